@@ -83,10 +83,9 @@ def affine(graph: Graph, name: str) -> Affine | None:
 
 def affine_inside(graph: Graph, name: str, function: str) -> Affine | None:
     """The sum of which a value is a function, or a part of what is one; with their nodes."""
-    node = graph.producer(name)
-    cut = node if node is not None and node.op in ("Split", "Slice") else None
-    node = graph.producer(cut.inputs[0]) if cut else node
-    if node is None or node.op != function:
+    cut = graph.producer(name, "Split", "Slice")
+    node = graph.producer(cut.inputs[0] if cut else name, function)
+    if node is None:
         return None
     found = affine(graph, node.inputs[0])
     if found is not None and cut is not None:

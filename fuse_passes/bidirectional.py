@@ -33,8 +33,8 @@ class PairDirections:
     def match(self, graph: Graph, node: Node) -> Pair | Refusal | None:
         if node.op != "Concat" or len(node.inputs) != 2:
             return None
-        one, other = (graph.producer(name) for name in node.inputs)
-        if one is None or other is None or one is other or {one.op, other.op} != {"Rnn"}:
+        one, other = (graph.producer(name, "Rnn") for name in node.inputs)
+        if one is None or other is None or one is other:
             return None
         both = forward, backward = Recurrent.of(one), Recurrent.of(other)
         where = node.outputs[0]

@@ -28,7 +28,7 @@ def numbers(graph: Graph, name: str) -> Array | None:
 
 def source_of(body: Graph, name: str) -> str:
     """The value that Identities hand on under this name."""
-    while (node := body.producer(name)) is not None and node.op == "Identity":
+    while node := body.producer(name, "Identity"):
         name = node.inputs[0]
     return name
 

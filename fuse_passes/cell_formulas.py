@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from onernn.fuse_passes.affine import Affine, Columns, affine, affine_inside
 from onernn.fuse_passes.polynomials import Polynomial, is_arithmetic, is_number, polynomial
+from onernn.fuse_passes.rewriting import orders
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, Update
@@ -111,26 +112,17 @@ def _gate(graph: Graph, name: str, function: str) -> _Gate | None:
     return None if made is None else _Gate(made, made.nodes)
 
 
-def _orders(node: Node | None, op: str) -> Iterator[tuple[str, str]]:
-    """The two factors or terms of a node, both ways round."""
-    if node is not None and node.op == op and len(node.inputs) == 2:
-        one, other = node.inputs
-        yield one, other
-        if one != other:
-            yield other, one
-
-
 def _lstm(graph: Graph, node: Node) -> Step | None:
     """h = o * tanh(c), c = f * c' + i * g."""
-    for out, squashed in _orders(node, "Mul"):
-        o, tanh = _gate(graph, out, "Sigmoid"), graph.producer(squashed)
-        if o is None or tanh is None or tanh.op != "Tanh":
+    for out, squashed in orders(node):
+        o, tanh = _gate(graph, out, "Sigmoid"), graph.producer(squashed, "Tanh")
+        if o is None or tanh is None:
             continue
-        cell = graph.producer(tanh.inputs[0])
-        for kept, added in _orders(cell, "Add"):
-            keep, add = graph.producer(kept), graph.producer(added)
-            for forget, before in _orders(keep, "Mul"):
-                for into, candidate in _orders(add, "Mul"):
+        cell = graph.producer(tanh.inputs[0], "Add")
+        for kept, added in orders(cell):
+            keep, add = graph.producer(kept, "Mul"), graph.producer(added, "Mul")
+            for forget, before in orders(keep):
+                for into, candidate in orders(add):
                     gates = [
                         _gate(graph, into, "Sigmoid"),
                         _gate(graph, forget, "Sigmoid"),
@@ -150,8 +142,8 @@ def _lstm(graph: Graph, node: Node) -> Step | None:
 
 def _projected(graph: Graph, node: Node) -> Step | None:
     """h = (o * tanh(c)) W."""
-    made, mul = affine(graph, node.outputs[0]), graph.producer(node.inputs[0])
-    if made is None or made.biases or mul is None or mul.op != "Mul":
+    made, mul = affine(graph, node.outputs[0]), graph.producer(node.inputs[0], "Mul")
+    if made is None or made.biases or mul is None:
         return None
     step, columns = _lstm(graph, mul), made.terms.get(node.inputs[0])
     if step is None or columns is None:
@@ -269,16 +261,16 @@ def _candidate(
 
     ``sign`` is -1 where the update gate lets the new state in: 1 - z is z with its sign turned.
     """
-    tanh = graph.producer(name)
-    if tanh is None or tanh.op != "Tanh" or len(update.sum.terms) != 2 or h not in update.sum.terms:
+    tanh = graph.producer(name, "Tanh")
+    if tanh is None or len(update.sum.terms) != 2 or h not in update.sum.terms:
         return None
     (x,) = set(update.sum.terms) - {h}
     signs = (sign, 1, 1)
     whole = affine(graph, tanh.inputs[0])
     if whole is not None and len(whole.terms) == 2 and x in whole.terms:
         (scaled,) = set(whole.terms) - {x}
-        product = graph.producer(scaled)
-        for reset, state in _orders(product, "Mul"):
+        product = graph.producer(scaled, "Mul")
+        for reset, state in orders(product):
             r = _gate(graph, reset, "Sigmoid")
             if r is None or state != h or set(r.sum.terms) != {x, h} or product is None:
                 continue
@@ -289,10 +281,10 @@ def _candidate(
             reading = Reading(x, h, layer, recurrent, biases, signs)
             nodes = (*outer, *r.nodes, product, *whole.nodes, tanh)
             return Step(Cell.GRU, node.outputs[0], "", "", (reading,), nodes)
-    added = graph.producer(tanh.inputs[0])
-    for one, other in _orders(added, "Add"):
-        of_x, product = affine(graph, one), graph.producer(other)
-        for reset, inner in _orders(product, "Mul"):
+    added = graph.producer(tanh.inputs[0], "Add")
+    for one, other in orders(added):
+        of_x, product = affine(graph, one), graph.producer(other, "Mul")
+        for reset, inner in orders(product):
             r, of_h = _gate(graph, reset, "Sigmoid"), affine(graph, inner)
             if r is None or of_x is None or of_h is None or product is None or added is None:
                 continue

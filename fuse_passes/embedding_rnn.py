@@ -45,8 +45,8 @@ class FuseEmbeddingRnn:
         self.limit, self.narrowest = limit, narrowest
 
     def match(self, graph: Graph, node: Node) -> Embedded | Refusal | None:
-        gather = graph.producer(node.inputs[0]) if node.op == "Rnn" else None
-        if gather is None or gather.op != "Gather" or gather.at.axis:
+        gather = graph.producer(node.inputs[0], "Gather") if node.op == "Rnn" else None
+        if gather is None or gather.at.axis:
             return None
         rnn = Recurrent.of(node)
         weights, *others = rnn.layers

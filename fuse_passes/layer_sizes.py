@@ -28,8 +28,8 @@ class AskInputs:
     def match(self, graph: Graph, node: Node) -> LayerSizes | None:
         if node.op != "Shape" or node.at.start or node.at.end is not None:
             return None
-        rnn = graph.producer(views_behind(graph, node.inputs[0])[0])
-        if rnn is None or rnn.op != "Rnn" or not graph.is_dense(rnn.inputs[0]):
+        rnn = graph.producer(views_behind(graph, node.inputs[0])[0], "Rnn")
+        if rnn is None or not graph.is_dense(rnn.inputs[0]):
             return None
         asked, known = graph.types[node.inputs[0]].shape, graph.types[rnn.inputs[0]].shape
         if asked is None or known is None:

@@ -7,15 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.fuse_passes.linear_rnn import Linear, find_linear, folded_into, of_another_input
+from onernn.fuse_passes.linear_rnn import (
+    PROJECTIONS,
+    Linear,
+    find_linear,
+    folded_into,
+    of_another_input,
+)
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
-
-_LINEAR = ("MatMul", "Gemm")
 
 
 class LinearInput(NamedTuple):
@@ -66,10 +70,8 @@ class FuseLinearInput:
 
 
 def _is_linear(graph: Graph, name: str) -> bool:
-    node = graph.producer(name)
-    if node is not None and node.op == "Add":
-        return any((made := graph.producer(i)) and made.op in _LINEAR for i in node.inputs)
-    return node is not None and node.op in _LINEAR
+    added = graph.producer(name, "Add")
+    return any(graph.producer(each, *PROJECTIONS) for each in (added.inputs if added else (name,)))
 
 
 def _folded(first: RnnWeights, linear: Linear, spec: RnnSpec) -> RnnWeights:

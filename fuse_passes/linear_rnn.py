@@ -15,6 +15,8 @@ from onernn.ir.rnn import Recurrent
 from onernn.ir.weights import Weights
 from onernn.reorders.gates import input_layer, summed_bias
 
+PROJECTIONS = ("MatMul", "Gemm")
+
 
 @dataclass(frozen=True, eq=False)
 class Linear:
@@ -41,8 +43,8 @@ class FuseLinearRnn:
     name = "linear_rnn"
 
     def match(self, graph: Graph, node: Node) -> LinearRnn | Refusal | None:
-        order = graph.producer(node.inputs[0]) if node.op == "Rnn" else None
-        if order is None or order.op != "GateLayout":
+        order = graph.producer(node.inputs[0], "GateLayout") if node.op == "Rnn" else None
+        if order is None:
             return None
         rnn = Recurrent.of(node)
         weights, *others = rnn.layers
@@ -101,8 +103,8 @@ def folded_into(
 def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
     """The projection that makes ``user``'s first input and nobody else sees."""
     name = user.inputs[0]
-    node, nodes, bias = graph.producer(name), [], None
-    if node is not None and node.op == "Add":
+    nodes, bias = [], None
+    if node := graph.producer(name, "Add"):
         one, other = node.inputs
         made, added = (other, one) if one in graph.constants else (one, other)
         if added not in graph.constants:
@@ -112,8 +114,8 @@ def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
         bias = graph.constants[added]
         nodes.append(node)
         user, name = node, made
-        node = graph.producer(name)
-    if node is None or node.op not in ("MatMul", "Gemm"):
+    node = graph.producer(name, *PROJECTIONS)
+    if node is None:
         return Refusal("the input is not a linear projection")
     if not graph.used_only_by(name, user):
         return Refusal(f"{name!r} has another user")

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onernn.fuse_passes.bodies import sized, source_of
-from onernn.fuse_passes.rewriting import fresh
+from onernn.fuse_passes.rewriting import orders
 from onernn.fuse_passes.scanned_cells import FuseScannedCells, Scanned, attention_of
 from onernn.fuse_passes.stacked_steps import Stacker
-from onernn.fuse_passes.unrolled_cells import zero_or_state
+from onernn.fuse_passes.unrolled_cells import add_layer
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
-from onernn.ir.rnn import Recurrent
+from onernn.ops.control import scan_attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,16 +145,11 @@ class FuseMaskedScans:
             x = to.emit("Slice", (x, *cuts[:2], cuts[3]))
         for op, constant in projection:
             x = to.emit(op, (x, constant))
-        if layer.layout:
-            x = to.emit("GateLayout", (x,), layout=layer.layout)
         slots = [match.slots[at] for at in layer.states]
-        given = [scan.inputs[slot] for slot in slots]
-        ends_of = ("y", "h", "c")[: 1 + len(slots)]
-        y, *finals = (fresh(graph, f"{scan.outputs[0]}/{name}") for name in ends_of)
-        rnn = Recurrent(layer.spec, layer.weights, x, y, attention=attention, origin=layer.origin)
-        initial = tuple(zero_or_state(to, graph, name) for name in given)
-        to.nodes.append(rnn.with_states(initial, tuple(finals)).node())
-        made = dict(zip(slots, finals, strict=True))
+        states = [scan.inputs[slot] for slot in slots]
+        of_layer = (layer.spec, layer.weights, x, states, layer.layout)
+        rnn = add_layer(to, *of_layer, attention=attention)
+        made = dict(zip(slots, rnn.finals, strict=True))
         nodes = [
             Node(
                 "Squeeze", (made[slot], to.constant([0, 1])), (scan.outputs[slot],), {}, rnn.origin
@@ -163,7 +158,7 @@ class FuseMaskedScans:
             if scan.outputs[slot]
         ]
         # Row n of a table is what sentence n begins with, the words come behind.
-        data = to.emit("SequenceData", (y,))
+        data = to.emit("SequenceData", (rnn.y,))
         size = to.emit("Shape", (counts,))
         if backwards:
             first = to.emit("Add", (ends, size))
@@ -196,15 +191,13 @@ class FuseMaskedScans:
 def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
     """What x @ W, or x @ W + b, is made of, and its operators with their constants."""
     found: list[tuple[str, str]] = []
-    node = graph.producer(name)
-    if node is not None and node.op == "Add":
-        for made, bias in (node.inputs, node.inputs[::-1]):
-            if bias in graph.constants and graph.constants[bias].ndim == 1:
-                found = [("Add", bias)]
-                node = graph.producer(made)
-                break
-    weight = graph.constants.get(node.input(1)) if node is not None else None
-    if node is None or node.op != "MatMul" or weight is None or weight.ndim != 2:
+    source = name
+    for product, bias in orders(graph.producer(name, "Add")):
+        if bias in graph.constants and graph.constants[bias].ndim == 1:
+            found, source = [("Add", bias)], product
+    node = graph.producer(source, "MatMul")
+    weight = graph.constants.get(node.inputs[1]) if node else None
+    if node is None or weight is None or weight.ndim != 2:
         return name, []
     return node.inputs[0], [("MatMul", node.inputs[1]), *found]
 
@@ -218,19 +211,15 @@ def _chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
 
     A Where, or, as exporters write it, mask * a + (not mask) * b.
     """
-    node = body.producer(source_of(body, name))
-    if node is not None and node.op == "Where":
+    name = source_of(body, name)
+    if node := body.producer(name, "Where"):
         one, other = (source_of(body, each) for each in node.inputs[1:])
         sign = _sign(body, node.inputs[0], mask)
         return ((one, other) if sign > 0 else (other, one)) if sign else None
-    if node is None or node.op != "Add":
-        return None
+    total = body.producer(name, "Add")
     found: dict[int, str] = {}
-    for term in node.inputs:
-        product = body.producer(term)
-        if product is None or product.op != "Mul":
-            return None
-        for factor, value in (product.inputs, product.inputs[::-1]):
+    for term in total.inputs if total else ():
+        for factor, value in orders(body.producer(term, "Mul")):
             if sign := _sign(body, factor, mask):
                 found[sign] = source_of(body, value)
     return (found[1], found[-1]) if len(found) == 2 else None
@@ -240,8 +229,8 @@ def _sign(body: Graph, name: str, mask: str) -> int:
     """1 for the mask, -1 for what is true where the mask is not, 0 for others."""
     sign = 1
     while (name := source_of(body, name)) != mask:
-        node = body.producer(name)
-        if node is None or node.op not in ("Cast", "Not") and node.op != "Unsqueeze":
+        node = body.producer(name, "Cast", "Not", "Unsqueeze")
+        if node is None:
             return 0
         if node.op == "Unsqueeze" and body.types[node.outputs[0]].counts[1:] != (1,):
             return 0  # a row, and not one number a sentence
@@ -264,20 +253,11 @@ def _without_mask(node: Node, body: Graph, new: list[str], slots: tuple[int, ...
     """The scan of the cell alone, which collects h."""
     count = node.attributes["states"]
     kept = [*slots, *(k for k in range(count, len(body.inputs)) if k != count + at)]
-    scanned = node.attributes["scanned"] - 1
-    ways = node.attributes["input_directions"][:scanned]
     outputs = tuple(replace(body.outputs[k], name=new[k]) for k in slots)
     inner = replace(body, outputs=outputs).pruned()
     inner = replace(inner, inputs=tuple(body.inputs[k] for k in kept))
-    attributes = {
-        "body": inner,
-        "states": len(slots),
-        "scanned": scanned,
-        "input_axes": (0,) * scanned,
-        "input_directions": ways,
-        "output_axes": (),
-        "output_directions": (),
-    }
+    scanned, way = node.attributes["scanned"] - 1, node.attributes["input_directions"][0]
+    attributes = scan_attributes(inner, len(slots), scanned, backwards=way)
     inputs = tuple(node.inputs[k] for k in kept)
     results = tuple(f"{node.outputs[0]}/unmasked{k}" for k in slots)
     return Node("Scan", inputs, results, attributes, node.origin)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.fuse_passes.rewriting import exchanged, fresh
+from onernn.fuse_passes.rewriting import exchanged, fresh, orders
 from onernn.ir.arrays import Array
 from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
@@ -47,7 +47,7 @@ class UnflattenRows:
     name = "unflatten_rows"
 
     def match(self, graph: Graph, node: Node) -> tuple[Node, Node, int] | None:
-        view = next((m for name in node.inputs if (m := _made(graph, name, "Reshape"))), None)
+        view = next((m for name in node.inputs if (m := graph.producer(name, "Reshape"))), None)
         if view is None or not graph.is_dense(view.inputs[0]) or len(node.outputs) != 1:
             return None
         sizes, counts = graph.constants.get(view.inputs[1]), graph.types[view.inputs[0]].counts
@@ -94,11 +94,8 @@ class FuseLayerNorm:
     name = "layer_norm"
 
     def match(self, graph: Graph, node: Node) -> LayerNorm | None:
-        if node.op != "Add" or len(node.inputs) != 2:
-            return None
-        for scaled, shift in (node.inputs, node.inputs[::-1]):
-            product = _made(graph, scaled, "Mul")
-            for one, two in (product.inputs, product.inputs[::-1]) if product else ():
+        for scaled, shift in orders(node) if node.op == "Add" else ():
+            for one, two in orders(graph.producer(scaled, "Mul")):
                 found = _unit(graph, one, two, shift) or _at_once(graph, one, two, shift)
                 if found is not None:
                     x, scale, bias, epsilon = found
@@ -119,13 +116,12 @@ _Found = tuple[str, str, str, float]
 
 def _unit(graph: Graph, unit: str, scale: str, shift: str) -> _Found | None:
     """(x, scale, shift, epsilon) of a centred value over its deviation."""
-    quotient = _made(graph, unit, "Div")
+    quotient = graph.producer(unit, "Div")
     if quotient is not None:
         centred, epsilon = quotient.inputs[0], _deviation(graph, quotient.inputs[1])
         if (x := _centred(graph, centred)) and epsilon and epsilon[0] == x:
             return x, scale, shift, epsilon[1]
-    product = _made(graph, unit, "Mul")
-    for centred, inverse in (product.inputs, product.inputs[::-1]) if product else ():
+    for centred, inverse in orders(graph.producer(unit, "Mul")):
         found = _inverse(graph, inverse)
         if found and _centred(graph, centred) == found[0]:
             return found[0], scale, shift, found[1]
@@ -134,17 +130,15 @@ def _unit(graph: Graph, unit: str, scale: str, shift: str) -> _Found | None:
 
 def _at_once(graph: Graph, x: str, factor: str, rest: str) -> _Found | None:
     """The same of x * factor + rest, where x may be centred, too."""
-    product = _made(graph, factor, "Mul")
-    for inverse, scale in (product.inputs, product.inputs[::-1]) if product else ():
+    for inverse, scale in orders(graph.producer(factor, "Mul")):
         found = _inverse(graph, inverse)
         if found and found[0] == _centred(graph, x):
             return found[0], scale, rest, found[1]
         if not found or found[0] != x:
             continue
-        if (node := _made(graph, rest, "Sub")) and _is_mean_of(graph, node.inputs[1], x, factor):
+        if (node := graph.producer(rest, "Sub")) and _is_mean_of(graph, node.inputs[1], x, factor):
             return x, scale, node.inputs[0], found[1]
-        node = _made(graph, rest, "Add")
-        for moved, shift in (node.inputs, node.inputs[::-1]) if node else ():
+        for moved, shift in orders(graph.producer(rest, "Add")):
             if _is_mean_of(graph, moved, x, factor, negative=True):
                 return x, scale, shift, found[1]
     return None
@@ -152,21 +146,21 @@ def _at_once(graph: Graph, x: str, factor: str, rest: str) -> _Found | None:
 
 def _is_mean_of(graph: Graph, name: str, x: str, factor: str, negative: bool = False) -> bool:
     """Whether a value is x's mean times a factor, or what is opposite to it."""
-    product = _made(graph, name, "Mul")
+    product = graph.producer(name, "Mul")
     if product is None or factor not in product.inputs:
         return False
     mean = product.inputs[product.inputs[0] == factor]
     if negative:
-        node = _made(graph, mean, "Neg")
+        node = graph.producer(mean, "Neg")
         mean = node.inputs[0] if node else ""
     return _mean(graph, mean) == x
 
 
 def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
     """(x, epsilon) of 1 / sqrt(variance of x + epsilon)."""
-    if node := _made(graph, name, "Reciprocal"):
+    if node := graph.producer(name, "Reciprocal"):
         return _deviation(graph, node.inputs[0])
-    node = _made(graph, name, "Div")
+    node = graph.producer(name, "Div")
     return (
         _deviation(graph, node.inputs[1]) if node and _number(graph, node.inputs[0]) == 1 else None
     )
@@ -174,16 +168,13 @@ def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
 
 def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
     """(x, epsilon) of sqrt(variance of x + epsilon)."""
-    root = _made(graph, name, "Sqrt") or _made(graph, name, "Pow")
+    root = graph.producer(name, "Sqrt", "Pow")
     if root is None or (root.op == "Pow" and _number(graph, root.inputs[1]) != 0.5):
         return None
-    total = _made(graph, root.inputs[0], "Add")
-    for variance, added in (total.inputs, total.inputs[::-1]) if total else ():
-        epsilon, square = _number(graph, added), _mean(graph, variance)
-        if epsilon is None or square is None:
-            continue
-        node = graph.producer(square)
-        if node is None or node.op not in ("Mul", "Pow"):
+    for variance, added in orders(graph.producer(root.inputs[0], "Add")):
+        epsilon = _number(graph, added)
+        node = graph.producer(_mean(graph, variance) or "", "Mul", "Pow")
+        if epsilon is None or node is None:
             continue
         x = _centred(graph, node.inputs[0])
         twice = (
@@ -198,24 +189,19 @@ def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
 
 def _centred(graph: Graph, name: str) -> str | None:
     """The x of x - mean, or of mean - x, which is squared alike."""
-    node = _made(graph, name, "Sub")
+    node = graph.producer(name, "Sub")
     return node.inputs[0] if node and _mean(graph, node.inputs[1]) == node.inputs[0] else None
 
 
 def _mean(graph: Graph, name: str) -> str | None:
     """What a value is the mean of along the last axis, which stays."""
-    node = _made(graph, name, "ReduceMean")
+    node = graph.producer(name, "ReduceMean")
     if node is None or not node.at.keepdims:
         return None
     axes = graph.constants.get(node.input(1))
     rank = graph.types[node.inputs[0]].rank
     last = axes is not None and [*axes.reshape(-1)] in ([-1], [None if rank is None else rank - 1])
     return node.inputs[0] if last else None
-
-
-def _made(graph: Graph, name: str, op: str) -> Node | None:
-    node = graph.producer(name)
-    return node if node is not None and node.op == op else None
 
 
 def _number(graph: Graph, name: str) -> float | None:

@@ -262,8 +262,8 @@ def _over_frames(mapper: Mapper, node: Node, wanted: set[str]) -> dict[str, str]
     count = len(rnn.finals)
     x = mapper.rows(node, rnn.x)
     steps = mapper.sizes(x, 1, 2)
-    stem = rnn.y or rnn.h
-    y, *ends, cells = (mapper.name(f"{stem}/{at}") for at in ("y", *"hc"[:count], "cells"))
+    mapper.stem = rnn.y or rnn.h
+    y, *ends, cells = map(mapper.name, ("y", *"hc"[:count], "cells"))
     asks = [name in wanted for name in rnn.finals]
     if rnn.spec.layers > 1 and any(asks):
         raise mapper.refused(node, "a frame reads the states of a stack of layers")
@@ -282,11 +282,11 @@ def _over_frames(mapper: Mapper, node: Node, wanted: set[str]) -> dict[str, str]
             mapper.mapped.add(name)
     for name, source in zip(rnn.finals, (y, cells)[:count], strict=True):
         if name in wanted:
-            step = mapper.emit("Gather", (each(source), mapper.ints(-1, name)), name, axis=1)
-            mapper.nodes.append(Node("Unsqueeze", (step, mapper.ints([1, 2], name)), (name,)))
+            step = mapper.emit("Gather", (each(source), mapper.constant(-1)), axis=1)
+            mapper.nodes.append(Node("Unsqueeze", (step, mapper.constant([1, 2])), (name,)))
             mapper.mapped.add(name)
     found = {name: end for name, end in zip(rnn.finals, ends, strict=True) if name}
     for name, end in zip((rnn.y, rnn.cells), ends, strict=False):
         if name:
-            found[name] = mapper.emit("Squeeze", (end, mapper.ints([0], name)), name)
+            found[name] = mapper.emit("Squeeze", (end, mapper.constant([0])))
     return found

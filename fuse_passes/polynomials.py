@@ -111,9 +111,9 @@ def _number(graph: Graph, name: str) -> Polynomial | None:
         if array.shape[:-1] not in ((), (1,)) or (array != array.flat[0]).any():
             return None
         return _told(float(array.flat[0]))
-    filled = graph.producer(name)
-    shape = graph.producer(filled.inputs[0]) if filled and filled.op == "ConstantOfShape" else None
-    if filled is None or shape is None or shape.op != "Shape" or shape.attributes:
+    filled = graph.producer(name, "ConstantOfShape")
+    shape = filled and graph.producer(filled.inputs[0], "Shape")
+    if filled is None or shape is None or shape.attributes:
         return None
     found = filled.at.value
     value = 0.0 if found is None else float(found.reshape(-1)[0])

@@ -31,11 +31,9 @@ class RestackSteps:
             return None
         axis, steps = node.attributes["axis"], []
         for name in node.inputs:
-            unsqueeze = graph.producer(name)
-            if unsqueeze is None or unsqueeze.op != "Unsqueeze":
-                return None
-            axes = graph.constants.get(unsqueeze.inputs[1])
-            if axes is None or axes.tolist() != [axis]:
+            unsqueeze = graph.producer(name, "Unsqueeze")
+            axes = graph.constants.get(unsqueeze.inputs[1]) if unsqueeze else None
+            if unsqueeze is None or axes is None or axes.tolist() != [axis]:
                 return None
             steps.append(unsqueeze.inputs[0])
         stacker = Stacker(graph, node.outputs[0], node.origin, strict=True)

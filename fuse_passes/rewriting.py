@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
 
 from onernn.ir.arrays import Array
-from onernn.ir.graph import Graph, Node
+from onernn.ir.graph import Graph, NativeOp, Node
+from onernn.ir.records import dataclass
 
 
 def ordered(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -48,6 +52,45 @@ def fresh(graph: Graph, name: str) -> str:
     while name in taken or graph.producer(name):
         name += "'"
     return name
+
+
+@dataclass
+class Tape:
+    """New nodes and constants for a graph; their values are named after ``stem``.
+
+    ``origin``: the native operators that the nodes stand for.
+    """
+
+    graph: Graph
+    stem: str = ""
+    origin: tuple[NativeOp, ...] = ()
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+
+    def name(self, what: str) -> str:
+        """The name of a new value."""
+        return fresh(self.graph, f"{self.stem}/{what}{len(self.nodes) + len(self.constants)}")
+
+    def emit(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """The output of a new node."""
+        name = self.name(op)
+        self.nodes.append(Node(op, tuple(inputs), (name,), attributes, self.origin))
+        return name
+
+    def constant(self, numbers: Any) -> str:
+        """Integers."""
+        name = self.name("ints")
+        self.constants[name] = np.array(numbers, np.int64)
+        return name
+
+
+def orders(node: Node | None) -> Iterator[tuple[str, str]]:
+    """The two factors or terms of a node, both ways round."""
+    if node is not None and len(node.inputs) == 2:
+        one, other = node.inputs
+        yield one, other
+        if one != other:
+            yield other, one
 
 
 def made_of(graph: Graph, names: Iterable[str], goals: Container[str]) -> bool:

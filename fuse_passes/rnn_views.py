@@ -61,8 +61,8 @@ class DropRnnViews:
 
 def _as_long(graph: Graph, node: Node) -> Padded | None:
     """Who pads to the length of what was padded pads to what that was padded to."""
-    like = graph.producer(node.input(1))
-    if like is None or like.op != "SequencePad" or not like.input(1):
+    like = graph.producer(node.input(1), "SequencePad")
+    if like is None or not like.input(1):
         return None
     majors = {bool(each.attributes.get("time_major", 0)) for each in (node, like)}
     return Padded(node, like.inputs[1]) if len(majors) == 1 else None
@@ -70,12 +70,10 @@ def _as_long(graph: Graph, node: Node) -> Padded | None:
 
 def _repacked(graph: Graph, node: Node) -> Undone | None:
     """Words that were padded are taken out again by the lengths that they came with."""
-    pad = graph.producer(node.input(0))
-    if pad is None or pad.op != "SequencePad":
-        return None
-    rnn = graph.producer(pad.inputs[0])
-    unpad = graph.producer(rnn.inputs[0]) if rnn is not None and rnn.op == "Rnn" else None
-    if rnn is None or unpad is None or unpad.op != "SequenceUnpad":
+    pad = graph.producer(node.input(0), "SequencePad")
+    rnn = pad and graph.producer(pad.inputs[0], "Rnn")
+    unpad = rnn and graph.producer(rnn.inputs[0], "SequenceUnpad")
+    if pad is None or rnn is None or unpad is None:
         return None
     majors = {bool(each.attributes.get("time_major", 0)) for each in (node, pad, unpad)}
     if len(majors) > 1 or unpad.input(1) != node.input(1):
@@ -86,12 +84,10 @@ def _repacked(graph: Graph, node: Node) -> Undone | None:
 def _axes(graph: Graph, name: str) -> list[Axis] | None:
     """What the axes of a layer's output are, padded or dense; None for other values."""
     counts = graph.types[name].counts or (None, None)
-    maker = graph.producer(name)
-    padded = maker is not None and maker.op == "SequencePad"
-    if padded and maker is not None:
-        name = maker.inputs[0]
-        maker = graph.producer(name)
-    if maker is None or maker.op != "Rnn" or maker.outputs[0] != name:
+    padded = graph.producer(name, "SequencePad")
+    name = padded.inputs[0] if padded else name
+    maker = graph.producer(name, "Rnn")
+    if maker is None or maker.outputs[0] != name:
         return None
     if not padded and not graph.is_dense(name):
         return None

@@ -10,12 +10,12 @@ from onernn.fuse_passes.cell_formulas import Attention, Reading, Step, step_of
 from onernn.fuse_passes.rewriting import fresh
 from onernn.fuse_passes.stacked_steps import Stacker, moving
 from onernn.fuse_passes.unrolled_cells import (
+    add_layer,
     attended,
     fits,
     layer,
     no_state,
     projected,
-    zero_or_state,
 )
 from onernn.fuse_passes.views import Axis, Factor, moved, views_behind
 from onernn.ir.errors import Refusal
@@ -86,31 +86,20 @@ class FuseScannedCells:
         x = _scanned(stacker, scan, match.x)
         if match.flat:
             x = stacker.emit("Reshape", (x, stacker.constant([0, 0, -1])))
-        if match.layout:
-            x = stacker.emit("GateLayout", (x,), layout=match.layout)
         attention = match.attention and attention_of(
             stacker, _scanned(stacker, scan, match.attention.at), match
         )
-        initial = [zero_or_state(stacker, graph, scan.inputs[at]) for at in match.states]
-        ends = ("y", "h", "c")[: 1 + count]
-        y, *finals = (fresh(graph, f"{scan.outputs[0]}/{name}") for name in ends)
-        cells = fresh(graph, f"{scan.outputs[0]}/cells") if any(match.cells) else ""
-        rnn = Recurrent(
-            match.spec,
-            match.weights,
-            x,
-            y,
-            attention=attention or "",
-            cells=cells,
-            origin=stacker.origin,
-        )
-        made = [rnn.with_states(tuple(initial), tuple(finals)).node()]
-        front = stacker.constant([0, 1])
-        for at, name in zip(match.states, finals, strict=True):
+        states = [scan.inputs[at] for at in match.states]
+        values = {"attention": attention or ""}
+        if any(match.cells):
+            values["cells"] = fresh(graph, f"{scan.outputs[0]}/cells")
+        rnn = add_layer(stacker, match.spec, match.weights, x, states, match.layout, **values)
+        made, front = list[Node](), stacker.constant([0, 1])
+        for at, name in zip(match.states, rnn.finals, strict=True):
             made.append(Node("Squeeze", (name, front), (scan.outputs[at],), {}, stacker.origin))
         axes = scan.attributes["output_axes"]
         for is_c, axis, name in zip(match.cells, axes, scan.outputs[count:], strict=True):
-            made.append(collected(cells if is_c else y, axis, name, stacker.origin))
+            made.append(collected(rnn.cells if is_c else rnn.y, axis, name, stacker.origin))
         return graph.splice((scan,), (*stacker.nodes, *made), stacker.constants)
 
 
@@ -148,9 +137,8 @@ def _of_step(
 ) -> Scanned | str:
     count = node.attributes["states"]
     scanned = [value.name for value in body.inputs[count : count + node.attributes["scanned"]]]
-    flat, x = body.producer(reading.x), reading.x
-    if flat is not None and flat.op == "Flatten":
-        x = flat.inputs[0]
+    flat = body.producer(reading.x, "Flatten")
+    x = flat.inputs[0] if flat else reading.x
     if x not in scanned:
         return "its cell reads something else than the scanned value"
     at = scanned.index(x)
@@ -271,9 +259,9 @@ def _one_step(graph: Graph, node: Node, body: Graph) -> Scanned | str:
 
 def _unturned(body: Graph, name: str) -> Attention:
     """The attention that a layer reads, or that of which 1 - it is read."""
-    node = body.producer(name)
-    one = None if node is None else body.constants.get(node.input(0))
-    if node is None or node.op != "Sub" or one is None or one.shape or one != 1:
+    node = body.producer(name, "Sub")
+    one = body.constants.get(node.inputs[0]) if node else None
+    if node is None or one is None or one.shape or one != 1:
         return Attention(name, keeps=False)
     return Attention(node.inputs[1], keeps=True)
 

@@ -17,6 +17,7 @@ from onernn.fuse_passes.views import is_view
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
+from onernn.ops.control import scan_attributes
 
 _TURN = Size.of("this turn")
 _ENDLESS = 2**31 - 1  # turns; exporters write it where nobody counts
@@ -88,16 +89,7 @@ class ScanLoops:
         loop, count = match.loop, len(match.states)
         carried = loop.attributes["carried"]
         outputs = (*(loop.outputs[at] for at in match.states), *match.collected)
-        collected = len(match.collected)
-        attributes = {
-            "body": match.body,
-            "states": count,
-            "scanned": match.scanned,
-            "input_axes": (0,) * match.scanned,
-            "input_directions": (0,) * match.scanned,
-            "output_axes": (0,) * collected,
-            "output_directions": (0,) * collected,
-        }
+        attributes = scan_attributes(match.body, count, match.scanned)
         stacker = Stacker(graph, f"{next(filter(None, loop.outputs))}/turns", loop.origin)
         turns = stacker.emit("Shape", (match.whole,), start=0, end=1)
         first = stacker.constant([0])
@@ -192,7 +184,7 @@ class _Loop:
 
 def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
     """What is known of one number: an integer, or one that was cast to a float."""
-    while (node := graph.producer(name)) is not None and node.op in ("Cast", "Identity"):
+    while node := graph.producer(name, "Cast", "Identity"):
         if node.op == "Cast" and node.at.to not in _WIDE:
             return None
         name = node.inputs[0]

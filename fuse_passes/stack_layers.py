@@ -24,8 +24,8 @@ class StackLayers:
     name = "stack_layers"
 
     def match(self, graph: Graph, node: Node) -> Consecutive | Refusal | None:
-        below = graph.producer(node.inputs[0]) if node.op == "Rnn" else None
-        if below is None or below.op != "Rnn" or below.outputs[0] != node.inputs[0]:
+        below = graph.producer(node.inputs[0], "Rnn") if node.op == "Rnn" else None
+        if below is None or below.outputs[0] != node.inputs[0]:
             return None
         lower, upper = Recurrent.of(below), Recurrent.of(node)
         cells = [replace(rnn.spec, input_size=1, layers=1) for rnn in (lower, upper)]

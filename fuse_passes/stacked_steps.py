@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from onernn.fuse_passes.rewriting import fresh
-from onernn.ir.arrays import Array
-from onernn.ir.graph import Graph, NativeOp, Node
+from onernn.fuse_passes.rewriting import Tape, fresh
+from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 
@@ -26,19 +25,14 @@ class Stacked:
 
 
 @dataclass
-class Stacker:
-    """Builds the nodes that put steps together; ``origin`` is what they stand for.
+class Stacker(Tape):
+    """Builds the nodes that put steps together.
 
     Row t of `stack` is the t-th of the names. Steps that were cut from one value are that value,
     and operators that all steps go through are moved behind it; ``strict`` refuses to copy.
     """
 
-    graph: Graph
-    stem: str
-    origin: tuple[NativeOp, ...] = ()
     strict: bool = False
-    nodes: list[Node] = field(default_factory=list)
-    constants: dict[str, Array] = field(default_factory=dict)
     _known: dict[tuple[str, ...], Stacked | None] = field(default_factory=dict)
 
     def stack(self, names: tuple[str, ...], depth: int = 0) -> Stacked | None:
@@ -69,20 +63,9 @@ class Stacker:
             return name
         return self.emit("Einsum", (name,), equation=moving(source, target))
 
-    def constant(self, numbers: list[int]) -> str:
-        name = f"{self.stem}/ints{len(self.constants)}"
-        name = fresh(self.graph, name)
-        self.constants[name] = np.array(numbers, np.int64)
-        return name
-
     def one(self, dtype: np.dtype[Any]) -> str:
         name = fresh(self.graph, f"{self.stem}/one")
         self.constants[name] = np.ones((), dtype)
-        return name
-
-    def emit(self, op: str, inputs: tuple[str, ...], **attributes: object) -> str:
-        name = fresh(self.graph, f"{self.stem}/{op}{len(self.nodes)}")
-        self.nodes.append(Node(op, inputs, (name,), attributes, self.origin))
         return name
 
     def _pieces(self, names: tuple[str, ...]) -> Stacked | None:
@@ -192,12 +175,12 @@ def moving(source: int, target: int) -> str:
 
 def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
     """(value, axis, which piece, of how many) of a step that was cut from a value, squeezed."""
-    squeeze = graph.producer(name)
-    if squeeze is None or squeeze.op != "Squeeze" or not squeeze.input(1):
+    squeeze = graph.producer(name, "Squeeze")
+    if squeeze is None or not squeeze.input(1):
         return None
-    split = graph.producer(squeeze.inputs[0])
+    split = graph.producer(squeeze.inputs[0], "Split")
     axes = graph.constants.get(squeeze.inputs[1])
-    if split is None or split.op != "Split" or split.input(1) or axes is None or axes.size != 1:
+    if split is None or split.input(1) or axes is None or axes.size != 1:
         return None
     axis = split.attributes.get("axis", 0)
     if int(axes.reshape(())) != axis:

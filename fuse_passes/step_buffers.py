@@ -47,8 +47,8 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
     if not count:
         return None
     source, begin, kept = before, 0, dict[str, str]()
-    maker = graph.producer(before)
-    if maker is not None and maker.op == "Slice" and maker.inputs[0] in values:
+    maker = graph.producer(before, "Slice")
+    if maker and maker.inputs[0] in values:
         whole = values[maker.inputs[0]]  # without its first steps: the Concat is the next state
         if whole.ndim == rank and whole.shape[axis] == old + count:
             if np.array_equal(whole.take(range(count, old + count), axis), steps):
@@ -71,25 +71,24 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
 def windows(mapper: Mapper, node: Node, buffer: Buffer, *, wanted: bool) -> dict[str, str]:
     """Adds the windows of all frames, if ``wanted``; what is kept behind the last one, by a frame's
     names."""
-    axis, stem = buffer.axis, node.outputs[0]
-    rank = mapper.rank(node, buffer.added)
+    axis, rank = buffer.axis, mapper.rank(node, buffer.added)
+    mapper.stem = stem = node.outputs[0]
     perm = (*range(1, 1 + axis), 0, *range(1 + axis, 1 + rank))
-    rows = mapper.emit("Transpose", (mapper.rows(node, buffer.added),), stem, perm=perm)
-    whole = mapper.emit("Concat", (buffer.source, mapper.merged(rows, axis)), stem, axis=axis)
+    rows = mapper.emit("Transpose", (mapper.rows(node, buffer.added),), perm=perm)
+    whole = mapper.emit("Concat", (buffer.source, mapper.merged(rows, axis)), axis=axis)
     if wanted:
-        zero, one = mapper.ints(0, stem), mapper.ints(1, stem)
-        count = mapper.emit("Squeeze", (mapper.count,), stem)
-        frames = mapper.emit("Range", (zero, count, one), stem)
-        first = mapper.emit("Mul", (frames, mapper.ints(buffer.new, stem)), stem)
-        column = mapper.emit("Unsqueeze", (first, mapper.ints([1], stem)), stem)
-        row = mapper.ints(range(buffer.begin, buffer.begin + buffer.size), stem)
-        places = mapper.emit("Add", (column, row), stem)
-        found = mapper.emit("Gather", (whole, places), stem, axis=axis)
+        count = mapper.emit("Squeeze", (mapper.count,))
+        frames = mapper.emit("Range", (mapper.constant(0), count, mapper.constant(1)))
+        first = mapper.emit("Mul", (frames, mapper.constant(buffer.new)))
+        column = mapper.emit("Unsqueeze", (first, mapper.constant([1])))
+        row = mapper.constant(range(buffer.begin, buffer.begin + buffer.size))
+        places = mapper.emit("Add", (column, row))
+        found = mapper.emit("Gather", (whole, places), axis=axis)
         back = (axis, *range(axis), *range(1 + axis, 1 + rank))
         mapper.end(node, "Transpose", (found,), perm=back)
     ends = {}
     for name in buffer.kept:
         steps = buffer.size if name == stem else buffer.size - buffer.new
-        cut = (mapper.ints([number], stem) for number in (-steps, _FAR, axis))
-        ends[name] = mapper.emit("Slice", (whole, *cut), stem)
+        cut = map(mapper.constant, ([-steps], [_FAR], [axis]))
+        ends[name] = mapper.emit("Slice", (whole, *cut))
     return ends

@@ -14,7 +14,7 @@ import numpy as np
 
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
-from onernn.fuse_passes.rewriting import exchanged, fresh, made_of
+from onernn.fuse_passes.rewriting import Tape, exchanged, fresh, made_of
 from onernn.fuse_passes.stacked_steps import Stacker, piece_of
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal
@@ -66,24 +66,20 @@ class FuseUnrolledCells:
         assert x is not None  # copying is always possible
         spec, weights = layer(graph, first, match.readings[0])
         direction: Direction = "right2left" if x.backwards else "left2right"
-        source = x.name
-        if layout := projected(graph, match.readings[0]):
-            source = stacker.emit("GateLayout", (source,), layout=layout)
+        layout = projected(graph, match.readings[0])
         names = (match.readings[0].h, *((first.c_before,) if first.c else ()))
-        states = tuple(zero_or_state(stacker, graph, name) for name in names)
-        y, *finals = (fresh(graph, f"{last.h}/{name}") for name in "yhc"[: 1 + len(states)])
         attention = _stacked_attention(stacker, match, x.backwards, weights.iter.dtype)
         spec = replace(spec, direction=direction)
-        rnn = Recurrent(spec, weights, source, y, attention=attention, origin=origin)
-        made = [rnn.with_states(states, tuple(finals)).node()]
+        rnn = add_layer(stacker, spec, weights, x.name, names, layout, attention=attention)
+        made = list[Node]()
         if last.c:
             axes = stacker.constant([0, 1])
-            made.append(Node("Squeeze", (finals[1], axes), (last.c,), {}, origin))
+            made.append(Node("Squeeze", (rnn.c_final, axes), (last.c,), {}, origin))
         axis = stacker.constant([0])
-        rows: tuple[str, ...] = (y,)
+        rows: tuple[str, ...] = (rnn.y,)
         if count > 1:
             rows = tuple(fresh(graph, f"{last.h}/step{t}") for t in range(count))
-            made.append(Node("Split", (y,), rows, {"axis": 0}, origin))
+            made.append(Node("Split", (rnn.y,), rows, {"axis": 0}, origin))
         steps = match.steps[::-1] if x.backwards else match.steps
         for row, step in zip(rows, steps, strict=True):
             made.append(Node("Squeeze", (row, axis), (step.h,), {}, origin))
@@ -301,12 +297,30 @@ def layer(graph: Graph, step: Step, reading: Reading) -> tuple[RnnSpec, RnnWeigh
     return spec, weights
 
 
-def zero_or_state(stacker: Stacker, graph: Graph, name: str) -> str:
-    """(N, O) -> ldnc (1, 1, N, O); absent where it is zero."""
-    array = graph.constants.get(name)
-    if array is not None and not array.any():
-        return ""
-    return stacker.emit("Unsqueeze", (name, stacker.constant([0, 1])))
+def add_layer(
+    to: Tape,
+    spec: RnnSpec,
+    weights: RnnWeights,
+    x: str,
+    states: Iterable[str],
+    layout: GateLayout | None,
+    **values: str,
+) -> Recurrent:
+    """Adds a layer over x behind ``layout``, which begins with states (N, O); zeros are absent."""
+
+    def initial(name: str) -> str:
+        array = to.graph.constants.get(name)
+        if array is not None and not array.any():
+            return ""
+        return to.emit("Unsqueeze", (name, to.constant([0, 1])))
+
+    x = to.emit("GateLayout", (x,), layout=layout) if layout else x
+    begin = tuple(map(initial, states))
+    y, *finals = (fresh(to.graph, f"{to.stem}/{name}") for name in "yhc"[: 1 + len(begin)])
+    rnn = Recurrent(spec, weights, x, y, origin=to.origin, **values)  # type: ignore[arg-type]
+    rnn = rnn.with_states(begin, tuple(finals))
+    to.nodes.append(rnn.node())
+    return rnn
 
 
 def _origin(steps: Iterable[Step]) -> tuple[NativeOp, ...]:

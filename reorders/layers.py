@@ -167,6 +167,12 @@ def part_of(
     return RnnWeights(*(None if a is None else a[None, None] for a in arrays))  # type: ignore[arg-type]
 
 
+def prefixes_of(arrays: Arrays) -> list[str]:
+    """What stands in front of the names of each layer: 0/, 1/, ... of a stack, else nothing."""
+    count = len({name.split("/")[0] for name in arrays if "/" in name})
+    return [f"{layer}/" for layer in range(count)] or [""]
+
+
 def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
     """An array by name, of so many axes. Raises `ShapeError` listing the names that there are."""
     if name not in arrays:

@@ -16,6 +16,7 @@ from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.reorders.gates import GateLayout
+from onernn.reorders.layers import matrix_back, rows, rows_back
 
 CELLS = {
     "rnn_relu": Cell.RNN_RELU,
@@ -152,11 +153,7 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
 
 def bias(mode: str, input_bias: Array, recurrent_bias: Array) -> Array:
     """i2h_bias and h2h_bias, (G*O,) each -> the rows of the pivot, (G', O)."""
-    layout = LAYOUTS[mode]
-    of_x, of_h = layout.split(input_bias), layout.split(recurrent_bias)
-    if mode != "gru":
-        return of_x + of_h
-    return np.concatenate([of_x[:2] + of_h[:2], of_x[2:], of_h[2:]])
+    return rows(LAYOUTS[mode], input_bias, recurrent_bias, CELLS[mode])
 
 
 def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array]:
@@ -167,22 +164,18 @@ def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array
     obstacle = _obstacle(spec, layers)
     if obstacle:
         raise UnsupportedError(f"MXNet's RNN has no {obstacle}")
-    mode = MODES[spec.cell]
-    layout = LAYOUTS[mode].inverse
+    layout = LAYOUTS[MODES[spec.cell]]
     named: dict[str, Array] = {}
     for at, one in enumerate(layers):
         for d, side in enumerate("lr"[: spec.directions]):
             place = f"{side}{at}"
             assert one.layer is not None
             for name, matrix in (("i2h", one.layer[0, d]), ("h2h", one.iter[0, d])):
-                named[f"{place}_{name}_weight"] = layout(matrix.reshape(len(matrix), -1)).T.copy()
+                named[f"{place}_{name}_weight"] = matrix_back(matrix, layout).T.copy()
             if one.projection is not None:
                 named[f"{place}_h2r_weight"] = one.projection[0, d].T.copy()
-            rows = _rows(one, spec, d)
-            of_h = np.zeros((spec.gates, spec.hidden_size), rows.dtype)
-            of_h[2:] = rows[3:] if mode == "gru" else 0
-            named[f"{place}_i2h_bias"] = layout(rows[: spec.gates].reshape(-1))
-            named[f"{place}_h2h_bias"] = layout(of_h.reshape(-1))
+            both = rows_back(_rows(one, spec, d), layout, spec.gates)
+            named[f"{place}_i2h_bias"], named[f"{place}_h2h_bias"] = both
     return named
 
 

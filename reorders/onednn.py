@@ -23,6 +23,7 @@ from onernn.reorders.layers import (
     check_all_read,
     layer_of,
     need,
+    prefixes_of,
 )
 
 GATES = {cell: " ".join(cell.gates) for cell in Cell}
@@ -59,8 +60,7 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., PivotLayer]:
 
         ``cell`` is a `Cell` or its value, "lbr_gru": shapes do not tell it. Raises `ShapeError`.
         """
-        count = len({name.split("/")[0] for name in arrays if "/" in name})
-        prefixes = [f"{k}/" for k in range(count)] or [""]
+        prefixes = prefixes_of(arrays)
         check_all_read(arrays, {prefix + name for prefix in prefixes for name in _NAMES.values()})
         parts = []
         for prefix in prefixes:

@@ -25,6 +25,7 @@ from onernn.reorders.layers import (
     gates_of,
     layer_of,
     need,
+    prefixes_of,
 )
 
 PEEPHOLES = GateLayout((0, 2, 1), (1, 1, 1))  # i, o, f
@@ -58,25 +59,14 @@ def bias(b: Array, cell: Cell) -> Array:
     """
     if b.ndim != 2 or b.shape[1] % (2 * len(cell.gates)):
         raise ShapeError(f"B: expected (D, {2 * len(cell.gates)}*O), got {b.shape}")
-    of_w, of_r = (gate_layout(cell).split(half) for half in np.split(b, 2, axis=1))
-    if not cell.linear_before_reset:
-        return (of_w + of_r)[None]
-    inner = of_r[:, 2:].copy()
-    of_r[:, 2] = 0
-    return np.concatenate([of_w + of_r, inner], axis=1)[None]
+    layout, halves = gate_layout(cell), zip(*np.split(b, 2, axis=1), strict=True)
+    return np.stack([layers.rows(layout, of_w, of_r, cell) for of_w, of_r in halves])[None]
 
 
 def bias_back(ldgo: Array, cell: Cell) -> Array:
     """ldgo (1, D, G', O) -> B (D, 2*G*O); R's biases are zero, but for the one of LBR cells."""
-    _, d, rows, o = ldgo.shape
-    gates = len(cell.gates)
-    of_w, of_r = np.zeros((2, d, gates, o), ldgo.dtype)
-    of_w[:] = ldgo[0, :, :gates]
-    if rows > gates:
-        of_r[:, 2] = ldgo[0, :, gates]
-    back = gate_layout(cell).inverse
-    halves = [back(half.reshape(d, gates * o)) for half in (of_w, of_r)]
-    return np.concatenate(halves, axis=1)
+    gates, layout = len(cell.gates), gate_layout(cell)
+    return np.stack([np.concatenate(layers.rows_back(each, layout, gates)) for each in ldgo[0]])
 
 
 def peephole(p: Array) -> Array:
@@ -128,8 +118,7 @@ def read(
 
     The rest are the operator's attributes; ``function`` is an RNN's. Raises `ShapeError`.
     """
-    count = len({name.split("/")[0] for name in arrays if "/" in name})
-    prefixes = [f"{k}/" for k in range(count)] or [""]
+    prefixes = prefixes_of(arrays)
     first = need(arrays, f"{prefixes[0]}R", 3)
     gates = first.shape[1] // first.shape[2]
     cell = cell_of(gates, linear_before_reset=linear_before_reset, function=function)

@@ -28,6 +28,7 @@ from onernn.reorders.layers import (
     matrix_back,
     need,
     part_of,
+    prefixes_of,
 )
 
 GATES = gates_of(lstm="f i c o", gru="u r o")
@@ -47,8 +48,7 @@ def read(
     ``linear_before_reset``: a GRU's, None: B tells. ``function``: an RNNSequence's. Raises
     `ShapeError` naming the array.
     """
-    count = len({name.split("/")[0] for name in arrays if "/" in name}) or 1
-    prefixes = [f"{k}/" for k in range(count)] if any("/" in name for name in arrays) else [""]
+    prefixes = prefixes_of(arrays)
     first = need(arrays, f"{prefixes[0]}R", 3)
     gates, units = first.shape[1] // first.shape[2], first.shape[2]
     if linear_before_reset is None:

@@ -13,6 +13,7 @@ from onernn.adapters.mxnet.table import FIRST, LAST, MxnetOperator, lower_nodes,
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Value
 from onernn.ir.types import Type, dense
+from onernn.ops.control import scan_attributes
 
 Pairs = Sequence[tuple[str, str]]
 """Variables of a subgraph, and the values outside that they stand for."""
@@ -43,13 +44,7 @@ def _foreach(op: MxnetOperator, *given: str) -> tuple[str, ...]:
         "Scan",
         count,
         *(value for _, value in (*carried, *sequences, *_taken(builder, others))),
-        body=graph,
-        states=len(carried),
-        scanned=scanned,
-        input_axes=(0,) * scanned,
-        input_directions=(0,) * scanned,
-        output_axes=(0,) * outputs,
-        output_directions=(0,) * outputs,
+        **scan_attributes(graph, len(carried), scanned),
     )
     return outs[len(carried) :] + outs[: len(carried)]
 

@@ -31,13 +31,13 @@ from onernn.engine.emit.pipeline import infer_shapes, initialize, parse
 from onernn.ir.graph import Node, Value
 from onernn.ir.operator import OPERATORS
 from onernn.ir.ragged import data_of
+from onernn.ops.control import scan_attributes
 
 BODY = Graph("body", (Value("v"),), (Value("w"),), (new_node("Neg", "v", "w"),), {})
 TURN = (Value("turn", "int64", ()), Value("going", "bool", ()))
 LOOP = {"body": replace(BODY, inputs=(*TURN, *BODY.inputs), outputs=(*TURN[1:], *BODY.outputs))}
 LOOP["carried"] = 0
-SCAN = {"body": BODY, "states": 0, "scanned": 1}
-SCAN |= {f"{side}_{what}": (0,) for side in ("input", "output") for what in ("axes", "directions")}
+SCAN = scan_attributes(BODY, 0)
 OF_TWO_RANKS = {
     "then_branch": replace(BODY, nodes=(new_node("Flatten", "v", "w"),)),
     "else_branch": BODY,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.graphs import new_node
+from support.looping import scan
 
 from onernn import BudgetError, Graph, Ragged, Session, UnsupportedError, load
 from onernn.ir.graph import Node, Value
@@ -164,11 +165,8 @@ def test_a_scan_that_collects_is_refused() -> None:
     faces = (Value("state"), Value("e"))
     add = new_node("Add", "state e", "z")
     inside = Graph("body", faces, (Value("z"), Value("z")), (add,), {})
-    sides = {"input_axes": (0,), "input_directions": (0,)}
-    sides |= {"output_axes": (0,), "output_directions": (0,)}
-    attributes = {"body": inside, "states": 1, "scanned": 1, **sides}
     feed = {"s": np.ones(10**5, np.float32), "x": LONG}
-    refused([new_node("Scan", "s x", "y all", **attributes)], feed)
+    refused([scan(inside, "s x", "y all")], feed)
 
 
 def test_branches_ask_too() -> None:

@@ -110,6 +110,5 @@ def test_two_threads_share_a_session() -> None:
 
 def test_scans_of_values_that_are_not_as_long() -> None:
     body = branch(new_node("Add", "e f", "y"), takes="e f", gives="y")
-    both = {"scanned": 2, "input_axes": (0, 0), "input_directions": (0, 0)}
-    nodes = (new_node("Neg", "x", "m"), scan(body, "x m", "y", states=0, **both))
+    nodes = (new_node("Neg", "x", "m"), scan(body, "x m", "y", states=0, scanned=2))
     agrees(Session(graph(*nodes, gives="y"), backend="kernels", passes=()), feeds()[0])

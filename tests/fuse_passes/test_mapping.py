@@ -20,7 +20,7 @@ GRAPHS, ROWS = 100, 3
 
 
 def mapped(graph: Graph) -> Graph:
-    mapper = Mapper(graph, {value.name for value in graph.inputs})
+    mapper = Mapper(graph, mapped={value.name for value in graph.inputs})
     for node in graph.nodes:
         mapper.add(node)
     rows = (replace(v, shape=None if v.shape is None else (None, *v.shape)) for v in graph.inputs)

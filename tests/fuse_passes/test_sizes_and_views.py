@@ -11,6 +11,7 @@ from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
 from onernn.ir.graph import Node, Value
+from onernn.ops.control import scan_attributes
 
 X = np.random.default_rng(0).normal(size=(4, 3, 6)).astype(np.float32)
 SPEC = RnnSpec(Cell.LSTM, 6, 5)
@@ -84,9 +85,7 @@ def scan(step: list[Node], result: str, axis: int = 0) -> Graph:
     outputs = [Value(k, "float32") for k in ("h_new", "c_new", result)]
     constants = {"first": np.array([0]), "both": np.array([0, 1]), "at": np.array([axis])}
     body = Graph("body", tuple(faces), tuple(outputs), tuple(nodes), constants)
-    ways = ("input_axes", "input_directions", "output_axes", "output_directions")
-    attributes = {"body": body, "states": 2, "scanned": 1, **dict.fromkeys(ways, (0,))}
-    node = new_node("Scan", "begin begin x", "h_end c_end all", **attributes)
+    node = new_node("Scan", "begin begin x", "h_end c_end all", **scan_attributes(body, 2))
     begin = np.random.default_rng(1).normal(size=(3, 5)).astype(np.float32)
     return graph_of([node], "h_end c_end all", {"begin": begin}, (None, 3, 6))
 
@@ -134,9 +133,7 @@ def test_a_gru_between_two_values_is_one(way: str) -> None:
     constants = {k: v.astype(np.float32) for k, v in arrays.items()} | sizes
     outputs = (Value("new", "float32"), Value("new", "float32"))
     body = Graph("body", faces, outputs, tuple(nodes), constants)
-    ways = ("input_axes", "input_directions", "output_axes", "output_directions")
-    attributes = {"body": body, "states": 1, "scanned": 1, **dict.fromkeys(ways, (0,))}
-    node = new_node("Scan", "begin x", "end all", **attributes)
+    node = new_node("Scan", "begin x", "end all", **scan_attributes(body, 1))
     begin = rng.normal(size=(3, 5)).astype(np.float32)
     graph = graph_of([node], "end all", {"begin": begin}, (None, 3, 6))
     kinds = check(graph)

@@ -16,6 +16,7 @@ from support.random_models import Models, Written
 
 from onernn import Cell, FuseResult, RnnSpec
 from onernn.ir.graph import Value
+from onernn.ops.control import scan_attributes
 from onernn.reorders.gates import GateLayout
 
 SIZES = Sizes(time=3, batch=3, lengths=(2, 0, 3, 1), groups=(1, 3))
@@ -247,9 +248,7 @@ def test_a_state_that_grows_in_the_first_turn_is_no_layers(rows: int, fused: boo
     state = g.constant(g.numbers(rows, HIDDEN))
     inner = g.body([], {"s0": g.known[state], "e": g.array(x)[0]})
     (after,) = Written(inner, 3).step("gru", "e", ["s0"], False)
-    attributes = {"body": inner.graph([after, inner.emit("Neg", after)])}
-    attributes |= {"states": 1, "scanned": 1, "input_axes": (0,), "output_axes": (0,)}
-    attributes |= {"input_directions": (0,), "output_directions": (0,)}
+    attributes = scan_attributes(inner.graph([after, inner.emit("Neg", after)]), 1)
     result = checked(g, *g.emit("Scan", state, x, outputs=2, **attributes))
     assert ("unrolled_cells" in names(result)) == fused
 
@@ -264,9 +263,7 @@ def test_a_state_of_one_row_stays_known_beside_a_state_of_any_shape() -> None:
     body = inner.graph([*after, after[0]])
     shapes = {"s0": (None, None), "s1": (None, None), "e": None}
     body = replace(body, inputs=tuple(Value(n, "float32", shapes[n]) for n in shapes))
-    attributes = {"body": body, "states": 2, "scanned": 1, "input_axes": (0,), "output_axes": (0,)}
-    attributes |= {"input_directions": (0,), "output_directions": (0,)}
-    made = g.emit("Scan", h, c, x, outputs=3, **attributes)
+    made = g.emit("Scan", h, c, x, outputs=3, **scan_attributes(body, 2))
     graph = g.graph([*made])
     undeclared = tuple(replace(v, shape=None) if v.name == c else v for v in graph.inputs)
     feed = {name: make(SIZES, np.random.default_rng(1)) for name, make in g.makers.items()}

@@ -12,6 +12,7 @@ from support.graphs import new_node
 
 from onernn import Cell, FuseResult, Graph, Session, fuse
 from onernn.ir.graph import Node, Value
+from onernn.ops.control import scan_attributes
 
 Step = Callable[[Unrolled, str, tuple[str, ...]], tuple[str, ...]]
 
@@ -304,11 +305,8 @@ def scan(step: Step, begin: tuple[str, ...], *, collects: str = "h") -> Graph:
     values = tuple(Value(n, "float32", s) for n, s in zip(inner, shapes, strict=True))
     results = tuple(map(Value, (*states, out)))
     body = Graph("body", values, results, tuple(u.nodes), u.constants).pruned()
-    attributes = {"body": body, "states": len(begin), "scanned": 1}
-    attributes |= {f"{side}_axes": (0,) for side in ("input", "output")}
-    attributes |= {f"{side}_directions": (0,) for side in ("input", "output")}
     outputs = tuple(f"{name}_out" for name in (*begin, "y"))
-    node = Node("Scan", (*begin, "x"), outputs, attributes)
+    node = Node("Scan", (*begin, "x"), outputs, scan_attributes(body, len(begin)))
     inputs = tuple(Value(n, "float32") for n in ("x", *begin))
     return Graph("scan", inputs, tuple(map(Value, outputs)), (node,), {})
 

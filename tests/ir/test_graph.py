@@ -109,6 +109,7 @@ def test_producers_and_users(diamond: Graph) -> None:
     a, b, c, d = diamond.nodes
     assert [diamond.producer(name) for name in "abcd"] == [a, b, c, d]
     assert [diamond.producer(name) for name in ("x", "wa", "", "nobody")] == [None] * 4
+    assert diamond.producer("a", "Add", "Op") is a and diamond.producer("a", "Add") is None
     assert diamond.users("a") == [b, c]
     assert diamond.users("wc") == [c]
     assert diamond.users("d") == diamond.users("unused") == diamond.users("nobody") == []

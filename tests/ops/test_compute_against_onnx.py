@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ import onnxruntime
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from support import operator_cases
 from support.graphs import new_node
+from support.operator_cases import CONSTANTS, FEED, UNARY
 
 from onernn import Ragged, ShapeError
 from onernn.engine.kernels import KERNELS
 from onernn.ir.graph import Node
+from onernn.ops import OPERATORS
 
 RNG = np.random.default_rng(3)
 MATRIX = RNG.uniform(-2, 2, (4, 3)).astype(np.float32)
@@ -70,63 +74,37 @@ POOLED += [
     for pads in ((0, 0, 0, 0), (2, 1, 0, 0), (0, 0, 2, 1))
 ]
 POOLED += [{"kernel_shape": (2, 2), "dilations": (3, 2)}]
-UNARY = "Identity Neg Abs Exp Floor Ceil Sign Reciprocal Sin Cos Relu Tanh Sigmoid LeakyRelu Erf"
-UNARY += " ThresholdedRelu HardSigmoid Elu Softplus Softsign Selu Celu HardSwish Gelu IsNaN"
 CASES: list[Case] = [
-    *((op, [3 * CUBE], {}) for op in UNARY.split()),
+    *((op, [3 * CUBE], {}) for op in UNARY),
     *((op, [2 * DOUBLE], {}) for op in ("Tanh", "Sigmoid", "Exp", "Relu", "Softplus", "Erf")),
     *((op, [ODD], {}) for op in ("Neg", "Abs", "Exp", "Sign", "Tanh", "Sigmoid", "IsNaN", "Relu")),
-    ("Log", [POSITIVE], {}),
     ("Log", [ODD], {}),
-    ("Sqrt", [POSITIVE], {}),
     ("Sqrt", [ODD], {}),
     ("Round", [HALVES], {}),
-    ("Neg", [WHOLE], {}),
-    ("Abs", [WHOLE], {}),
-    ("LeakyRelu", [CUBE], {"alpha": 0.3}),
     ("ThresholdedRelu", [CUBE], {"alpha": 0.5}),
     ("HardSigmoid", [CUBE], {"alpha": 0.4, "beta": 0.6}),
     ("Elu", [CUBE], {"alpha": 0.7}),
-    ("Celu", [CUBE], {"alpha": 2.0}),
-    ("Selu", [CUBE], {"alpha": 2.0, "gamma": 3.0}),
-    ("Gelu", [CUBE], {"approximate": "tanh"}),
-    ("PRelu", [MATRIX, MATRIX[0]], {}),
-    *((op, [CUBE, POSITIVE[0]], {}) for op in ("Add", "Sub", "Mul", "Div")),
     *((op, [WHOLE, BY], {}) for op in ("Add", "Sub", "Mul", "Div", "Mod")),
     *((op, [WHOLE, BY], {}) for op in ("Equal", "Less", "Greater")),
-    *((op, [CUBE, CUBE[::-1].copy()], {}) for op in ("LessOrEqual", "GreaterOrEqual", "Less")),
     ("Div", [ODD, ODD[::-1].copy()], {}),
-    ("Mod", [WHOLE, BY], {"fmod": 1}),
-    ("Mod", [CUBE, POSITIVE], {"fmod": 1}),
-    ("Pow", [POSITIVE, CUBE], {}),
     ("Pow", [CUBE, ints(2)], {}),
     ("Pow", [WHOLE, ints(2)], {}),
     *((op, [TRUTH, TRUTH[:1]], {}) for op in ("And", "Or", "Xor", "Equal")),
-    ("Not", [TRUTH], {}),
-    *((op, [CUBE, POSITIVE[0], CUBE[:1]], {}) for op in ("Min", "Max", "Sum", "Mean")),
     *((op, [CUBE], {}) for op in ("Min", "Max", "Sum", "Mean")),
     ("Max", [ODD, np.zeros(6, np.float32)], {}),
-    ("Clip", [CUBE, np.float32(-0.5), np.float32(0.7)], {}),
     ("Clip", [CUBE, np.float32(0.5), None], {}),
-    ("Clip", [CUBE, None, np.float32(0.5)], {}),
     ("Clip", [CUBE, np.float32(1), np.float32(-1)], {}),
-    ("Clip", [CUBE], {}),
     ("Where", [TRUTH, WHOLE, ints(0)], {}),
     ("CastLike", [CUBE, WHOLE], {}),
-    ("MatMul", [MATRIX, CUBE[0]], {}),
     ("MatMul", [np.swapaxes(CUBE, 1, 2).copy(), CUBE], {}),
     ("MatMul", [MATRIX[0], CUBE], {}),
     ("Gemm", [MATRIX, CUBE[0], CUBE[0, 0]], {"alpha": 0.5, "beta": 2.0}),
     ("Gemm", [MATRIX.T.copy(), CUBE[0].T.copy()], {"transA": 1, "transB": 1}),
-    ("Einsum", [MATRIX, CUBE], {"equation": "ni,bic->nbc"}),
     ("Transpose", [CUBE], {}),
-    ("Transpose", [CUBE], {"perm": (1, 2, 0)}),
     ("Squeeze", [CUBE[:1, :, :1]], {}),
-    ("Squeeze", [CUBE[:1], ints(0)], {}),
     ("Unsqueeze", [MATRIX, ints(-1, 0)], {}),
     ("Concat", [CUBE, CUBE], {"axis": -2}),
     ("Flatten", [CUBE], {}),
-    ("Flatten", [CUBE], {"axis": -1}),
     ("Reshape", [CUBE, ints(0, -1)], {}),
     ("Reshape", [CUBE[:0], ints(0, 7)], {"allowzero": 1}),
     ("Slice", [CUBE, ints(1, 0), ints(9, -1)], {}),
@@ -136,7 +114,6 @@ CASES: list[Case] = [
     ("Shape", [CUBE], {"start": -2}),
     ("Shape", [CUBE], {"start": 0, "end": 1}),
     ("Size", [CUBE], {}),
-    ("Expand", [MATRIX, ints(2, 1, 3)], {}),
     ("Expand", [MATRIX[:, :1], ints(3)], {}),
     ("ConstantOfShape", [ints(2, 3)], {}),
     ("ConstantOfShape", [ints()], {"value": np.array([7], np.int64)}),
@@ -144,25 +121,16 @@ CASES: list[Case] = [
     ("Range", [np.int64(10), np.int64(3), np.int64(-2)], {}),
     ("Range", [np.float32(0), np.float32(1), np.float32(0.3)], {}),
     ("Range", [np.int64(3), np.int64(3), np.int64(1)], {}),
-    ("Tile", [MATRIX, ints(2, 3)], {}),
-    ("Gather", [CUBE, np.array([[0, -1], [2, 2]])], {"axis": 1}),
     ("Gather", [MATRIX, np.array(1)], {}),
     ("GatherElements", [MATRIX, np.array([[0, -1, 3]])], {}),
     ("GatherElements", [CUBE, np.array([[[4, 0], [1, 1]]])], {"axis": -1}),
-    ("GatherND", [CUBE, np.array([[0, 1], [1, -1]])], {}),
-    ("GatherND", [CUBE, np.array([[1], [2]])], {"batch_dims": 1}),
     ("GatherND", [CUBE, ints(1, -1, 3)], {}),
-    ("Pad", [MATRIX, ints(1, 0, 2, 3)], {}),
     ("Pad", [MATRIX, ints(-1, 2, 0, -1), np.float32(9)], {}),
     ("Pad", [CUBE, ints(1, 1), np.float32(9), ints(-2)], {}),
-    *(("Pad", [MATRIX, ints(1, 1, 2, 2)], {"mode": m}) for m in ("reflect", "edge", "wrap")),
     ("ReverseSequence", [SQUARE, ints(1, 2, 3, 4)], {"time_axis": 0, "batch_axis": 1}),
     ("ReverseSequence", [CUBE, ints(3, 1)], {"time_axis": 1, "batch_axis": 0}),
     ("OneHot", [np.array([1, -1, 7]), ints(4), np.array([2, 5], np.float32)], {}),
     ("OneHot", [np.array([[1], [0]]), ints(3), np.array([0, 1], np.float32)], {"axis": 0}),
-    ("OneHot", [np.array([[1], [0]]), ints(3), np.array([0, 1], np.float32)], {"axis": 1}),
-    ("Trilu", [SQUARE], {}),
-    ("Trilu", [SQUARE, np.int64(-1)], {"upper": 0}),
     ("NonZero", [WHOLE], {}),
     ("Compress", [CUBE, np.array([True, False, True])], {"axis": 1}),
     ("Compress", [MATRIX, np.array([False, True, True, False, True])], {}),
@@ -178,18 +146,14 @@ CASES: list[Case] = [
     ("ArgMin", [TIED], {}),
     ("ArgMin", [TIED], {"axis": 1, "select_last_index": 1}),
     ("Softmax", [50 * CUBE], {}),
-    ("Softmax", [CUBE], {"axis": 1}),
     ("LogSoftmax", [50 * CUBE], {"axis": 0}),
-    ("CumSum", [CUBE, np.int64(1)], {}),
     ("CumSum", [CUBE, np.int64(-1)], {"exclusive": 1}),
     ("CumSum", [CUBE, np.int64(0)], {"reverse": 1}),
     ("CumSum", [CUBE, np.int64(2)], {"reverse": 1, "exclusive": 1}),
     ("TopK", [TIED, ints(3)], {}),
     ("TopK", [TIED, ints(2)], {"largest": 0}),
     ("TopK", [CUBE, ints(2)], {"axis": 1}),
-    ("LayerNormalization", [CUBE, CUBE[0, 0], CUBE[0, 1]], {}),
     ("LayerNormalization", [CUBE, CUBE[0]], {"axis": 1, "epsilon": 0.1}),
-    ("BatchNormalization", [CUBE, *(POSITIVE[0, :, k].copy() for k in range(4))], {}),
     ("BatchNormalization", [MATRIX, *(POSITIVE[0, :, k].copy() for k in range(4))], {"epsilon": 1}),
     *(("Conv", [IMAGE, FILTERS], {"group": 2, **around}) for around in AROUND),
     *(("Conv", [CUBE, TAPS, TAPS[:, 0, 0].copy()], {"strides": (2,), **more}) for more in AUTO),
@@ -247,10 +211,8 @@ CASES: list[Case] = [
     ("STFT", [WAVES, np.int64(2), None, np.int64(5)], {}),
     ("STFT", [WAVES, np.int64(2), WINDOW, np.int64(4)], {}),
     ("STFT", [SPECTRA, np.int64(1), None, np.int64(3)], {"onesided": 0}),
-    *(("Pad", [CUBE, ints(0, 2, 4, 1, 0, 3)], {"mode": mode}) for mode in ("edge", "wrap")),
     *(("Pad", [CUBE, ints(2, 4, 1, 0), None, ints(-2, 2)], {"mode": m}) for m in ("edge", "wrap")),
     ("Pad", [IMAGE, ints(4, 3), None, ints(-1)], {"mode": "reflect"}),
-    ("Dropout", [MATRIX], {}),
     ("Dropout", [MATRIX, np.float32(0.3)], {}),
     ("Split", [CUBE], {"axis": 1, "num_outputs": 3}),
     ("Split", [CUBE], {"axis": -1, "num_outputs": 2}),
@@ -270,6 +232,7 @@ EXTREME = np.full((1, 700), 255, np.uint8), np.full((700, 1), -64, np.int8)
 ONE = np.float32(1)
 FOUR = np.array([0.1, 1, 2, 0.5], np.float32)
 ZEROS = {t: np.array([0, 3, 7, 100], t) for t in ("uint8", "int8")}
+MANY = np.arange(12).reshape(4, 3)
 PLACES = np.array([[1, -1, 0], [3, 0, -2]])
 CASES += [
     ("QuantizeLinear", [EVEN, ONE], {}),
@@ -283,7 +246,6 @@ CASES += [
     ),
     ("DequantizeLinear", [np.array([2**31 - 1, -(2**31)], np.int32), np.float32(0.5)], {}),
     *(("DynamicQuantizeLinear", [x], {}) for x in (CUBE, POSITIVE, -POSITIVE, 0 * CUBE)),
-    ("MatMulInteger", [A_BYTES, B_BYTES], {}),
     ("MatMulInteger", [A_BYTES, B_BYTES, np.uint8(7), np.int8(-9)], {}),
     ("MatMulInteger", [A_BYTES, B_BYTES, np.uint8(7), np.arange(5, dtype=np.int8)], {}),
     ("MatMulInteger", [*EXTREME, np.uint8(0), np.int8(127)], {}),
@@ -298,8 +260,7 @@ CASES += [
     ("ScatterElements", [MATRIX, PLACES, MATRIX[:2]], {}),
     ("ScatterElements", [SQUARE, PLACES[:, :2], SQUARE[:2, :2].copy()], {"axis": -1}),
     *(
-        ("ScatterElements", [w, PLACES % 2, w[:2]], {"reduction": k})
-        for w in (MATRIX, np.arange(12).reshape(4, 3))
+        ("ScatterElements", [MANY, PLACES % 2, MANY[:2]], {"reduction": k})
         for k in ("add", "mul", "max", "min")
     ),
     *(
@@ -312,6 +273,23 @@ CASES += [
     ("Softmax", [HALF], {}),
     ("LayerNormalization", [HALF, HALF[0, 0], HALF[0, 1]], {}),
 ]
+APART = {"ArgMax", "ArgMin", "MaxPool"}
+"""ONNX Runtime passes over what is no number, of which the shared inputs have one."""
+
+
+def shared() -> Iterator[Case]:
+    """The cases that plans and generated code have, too, as far as ONNX has them."""
+    arrays: dict[str, Any] = {**FEED, **CONSTANTS, "": None}
+    for op, inputs, attributes in operator_cases.CASES:
+        given = [arrays[name] for name in inputs.split(" ")]
+        is_ours = any(isinstance(each, Ragged) for each in given) or op in ("Rnn", "Cast")
+        of_all_floats = not (op in APART and given[0] is FEED["x"])
+        if OPERATORS[op].since and not OPERATORS[op].domain and not is_ours and of_all_floats:
+            if "last_axes" not in inputs:  # reflected more than once
+                yield op, given, attributes | ({"num_outputs": 2} if op == "Split" else {})
+
+
+CASES += shared()
 CASTS = [
     (CUBE * 3, "int32"),
     (CUBE, "float64"),

@@ -13,8 +13,7 @@ from onernn.ops import OPERATORS
 FEW = 2
 """Names that may stand together: two operators can share a rule."""
 BY_FRAMEWORK = ("adapters", "engine", "fuse_passes")
-"""Rooms that say which operator of a framework, which C++, or which nodes over one more axis, an
-operator is: dicts do so."""
+"""Rooms that say which operator of a framework, or which C++, an operator is: dicts do so."""
 
 
 def names_in(node: ast.AST) -> Iterator[str]:

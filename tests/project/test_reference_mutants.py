@@ -63,9 +63,9 @@ MUTANTS = [
     ),
     Mutant(
         "MXNet: a GRU's second bias outside of the reset gate",
-        "reorders/mxnet.py",
-        "np.concatenate([of_x[:2] + of_h[:2], of_x[2:], of_h[2:]])",
-        "np.concatenate([of_x[:2] + of_h[:2], of_x[2:] + of_h[2:], 0 * of_h[2:]])",
+        "reorders/layers.py",
+        "np.concatenate([x[:2] + h[:2], x[2:], h[2:]])",
+        "np.concatenate([x[:2] + h[:2], x[2:] + h[2:], 0 * h[2:]])",
         (MXNET, "test_a_gru_multiplies_the_reset_gate_after_the_product"),
     ),
     Mutant(

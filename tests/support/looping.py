@@ -8,6 +8,7 @@ import numpy as np
 
 from onernn import Cell, Graph, RnnSpec
 from onernn.ir.graph import Node, Value
+from onernn.ops.control import scan_attributes
 from support.branching import branch, chosen
 from support.graphs import new_node
 from support.layers import random_weights
@@ -24,10 +25,7 @@ INPUTS = (
 
 def scan(body: Graph, inputs: str, gives: str, states: int = 1, **more: Any) -> Node:
     """Over axis 0 of one value, unless ``more`` tells others."""
-    gathered = len(body.outputs) - states
-    attributes: dict[str, Any] = {"body": body, "states": states, "scanned": 1}
-    attributes |= dict.fromkeys(("input_axes", "input_directions"), (0,))
-    attributes |= dict.fromkeys(("output_axes", "output_directions"), (0,) * gathered)
+    attributes = scan_attributes(body, states, more.pop("scanned", 1))
     return Node("Scan", tuple(inputs.split()), tuple(gives.split()), attributes | more)
 
 

@@ -13,7 +13,7 @@ from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.bodies import bodies
 from onernn.fuse_passes.over_time import check_states
-from onernn.fuse_passes.rewriting import fresh
+from onernn.fuse_passes.rewriting import Tape, fresh
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
@@ -269,7 +269,7 @@ def exposed(model: Graph) -> Stateful:
     """
     graph = fuse(model).model
     time = _time(graph)
-    maker = _Maker(graph, time)
+    maker = _Maker(graph, time=time)
     for node in graph.nodes:
         maker.add(node)
     for node, why in counting(graph, time):
@@ -328,14 +328,11 @@ def _along(found: Type, time: str) -> list[int]:
 
 
 @dataclass
-class _Maker:
+class _Maker(Tape):
     """``given``: name, first array and declared shape of each state. ``short``: by value, how many
     steps at its end the whole model makes of padding behind the last step."""
 
-    graph: Graph
-    time: str
-    nodes: list[Node] = field(default_factory=list)
-    constants: dict[str, Array] = field(default_factory=dict)
+    time: str = ""
     states: dict[str, str] = field(default_factory=dict)
     given: list[tuple[str, Array, tuple[int | None, ...]]] = field(default_factory=list)
     short: dict[str, int] = field(default_factory=dict)
@@ -372,16 +369,6 @@ class _Maker:
         self.states[before] = after
         self.given.append((before, first, shape))
         return before, after
-
-    def emit(self, op: str, inputs: tuple[str, ...], stem: str, **attributes: Any) -> str:
-        name = fresh(self.graph, f"{stem}/chunk{len(self.nodes)}")
-        self.nodes.append(Node(op, inputs, (name,), attributes))
-        return name
-
-    def ints(self, number: int) -> str:
-        name = fresh(self.graph, f"chunk/{number}")
-        self.constants[name] = np.array([number], np.int64)
-        return name
 
     def _layer(self, node: Node) -> bool:
         rnn = Recurrent.of(node)
@@ -477,8 +464,9 @@ class _Maker:
         shape = [count for count in found.counts]
         shape[axis] = zeros if zeros == kept else None
         before, after = self.state("steps", np.zeros(sizes, found.dtype), tuple(shape))
-        joined = self.emit("Concat", (before, x), x, axis=axis)
-        ends = (self.ints(-kept) if kept else self.ints(2**62), self.ints(2**62), self.ints(axis))
+        self.stem = x
+        joined = self.emit("Concat", (before, x), axis=axis)
+        ends = (self.constant([end]) for end in (-kept or 2**62, 2**62, axis))
         self.nodes.append(Node("Slice", (joined, *ends), (after,)))
         return joined
 

@@ -452,9 +452,13 @@ class Graph(Immutable):
         rows += [("output", "", value.name, "") for value in self.outputs]
         return html.table(self.name, ("operator", "from", "makes", "type"), rows)
 
-    def producer(self, name: str) -> Node | None:
-        """The node that makes a value; None for inputs, constants and ""."""
-        return self._producers.get(name)
+    def producer(self, name: str, *ops: str) -> Node | None:
+        """The node that makes a value; None for inputs, constants and "".
+
+        ``ops``: None, too, for a node of another operator than these.
+        """
+        node = self._producers.get(name)
+        return None if node is None or ops and node.op not in ops else node
 
     def has(self, node: Node) -> bool:
         """Whether this very node is in the graph."""

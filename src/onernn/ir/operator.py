@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from inspect import Parameter, signature
 from types import MappingProxyType, SimpleNamespace
@@ -55,6 +55,14 @@ Axes = Array
 Mixes = Callable[..., Iterable[int] | None]
 TypeRule = Callable[..., Any]
 Growth = Callable[..., int]
+Batched = Literal["", "stretched", "axis", "joined", "axes", "batch"] | Callable[[Any, Any], None]
+"""How an operator is computed of many rows at once, when its values get an axis in front:
+stretched  inputs of fewer axes get ones behind that of the rows
+axis       attribute ``axis`` counts one axis more; the other inputs are alike for all rows
+joined     so does it; each input has all rows
+axes       the input of `Axes` counts one axis more
+batch      rows and axis 0 become one axis
+""         not at all"""
 Drops = bool | Callable[..., bool]
 
 
@@ -93,6 +101,8 @@ class Operator:
     besides, for each element of the largest input. ``sized``: ``compute`` also works on arrays of
     `Size`, so that shapes are followed through it. ``expression(at, there)`` is what an elementwise
     operator computes, from which of its inputs are there; see `onernn.ops.elementwise`.
+    ``batched``: see `Batched`; a function ``batched(mapper, node)`` adds the node of all rows to a
+    `fuse_passes.mapping.Mapper`.
     """
 
     name: str
@@ -112,6 +122,7 @@ class Operator:
     growth: Growth | None
     scratch: int
     expression: Compute | None
+    batched: Batched
 
     @cached_property
     def least(self) -> int:
@@ -257,6 +268,7 @@ def op(
     growth: Growth | None = None,
     scratch: int = 0,
     expression: Compute | None = None,
+    batched: Batched | None = None,
 ) -> Callable[[Function], Function]:
     """Adds the operator that a NumPy function computes; its signature is the schema.
 
@@ -266,7 +278,8 @@ def op(
     first parameter ``at`` takes all attributes at once, which ``attributes`` lists then. A layer or
     control flow runs in a session: its function has no body. See `Operator` for the rest.
     Sequences, layers and control see ``offsets`` unless said otherwise, the first two are of our
-    own domain (``since`` is 0), views and moves are what ``keeps`` numbers.
+    own domain (``since`` is 0), views and moves are what ``keeps`` numbers. ``batched`` is by
+    default what `Axes`, an attribute ``axis`` or the kind say.
     """
 
     def register(function: Function) -> Function:
@@ -283,13 +296,14 @@ def op(
                 return function(*values)
             return function(*values, **{name: at.__dict__[name] for name in options})
 
+        slots, attrs = tuple(map(_slot, inputs)), {**named, **(attributes or {})}
         takes_all = parameters[0].name == "at"
         runs_elsewhere = kind in ("layer", "control")
         OPERATORS[name] = Operator(
             name=name,
             kind=kind,
-            slots=tuple(map(_slot, inputs)),
-            attributes=MappingProxyType({**named, **(attributes or {})}),
+            slots=slots,
+            attributes=MappingProxyType(attrs),
             type=type,
             compute=None if runs_elsewhere else function if takes_all else compute,
             mixed=mixes,
@@ -303,10 +317,19 @@ def op(
             growth=growth,
             scratch=scratch,
             expression=expression,
+            batched=_batched(kind, slots, attrs) if batched is None else batched,
         )
         return function
 
     return register
+
+
+def _batched(kind: Kind, slots: Sequence[Slot], attributes: Mapping[str, Any]) -> Batched:
+    if any(slot.tells for slot in slots):
+        return "axes"
+    if isinstance(attributes.get("axis"), int):
+        return "axis"
+    return "stretched" if kind == "elementwise" else ""
 
 
 def _slot(parameter: Parameter) -> Slot:

@@ -14,10 +14,12 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Graph, Node
 from onernn.ir.operator import op
+from onernn.ir.ragged import Ragged
+from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
 from onernn.ir.types import UNKNOWN, Size, Type, dense, sequences_of
 from onernn.ir.weights import OWN, RnnWeights
-from onernn.ops.growth import no_new_bytes, rnn_bytes
+from onernn.ops.growth import elements, no_new_bytes
 
 _TURNS = 4  # rounds in which the types of carried values settle; then they are unknown
 
@@ -242,6 +244,22 @@ def scan(
     """Runs a graph for each element of the scanned inputs."""
 
 
+def scan_attributes(
+    body: Graph, states: int, scanned: int = 1, *, backwards: int = 0
+) -> dict[str, Any]:
+    """Those of a Scan along axis 0 of all that it goes through and collects."""
+    collected = len(body.outputs) - states
+    return {
+        "body": body,
+        "states": states,
+        "scanned": scanned,
+        "input_axes": (0,) * scanned,
+        "input_directions": (backwards,) * scanned,
+        "output_axes": (0,) * collected,
+        "output_directions": (backwards,) * collected,
+    }
+
+
 def types_inside(node: Node, name: str, given: Sequence[Type | None]) -> list[Type]:
     """The types of a body's inputs, in any turn, where the node's inputs are of those ``given``."""
     if node.op == "If":
@@ -281,7 +299,60 @@ def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type,
     )
 
 
-@op("Rnn", kind="layer", outputs=4, type=_layer_types, growth=rnn_bytes)
+def _layer_of_rows(m: Any, node: Node) -> None:
+    """A recurrent layer: rows join its batch."""
+    rnn = Recurrent.of(node)
+    if m.graph.types[rnn.x].lod != ():
+        raise m.refused(node, "its sequences are ragged")
+
+    def within(name: str, axes: int) -> str:
+        """(F, ``axes`` others, N, ...) as (others, F * N, ...)."""
+        if not name:
+            return ""
+        all_rows = m.rows(node, name)
+        rank = m.rank(node, name) + 1
+        perm = (*range(1, 1 + axes), 0, *range(1 + axes, rank))
+        return str(m.merged(m.emit("Transpose", (all_rows,), perm=perm), axes))
+
+    states = [within(name, 2) for name in (rnn.h, rnn.c)]
+    inputs = [within(rnn.x, 1), *states, within(rnn.attention, 1)]
+    while not inputs[-1]:
+        inputs.pop()
+    outputs = tuple(m.name(name) if name else "" for name in node.outputs)
+    m.nodes.append(Node("Rnn", tuple(inputs), outputs, node.attributes, node.origin))
+    batch = m.sizes(m.rows(node, rnn.x), 2, 3)
+    for output, name in zip(outputs, node.outputs, strict=True):
+        if not name:
+            continue
+        axes = 2 if name in rnn.finals else 1
+        parts = [m.sizes(output, 0, axes), m.count, batch, m.sizes(output, axes + 1, None)]
+        apart = m.reshaped(output, parts)
+        perm = (axes, *range(axes), *range(1 + axes, 3 + axes))
+        m.nodes.append(Node("Transpose", (apart,), (name,), {"perm": perm}))
+        m.mapped.add(name)
+
+
+def _layer_bytes(node: Node, x: Any, *_: Any) -> int:
+    """Every word's output, its cell state where the node has it, final states; float32."""
+    spec = node.at.spec
+    words, sentences = (
+        (len(x.data), len(x))
+        if isinstance(x, Ragged)
+        else (elements(x.shape[:2]), x.shape[1] if x.ndim > 1 else 1)
+    )
+    width = spec.directions * max(spec.hidden_size, spec.recurrent_size)
+    words *= 2 if node.at.outputs > 3 else 1
+    return 4 * width * (words + 2 * spec.layers * sentences)
+
+
+@op(
+    "Rnn",
+    kind="layer",
+    outputs=4,
+    type=_layer_types,
+    growth=_layer_bytes,
+    batched=_layer_of_rows,
+)
 def rnn(
     x: Any,
     h: Array | None = None,

@@ -19,7 +19,7 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
-from onernn.ir.graph import Context
+from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op
 from onernn.ir.types import Size, Type
 from onernn.ops.activations import FUNCTIONS as ACTIVATIONS
@@ -364,12 +364,21 @@ def cast(x: Array, *, to: str) -> Array:
     return np.where(np.isnan(x), np.float32(np.nan), rounded).astype(np.float32)
 
 
+def _cast_rows(m: Any, node: Node) -> None:
+    """Of its second input the dtype counts, which all rows have alike."""
+    if node.inputs[0] in m.mapped:
+        m.put(node, node.inputs)
+    else:
+        m.nodes.append(node)
+
+
 @op(
     "CastLike",
     kind="elementwise",
     type=lambda _, x, like: Type(like.dtype, x.shape),
     keeps=True,
     growth=wide,
+    batched=_cast_rows,
 )
 def cast_like(x: Array, like: Array) -> Array:
     return x.astype(like.dtype)

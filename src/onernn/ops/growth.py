@@ -1,5 +1,7 @@
-"""How many bytes an operator's results may take, before it runs: from their types, or by its own
-bound where data decide."""
+"""How many bytes an operator's results may take, before it runs: from their types.
+
+Where data decide, the bound stands beside the operator.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,9 @@ def results(node: Node, *values: Any) -> int:
         if each.shape is None or None in each.counts:
             total += most
         else:
-            total += _elements(each.counts) * (np.dtype(each.dtype).itemsize if each.dtype else 8)
+            total += elements(each.counts) * (np.dtype(each.dtype).itemsize if each.dtype else 8)
     if operator.scratch:
-        largest = max(_elements(data_of(value).shape) for value in values if value is not None)
+        largest = max(elements(data_of(value).shape) for value in values if value is not None)
         total += operator.scratch * largest
     return total or most
 
@@ -47,7 +49,7 @@ def largest_input(_: Node, *values: Any) -> int:
 
 def wide(_: Node, *values: Any) -> int:
     """As many elements as the largest input, of eight bytes; twice, with their positions."""
-    return 16 * max(_elements(data_of(value).shape) for value in values if value is not None)
+    return 16 * max(elements(data_of(value).shape) for value in values if value is not None)
 
 
 def no_new_bytes(*_: Any) -> int:
@@ -55,75 +57,15 @@ def no_new_bytes(*_: Any) -> int:
     return 0
 
 
-def joined(_: Node, *values: Any) -> int:
-    return sum(bytes_of(data_of(value)) for value in values if value is not None)
-
-
-def _elements(sizes: Iterable[Any]) -> int:
+def elements(sizes: Iterable[Any]) -> int:
     """An empty array counts by its other sizes: a sum over its empty axis has these."""
     return math.prod(max(int(size), 1) for size in sizes)
 
 
-def _word(x: Any) -> int:
+def word_bytes(x: Any) -> int:
     """The bytes of one word."""
     data = data_of(x)
-    return _elements(data.shape[1:]) * data.dtype.itemsize
-
-
-def sequence_pool_bytes(_: Node, x: Any) -> int:
-    return len(x) * _word(x)
-
-
-def sequence_context_bytes(node: Node, x: Any) -> int:
-    length = max(int(node.at.length), 0)
-    return length * (bytes_of(data_of(x)) + 16 * len(data_of(x)))
-
-
-def sequence_expand_bytes(node: Node, x: Any, like: Any) -> int:
-    if not isinstance(like, Ragged):
-        return 0  # the kernel says so
-    times = np.diff((*like.outer, like.offsets)[node.at.level])
-    rows: Any = x.lengths if isinstance(x, Ragged) else np.ones(len(x), np.int64)
-    count = min(len(times), len(rows))
-    words = int(times[:count].astype(float) @ rows[:count].astype(float))
-    return words * (_word(x) + 24) + 24 * int(times.sum())
-
-
-def sequence_pad_bytes(node: Node, x: Any, like: Any = None) -> int:
-    """With its copy in the other order."""
-    time = 0 if like is None else data_of(like).shape[0 if node.at.time_major else 1]
-    return _padded(x, time)
-
-
-def sequence_fill_bytes(node: Node, x: Any, _: Any) -> int:
-    return _padded(x, node.at.time or 0)
-
-
-def _padded(x: Any, time: int) -> int:
-    if not isinstance(x, Ragged):
-        return 0  # the kernel says so
-    longest = max(int(time), int(x.lengths.max(initial=0)), 1)
-    return len(x) * longest * (_word(x) + 2)
-
-
-def crf_decode_bytes(_: Node, emission: Any, transition: Any) -> int:
-    """One step from every tag to every other, of all sentences; and the best paths to each word."""
-    if not isinstance(emission, Ragged):
-        return 0
-    return (len(emission) * transition.size + 2 * emission.data.size) * 8
-
-
-def rnn_bytes(node: Node, x: Any, *_: Any) -> int:
-    """Every word's output, its cell state where the node has it, final states; float32."""
-    spec = node.at.spec
-    words, sentences = (
-        (len(x.data), len(x))
-        if isinstance(x, Ragged)
-        else (_elements(x.shape[:2]), x.shape[1] if x.ndim > 1 else 1)
-    )
-    width = spec.directions * max(spec.hidden_size, spec.recurrent_size)
-    words *= 2 if node.at.outputs > 3 else 1
-    return 4 * width * (words + 2 * spec.layers * sentences)
+    return elements(data.shape[1:]) * data.dtype.itemsize
 
 
 def product_of_sizes(values: Iterable[Any]) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
-from onernn.ir.operator import along_axis, op
+from onernn.ir.operator import Axes, along_axis, op
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Size, Type
 from onernn.ops.growth import results, wide
@@ -37,7 +37,22 @@ def _gathered(context: Context, table: Type, indices: Type) -> Type:
     return Type(table.dtype, (*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]), lod)
 
 
-@op("Gather", kind="moves", offsets=True, type=_gathered, sized=True)
+def _gathered_rows(m: Any, node: Node) -> None:
+    x, indices = node.inputs
+    if x in m.mapped:
+        if indices in m.mapped:
+            raise m.refused(node, "rows are looked up in themselves")
+        m.put(node, node.inputs, axis=node.at.axis + (node.at.axis >= 0))
+        return
+    axis, rank = node.at.axis % m.rank(node, x), m.rank(node, x) + m.rank(node, indices)
+    if axis == 0:
+        m.put(node, node.inputs)
+        return
+    found = m.emit("Gather", node.inputs, **node.attributes)
+    m.end(node, "Transpose", (found,), perm=(axis, *(at for at in range(rank) if at != axis)))
+
+
+@op("Gather", kind="moves", offsets=True, type=_gathered, sized=True, batched=_gathered_rows)
 def gather(table: Any, indices: Any, *, axis: int = 0, non_negative: bool = False) -> Any:
     """Along the words of a ragged table the result is dense, or ragged like the indices."""
     data, chosen = data_of(table), data_of(indices)
@@ -54,6 +69,7 @@ def gather(table: Any, indices: Any, *, axis: int = 0, non_negative: bool = Fals
     kind="moves",
     mixes=along_axis,
     type=lambda _, x, indices: Type(x.dtype, indices.shape),
+    batched="joined",
 )
 def gather_elements(
     x: Array, indices: Array, *, axis: int = 0, non_negative: bool = False
@@ -107,12 +123,16 @@ def _padded(
     return Type(x.dtype, shape)
 
 
-@op("Pad", kind="moves", drops=True, type=_padded, growth=results)
+def _padded_rows(m: Any, node: Node) -> None:
+    m.over_axes(node, range(m.rank(node, node.inputs[0])))
+
+
+@op("Pad", kind="moves", drops=True, type=_padded, growth=results, batched=_padded_rows)
 def pad(
     x: Array,
     pads: Array,
     value: Array | None = None,
-    axes: Array | None = None,
+    axes: Axes | None = None,
     *,
     mode: str = "constant",
 ) -> Array:
@@ -229,7 +249,15 @@ def _put(reduction: str, out: Array, places: Any, updates: Array) -> None:
         raise ShapeError(f"attribute reduction={reduction!r}")
 
 
-@op("ScatterElements", kind="mixes", since=11, mixes=lambda *_: (0,), type=same, growth=wide)
+@op(
+    "ScatterElements",
+    kind="mixes",
+    since=11,
+    mixes=lambda *_: (0,),
+    type=same,
+    growth=wide,
+    batched="joined",
+)
 def scatter_elements(
     x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
 ) -> Array:

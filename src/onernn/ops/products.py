@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
-from onernn.ir.graph import Context
+from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op
 from onernn.ir.types import Size, Type
 from onernn.ops.rules import Sizes, broadcast, common
@@ -26,7 +28,17 @@ def product_shape(context: Context, a: Sizes, b: Sizes) -> Sizes | None:
     return None if outer is None else (*outer, *a[-2:-1], *columns)
 
 
-@op("MatMul", kind="mixes", type=_matmul_type)
+def product_of_rows(m: Any, node: Node) -> None:
+    a, b, *others = node.inputs
+    ranks = [m.rank(node, name) for name in (a, b)]
+    vectors = (b in m.mapped and min(ranks) < 2) or (ranks[0] == 1 and ranks[1] > 2)
+    if vectors or not m.mapped.isdisjoint(others):
+        raise m.refused(node, "it multiplies vectors of rows")
+    wide = 1 if ranks[0] == 1 else max(ranks)  # (F, K) @ (K, M)
+    m.put(node, (m.widened(node, a, wide), m.widened(node, b, wide), *others))
+
+
+@op("MatMul", kind="mixes", type=_matmul_type, batched=product_of_rows)
 def matmul(a: Array, b: Array) -> Array:
     if a.ndim > 2 and b.ndim == 2 and a.size:  # one product, where NumPy makes one a matrix
         return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
@@ -43,7 +55,20 @@ def _gemm_type(context: Context, a: Type, b: Type, c: Type | None = None) -> Typ
     return Type(dtype, (rows, columns))
 
 
-@op("Gemm", kind="mixes", mixes=lambda at, *_: (0,) if at.transA else (), type=_gemm_type)
+def _gemm_of_rows(m: Any, node: Node) -> None:
+    c = node.input(2)
+    if node.at.transA or (c and m.rank(node, c) > 1 and m.graph.types[c].counts[0] != 1):
+        raise m.refused(node, "what it adds, or multiplies, belongs to a place in the batch")
+    m.over_batch(node)
+
+
+@op(
+    "Gemm",
+    kind="mixes",
+    mixes=lambda at, *_: (0,) if at.transA else (),
+    type=_gemm_type,
+    batched=_gemm_of_rows,
+)
 def gemm(
     a: Array,
     b: Array,

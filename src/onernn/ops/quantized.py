@@ -18,7 +18,7 @@ from onernn.ir.spec import Activation
 from onernn.ir.types import Size, Type, dense
 from onernn.ops.activations import function
 from onernn.ops.growth import results, wide
-from onernn.ops.products import product_shape
+from onernn.ops.products import product_of_rows, product_shape
 from onernn.ops.rules import at_axis
 from onernn.ops.windows import conv
 
@@ -164,7 +164,14 @@ def _product_growth(node: Node, a: Array, b: Array, *_: Any) -> int:
     return 3 * results(node, a, b) + 6 * (max(a.size, 1) + max(b.size, 1))
 
 
-@op("MatMulInteger", kind="mixes", since=10, type=_integers_type, growth=_product_growth)
+@op(
+    "MatMulInteger",
+    kind="mixes",
+    since=10,
+    type=_integers_type,
+    growth=_product_growth,
+    batched=product_of_rows,
+)
 def matmul_integer(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
 ) -> Array:
@@ -188,6 +195,7 @@ def _conv_growth(node: Node, x: Array, w: Array, *_: Any) -> int:
     since=10,
     type=lambda context, x, w, *_: Type("int32", _CONV.type(context, x, w).shape),
     growth=_conv_growth,
+    batched="batch",
 )
 def conv_integer(
     at: Any, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None

@@ -216,7 +216,7 @@ def _per_channel(x: Array, scale: Array, bias: Array, **more: Array) -> list[Arr
     return [each.reshape(-1, *[1] * (x.ndim - 2)) for each in given.values()]
 
 
-@op("BatchNormalization", kind="mixes", type=same, growth=wide)
+@op("BatchNormalization", kind="mixes", type=same, growth=wide, batched="batch")
 def batch_normalization(
     x: Array,
     scale: Array,
@@ -243,14 +243,14 @@ def _own(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     return centred / np.sqrt(variance + x.dtype.type(epsilon))
 
 
-@op("InstanceNormalization", kind="mixes", since=7, type=same, growth=wide)
+@op("InstanceNormalization", kind="mixes", since=7, type=same, growth=wide, batched="batch")
 def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:
     """Over what is behind the channels."""
     factor, added = _per_channel(x, scale, bias)
     return _own(x, tuple(range(2, x.ndim)), epsilon) * factor + added
 
 
-@op("GroupNormalization", kind="mixes", since=21, type=same, growth=wide)
+@op("GroupNormalization", kind="mixes", since=21, type=same, growth=wide, batched="batch")
 def group_normalization(
     x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int
 ) -> Array:

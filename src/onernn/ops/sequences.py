@@ -10,22 +10,13 @@ from typing import Any
 import numpy as np
 
 from onernn.ir.arrays import Array, Int64
+from onernn.ir.budget import bytes_of
 from onernn.ir.errors import ShapeError
-from onernn.ir.graph import Context
+from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op
 from onernn.ir.ragged import Ragged, data_of, offsets_of
 from onernn.ir.types import Size, Type, sequences_of, words_of
-from onernn.ops.growth import (
-    crf_decode_bytes,
-    joined,
-    largest_input,
-    no_new_bytes,
-    sequence_context_bytes,
-    sequence_expand_bytes,
-    sequence_fill_bytes,
-    sequence_pad_bytes,
-    sequence_pool_bytes,
-)
+from onernn.ops.growth import largest_input, no_new_bytes, word_bytes
 from onernn.ops.rules import ONE, common, same, word_behind
 
 
@@ -67,7 +58,11 @@ def _appended(context: Context, *values: Type) -> Type:
     return Type(common(*values), word_behind(values[0], (words_of(lod),)), lod)
 
 
-@op("SequenceAppend", kind="sequences", type=_appended, growth=joined)
+def _joined_bytes(_: Node, *values: Any) -> int:
+    return sum(bytes_of(data_of(value)) for value in values if value is not None)
+
+
+@op("SequenceAppend", kind="sequences", type=_appended, growth=_joined_bytes)
 def sequence_append(first: Ragged, *rest: Ragged) -> Ragged:
     """The sequences of all values in one batch, the first value's first; upper levels likewise."""
     values = (first, *rest)
@@ -104,7 +99,20 @@ def _padded(context: Context, x: Type, like: Type | None = None) -> Type:
     return Type(x.dtype, word_behind(x, front if major else front[::-1]), ())
 
 
-@op("SequencePad", kind="sequences", keeps=True, type=_padded, growth=sequence_pad_bytes)
+def _padded_bytes(x: Any, time: int) -> int:
+    if not isinstance(x, Ragged):
+        return 0  # the kernel says so
+    longest = max(int(time), int(x.lengths.max(initial=0)), 1)
+    return len(x) * longest * (word_bytes(x) + 2)
+
+
+def _pad_bytes(node: Node, x: Any, like: Any = None) -> int:
+    """With its copy in the other order."""
+    time = 0 if like is None else data_of(like).shape[0 if node.at.time_major else 1]
+    return _padded_bytes(x, time)
+
+
+@op("SequencePad", kind="sequences", keeps=True, type=_padded, growth=_pad_bytes)
 def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> Array:
     """Ragged -> (N, T, ...), or (T, N, ...) where ``time_major``, zeros behind each sequence.
 
@@ -119,7 +127,11 @@ def _filled(context: Context, x: Type, value: Type) -> Type:
     return Type(x.dtype, word_behind(x, (sequences_of(x), time)), ())
 
 
-@op("SequenceFill", kind="sequences", type=_filled, growth=sequence_fill_bytes)
+def _fill_bytes(node: Node, x: Any, _: Any) -> int:
+    return _padded_bytes(x, node.at.time or 0)
+
+
+@op("SequenceFill", kind="sequences", type=_filled, growth=_fill_bytes)
 def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
     """Ragged -> (N, T, ...) with ``value``, one number or one word, behind each sequence.
 
@@ -168,7 +180,11 @@ def _pooled(_: Context, x: Type) -> Type:
     return Type(x.dtype, word_behind(x, (sequences_of(x),)), lod)
 
 
-@op("SequencePool", kind="sequences", type=_pooled, growth=sequence_pool_bytes)
+def _pool_bytes(_: Node, x: Any) -> int:
+    return len(x) * word_bytes(x)
+
+
+@op("SequencePool", kind="sequences", type=_pooled, growth=_pool_bytes)
 def sequence_pool(x: Ragged, *, kind: str, empty: float = 0.0) -> Ragged | Array:
     """One row a sequence, of ``kind``; a sequence without words gives ``empty``.
 
@@ -210,7 +226,12 @@ def _widened(context: Context, x: Type) -> Type:
     return Type(x.dtype, (words, wide), x.lod)
 
 
-@op("SequenceContext", kind="sequences", type=_widened, growth=sequence_context_bytes)
+def _context_bytes(node: Node, x: Any) -> int:
+    length = max(int(node.at.length), 0)
+    return length * (bytes_of(data_of(x)) + 16 * len(data_of(x)))
+
+
+@op("SequenceContext", kind="sequences", type=_widened, growth=_context_bytes)
 def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
     """(W, I) -> (W, length*I): words t+start ... t+start+length-1 side by side.
 
@@ -235,7 +256,17 @@ def _expanded(context: Context, x: Type, like: Type) -> Type:
     return Type(x.dtype, (words_of(lod), *x.shape[1:]), lod)
 
 
-@op("SequenceExpand", kind="sequences", type=_expanded, growth=sequence_expand_bytes)
+def _expand_bytes(node: Node, x: Any, like: Any) -> int:
+    if not isinstance(like, Ragged):
+        return 0  # the kernel says so
+    times = np.diff((*like.outer, like.offsets)[node.at.level])
+    rows: Any = x.lengths if isinstance(x, Ragged) else np.ones(len(x), np.int64)
+    count = min(len(times), len(rows))
+    words = int(times[:count].astype(float) @ rows[:count].astype(float))
+    return words * (word_bytes(x) + 24) + 24 * int(times.sum())
+
+
+@op("SequenceExpand", kind="sequences", type=_expanded, growth=_expand_bytes)
 def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
     """Sequence n (row n of a dense x) as often as element n of a level of ``like`` has parts."""
     times = np.diff((*like.outer, like.offsets)[level])
@@ -256,7 +287,7 @@ def _joined(context: Context, *parts: Type) -> Type:
     return Type(common(*parts), word_behind(parts[0], (words_of(lod),)), lod)
 
 
-@op("SequenceConcat", kind="sequences", type=_joined, growth=joined)
+@op("SequenceConcat", kind="sequences", type=_joined, growth=_joined_bytes)
 def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
     """Sequence n of every input, one behind the other, as sequence n."""
     parts = (first, *rest)
@@ -281,7 +312,14 @@ def _tags(_: Context, emission: Type, transition: Type) -> Type:
     return Type("int64", (words, ONE), emission.lod)
 
 
-@op("CrfDecode", kind="sequences", type=_tags, growth=crf_decode_bytes)
+def _decode_bytes(_: Node, emission: Any, transition: Any) -> int:
+    """One step from every tag to every other, of all sentences; and the best paths to each word."""
+    if not isinstance(emission, Ragged):
+        return 0
+    return (len(emission) * transition.size + 2 * emission.data.size) * 8
+
+
+@op("CrfDecode", kind="sequences", type=_tags, growth=_decode_bytes)
 def crf_decode(emission: Ragged, transition: Array) -> Ragged:
     """Viterbi decoding: emission ragged (W, K), transition (K+2, K) -> tags (W, 1), int64.
 

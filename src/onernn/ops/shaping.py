@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,25 @@ def _shape_type(context: Context, x: Type) -> Type:
     return valued("int64", np.array(sizes[context.at.start : context.at.end], object))
 
 
-@op("Shape", kind="sizes", drops=True, type=_shape_type, growth=no_new_bytes)
+def _shape_of_rows(m: Any, node: Node) -> None:
+    """Rows are alike in their shape, so it is no value of a row."""
+    rank = m.rank(node, node.inputs[0])
+
+    def place(at: int) -> int:
+        return 1 + (at if at >= 0 else max(0, at + rank))
+
+    ends = {} if node.at.end is None else {"end": place(node.at.end)}
+    m.nodes.append(replace(node, attributes={"start": place(node.at.start), **ends}))
+
+
+@op(
+    "Shape",
+    kind="sizes",
+    drops=True,
+    type=_shape_type,
+    growth=no_new_bytes,
+    batched=_shape_of_rows,
+)
 def shape(x: Array, *, start: int = 0, end: int | None = None) -> Array:
     return np.array(x.shape[start:end], np.int64)
 
@@ -70,11 +89,21 @@ def _asked(shape: Type) -> tuple[Size | None, ...] | None:
     return None if rank is None or rank.number is None else (None,) * rank.number
 
 
+def _expanded_rows(m: Any, node: Node) -> None:
+    x, shape = node.inputs
+    wanted = m.graph.types[shape].counts
+    if shape in m.mapped or len(wanted) != 1 or wanted[0] is None:
+        raise m.refused(node, "its shape is not known before a run")
+    ones = [1] * (m.rank(node, x) - wanted[0])
+    m.put(node, (m.widened(node, x, wanted[0]), m.shape([1, *ones, shape])))
+
+
 @op(
     "Expand",
     kind="moves",
     type=lambda _, x, shape: Type(x.dtype, broadcast(x.shape, _asked(shape))),
     growth=results,
+    batched=_expanded_rows,
 )
 def expand(x: Array, shape: Array) -> Array:
     """Broadcasting both ways: the shape need not be the larger one."""
@@ -127,7 +156,13 @@ def _tiled(_: Context, x: Type, repeats: Type) -> Type:
     return Type(x.dtype, tuple(map(volume, zip(x.shape, times, strict=True))))
 
 
-@op("Tile", kind="moves", drops=True, type=_tiled, growth=results)
+def _tiled_rows(m: Any, node: Node) -> None:
+    x, repeats = node.inputs
+    m.alike(node, (repeats,))
+    m.put(node, (x, m.shape([1, repeats])))
+
+
+@op("Tile", kind="moves", drops=True, type=_tiled, growth=results, batched=_tiled_rows)
 def tile(x: Array, repeats: Array) -> Array:
     if len(repeats) != x.ndim:
         raise ShapeError(f"expected {x.ndim} repeats, got {len(repeats)}")
@@ -140,7 +175,7 @@ FAR = 2**31 - 1
 """A Slice to here takes all that is left: exporters write the largest number of 32 or 64 bits."""
 
 
-@op("Identity", kind="view", type=same, sized=True, growth=no_new_bytes)
+@op("Identity", kind="view", type=same, sized=True, growth=no_new_bytes, batched="stretched")
 def identity(x: Array) -> Array:
     return x
 
@@ -158,12 +193,18 @@ def _transposed(context: Context, x: Type) -> Type:
     return Type(x.dtype, tuple(x.shape[at] for at in perm))
 
 
+def _transposed_rows(m: Any, node: Node) -> None:
+    perm = _perm(node.at, m.rank(node, node.inputs[0]))
+    m.put(node, node.inputs, perm=(0, *(axis + 1 for axis in perm)))
+
+
 @op(
     "Transpose",
     kind="moves",
     mixes=lambda at, rank: () if _perm(at, rank)[:1] == (0,) else (0,),
     type=_transposed,
     growth=no_new_bytes,
+    batched=_transposed_rows,
 )
 def transpose(x: Array, *, perm: Ints | None = None) -> Array:
     return x.transpose(perm)
@@ -180,6 +221,13 @@ def _squeezed(_: Context, x: Type, axes: Type | None = None) -> Type:
     return Type(x.dtype, tuple(size for at, size in enumerate(x.shape) if at not in gone))
 
 
+def _squeezed_rows(m: Any, node: Node) -> None:
+    sizes = m.graph.types[node.inputs[0]].counts
+    if not node.input(1) and None in sizes:
+        raise m.refused(node, "which axes are of size 1 is not known before a run")
+    m.over_axes(node, [axis for axis, size in enumerate(sizes) if size == 1])
+
+
 @op(
     "Squeeze",
     kind="view",
@@ -187,6 +235,7 @@ def _squeezed(_: Context, x: Type, axes: Type | None = None) -> Type:
     type=_squeezed,
     sized=True,
     growth=no_new_bytes,
+    batched=_squeezed_rows,
 )
 def squeeze(x: Array, axes: Axes | None = None) -> Array:
     return x.squeeze(None if axes is None else tuple(axes.tolist()))
@@ -228,7 +277,7 @@ def _joined(context: Context, *parts: Type) -> Type:
     return Type(common(*parts), shape)
 
 
-@op("Concat", kind="moves", mixes=along_axis, type=_joined, sized=True)
+@op("Concat", kind="moves", mixes=along_axis, type=_joined, sized=True, batched="joined")
 def concat(first: Array, *rest: Array, axis: int) -> Array:
     return np.concatenate((first, *rest), axis=axis)
 
@@ -240,7 +289,23 @@ def _flattened(context: Context, x: Type) -> Type:
     return Type(x.dtype, (volume(x.shape[:cut]), volume(x.shape[cut:])))
 
 
-@op("Flatten", kind="view", mixes=along_axis, type=_flattened, growth=no_new_bytes)
+def _flattened_rows(m: Any, node: Node) -> None:
+    x = node.inputs[0]
+    rank = m.rank(node, x)
+    axis = node.at.axis + rank * (node.at.axis < 0)
+    front = m.emit("ReduceProd", (m.sizes(x, 1, 1 + axis),)) if axis else 1
+    back = m.emit("ReduceProd", (m.sizes(x, 1 + axis, None),)) if axis < rank else 1
+    m.end(node, "Reshape", (x, m.shape([m.count, front, back])))
+
+
+@op(
+    "Flatten",
+    kind="view",
+    mixes=along_axis,
+    type=_flattened,
+    growth=no_new_bytes,
+    batched=_flattened_rows,
+)
 def flatten(x: Array, *, axis: int = 1) -> Array:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
@@ -272,7 +337,13 @@ def _quotient(whole: Size | None, by: Size | None) -> Size | None:
         return None
 
 
-@op("Reshape", kind="view", type=_reshaped, sized=True)
+def _reshaped_rows(m: Any, node: Node) -> None:
+    x, shape = node.inputs
+    m.alike(node, (shape,))
+    m.put(node, (x, m.shape([m.count, shape])))  # a 0 takes the same axis: both moved by one
+
+
+@op("Reshape", kind="view", type=_reshaped, sized=True, batched=_reshaped_rows)
 def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
     """A size of 0 is that of the input, unless allowzero."""
     sizes = [
@@ -348,12 +419,18 @@ def _always(*sizes: Size) -> bool:
     return all(size.signs is not None and size.signs[0] >= 0 for size in sizes)
 
 
+def _cut_axes(
+    _: Any, rank: int, starts: Any, ends: Any, axes: Any = None, steps: Any = None
+) -> Any:
+    if axes is not None:
+        return axes.tolist()
+    return None if starts is None else range(len(starts))
+
+
 @op(
     "Slice",
     kind="moves",
-    mixes=lambda _, rank, starts, ends, axes=None, steps=None: (
-        range(rank) if axes is None else axes.tolist()
-    ),
+    mixes=_cut_axes,
     type=_sliced,
     sized=True,
     growth=no_new_bytes,

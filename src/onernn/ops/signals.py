@@ -380,7 +380,7 @@ def _stft_growth(_: Node, x: Any, step: Any, window: Any = None, length: Any = N
     return 64 * len(x) * ((x.shape[1] - frame) // stride + 1) * (frame + 1)
 
 
-@op("STFT", kind="mixes", since=17, type=_stft_type, growth=_stft_growth)
+@op("STFT", kind="mixes", since=17, type=_stft_type, growth=_stft_growth, batched="batch")
 def stft(
     x: Array,
     step: Array,

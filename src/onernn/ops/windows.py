@@ -231,6 +231,7 @@ def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     since=7,
     type=_conv_type,
     growth=_conv_growth,
+    batched="batch",
 )
 def conv(at: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     """What a window sees is a column of a matrix."""
@@ -313,6 +314,7 @@ def _conv_transpose_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     since=7,
     type=_conv_transpose_type,
     growth=_conv_transpose_growth,
+    batched="batch",
 )
 def conv_transpose(at: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     """Each element lays the weights, times itself, around its place."""
@@ -421,6 +423,7 @@ def _growth(node: Node, x: Any) -> int:
     keeps=True,
     type=_pooled("int64"),
     growth=_growth,
+    batched="batch",
 )
 def max_pool(at: Any, x: Array) -> Any:
     """(the largest, where it stands in x as x is flat)."""
@@ -438,6 +441,7 @@ def max_pool(at: Any, x: Array) -> Any:
     since=7,
     type=_pooled(),
     growth=_growth,
+    batched="batch",
 )
 def average_pool(at: Any, x: Array) -> Array:
     """What ``ceil_mode`` sees behind all pads never counts."""
@@ -467,6 +471,11 @@ def _over_all(reduction: Any) -> Callable[..., Array]:
 
 
 for _name, _reduction in {"Average": np.mean, "Max": np.max}.items():
-    op(f"Global{_name}Pool", kind="mixes", since=7, keeps=_reduction is np.max, type=_global)(
-        _over_all(_reduction)
-    )
+    op(
+        f"Global{_name}Pool",
+        kind="mixes",
+        since=7,
+        keeps=_reduction is np.max,
+        type=_global,
+        batched="batch",
+    )(_over_all(_reduction))

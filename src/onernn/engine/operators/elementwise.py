@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from onernn.engine.operators.operator_code import OperatorCode, at_least, rule
-from onernn.engine.program import Access, Call, Nest, moved
+from onernn.engine.program import Access, Call, Nest
 from onernn.ir.types import Shape, Size, volume
 from onernn.ops import OPERATORS
 from onernn.ops.elementwise import FORMULAS, Expression, functions_of, put
@@ -151,7 +151,7 @@ def extreme(op: OperatorCode) -> list[Call]:
     axis = op.axis(len(op.shape()))
     checks = at_least(op, op.shape()[axis] - 1)
     kind = op.node.op == "ArgMin", bool(op.at.select_last_index)
-    made = op.call("arg_extreme", op.read(0), *_along(op, [axis]), *kind, types=[op.dtype()])
+    made = op.call("arg_extreme", op.read(0), *_along(op, [axis]), *kind)
     return [*checks, made]
 
 
@@ -175,7 +175,7 @@ def _reduced(op: OperatorCode) -> Call | None:
         return None
     function = re.sub("(?=[A-Z])", "_", op.node.op).lower().strip("_")
     around = _along(op, sorted({at_axis(axis, rank) for axis in axes}))
-    return op.call(function, op.read(0), *around, types=[op.dtype()])
+    return op.call(function, op.read(0), *around)
 
 
 @rule("LayerNormalization")
@@ -190,7 +190,7 @@ def layer_normalization(op: OperatorCode) -> Call:
             op.same(volume(op.shape(at)), count)
     statistics = (*op.node.outputs[1:], "", "")[:2]
     given = (op.read(0), op.read(1), op.read(2), *statistics)
-    return op.call("layer_norm", *given, rows, count, float(op.at.epsilon), types=[op.dtype()])
+    return op.call("layer_norm", *given, rows, count, float(op.at.epsilon))
 
 
 @rule("BatchNormalization")
@@ -222,7 +222,7 @@ def group_normalization(op: OperatorCode) -> Call:
         op.same(volume(op.shape(at)), shape[1])
     op.mixes = shape[1:]
     given = op.read(0), op.read(1), op.read(2), shape[0], channels, volume(shape[2:]), groups
-    return op.call("group_norm", *given, float(op.at.epsilon), types=[op.dtype()])
+    return op.call("group_norm", *given, float(op.at.epsilon))
 
 
 @rule("CumSum")
@@ -231,7 +231,7 @@ def cum_sum(op: OperatorCode) -> Call:
     (axis,) = op.integers(1, "axis") or [0]
     around = _along(op, [at_axis(axis, len(op.shape()))])
     how = bool(op.at.exclusive), bool(op.at.reverse)
-    return op.call("cum_sum", op.read(0), *around, *how, types=[op.dtype()])
+    return op.call("cum_sum", op.read(0), *around, *how)
 
 
 @rule("TopK")
@@ -242,7 +242,7 @@ def top_k(op: OperatorCode) -> list[Call]:
     checks = at_least(op, shape[axis] - count)
     given = (*op.node.outputs, "")[1], op.read(0), op.keep("order", "int64", [shape[axis]])
     how = Size.of(count), bool(op.at.largest)
-    return [*checks, op.call("top_k", *given, *_along(op, [axis]), *how, types=[op.dtype()])]
+    return [*checks, op.call("top_k", *given, *_along(op, [axis]), *how)]
 
 
 @rule("Trilu")
@@ -253,4 +253,4 @@ def trilu(op: OperatorCode) -> Call:
     op.mixes = shape[-2:]
     (k,) = op.integers(1, "k") or [0]
     sizes = volume(shape[:-2]), shape[-2], shape[-1], k, bool(op.at.upper)
-    return op.call("trilu", op.read(0), *sizes, types=[moved(op.dtype())])
+    return op.move("trilu", op.read(0), *sizes)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from onernn.engine.program import Call, LodLevel, Program, Step, UnknownError, WrittenNode, kept
+from onernn.engine.program import (
+    Call,
+    LodLevel,
+    Program,
+    Step,
+    UnknownError,
+    WrittenNode,
+    kept,
+    moved,
+)
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Context, Node, Sizes
 from onernn.ir.types import Shape, Size, Type, counts_of, dense, words_of
@@ -150,8 +159,12 @@ class OperatorCode:
         return levels
 
     def call(self, function: str, *arguments: Any, **more: Any) -> Call:
-        """What makes the first output; see `Call`."""
-        return Call(function, self.node.outputs[0], *arguments, **more)
+        """What makes the first output; see `Call`. By default its type is that of the input."""
+        return Call(function, self.node.outputs[0], *arguments, **{"types": [self.dtype()], **more})
+
+    def move(self, function: str, *arguments: Any, **more: Any) -> Call:
+        """`call` of a function that only moves numbers."""
+        return self.call(function, *arguments, types=[moved(self.dtype())], **more)
 
     def written(self, codes: list[Step]) -> WrittenNode:
         """The node with what runs it."""

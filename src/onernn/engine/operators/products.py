@@ -275,7 +275,12 @@ def _linear(op: OperatorCode, function: str, dtype: str) -> Call:
 def dynamic_quantize(op: OperatorCode) -> Call:
     op.of("float32")
     return op.call(
-        "dynamic_quantize", *op.node.outputs[1:], op.read(0), volume(op.shape()), checks=True
+        "dynamic_quantize",
+        *op.node.outputs[1:],
+        op.read(0),
+        volume(op.shape()),
+        types=(),
+        checks=True,
     )
 
 
@@ -387,6 +392,7 @@ def lstm(op: OperatorCode) -> Call:
         *more,
         bool(op.at.input_forget),
         Team(),
+        types=(),
         checks=True,
     )
 
@@ -562,7 +568,7 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
     planes = ([shape[1], *[ONE] * flat, *shape[2:]] for shape in (x, y))
     given = op.read(0), op.read(1), op.read(2), x[0], *planes, [*extents, *[0] * flat, *before]
     checks = at_least(op, *(size - 1 for size in y[2:]))
-    return [*checks, op.call("convolve_back", *given, op.at.group, types=[op.dtype()])]
+    return [*checks, op.call("convolve_back", *given, op.at.group)]
 
 
 def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
@@ -600,11 +606,11 @@ def pool(op: OperatorCode) -> list[Step]:
     windows = Windows(op, windows_of(op.at, op.at.kernel_shape), x[1:], y[1:])
     op.mixes = x[2:]
     given = op.read(0), volume(x[:2]), *windows.sizes
-    types, checks = [op.dtype()], at_places(op, windows)
+    checks = at_places(op, windows)
     if op.node.op == "MaxPool":
-        return [*checks, op.call("max_pool", *given, types=types)]
+        return [*checks, op.call("max_pool", *given)]
     after = windows.after if op.at.count_include_pad else [Size.of(-1)] * 2
-    return [*checks, op.call("average_pool", *given, *after, types=types)]
+    return [*checks, op.call("average_pool", *given, *after)]
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
@@ -615,4 +621,4 @@ def over_all(op: OperatorCode) -> list[Step]:
     function = "reduce_mean" if op.node.op == "GlobalAveragePool" else "reduce_max"
     sizes = volume(x[:2]), volume(x[2:]), 1
     checks = at_least(op, volume(x[1:]) - 1)
-    return [*checks, op.call(function, op.read(0), *sizes, types=[op.dtype()])]
+    return [*checks, op.call(function, op.read(0), *sizes)]

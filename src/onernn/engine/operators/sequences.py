@@ -142,7 +142,7 @@ def append(op: OperatorCode) -> list[Call]:
         for k, level in enumerate(part):
             calls.append(Call("append_offsets", made[k], level, *before[k : k + 2], level.count))
         rows = before[-1] * inner, part[-1].words * inner
-        calls.append(op.call("append", op.read(at), *rows, types=[moved(op.dtype())]))
+        calls.append(op.move("append", op.read(at), *rows))
         sizes = [*(level.count for level in part), part[-1].words]
         before = [a + b for a, b in zip(before, sizes, strict=True)]
     return calls
@@ -166,7 +166,7 @@ def concat(op: OperatorCode) -> list[Call]:
     for at, part in enumerate(parts):
         begun.append(Call("add_offsets", made, part, count, at == 0))
         given = ends, made, op.read(at), part
-        joined.append(op.call("join", *given, *sizes, at == 0, types=[moved(op.dtype())]))
+        joined.append(op.move("join", *given, *sizes, at == 0))
     return begun + joined
 
 
@@ -215,7 +215,7 @@ def _to_the_longest(op: OperatorCode, axis: int) -> None:
 def _padded(op: OperatorCode, value: str, word: bool) -> Call:
     _, shape = op.out()
     given, layout = (op.read(0), op.sentences(), value, word), _layout(op, shape)
-    return op.call("pad", *given, *layout, types=[moved(op.dtype())], checks=True)
+    return op.move("pad", *given, *layout, checks=True)
 
 
 @rule("SequenceLengths")
@@ -229,12 +229,12 @@ def pool(op: OperatorCode) -> Call:
     if op.at.kind not in POOLED:
         op.refuse(f"attribute kind={op.at.kind!r}")
     how = POOLED.index(op.at.kind), float(op.at.empty)
-    return op.call("pool", *_words(op), _inner(op), *how, types=[op.dtype()])
+    return op.call("pool", *_words(op), _inner(op), *how)
 
 
 @rule("SequenceReverse")
 def reverse(op: OperatorCode) -> Call:
-    return op.call("reverse_sentences", *_words(op), _inner(op), types=[moved(op.dtype())])
+    return op.move("reverse_sentences", *_words(op), _inner(op))
 
 
 @rule("SequenceSoftmax")
@@ -242,14 +242,14 @@ def softmax(op: OperatorCode) -> Call:
     """Over the words of each sentence, of one number a word."""
     op.of("float")
     op.same(_inner(op), 1)
-    return op.call("sentence_softmax", *_words(op), types=[op.dtype()])
+    return op.call("sentence_softmax", *_words(op))
 
 
 @rule("SequenceContext")
 def context_window(op: OperatorCode) -> Call:
     """Neighbouring words side by side, zeros outside of the sentence."""
     how = int(op.at.length), int(op.at.start)
-    return op.call("context", *_words(op), _inner(op), *how, types=[moved(op.dtype())])
+    return op.move("context", *_words(op), _inner(op), *how)
 
 
 def _words(op: OperatorCode) -> tuple[str, LodLevel, Size]:
@@ -270,7 +270,7 @@ def expand(op: OperatorCode) -> Call:
     like = op.program.levels(op.node.inputs[1])[op.at.level]
     op.same(op.shape()[0], like.count)
     op.same(op.made(0), like.words)
-    return op.call("expand", op.read(0), like, like.count, _inner(op), types=[moved(op.dtype())])
+    return op.move("expand", op.read(0), like, like.count, _inner(op))
 
 
 @rule("CrfDecode")
@@ -287,4 +287,4 @@ def decode(op: OperatorCode) -> Call:
     given, lod = (op.read(0), op.read(1)), op.sentences()
     best, came_from = op.keep("best", op.dtype(), (2, tags)), op.keep("from", "int32", emission)
     own = best, came_from
-    return op.call("viterbi", *given, lod, lod.count, tags, *own, types=[op.dtype()])
+    return op.call("viterbi", *given, lod, lod.count, tags, *own)

@@ -286,8 +286,8 @@ def pad(op: OperatorCode) -> list[Call]:
         checks += at_least(op, left[-1] - 1 if needed else left[-1])
     low, cut = ([max(sign * pair[0], 0) for pair in around.values()] for sign in (1, -1))
     axes = [list(sizes) for sizes in (shape, low, left, cut, strides_of(given))]
-    mode, types = MODES.index(op.at.mode), [moved(op.dtype())]
-    return [*checks, op.call("around", op.read(0), op.read(2), *axes, mode, types=types)]
+    mode = MODES.index(op.at.mode)
+    return [*checks, op.move("around", op.read(0), op.read(2), *axes, mode)]
 
 
 @rule("ReverseSequence")
@@ -325,8 +325,7 @@ def compress(op: OperatorCode) -> Call:
     op.mixes = [given[axis]]
     chosen = RuntimeSize(op.finds(op.made(axis), "chosen", given[axis]))
     sizes = volume(op.shape(1)), chosen, given[axis], *_around(given, axis)
-    types = [moved(op.dtype())]
-    return op.call("compress", op.read(0), op.read(1), *sizes, types=types, checks=True)
+    return op.move("compress", op.read(0), op.read(1), *sizes, checks=True)
 
 
 @rule("NonZero")
@@ -334,4 +333,4 @@ def non_zero(op: OperatorCode) -> Call:
     op.mixes = given = op.shape()
     chosen = RuntimeSize(op.finds(op.made(1), "chosen", volume(given)))
     sizes = chosen, list(given), list(strides_of(given)), volume(given)
-    return op.call("non_zero", op.read(0), *sizes, types=[op.dtype()])
+    return op.call("non_zero", op.read(0), *sizes)
