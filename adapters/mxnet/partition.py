@@ -286,14 +286,14 @@ def _formula(view: _View, cell: Cell, reading: Reading) -> tuple[Formula, tuple[
         if columns.transposed != matrix:
             raise Refused(f"its weight {columns.constant!r} is not one of FullyConnected")
         number = entries.setdefault(view.variable(columns.constant), len(entries))
-        return Rows(number, columns.start, columns.stop)
+        return number, columns.start, columns.stop
 
     layer, recurrent = (
         tuple(rows(each, True) for each in gates) for gates in (reading.layer, reading.iter)
     )
     biases = tuple(tuple(rows(each, False) for each in row) for row in reading.biases)
     projection = reading.projection and rows(reading.projection, True)
-    widths = {each.stop - each.start for each in (*layer, *recurrent)}
+    widths = {stop - start for _, start, stop in (*layer, *recurrent)}
     if len(widths) > 1:
         raise Refused("its gates are of different sizes")
     count = tuple(len(view.weights[view.symbol.nodes[entry.node].name]) for entry in entries)
@@ -479,7 +479,7 @@ def _replace_rnn(
             )
         vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
         if vector is not None and not live.linear:
-            live.layer(view(vector, "parameters"))  # says now what the first run would say
+            live.layer.stacks([view(vector, "parameters")])  # says now what the first run would say
     node["op"] = "Custom"
     node["attrs"] = custom_attributes(attributes, node["name"], options, operator or OPERATOR)
     return str(node["name"])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from onernn.adapters.common.live import derived, original
+from onernn.adapters.common.live import derived, log_once, original
 from onernn.adapters.mxnet.custom_operator import (
     Slower,
     custom_attributes,
@@ -171,8 +171,7 @@ def rnn(
         return custom(
             *map(named.get, live.arguments), **custom_attributes(attributes, "rnn", chosen)
         )
-    views = [view(named[slot], slot) for slot in live.arguments]
-    results = live.run(live.bound(views))
+    results = live.run({slot: view(named[slot], slot) for slot in live.arguments})
     kind = mx.np.array if numpy else mx.nd.array
     made = [kind(result, dtype=result.dtype) for result in results]
     return made if state_outputs else made[0]
@@ -281,15 +280,10 @@ class _Replaced:
         why = slower_operator(self._options, live, shape, self._layer._dtype)
         self._layer.onernn_left = why or ""
         if why:
-            _tell_once(self._layer.name, why)
+            log_once(self._layer, logging.INFO, "left to MXNet; %s: %s", self._layer.name, why)
             theirs = functions.npx.rnn if numpy else functions.RNN
             return theirs(*arguments, **attributes)
         if live.dropout:
             arguments = *arguments, new_seed(functions, numpy)
         custom = functions.np._internal.Custom if numpy else functions.Custom
         return custom(*arguments, **told)
-
-
-@cache
-def _tell_once(name: str, why: str) -> None:
-    _log.info("left to MXNet; %s: %s", name, why)

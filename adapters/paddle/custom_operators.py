@@ -15,7 +15,8 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from onernn.adapters.common.adapter import require
-from onernn.adapters.paddle.partition import Options
+from onernn.adapters.common.gain import PADDLE, PADDLE_TRAINING, Size
+from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.packing import STORED
 from onernn.backend.onednn.library import keep, memory_file
@@ -72,26 +73,17 @@ def missing_operators() -> str:
 def is_faster_in_paddle(shape: Sequence[int], hidden: int, is_test: bool) -> bool:
     """Whether Paddle's own kernel is known to be the faster one for inputs of this shape.
 
-    Below this, what a call costs beside its arithmetic counts: packed weights are compared with
-    those that came, and training packs them anew. Measured, design/0015. A size that a program
-    leaves open is negative: there ours may be given anything.
+    A size that a program leaves open is negative: there ours may be given anything.
     """
     first, second, *_ = shape
-    words = first * second
-    if first <= 0 or second <= 0:
-        return False
-    return words < 8 or words * hidden < 1024 if is_test else words < max(32, hidden // 4)
+    least = PADDLE if is_test else PADDLE_TRAINING
+    return min(first, second) > 0 and not least.is_met(Size(first, second, hidden))
 
 
 def arguments(
-    sizes: tuple[str, int, bool, int],
-    *,
-    time_major: bool,
-    is_test: bool,
-    chosen: Options,
-    fixed: bool = False,
+    kind: LayerKind, *, time_major: bool, is_test: bool, chosen: Options, fixed: bool = False
 ) -> tuple[Any, ...]:
-    """The operator's attributes, in its order; ``sizes``: mode, layers, two directions, hidden.
+    """The operator's attributes, in its order.
 
     ``fixed``: the weights stay as they are as long as they are there, as a predictor's do.
 
@@ -107,11 +99,11 @@ def arguments(
         )
     if chosen.dtype == "f16" and not is_test:
         raise UnsupportedError("no training in f16; take bf16 or f32, or call eval() before")
-    mode, layers, two, hidden = sizes
     stored = getattr(load_kernels().lib, f"ONERNN_{chosen.dtype.upper()}")
-    gates = list(RNN_CELLS[mode][1].permutation)
+    gates = list(RNN_CELLS[kind.mode][1].permutation)
+    sizes = kind.layers, kind.directions == 2, kind.hidden_size
     threads = min(chosen.threads or 1, 2)
-    return mode, gates, layers, two, hidden, time_major, is_test, fixed, stored, threads
+    return kind.mode, gates, *sizes, time_major, is_test, fixed, stored, threads
 
 
 @cache
@@ -290,26 +282,26 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
     """The attributes of ours. Raises `UnsupportedError` where it cannot stand for this one."""
     if op.name() in _OF_LOD:
         raise UnsupportedError("it reads a LoD, which PIR has not; FLAGS_enable_pir_api=0 has")
-    told, float32 = op.attrs(), require("paddle", "paddle").float32
-    mode, layers, two = told["mode"], told["num_layers"], told["is_bidirec"]
+    attrs, float32 = op.attrs(), require("paddle", "paddle").float32
+    mode, layers, two = attrs["mode"], attrs["num_layers"], attrs["is_bidirec"]
     weights = _listed(op.operand_source(_WEIGHTS))
     read = [op.operand_source(_X), *_listed(op.operand_source(_STATE)), *weights]
     if kinds := [each.dtype for each in read if each.dtype != float32]:
         raise UnsupportedError(f"it reads {kinds[0]}, ours reads {float32}")
     if mode not in RNN_CELLS or len(weights) != 4 * layers * (1 + two):
         raise UnsupportedError(f"{mode} with {len(weights)} weights; a bias is left out?")
-    if told["dropout_prob"] and layers > 1 and not told["is_test"]:
+    if attrs["dropout_prob"] and layers > 1 and not attrs["is_test"]:
         raise UnsupportedError(
             "dropout between its layers is drawn in training; for inference call the layer's eval()"
             " before the program is made"
         )
-    sizes = mode, layers, two, told["hidden_size"]
-    test = told["is_test"]
+    kind = LayerKind(mode, read[0].shape[-1], attrs["hidden_size"], layers, 1 + two)
+    test = attrs["is_test"]
     whole = not op.operand_source(_LENGTHS).initialized()
     if chosen.may_leave and whole and not fixed:
-        if is_faster_in_paddle(read[0].shape, told["hidden_size"], test):
+        if is_faster_in_paddle(read[0].shape, kind.hidden_size, test):
             raise _LeftToPaddle(FEW)
-    return arguments(sizes, time_major=True, is_test=test, chosen=chosen, fixed=fixed)
+    return arguments(kind, time_major=True, is_test=test, chosen=chosen, fixed=fixed)
 
 
 def _listed(vector: Any) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -366,15 +365,6 @@ def test_batches_may_have_other_lod_levels_than_declared() -> None:
         ours.run([x.data, h0], held)
     with pytest.raises(ShapeError, match="state h"):
         ours.run([x, h0[:2]], held)
-
-
-@pytest.mark.parametrize(
-    "options", [{"dtype": "f8"}, {"backend": "cuda"}, {"backend": "onednn", "threads": 0}]
-)
-def test_options_that_cannot_be_are_told_at_once(options: dict[str, Any]) -> None:
-    name, value = list(options.items())[-1]
-    with pytest.raises((UnsupportedError, ValueError), match=f"{name}.*{value}"):
-        Options(**options)
 
 
 @pytest.mark.skipif(find_spec("paddle") is not None, reason="paddle is installed")
