@@ -25,7 +25,7 @@ from onernn.backend import Stack, State, Tape, open_backend
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn.precision import DTYPES, unknown
 from onernn.ir.arrays import Array, same_bytes
-from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError
+from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
@@ -65,6 +65,23 @@ class LiveOptions:
         """The layer on the chosen backend, in the chosen dtype."""
         engine = open_backend(self.backend, threads=self.threads)
         return engine.prepare(spec, weights, dtype=self.dtype, strict=self.strict)
+
+
+@dataclass(frozen=True)
+class Slower(Refusal):
+    """A layer that stays with its framework, which was measured as faster."""
+
+
+class Explained(NamedTuple):
+    """What runs here, a line or a name for each layer, and why other layers do not."""
+
+    replaced: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether some layer was replaced, or could be but is faster in its framework."""
+        return bool(self.replaced) or any(isinstance(each, Slower) for each in self.refusals)
 
 
 _LOGGED: WeakKeyDictionary[Any, set[tuple[str, ...]]] = WeakKeyDictionary()

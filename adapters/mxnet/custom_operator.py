@@ -20,8 +20,7 @@ from onernn.adapters.common import gain
 from onernn.adapters.common.live import array_at
 from onernn.adapters.mxnet.live_layer import LiveCells, LiveOperator, LiveRnn, Options
 from onernn.ir.arrays import Array
-from onernn.ir.errors import MissingDependencyError, Refusal, UnsupportedError
-from onernn.ir.records import dataclass
+from onernn.ir.errors import MissingDependencyError, UnsupportedError
 from onernn.ir.spec import Cell
 
 # Our operator in a live MXNet 1.9.1, and the arrays that it reads in place.
@@ -215,11 +214,6 @@ _LARGE = 256
 _UNKNOWN = 1000, 1
 """Steps and sequences, taken where a symbol leaves them open: as many words as 40 of 25 steps."""
 _INSTEAD = "backend='kernels' replaces it anyway"
-
-
-@dataclass(frozen=True)
-class Slower(Refusal):
-    """A layer that stays MXNet's since ours was measured as slower."""
 
 
 def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str | None:

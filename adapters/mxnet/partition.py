@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.adapters.common.live import Explained, Slower
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.custom_operator import (
     CELLS,
     INPUTS,
     OPERATOR,
-    Slower,
     custom_attributes,
     live_mxnet,
     original_attributes,
@@ -350,13 +350,6 @@ def _gates(symbol: Symbol, at: int) -> int:
 
 RNN = ("RNN", "_npx_rnn")
 _log = logging.getLogger("onernn")
-
-
-class Explained(NamedTuple):
-    """What of a symbol runs here, by the names of its nodes, and what does not, and why."""
-
-    replaced: tuple[str, ...]
-    refusals: tuple[Refusal, ...]
 
 
 def explain(symbol: Any, **options: Any) -> Explained:

@@ -6,13 +6,12 @@ MXNet is imported inside: this package must import without it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from onernn.adapters.common.live import derived, log_once, original
+from onernn.adapters.common.live import Explained, Slower, derived, log_once, original
 from onernn.adapters.mxnet.custom_operator import (
-    Slower,
     custom_attributes,
     live_mxnet,
     new_seed,
@@ -21,7 +20,7 @@ from onernn.adapters.mxnet.custom_operator import (
     view,
 )
 from onernn.adapters.mxnet.live_layer import LiveRnn, Options
-from onernn.adapters.mxnet.partition import Explained, checked, optimized_symbol, reasons
+from onernn.adapters.mxnet.partition import checked, optimized_symbol, reasons
 from onernn.adapters.mxnet.partition import explain as explain_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 from onernn.ir.plugins import DISABLED, plugins_enabled
@@ -58,8 +57,7 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     if isinstance(target, mx.sym.Symbol):
         symbol = optimized_symbol(target, params or {}, chosen)
         if symbol is target:
-            refusals = explain_symbol(target, **options).refusals
-            _check_slower(refusals, "the symbol")
+            _check(explain_symbol(target, **options), "the symbol")
         return symbol
     if isinstance(target, mx.gluon.Block):
         return _optimized_block(target, chosen)
@@ -183,10 +181,10 @@ def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
     return LiveRnn(dict(attributes), options)
 
 
-def _check_slower(refusals: Sequence[Refusal], where: str) -> None:
+def _check(done: Explained, where: str) -> None:
     """Raises `UnsupportedError` unless some layer could be replaced, but is faster in MXNet."""
-    if not any(isinstance(each, Slower) for each in refusals):
-        why = reasons(refusals)
+    if not done.is_possible:
+        why = reasons(done.refusals)
         raise UnsupportedError(f"{where} holds no recurrent layer that can be replaced{why}")
 
 
@@ -208,7 +206,7 @@ def _optimized_block(block: Any, options: Options) -> Any:
     if not layers and not traced and not any(changed):
         graphs = [each._cached_graph[1] for each in imported]
         left = [r for each in graphs for r in explain_symbol(each, **vars(options)).refusals]
-        _check_slower(left, type(block).__name__)
+        _check(Explained((), tuple(left)), type(block).__name__)
     for each in layers:
         each.__class__ = _ours(original(type(each)), options)
     for each in traced:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.gain import PADDLE, PADDLE_TRAINING, Size
+from onernn.adapters.common.live import Explained, Slower
 from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.packing import STORED
@@ -40,6 +43,7 @@ _FLAGS = (
 _LIBRARIES = ("libs/libphi_core.so", "libs/libphi.so", "libs/libcommon.so", "base/libpaddle.so")
 _HASH = 32
 _LOCK = Lock()
+_log = logging.getLogger("onernn")
 
 FEW = "batches of so few words are faster in Paddle's own kernel; backend='kernels' takes ours"
 """The reason of a layer that stays where `is_faster_in_paddle`."""
@@ -194,20 +198,31 @@ _OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
 """What appending gradients puts behind a result."""
 
 
-class _LeftToPaddle(UnsupportedError):
-    """Ours could run it; Paddle runs it faster."""
-
-
 class Replaced(NamedTuple):
-    """A line for each operator that is ours, why others are not, and which values took places."""
+    """What of a program is ours, and which values took the places of others."""
 
-    lines: tuple[str, ...]
-    refusals: tuple[Refusal, ...]
+    explained: Explained
     values: tuple[tuple[Any, Any], ...]
 
     def value(self, old: Any) -> Any:
         """What stands in the place of this value now."""
         return next((new for before, new in self.values if before.is_same(old)), old)
+
+
+def explained(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained:
+    """What became of a program, logged.
+
+    Raises `UnsupportedError` where nothing can be replaced; what is only faster in Paddle could be.
+    """
+    done = Explained(tuple(lines), tuple(refusals))
+    for refusal in done.refusals:
+        _log.warning("stays with Paddle: %s", refusal)
+    for line in done.replaced:
+        _log.info("%s", line)
+    if not done.is_possible:
+        none = "" if done.refusals else " it holds none"
+        raise UnsupportedError(f"no recurrent operator can be replaced:{none}", done.refusals)
+    return done
 
 
 def is_pir(target: Any) -> bool:
@@ -226,15 +241,13 @@ def replace_recurrent(
     """Each ``rnn`` that can be replaced is, in place, in inner blocks, too.
 
     ``fetched``: values that the caller holds; ``all_known``: there are no others, or they are
-    exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises `UnsupportedError`
-    where nothing can be replaced; what is only faster in Paddle could be.
+    exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises as `explained`.
     """
     block = program.global_block()
     known = all_known or fetched or any(op.name() == "pd_op.fetch" for op in block.ops)
     lines: list[str] = []
     refusals: list[Refusal] = []
     values: list[tuple[Any, Any]] = []
-    is_left = False
     for op, is_inner in [*_recurrent(block)]:
         label = f"{op.attrs().get('struct_name', '')} ({op.name().removeprefix('pd_op.')})".strip()
         try:
@@ -244,15 +257,11 @@ def replace_recurrent(
                 _check_held(op, gradients, bool(known), fetched)
             register_operators()
         except UnsupportedError as error:
-            refusals.append(Refusal(error.refusal.reason, label))
-            is_left |= isinstance(error, _LeftToPaddle)
+            refusals.append(replace(error.refusal, where=label))
             continue
         lines.append(f"{label}: {given[0]}, {chosen.dtype}, operator {NAME}")
         values.append(_replaced(program, op, gradients, given))
-    if not lines and not is_left:
-        none = "" if refusals else " it holds none"
-        raise UnsupportedError(f"no recurrent operator can be replaced:{none}", refusals)
-    return Replaced(tuple(lines), tuple(refusals), tuple(values))
+    return Replaced(explained(lines, refusals), tuple(values))
 
 
 def append_operator(
@@ -300,7 +309,7 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
     whole = not op.operand_source(_LENGTHS).initialized()
     if chosen.may_leave and whole and not fixed:
         if is_faster_in_paddle(read[0].shape, kind.hidden_size, test):
-            raise _LeftToPaddle(FEW)
+            raise UnsupportedError(FEW, [Slower(FEW)])
     return arguments(kind, time_major=True, is_test=test, chosen=chosen, fixed=fixed)
 
 
