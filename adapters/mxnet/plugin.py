@@ -36,8 +36,8 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     bind; ``params`` by name, checked where given); or a gluon block, whose recurrent layers and
     SymbolBlocks, of any depth, become ours in place and keep their parameters, as do cells that are
     unrolled where it is hybridized; it is returned, too. Weights stay MXNet's variables. Cells that
-    stay MXNet's, and why, are told by `explain`, and at INFO (logger "onernn"). So are layers that
-    MXNet was measured to be faster at: they stay where they are, unless ``backend`` names one.
+    stay MXNet's are listed with the reason by `explain`, and at INFO (logger "onernn"), as are
+    layers that MXNet was measured to be faster at: they stay, unless ``backend`` names one.
 
     ``options``: semantics, dtype, backend, threads, as of `onernn.load` and `onernn.Session`;
     semantics="documented" makes sequence lengths and clips work, which MXNet ignores on CPU.
@@ -47,7 +47,7 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     Gradients go through our backward, but where the backend has none: asking for them is an error
     then. Raises `UnsupportedError`, and replaces nothing, where there is nothing to replace, or an
     RNN operator that cannot run, and `MissingDependencyError` without MXNet. Errors at run time are
-    logged with the node's name: MXNet itself only tells that an operator failed.
+    logged with the node's name: MXNet itself only says that an operator failed.
     """
     mx = live_mxnet()
     chosen = Options(**options)
@@ -67,7 +67,7 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
 def explain(target: Any, **options: Any) -> Explained:
     """What of a Symbol or gluon block runs here, by name, and which layers stay MXNet's, and why.
 
-    A block tells what was traced of it, and how each layer ran last. ``options`` as of `optimize`.
+    A block shows what was traced of it, and how each layer ran last. ``options`` as of `optimize`.
     """
     mx = live_mxnet()
     if not isinstance(target, mx.gluon.Block):
@@ -149,8 +149,8 @@ def rnn(
     numpy = isinstance(data, mx.np.ndarray | mx.sym.np._Symbol)
     if not plugins_enabled():
         legacy, new = (mx.sym.RNN, mx.sym.npx.rnn) if symbolic else (mx.nd.RNN, mx.npx.rnn)
-        told = {**named, **attributes, "name": name}
-        return (new if numpy else legacy)(**{k: v for k, v in told.items() if v is not None})
+        given = {**named, **attributes, "name": name}
+        return (new if numpy else legacy)(**{k: v for k, v in given.items() if v is not None})
     if live.dropout:
         named["seed"] = new_seed(mx.sym if symbolic else mx.nd, numpy)
     if symbolic:
@@ -271,7 +271,7 @@ class _Replaced:
         return self._rnn if name in ("RNN", "rnn") else found
 
     def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
-        told = custom_attributes(attributes, self._layer.name, self._options)
+        ours = custom_attributes(attributes, self._layer.name, self._options)
         functions, numpy = self._outer or self._functions, self._outer is not None
         live = _live(tuple((k, str(v)) for k, v in attributes.items()), self._options)
         shape = getattr(arguments[0], "shape", None)  # a symbol has none
@@ -284,4 +284,4 @@ class _Replaced:
         if live.dropout:
             arguments = *arguments, new_seed(functions, numpy)
         custom = functions.np._internal.Custom if numpy else functions.Custom
-        return custom(*arguments, **told)
+        return custom(*arguments, **ours)

@@ -50,7 +50,7 @@ FEW = "batches of so few words are faster in Paddle's own kernel; backend='kerne
 
 
 class NoOperators(UnsupportedError):
-    """This process cannot have compiled operators; the message tells why."""
+    """This process cannot have compiled operators; the message says why."""
 
 
 def register_operators() -> None:
@@ -126,8 +126,8 @@ def _library(paddle: Any) -> Path:
     folder = files("onernn.adapters.paddle")
     sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
     sources[build.HEADER.name] = build.HEADER.read_bytes()
-    told = (paddle.version.full_version, paddle.version.commit, _FLAGS, build.isas(), sources)
-    name = f"paddle-{hashlib.sha256(repr(told).encode()).hexdigest()}.so"
+    key = (paddle.version.full_version, paddle.version.commit, _FLAGS, build.isas(), sources)
+    name = f"paddle-{hashlib.sha256(repr(key).encode()).hexdigest()}.so"
     compiled = partial(_compiled, Path(paddle.__file__).parent, paddle.__version__, sources)
     try:
         kept = build.cache_folder() / name
@@ -163,8 +163,8 @@ def _compiled(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
         for name, text in sources.items():
             (Path(inside) / name).write_bytes(text)
         major = 2 if version.startswith("2.") else 3
-        told = f"-DONERNN_ABI={build.abi()}u", f"-DONERNN_PADDLE={major}"
-        options = [*_FLAGS, *told, *includes, _SOURCES[0], *libraries]
+        defines = f"-DONERNN_ABI={build.abi()}u", f"-DONERNN_PADDLE={major}"
+        options = [*_FLAGS, *defines, *includes, _SOURCES[0], *libraries]
         done = subprocess.run(
             [*command, *options, "-o", "made.so"], cwd=inside, capture_output=True, check=False
         )

@@ -101,7 +101,7 @@ def _names_of(slots: Any) -> set[str]:
 RECURRENT = frozenset(
     "gru lstm rnn fusion_gru fusion_lstm multi_gru fused_embedding_fc_lstm attention_lstm".split()
 )
-"""Operators of which is told why they stay with Paddle."""
+"""Operators that are refused with a reason where they stay with Paddle."""
 
 _OUTSIDE = ("feed", "fetch")
 _INT, _STRINGS = 0, 5
@@ -112,7 +112,7 @@ class ReplaceablePart:
     """Operators that become one, and the variables that go in and out of it.
 
     ``sources`` make constants of parameters: they run here, too, but stay in the program.
-    ``depths``: how many LoD levels each of ``data`` has as far as the program tells.
+    ``depths``: how many LoD levels each of ``data`` has as far as the program says.
     """
 
     operators: tuple[Operator, ...]
@@ -175,7 +175,7 @@ class LiveProgram:
         fetches = [op for op in program.operators if op.type == "fetch"]
         fetched = {name for op in fetches for name in flow.uses[op.position].reads}
         self._wanted = fetched | set(wanted) | (persistent & {*flow.writers})
-        self._told = bool(fetched or wanted)
+        self._has_fetches = bool(fetched or wanted)
         self._foreign = {op.position for op in self._inner if op.type not in RULES}
 
     def arrays(self, names: Iterable[str]) -> list[Array]:
@@ -186,7 +186,7 @@ class LiveProgram:
         """What can become ours, and why other recurrent operators cannot."""
         depths, reasons = self._understood()
         made = [name for name in self._made() if name in depths]
-        kept = self._wanted if self._told else self._wanted | (self._flow.leaves() & {*made})
+        kept = self._wanted if self._has_fetches else self._wanted | (self._flow.leaves() & {*made})
         needed = kept.union(*(self._flow.uses[at].reads for at in self._foreign))
         whole = fuse(self._lowered([name for name in made if name in needed])).model
 
@@ -272,13 +272,13 @@ class LiveProgram:
                 use = self._flow.uses[op.position]
                 assigned = sorted(n for n in use.reads & {*self._flow.writers} if n in variables)
                 trained = [name for name in assigned if variables[name].persistable]
-                told = [reasons[name] for name in sorted(use.makes) if name in reasons]
+                given = [reasons[name] for name in sorted(use.makes) if name in reasons]
                 if trained:
-                    told = [
+                    given = [
                         f"the program assigns its parameter {trained[0]!r}, as in training; take a"
                         " clone(for_test=True) from before"
                     ]
-                yield Refusal(told[0] if told else "it is not understood", op.type)
+                yield Refusal(given[0] if given else "it is not understood", op.type)
         for block in self._desc.blocks[1:]:
             for op in block.ops:
                 if op.type in RECURRENT:

@@ -205,7 +205,7 @@ def _callable(ours: LivePart) -> Callable[..., list[Any]]:
             arrays = [view(*each) for each in held]
             with event(f"onernn: {ours.part.label}"):
                 return [tensor_of(output) for output in ours.run(data, arrays)]
-        except Exception as error:  # Paddle tells it in the midst of pages of its own
+        except Exception as error:  # Paddle prints it between pages of its own
             _log.error("%s: %s: %s", ours.part.label, type(error).__name__, error)
             raise
 

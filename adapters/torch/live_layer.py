@@ -178,8 +178,9 @@ CELLS = {
 def spec_of(module: Any) -> RnnSpec:
     """What a recurrent module of torch.nn computes."""
     if not isinstance(module, torch.nn.RNNBase):
-        kind = next(cell for cell in ("LSTM", "GRU", "RNN") if f"{cell}Cell" in _bases(module))
-        mode = f"RNN_{module.nonlinearity.upper()}" if kind == "RNN" else kind
+        mode = "LSTM" if isinstance(module, torch.nn.LSTMCell) else "GRU"
+        if isinstance(module, torch.nn.RNNCell):
+            mode = f"RNN_{module.nonlinearity.upper()}"
         return RnnSpec(CELLS[mode], module.input_size, module.hidden_size)
     return RnnSpec(
         CELLS[module.mode],
@@ -189,10 +190,6 @@ def spec_of(module: Any) -> RnnSpec:
         direction="bidirectional_concat" if module.bidirectional else "left2right",
         projection_size=module.proj_size or None,
     )
-
-
-def _bases(module: Any) -> set[str]:
-    return {kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.")}
 
 
 def weights_of(spec: RnnSpec, parameters: Sequence[torch.Tensor]) -> list[RnnWeights]:
@@ -273,7 +270,7 @@ DTYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "f16",
 }
-"""What matrices are rounded to, by what `optimize` is told."""
+"""What matrices are rounded to, by the dtype that `optimize` gets."""
 
 
 _doubts, _process = 0, os.getpid()
@@ -290,7 +287,7 @@ os.register_at_fork(after_in_child=_in_child)
 def doubt(*_: Any) -> None:
     """Somebody may have written to parameters: next calls of layers compare all of their numbers.
 
-    Every step of a torch.optim optimizer tells so. ``_version`` does not: fused ones leave it.
+    Every step of a torch.optim optimizer calls it: fused ones leave ``_version`` as it is.
     """
     global _doubts
     _doubts += 1
@@ -309,7 +306,7 @@ class Packed:
         self._setting = threads, _process  # a second thread does not live on in a fork
         self._addresses = [weight.data_ptr() for weight in weights]
         self._versions = [weight._version for weight in weights]
-        # They keep the memory from being given to others: an address tells who is there.
+        # They keep the memory from being given to others: an address names an array.
         self._memory = [weight.detach() for weight in weights]
         # Copied before anything is packed: the next call finds what is written meanwhile.
         self._watched = Watched([*map(_span, self._memory)])

@@ -370,32 +370,12 @@ def forget(module: nn.Module) -> None:
         live.forget()
 
 
-def ours_in_place(module: nn.Module, dtype: str = "f32") -> bool:
-    """Whether a recurrent module could become ours, and now is."""
-    if not is_recurrent(module) or obstacle(module):
-        return False
-    if not is_ours(module):
-        module.__class__ = ours(theirs(module), dtype)
-    return True
-
-
 def _is_traced(module: nn.Module) -> bool:
     """Whether calls of a module are ours in a graph that is compiled now."""
     return (
         not why_theirs()
         and autocast_dtype() is None
         and all(each.dtype == torch.float32 and each.is_cpu for each in module.parameters())
-    )
-
-
-@cache
-def trace_through_ours(becomes_ours: Callable[[Any, Any], bool] = lambda *_: False) -> None:
-    """torch.compile traces calls of modules that are ours, or become it as the function tells of a
-    module and the backend."""
-    trace_through(
-        lambda module, backend: (
-            (is_ours(module) or becomes_ours(module, backend)) and _is_traced(module)
-        )
     )
 
 
@@ -419,13 +399,18 @@ def onernn(
     return lookup_backend(name)(graph, inputs)
 
 
-def _becomes_ours(module: Any, compiler: Any) -> bool:
+def _may_trace(module: Any, compiler: Any) -> bool:
+    """Whether a module is ours, or becomes it for the backend, and its calls may be traced."""
     while compiler is not None and compiler is not onernn:
         compiler = getattr(compiler, "compiler_fn", None)
-    return compiler is onernn and ours_in_place(module)
+    if not is_ours(module):
+        if compiler is not onernn or not is_recurrent(module) or obstacle(module):
+            return False
+        module.__class__ = ours(theirs(module), "f32")
+    return _is_traced(module)
 
 
-trace_through_ours(_becomes_ours)
+trace_through(_may_trace)
 
 
 # `optimize`, `explain` and `refresh`: a module tree whose recurrent modules run on ours.
@@ -470,7 +455,6 @@ def optimize(
         else:
             forget(each)
             each.__class__ = ours(theirs(each), DTYPES[dtype])
-    trace_through_ours()
     if example_inputs is not None:
         with torch.no_grad():
             whole(*example_inputs)
@@ -482,12 +466,11 @@ def explain(module: nn.Module) -> str:
     lines = []
     for name, each in module.named_modules():
         if is_recurrent(each):
-            told = f"{name or type(each).__name__}: {_told(each)}"
-            lines.append(told)
+            lines.append(f"{name or type(each).__name__}: {_described(each)}")
     return "\n".join(lines) or "no recurrent modules"
 
 
-def _told(module: Any) -> str:
+def _described(module: Any) -> str:
     if not is_ours(module):
         return f"PyTorch: {obstacle(module) or 'optimize() has not seen it'}"
     live = live_of(module)

@@ -472,16 +472,3 @@ def test_a_cell_written_by_hand_without_a_bias_is_found() -> None:
     expected, found = trained(h, given), trained(ours, given)
     for key, want in expected.items():
         close(found[key], want, 3e-5)
-
-
-def test_changed_weights_are_noticed_in_place() -> None:
-    symbol = unrolled("lstm")
-    given = {"data": X, **params_of(symbol)}
-    made = ndarrays(given)
-    bound = optimize(symbol).bind(mx.cpu(), made)
-    before = bound.forward()[0].asnumpy()
-    made["a_h2h_weight"] *= 3
-    after = bound.forward()[0].asnumpy()
-    assert np.abs(after - before).max() > 1e-4
-    given["a_h2h_weight"] = given["a_h2h_weight"] * 3
-    close(after, run(symbol, given)[0])
