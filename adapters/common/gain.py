@@ -7,6 +7,7 @@ and 0055.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
@@ -34,16 +35,18 @@ class Least(NamedTuple):
     row: float = 0
     work: float = 0
 
-    def is_met(self, size: Size) -> bool:
-        """Whether a call of this size is faster here."""
-        words = size.steps * size.sequences
-        return (
-            size.steps >= self.steps
-            and words >= max(self.words, size.hidden * self.share // 1)
-            and words * size.hidden >= self.units
-            and size.steps * size.hidden >= self.row
-            and words * size.products >= self.work
-        )
+
+@lru_cache(maxsize=4096)
+def is_faster(size: Size, least: Least) -> bool:
+    """Whether a call of this size is faster here; most calls are of few sizes."""
+    words = size.steps * size.sequences
+    return (
+        size.steps >= least.steps
+        and words >= max(least.words, size.hidden * least.share // 1)
+        and words * size.hidden >= least.units
+        and size.steps * size.hidden >= least.row
+        and words * size.products >= least.work
+    )
 
 
 PADDLE = Least(words=8, units=1024)

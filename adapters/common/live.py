@@ -89,7 +89,9 @@ _LOGGED: WeakKeyDictionary[Any, set[tuple[str, ...]]] = WeakKeyDictionary()
 
 def log_once(layer: Any, level: int, message: str, *words: str) -> None:
     """Logs a message the first time that it comes of a layer: reasons come with every call."""
-    logged = _LOGGED.setdefault(layer, set())
+    logged = _LOGGED.get(layer)
+    if logged is None:
+        logged = _LOGGED[layer] = set()
     if words not in logged:
         logged.add(words)
         _log.log(level, message, *words)

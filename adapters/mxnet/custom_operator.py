@@ -222,7 +222,7 @@ def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str |
     small = gain.MXNET_PLAIN_CELLS if plain else gain.MXNET_CELLS
     large = gain.MXNET_LARGE_PLAIN_CELLS if plain else gain.MXNET_LARGE_CELLS
     least = large if hidden >= _LARGE else small
-    if not options.may_leave or least.is_met(gain.Size(steps, 1, hidden)):
+    if not options.may_leave or gain.is_faster(gain.Size(steps, 1, hidden), least):
         return None
     return f"MXNet runs {steps} steps of {cell.value} cells of {hidden} units faster; {_INSTEAD}"
 
@@ -254,7 +254,7 @@ def slower_operator(
         least = gain.MXNET_PLAIN_FOLDED if plain else gain.MXNET_FOLDED
     else:
         least = gain.MXNET_GRU if stack.mode == "gru" else gain.MXNET_NEVER
-    if least.is_met(size):
+    if gain.is_faster(size, least):
         return None
     batch = f"{steps} steps of {sequences} sequences" if is_known else "batches"
     return (

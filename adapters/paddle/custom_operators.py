@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from onernn.adapters.common.adapter import require
-from onernn.adapters.common.gain import PADDLE, PADDLE_TRAINING, Size
+from onernn.adapters.common.gain import PADDLE, PADDLE_TRAINING, Size, is_faster
 from onernn.adapters.common.live import Explained, Slower
 from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.backend.compiled.library import load_kernels
@@ -81,7 +81,7 @@ def is_faster_in_paddle(shape: Sequence[int], hidden: int, is_test: bool) -> boo
     """
     first, second, *_ = shape
     least = PADDLE if is_test else PADDLE_TRAINING
-    return min(first, second) > 0 and not least.is_met(Size(first, second, hidden))
+    return min(first, second) > 0 and not is_faster(Size(first, second, hidden), least)
 
 
 def arguments(

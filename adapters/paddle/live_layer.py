@@ -254,7 +254,8 @@ def _by_arrays(layer: Any, call: LayerCall, chosen: Options) -> Results:
     paddle = require("paddle", "paddle")
     if reason := call.unread(paddle.float32, paddle.float64):
         raise UnsupportedError(reason)
-    _check_shapes(call)
+    if len(call.inputs.shape) != 3:
+        raise ShapeError(f"inputs: expected 3 axes, got {tuple(call.inputs.shape)}")
     kind, live = _LIVE.get(layer) or (None, None)
     if live is None or kind != call.kind:
         live = call.kind.live_layer(chosen)

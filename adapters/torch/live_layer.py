@@ -456,7 +456,7 @@ def is_small(spec: RnnSpec, batch: Batch) -> bool:
     if spec.cell is Cell.LSTM and batch.layout != "packed" and not spec.projection_size:
         least = gain.TORCH_PADDED_LSTM_TRAINING
     products = spec.gates * (spec.input_size + units) * units
-    return not least.is_met(gain.Size(batch.steps, batch.sequences, units, products))
+    return not gain.is_faster(gain.Size(batch.steps, batch.sequences, units, products), least)
 
 
 def run_recorded(
