@@ -1,33 +1,45 @@
-"""What live layers share: how they compute, and what they make of their parameters.
+"""What live layers of all frameworks share: options, packed parameters, calls forward and backward.
 
-Parameters are packed once, and again when their numbers have changed. Both classes compare memory
-with a copy: trainers write in place, by ways that no framework counts.
+A framework brings its arrays as a `Call`, and two functions: ``pack`` makes weights of its
+parameters, ``unpack`` gradients of these from those of the weights. Parameters are packed once, and
+again when their numbers have changed. `Repacked` and `Watched` compare memory with a copy: trainers
+write in place, by ways that no framework counts.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
+import math
+import os
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from itertools import zip_longest
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
-from onernn.backend import Stack, open_backend
+import numpy as np
+
+from onernn.backend import Stack, State, Tape, open_backend
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn.precision import DTYPES, unknown
 from onernn.ir.arrays import Array, same_bytes
-from onernn.ir.errors import LibraryError, UnsupportedError
+from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
+from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import Weights
+from onernn.ir.weights import RnnWeights, Weights, layers_of
+
+_log = logging.getLogger("onernn")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveOptions:
     """How live layers compute, as `onernn.Session` says it.
 
-    What cannot be is refused at once: later the framework would run the layer without a word, and
-    the first run may be when Python is ending, in its exit.
+    Options that cannot be met are refused at once: later the framework would run the layer without
+    a word, and the first run may be when Python is ending, in its exit.
     """
 
     dtype: str = "f32"
@@ -39,10 +51,50 @@ class LiveOptions:
             raise UnsupportedError(unknown(self.dtype))
         open_backend(self.backend, threads=self.threads)
 
-    def prepare(self, spec: RnnSpec, weights: Weights, *, strict: bool = False) -> Stack:
+    @property
+    def strict(self) -> bool:
+        """Whether a layer that no fast backend runs is refused, so that the framework runs it."""
+        return False
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the framework may run what it is faster at: no kernel or type was asked for."""
+        return self.backend == "auto" and self.dtype == "f32"
+
+    def prepare(self, spec: RnnSpec, weights: Weights) -> Stack:
         """The layer on the chosen backend, in the chosen dtype."""
         engine = open_backend(self.backend, threads=self.threads)
-        return engine.prepare(spec, weights, dtype=self.dtype, strict=strict)
+        return engine.prepare(spec, weights, dtype=self.dtype, strict=self.strict)
+
+
+@dataclass(frozen=True)
+class Slower(Refusal):
+    """A layer that stays with its framework, which was measured as faster."""
+
+
+class Explained(NamedTuple):
+    """What runs here, a line or a name for each layer, and why other layers do not."""
+
+    replaced: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether some layer was replaced, or could be but is faster in its framework."""
+        return bool(self.replaced) or any(isinstance(each, Slower) for each in self.refusals)
+
+
+_LOGGED: WeakKeyDictionary[Any, set[tuple[str, ...]]] = WeakKeyDictionary()
+
+
+def log_once(layer: Any, level: int, message: str, *words: str) -> None:
+    """Logs a message the first time that it comes of a layer: reasons come with every call."""
+    logged = _LOGGED.get(layer)
+    if logged is None:
+        logged = _LOGGED[layer] = set()
+    if words not in logged:
+        logged.add(words)
+        _log.log(level, message, *words)
 
 
 def original(kind: Any) -> Any:
@@ -50,9 +102,19 @@ def original(kind: Any) -> Any:
     return kind.__mro__[1] if "onernn_options" in vars(kind) else kind
 
 
-def derived(kind: Any, options: LiveOptions, **methods: Any) -> type:
-    """A class like a framework's, of the same name, of which these methods are ours."""
-    return type(kind.__name__, (kind,), {**methods, "onernn_options": options})
+def derived(kind: Any, options: Any, **members: Any) -> type:
+    """A class like a framework's, of the same name, in which these members are replaced."""
+    return type(kind.__name__, (kind,), {**members, "onernn_options": options})
+
+
+def array_at(address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Array:
+    """The numbers at an address, without a copy; ``owner`` lives as long as the array does."""
+    dtype = np.dtype(dtype)
+    if not (count := math.prod(shape)):
+        return np.empty(shape, dtype)
+    memory: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    memory.owner = owner
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def joined_states(state: Array) -> Array:
@@ -60,11 +122,180 @@ def joined_states(state: Array) -> Array:
     return state.reshape(state.shape[0] * state.shape[1], *state.shape[2:])
 
 
+def computed(array: Array) -> Array:
+    """The array as it is computed with: float16 in float32."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+class Call(NamedTuple):
+    """What a layer is called with, in a framework's axes.
+
+    ``x``: (T, N, I), or (N, T, I) where not ``time_major``. ``states``: the initial ones,
+    (L*D, N, O) each. ``lengths``: how many steps of each sequence there are; None: all.
+    """
+
+    x: Array
+    states: Sequence[Array]
+    parameters: Sequence[Array] = ()
+    lengths: Array | None = None
+    time_major: bool = True
+
+    def batch(self, x: Array) -> Ragged | Array:
+        """An array in the axes of x as (T, N, ...), without the steps behind the lengths."""
+        if self.lengths is not None:
+            lengths = self.lengths.astype(np.int64)
+            return Ragged.from_padded(computed(x), lengths, time_major=self.time_major)
+        return computed(x) if self.time_major else computed(x).swapaxes(0, 1)
+
+    def padded(self, y: Ragged | Array) -> Array:
+        """The inverse of `batch`, in the dtype of x; zeros behind the lengths."""
+        if isinstance(y, Ragged):
+            time = self.x.shape[0 if self.time_major else 1]
+            y = y.to_padded(time=time, time_major=self.time_major)
+        elif not self.time_major:
+            y = y.swapaxes(0, 1)
+        return y.astype(self.x.dtype, copy=False)
+
+
+class Part(NamedTuple):
+    """A stack, or one layer of it, that ran forward; ``mask`` multiplied its input."""
+
+    stack: Stack
+    tape: Tape
+    mask: Array | None
+
+
+class Recorded(NamedTuple):
+    """What a training run leaves for one backward. ``zeros``: like each of its results."""
+
+    parts: list[Part]
+    call: Call
+    zeros: list[Array]
+
+
+class LiveLayer:
+    """A recurrent layer on a framework's arrays; may be shared between threads.
+
+    ``pack(parameters)``: its specification and weights. ``unpack(parameters, layers)``: gradients
+    of the parameters, from those of the weights of each layer. ``state``: how messages call an
+    initial state. Methods raise `ShapeError` naming the array, and `UnsupportedError` for what the
+    chosen backend does not run.
+    """
+
+    def __init__(
+        self,
+        pack: Callable[[Sequence[Array]], tuple[RnnSpec, Weights]],
+        unpack: Callable[[Sequence[Array], Sequence[RnnWeights]], list[Array]],
+        options: LiveOptions,
+        state: str = "state",
+    ) -> None:
+        self._pack, self._unpack, self._options, self._state = pack, unpack, options, state
+        self._stacks = Repacked(self._new_stacks)
+
+    def stacks(self, parameters: Sequence[Array], *, apart: bool = False) -> list[Stack]:
+        """The stack of these parameters, or its layers ``apart``; the same while numbers stay.
+
+        A forked child makes its own: threads of its parent's are not there.
+        """
+        return self._stacks((os.getpid(), apart), parameters)
+
+    def _new_stacks(self, key: tuple[int, bool], parameters: Sequence[Array]) -> list[Stack]:
+        spec, weights = self._pack([*map(computed, parameters)])
+        if not key[1]:
+            return [self._options.prepare(spec, weights)]
+        return [
+            self._options.prepare(spec.one_layer(spec.reads(k), spec.direction), one)
+            for k, one in enumerate(layers_of(spec, weights))
+        ]
+
+    def run(self, call: Call) -> list[Array]:
+        """y in the axes of x, then the final states (L*D, N, O), in the dtype of x."""
+        (stack,) = self.stacks(call.parameters)
+        y, ends = stack.run(call.batch(call.x), self._states([stack], call, call.states))
+        return _results(call, y, ends)
+
+    def run_training(
+        self, call: Call, mask: Callable[[tuple[int, ...]], Array] | None = None
+    ) -> tuple[list[Array], Recorded]:
+        """What `run` gives, and what `backward` needs.
+
+        ``mask(shape)``: by what the words between two layers are multiplied, as by dropout.
+        """
+        stacks = self.stacks(call.parameters, apart=mask is not None)
+        begins, y = self._states(stacks, call, call.states), call.batch(call.x)
+        parts, ends = list[Part](), []
+        for k, stack in enumerate(stacks):
+            factor = mask(data_of(y).shape) if mask and k else None
+            begin = tuple(state[k : k + stack.spec.layers] for state in begins)
+            y, end, tape = stack.run_training(_scaled(y, factor), begin)
+            if tape.why and self._options.strict:
+                raise UnsupportedError(tape.why)
+            parts.append(Part(stack, tape, factor))
+            ends.append(end)
+        results = _results(call, y, _joined(ends))
+        zeros = [np.broadcast_to(each.dtype.type(0), each.shape) for each in results]
+        # Tapes do not follow what is done to x, lengths neither.
+        lengths = None if call.lengths is None else call.lengths.copy()
+        frame = np.empty((*call.x.shape[:-1], 0), call.x.dtype)
+        left = call._replace(x=frame, states=(), parameters=(), lengths=lengths)
+        return results, Recorded(parts, left, zeros)
+
+    def backward(
+        self, recorded: Recorded, grads: Sequence[Array | None], parameters: Sequence[Array] = ()
+    ) -> list[Array]:
+        """Gradients of x, the states and the parameters from those of the results, None: zeros."""
+        call, stacks = recorded.call, [part.stack for part in recorded.parts]
+        known = zip_longest(grads, recorded.zeros)
+        dy, *dends = [zeros if grad is None else grad for grad, zeros in known]
+        dstates, dx = self._states(stacks, call, dends), call.batch(dy)
+        begins, layers, k = list[State](), list[RnnWeights](), len(dstates[0])
+        for stack, tape, mask in reversed(recorded.parts):
+            k -= stack.spec.layers
+            own = tuple(state[k : k + stack.spec.layers] for state in dstates)
+            found = stack.backward(tape, dx, own)
+            dx = _scaled(found.x, mask)
+            begins.insert(0, found.state)
+            layers[:0] = found.layers
+        weights = self._unpack([*map(computed, parameters)], layers)
+        return [*_results(call, dx, _joined(begins)), *weights]
+
+    def _states(
+        self, stacks: Sequence[Stack], call: Call, states: Sequence[Array]
+    ) -> tuple[Array, ...]:
+        """States (L*D, N, O) as (L, D, N, O)."""
+        spec, layers = stacks[0].spec, sum(stack.spec.layers for stack in stacks)
+        batch = call.x.shape[1 if call.time_major else 0]
+        for array, width in zip(states, (spec.recurrent_size, spec.hidden_size), strict=False):
+            expected = (layers * spec.directions, batch, width)
+            if array.shape != expected:
+                raise ShapeError(f"{self._state}: expected {expected}, got {array.shape}")
+        shape = layers, spec.directions, batch
+        return tuple(computed(array).reshape(*shape, array.shape[-1]) for array in states)
+
+
+def _results(call: Call, y: Ragged | Array, states: Sequence[Array]) -> list[Array]:
+    ends = [joined_states(state).astype(call.x.dtype, copy=False) for state in states]
+    return [call.padded(y), *ends]
+
+
+def _joined(states: Sequence[Sequence[Array]]) -> list[Array]:
+    """The states of a stack from those of its parts."""
+    return [
+        each[0] if len(each) == 1 else np.concatenate(each) for each in zip(*states, strict=True)
+    ]
+
+
+def _scaled(y: Ragged | Array, mask: Array | None) -> Any:
+    if mask is None:
+        return y
+    return y.with_data(y.data * mask) if isinstance(y, Ragged) else y * mask
+
+
 Key = TypeVar("Key", bound=Hashable)
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-class Repacked(Generic[Key, Made]):
+class Repacked(Generic[Key, Result]):
     """Keeps what ``make(key, parameters)`` gave, for as long as the parameters' numbers stay.
 
     Every call compares them with a copy, because trainers change parameters in place. Where they
@@ -72,20 +303,20 @@ class Repacked(Generic[Key, Made]):
     """
 
     def __init__(
-        self, make: Callable[[Key, Sequence[Array]], Made], *, constant: bool = False
+        self, make: Callable[[Key, Sequence[Array]], Result], *, constant: bool = False
     ) -> None:
         self._make, self._constant, self._lock = make, constant, Lock()
         self._copies: list[Array] = []
-        self._made: dict[Key, Made] = {}
+        self._results: dict[Key, Result] = {}
 
-    def __call__(self, key: Key, parameters: Sequence[Array]) -> Made:
+    def __call__(self, key: Key, parameters: Sequence[Array]) -> Result:
         with self._lock:
-            if not (self._constant and self._made) and not self._holds(parameters):
-                self._made.clear()
+            if not (self._constant and self._results) and not self._holds(parameters):
+                self._results.clear()
                 self._copies = [_copied(array) for array in parameters]
-            if key not in self._made:
-                self._made[key] = self._make(key, self._copies)
-            return self._made[key]
+            if key not in self._results:
+                self._results[key] = self._make(key, self._copies)
+            return self._results[key]
 
     def _holds(self, parameters: Sequence[Array]) -> bool:
         return len(self._copies) == len(parameters) and all(
@@ -94,7 +325,7 @@ class Repacked(Generic[Key, Made]):
 
 
 class Watched:
-    """Memory beside a copy of it, which tells whether somebody wrote there.
+    """Memory beside a copy of it, which finds out whether somebody wrote there.
 
     For calls of microseconds, which cannot compare all of it: each compares some of every part, so
     that the next call finds an update of most numbers, and later ones find any.
@@ -114,9 +345,9 @@ class Watched:
             return
         ffi = kernels.ffi
         pairs = zip(memory, map(ffi.from_buffer, copies), strict=True)
-        told = [(ffi.cast("void *", at), copy, size) for (at, size), copy in pairs]
-        told = ffi.new("onernn_copy[]", told)
-        self._compare = partial(kernels.lib.onernn_unchanged, told, len(copies))
+        spans = [(ffi.cast("void *", at), copy, size) for (at, size), copy in pairs]
+        spans = ffi.new("onernn_copy[]", spans)
+        self._compare = partial(kernels.lib.onernn_unchanged, spans, len(copies))
 
     def unchanged(self, turns: int) -> bool:
         """Whether the next ``turns`` of `ALL` slices of each part are as they were."""

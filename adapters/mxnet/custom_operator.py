@@ -6,7 +6,6 @@ import atexit
 import concurrent.futures.thread  # noqa: F401  # for worker threads: an exit refuses its import
 import ctypes
 import logging
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +16,11 @@ from weakref import WeakSet
 
 import numpy as np
 
-from onernn.adapters.mxnet.live_layer import LiveCells, LiveRnn, Options
+from onernn.adapters.common import gain
+from onernn.adapters.common.live import array_at
+from onernn.adapters.mxnet.live_layer import LiveCells, LiveOperator, LiveRnn, Options
 from onernn.ir.arrays import Array
-from onernn.ir.errors import MissingDependencyError, Refusal, UnsupportedError
-from onernn.ir.records import dataclass
+from onernn.ir.errors import MissingDependencyError, UnsupportedError
 from onernn.ir.spec import Cell
 
 # Our operator in a live MXNet 1.9.1, and the arrays that it reads in place.
@@ -30,10 +30,9 @@ from onernn.ir.spec import Cell
 OPERATOR, CELLS = "onernn_rnn", "onernn_cells"
 """The op_types of our Custom operators: the RNN operator, and cells written out."""
 
-Live = LiveRnn | LiveCells
 INPUTS = "inputs"
-"""The attribute that tells in which order a symbol has an operator's inputs, where it is another
-than that of `LiveRnn.arguments`; what it does not name comes last."""
+"""The attribute that names an operator's inputs in the order of a symbol, where it is another than
+that of `LiveRnn.arguments`; inputs that it does not name come last."""
 
 _OURS = "onernn_"
 _log = logging.getLogger("onernn")
@@ -63,15 +62,10 @@ def view(array: Any, name: str) -> Array:
         raise UnsupportedError(f"{name}: it is on {array.context}, only CPU memory is read")
     if getattr(array, "stype", "default") != "default":
         raise UnsupportedError(f"{name}: storage type {array.stype}, only dense arrays are read")
-    dtype = np.dtype(array.dtype)
     array.wait_to_read()
     pointer = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    count = int(np.prod(array.shape, dtype=int))
-    if not count:
-        return np.empty(array.shape, dtype)
-    memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(pointer.value or 0)
-    return np.frombuffer(memory, dtype).reshape(array.shape)
+    return array_at(pointer.value or 0, array.shape, array.dtype, None)
 
 
 def custom_attributes(
@@ -121,7 +115,7 @@ def register() -> None:
     os.register_at_fork(before=settle)
 
     class RnnOperator(mx.operator.CustomOp):  # type: ignore[misc, name-defined]
-        def __init__(self, live: Any, name: str, order: list[str]) -> None:
+        def __init__(self, live: LiveOperator, name: str, order: list[str]) -> None:
             super().__init__()
             self._live, self._name, self._order = live, name, order
             alive.add(self)
@@ -129,29 +123,26 @@ def register() -> None:
 
         def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
             with _logged_errors(self._name):
-                given = self._bound(in_data)
+                arrays = self._views(in_data)
                 if is_train:
-                    results, self._recorded = self._live.run_training(given)
+                    results, self._recorded = self._live.run_training(arrays)
                 else:
-                    results = self._live.run(given)
-                _put(results[: len(out_data)], out_data, req)
+                    results = self._live.run(arrays)
+                _put(results, out_data, req)
 
         def backward(
             self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any
         ) -> None:
             with _logged_errors(self._name):
-                given = self._bound(in_data)
-                dy, *dstates = _views(["output gradient"] * len(out_grad), out_grad)
-                grads = self._live.backward(given, self._recorded, dy, dstates)
-                _put(ordered(grads, self._live.arguments, self._order), in_grad, req)
+                heads = [view(grad, "output gradient") for grad in out_grad]
+                grads = self._live.backward(self._views(in_data), self._recorded, heads)
+                _put([grads[name] for name in self._order], in_grad, req)
 
-        def _bound(self, arrays: Sequence[Any]) -> Any:
-            arguments = self._live.arguments
-            views = _views(arguments, ordered(arrays, self._order, arguments))
-            return self._live.bound(views)
+        def _views(self, arrays: Sequence[Any]) -> dict[str, Array]:
+            return {name: view(a, name) for name, a in zip(self._order, arrays, strict=True)}
 
     class RnnProperty(mx.operator.CustomOpProp):  # type: ignore[misc, name-defined]
-        kind: type[Live]
+        kind: type[LiveRnn | LiveCells]
 
         def __init__(self, **attributes: str) -> None:
             super().__init__(need_top_grad=True)
@@ -165,31 +156,23 @@ def register() -> None:
             return self._order
 
         def list_outputs(self) -> list[str]:
-            return self._live.outputs
+            return [*self._live.outputs]
 
         def infer_shape(self, in_shape: list[list[int]]) -> tuple[Any, Any, Any]:
-            return *self._inferred(self._live.shapes, in_shape), []
+            return self._inferred(self._live.shapes, in_shape)
 
         def infer_type(self, in_type: list[Any]) -> tuple[Any, Any, Any]:
-            return *self._inferred(self._live.types, in_type), []
+            return self._inferred(self._live.types, in_type)
 
-        def _inferred(self, rule: Any, given: list[Any]) -> tuple[Any, Any]:
-            arguments = self._live.arguments
-            inputs, outputs = rule(ordered(given, self._order, arguments))
-            return ordered(inputs, arguments, self._order), outputs
+        def _inferred(self, rule: Any, known: list[Any]) -> tuple[Any, Any, Any]:
+            inputs, outputs = rule(dict(zip(self._order, known, strict=True)))
+            return [inputs[name] for name in self._order], outputs, []
 
         def create_operator(self, ctx: Any, shapes: Any, dtypes: Any) -> Any:
             return RnnOperator(self._live, self._name, self._order)
 
-    kinds: dict[str, type[Live]] = {OPERATOR: LiveRnn, CELLS: LiveCells}
-    for name, kind in kinds.items():
+    for name, kind in {OPERATOR: LiveRnn, CELLS: LiveCells}.items():
         mx.operator.register(name)(type(f"Property of {name}", (RnnProperty,), {"kind": kind}))
-
-
-def ordered(values: Sequence[Any], now: Sequence[str], wanted: Sequence[str]) -> list[Any]:
-    """Values whose names come in the order ``now``, in the order ``wanted``."""
-    named = dict(zip(now, values, strict=True))
-    return [named[name] for name in wanted]
 
 
 def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, dict[str, str]]:
@@ -200,10 +183,6 @@ def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, di
     threads = ours.pop("threads", "None")
     plain.pop("op_type", None)
     return Options(**ours, threads=None if threads == "None" else int(threads)), name, plain
-
-
-def _views(names: Sequence[str], arrays: Sequence[Any]) -> list[Array]:
-    return [view(array, name) for name, array in zip(names, arrays, strict=True)]
 
 
 def _put(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -> None:
@@ -229,27 +208,21 @@ def _logged_errors(name: str) -> Iterator[None]:
 
 
 # Where MXNet's own operators are faster: what was measured beside MXNet 1.9.1, on two threads.
-#
-# A call of a Custom operator costs 0.2 ms in inference and 0.8 ms in training, whatever it
-# computes.
 
 _LARGE = 256
 """Units of a layer whose steps outweigh a call sooner."""
-_ROWS = 1000
-"""Steps times sequences, taken where a symbol does not tell: 40 sequences of 25 steps."""
+_UNKNOWN = 1000, 1
+"""Steps and sequences, taken where a symbol leaves them open: as many words as 40 of 25 steps."""
 _INSTEAD = "backend='kernels' replaces it anyway"
-
-
-@dataclass(frozen=True)
-class Slower(Refusal):
-    """A layer that stays MXNet's since ours was measured as slower."""
 
 
 def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str | None:
     """Why MXNet keeps unrolled cells, None where ours are faster."""
-    small, large = (40, 18) if cell in (Cell.RNN_TANH, Cell.RNN_RELU) else (12, 6)
-    fewest = large if hidden >= _LARGE else small
-    if not _chooses(options) or steps >= fewest:
+    plain = cell in (Cell.RNN_TANH, Cell.RNN_RELU)
+    small = gain.MXNET_PLAIN_CELLS if plain else gain.MXNET_CELLS
+    large = gain.MXNET_LARGE_PLAIN_CELLS if plain else gain.MXNET_LARGE_CELLS
+    least = large if hidden >= _LARGE else small
+    if not options.may_leave or gain.is_faster(gain.Size(steps, 1, hidden), least):
         return None
     return f"MXNet runs {steps} steps of {cell.value} cells of {hidden} units faster; {_INSTEAD}"
 
@@ -270,24 +243,21 @@ def slower_operator(
     without oneDNN.
     """
     others = dtype is not None and np.dtype(dtype) != np.float32
-    if not _chooses(options) or live.only_ours or others:
+    if not options.may_leave or live.only_ours or others:
         return None
-    steps, sentences, width = data if data and len(data) == 3 else (0, 0, 0)
-    stack = live.stack
-    rows = steps * sentences if min(steps, sentences) > 0 else _ROWS
-    work = rows * stack.elements(width if width > 0 else stack.hidden)
+    steps, sequences, width = data if data and len(data) == 3 else (0, 0, 0)
+    stack, is_known = live.stack, min(steps, sequences) > 0
+    rows = (steps, sequences) if is_known else _UNKNOWN
+    size = gain.Size(*rows, stack.hidden, stack.elements(width if width > 0 else stack.hidden))
     if folds:
-        least = 1e9 if stack.mode.startswith("rnn") else 4e8
+        plain = stack.mode.startswith("rnn")
+        least = gain.MXNET_PLAIN_FOLDED if plain else gain.MXNET_FOLDED
     else:
-        least = 3e9 if stack.mode == "gru" else math.inf
-    if work >= least:
+        least = gain.MXNET_GRU if stack.mode == "gru" else gain.MXNET_NEVER
+    if gain.is_faster(size, least):
         return None
-    batch = f"{steps} steps of {sentences} sequences" if rows == steps * sentences else "batches"
+    batch = f"{steps} steps of {sequences} sequences" if is_known else "batches"
     return (
         f"MXNet runs {batch} of its {stack.mode} operator of {stack.hidden} units at least as"
         f" fast; {_INSTEAD}"
     )
-
-
-def _chooses(options: Options) -> bool:
-    return options.backend == "auto" and options.dtype == "f32"

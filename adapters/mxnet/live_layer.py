@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.live import LiveOptions, Repacked
+from onernn.adapters.common.live import Call, LiveLayer, LiveOptions, Recorded
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.layers import input_shapes, stack_of
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
-from onernn.backend import Stack, State, Tape
 from onernn.engine.session import unsupported
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
-from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import Cell, Direction, RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import RnnWeights, Weights
 from onernn.reorders import mxnet
 
 # A FullyConnected in front of an RNN operator: its numbers in the layer's, and gradients back.
@@ -72,10 +70,8 @@ _OWN_TYPES = ("sequence_length", "seed")
 LINEAR = "linear_"
 """What attributes of a FullyConnected begin with that is part of an RNN operator."""
 
-
-def computed(array: Array) -> Array:
-    """The array as it is computed with."""
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+Arrays = Mapping[str, Array]
+Sizes = list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,267 +86,193 @@ class Options(LiveOptions):
         super().__post_init__()
 
 
-class Arguments(NamedTuple):
-    """The arrays in front of an RNN operator."""
-
-    data: Array
-    parameters: Array
-    states: tuple[Array, ...]
-    linear: tuple[Array, ...] = ()
-    lengths: Array | None = None
-    seed: Array | None = None
-
-
-class Recorded(NamedTuple):
-    """What a training run leaves for one backward: a layer, its tape, the mask of its input."""
-
-    layer: Stack
-    tape: Tape
-    mask: Array | None = None
-
-
 class LiveOperator:
-    """What MXNet asks of each operator: the order of its arrays, and their types."""
+    """An operator in MXNet's graph on arrays by name.
 
-    arguments: list[str]
-    outputs: list[str]
+    ``arguments`` and ``outputs`` are in MXNet's order; ``parameters`` and ``states`` are arguments.
+    ``dropout``: what part of each layer's output but the last's is dropped in training; two numbers
+    in [0, 1), the input ``seed``, choose which, and what stays is divided by 1 - p.
+    """
 
-    def named(self, arrays: Sequence[Array]) -> dict[str, Array]:
-        """The arrays by `arguments`; raises errors for those that are not of the data's dtype."""
-        named = dict(zip(self.arguments, arrays, strict=True))
-        for name, array in named.items():
+    arguments: Sequence[str]
+    outputs: Sequence[str]
+    parameters: Sequence[str]
+    states: Sequence[str]
+    layer: LiveLayer
+    dropout = 0.0
+
+    def types(self, given: Mapping[str, type | None]) -> tuple[dict[str, type], list[type]]:
+        """Of the arguments and the outputs: those of the data; lengths and seed have their own."""
+        known = next((each for each in given.values() if each is not None), np.float32)
+        types: dict[str, type] = {**dict.fromkeys(given, known)}
+        if own := given.get("sequence_length"):
+            types["sequence_length"] = own
+        if "seed" in given:
+            types["seed"] = np.float32
+        return types, [known] * len(self.outputs)
+
+    def shapes(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
+        """Of the arguments and the outputs, from the data's; unknown sizes are 0 or -1."""
+        raise NotImplementedError
+
+    def run(self, arrays: Arrays) -> list[Array]:
+        """The outputs, in the dtype of the data.
+
+        Raises `UnsupportedError` and `ShapeError` naming the array that cannot run.
+        """
+        return self._shown(self.layer.run(self._checked(arrays)))
+
+    def run_training(self, arrays: Arrays) -> tuple[list[Array], Recorded | str]:
+        """What `run` gives, and what `backward` needs; or the reason why there can be none."""
+        call, seed = self._checked(arrays), arrays.get("seed")
+        try:
+            results, recorded = self.layer.run_training(call, self._mask(seed))
+        except UnsupportedError as error:
+            if seed is not None:
+                raise  # a run would drop nothing
+            return self.run(arrays), str(error)
+        return self._shown(results), recorded
+
+    def backward(
+        self, arrays: Arrays, recorded: Recorded | str, grads: Sequence[Array]
+    ) -> dict[str, Array]:
+        """Gradients of the arguments from those of the outputs."""
+        if isinstance(recorded, str):
+            raise UnsupportedError(f"no gradients: {recorded}")
+        given = [arrays[name] for name in self.parameters]
+        found = self.layer.backward(recorded, self._hidden(grads), given)
+        named = dict(zip(("data", *self.states, *self.parameters), found, strict=True))
+        zeros = {name: np.zeros_like(a) for name, a in arrays.items() if name in _OWN_TYPES}
+        return zeros | {
+            name: grad.astype(arrays[name].dtype, copy=False).reshape(arrays[name].shape)
+            for name, grad in named.items()
+        }
+
+    def _checked(self, arrays: Arrays) -> Call:
+        dtype = arrays["data"].dtype
+        for name, array in arrays.items():
             if name in _OWN_TYPES:
                 continue
             if array.dtype.name not in FLOATS:
                 raise UnsupportedError(f"{name}: {array.dtype}, only {', '.join(FLOATS)} are run")
-            if array.dtype != arrays[0].dtype:
-                raise ShapeError(f"{name}: expected {arrays[0].dtype} as data, got {array.dtype}")
-        return named
+            if array.dtype != dtype:
+                raise ShapeError(f"{name}: expected {dtype} as data, got {array.dtype}")
+        return self._call(arrays)
 
-    def types(self, given: Sequence[type | None]) -> tuple[list[type], list[type]]:
-        """Of the arguments and the outputs: those of the data; lengths and seed have their own."""
-        known = next((each for each in given if each is not None), np.float32)
-        types: list[type] = [known] * len(given)
-        for at, (name, own) in enumerate(zip(self.arguments, given, strict=True)):
-            if name == "seed":
-                types[at] = np.float32
-            elif name in _OWN_TYPES and own is not None:
-                types[at] = own
-        return types, [known] * len(self.outputs)
+    def _call(self, arrays: Arrays) -> Call:
+        states, parameters = (
+            [arrays[k] for k in names] for names in (self.states, self.parameters)
+        )
+        return Call(arrays["data"], states, parameters)
+
+    def _shown(self, results: list[Array]) -> list[Array]:
+        """The layer's results as MXNet's operator gives them."""
+        return results
+
+    def _hidden(self, grads: Sequence[Array]) -> Sequence[Array]:
+        """The inverse of `_shown`."""
+        return grads
+
+    def _mask(self, seed: Array | None) -> Callable[[tuple[int, ...]], Array] | None:
+        """By what the words of a layer are multiplied: 0, or 1 / (1 - p)."""
+        if seed is None:
+            return None
+        random = np.random.default_rng(np.asarray(seed, np.float32).view(np.uint32).tolist())
+        scale = np.float32(1 / (1 - self.dropout))
+        return lambda shape: (random.random(shape, np.float32) >= self.dropout) * scale
 
 
 class LiveRnn(LiveOperator):
     """One RNN operator, its attributes strings as in a symbol.
 
-    Weights are packed once, and again when the parameters' numbers have changed: they are
-    compared in every call, with a copy. ``dropout``: what part of each layer's output but the
-    last's is dropped in training; two numbers in [0, 1), the input ``seed``, choose which, and what
-    stays is divided by 1 - p. Where attributes tell of a projection in front (`LINEAR`), its weight
-    and bias are inputs, too, and part of the layer. Raises `UnsupportedError` for attributes that
-    cannot run.
+    Where attributes name a projection in front (`LINEAR`), its weight and bias are inputs, too, and
+    part of the layer. Raises `UnsupportedError` for attributes that cannot run.
     """
 
     def __init__(self, attributes: Mapping[str, str], options: Options) -> None:
         units = attributes.get(f"{LINEAR}num_hidden")
         self._units = None if units is None else parse.integer(units)
         no_bias = parse.is_set(attributes, f"{LINEAR}no_bias")
-        slots = ("linear_weight", *([] if no_bias else ["linear_bias"]))
-        self.linear = slots if self._units else ()
+        self.linear = ("linear_weight", "linear_bias")[: 2 - no_bias] if self._units else ()
         attributes = {k: v for k, v in attributes.items() if not k.startswith(LINEAR)}
         self.stack = stack_of(SymbolNode("RNN", "rnn", attributes))
-        self._attributes, self._options = dict(attributes), options
-        self.state_names = ("state", "state_cell")[: 1 + (self.stack.mode == "lstm")]
-        self.takes_lengths = parse.is_set(attributes, "use_sequence_length")
+        self._attributes, self._semantics = attributes, options.semantics
+        self.states = ("state", "state_cell")[: 1 + (self.stack.mode == "lstm")]
+        self.parameters = ("parameters", *self.linear)
+        takes_lengths = parse.is_set(attributes, "use_sequence_length")
         gives_states = parse.is_set(attributes, "state_outputs")
         names = ["output", "state_output", "statecell_output"]
-        self.outputs = names[: 1 + len(self.state_names) * gives_states]
-        self.masks = self.takes_lengths and options.semantics == "documented"
+        self.outputs = names[: 1 + len(self.states) * gives_states]
+        documented = options.semantics == "documented"
+        self._masks = takes_lengths and documented
         dropout = parse.number(attributes.get("p", "0"))
         if not 0 <= dropout < 1:
             raise UnsupportedError(f"dropout p={dropout:g}: expected 0 <= p < 1")
-        between = self.stack.layers > 1 and options.semantics == "documented"
-        self.dropout = dropout if between else 0.0
+        self.dropout = dropout if self.stack.layers > 1 and documented else 0.0
         clips = attributes.get("lstm_state_clip_min", "None") != "None"
-        documented = options.semantics == "documented"
         # What MXNet ignores or what ends its process: no speed makes up for that.
         self.only_ours = bool(
-            self.masks or self.dropout or self.stack.projection or (clips and documented)
+            self._masks or self.dropout or self.stack.projection or (clips and documented)
         )
-        lengths, seed = ["sequence_length"] * self.takes_lengths, ["seed"] * bool(self.dropout)
-        self.arguments = ["data", "parameters", *self.state_names, *lengths, *self.linear, *seed]
-        self._layers = Repacked(self._new_layers)
+        lengths, seed = ["sequence_length"] * takes_lengths, ["seed"] * bool(self.dropout)
+        self._slots = ["data", "parameters", *self.states, *lengths]
+        self.arguments = [*self._slots, *self.linear, *seed]
+        self.layer = LiveLayer(self._pack, self._unpack, options)
 
-    def bound(self, arrays: Sequence[Array]) -> Arguments:
-        """The arrays of `arguments`, in that order; all but the lengths of one float dtype."""
-        named = self.named(arrays)
-        states = tuple(named[name] for name in self.state_names)
-        projection = tuple(named[name] for name in self.linear)
-        more = named.get("sequence_length"), named.get("seed")
-        return Arguments(arrays[0], arrays[1], states, projection, *more)
-
-    def shapes(self, given: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
-        """Of the arguments and the outputs, from the data's; unknown sizes are 0 or -1."""
-        if len(given[0]) != 3:
-            return [*map(list, given)], [[]] * len(self.outputs)
-        t, n, channels = given[0]
+    def shapes(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
+        if len(given["data"]) != 3:
+            return {k: list(v) for k, v in given.items()}, [[]] * len(self.outputs)
+        t, n, channels = given["data"]
         shapes: Any = {**input_shapes(self.stack, t, n, channels), "seed": (2,)}
         if self._units:
             shapes["parameters"] = (self.stack.elements(self._units),)
             shapes |= {"linear_weight": (self._units, channels), "linear_bias": (self._units,)}
         elif channels <= 0:
-            shapes["parameters"] = given[1]
-        states = [list(shapes[name]) for name in self.state_names]
+            shapes["parameters"] = given["parameters"]
         y = [t, n, self.stack.recurrent * self.stack.directions]
-        outputs = [y, *states][: len(self.outputs)]
-        return [list(shapes[name]) for name in self.arguments], outputs
+        outputs = [y, *(list(shapes[name]) for name in self.states)][: len(self.outputs)]
+        return {name: list(shapes[name]) for name in given}, outputs
 
-    def layer(self, parameters: Array) -> Stack:
-        """The layer of these parameters, a vector; the same one while the numbers stay."""
-        return self._layers("whole", [parameters])[0]
+    def _call(self, arrays: Arrays) -> Call:
+        lengths = arrays["sequence_length"] if self._masks else None
+        return super()._call(arrays)._replace(lengths=lengths)
 
-    def _packed(self, how: str, given: Arguments) -> list[Stack]:
-        return self._layers(how, [given.parameters, *given.linear])
+    def _shown(self, results: list[Array]) -> list[Array]:
+        return results[: len(self.outputs)]
 
-    def _new_layers(self, how: str, parameters: Sequence[Array]) -> list[Stack]:
-        """The stack as a "whole", or its layers "apart"."""
-        flat, *projection = map(computed, parameters)
+    def _pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, Weights]:
+        flat, *linear = parameters
         mxnet.split(flat, self.stack)  # raises what is wrong with its length
-        if projection:
-            flat = folded(flat, projection, self.stack)
-        own = [name for name in self.arguments if name not in (*self.linear, "seed")]
-        symbol = _symbol(self._attributes, own)
-        graph = lower(symbol, {"parameters": flat}, self._options.semantics)
+        if linear:
+            flat = folded(flat, linear, self.stack)
+        variables = [SymbolNode(VARIABLE, name) for name in self._slots]
+        inputs = tuple(Entry(k) for k in range(len(variables)))
+        node = SymbolNode("RNN", "rnn", self._attributes, inputs)
+        version = {"mxnet_version": ["int", 10901]}
+        symbol = Symbol((*variables, node), (Entry(len(variables)),), version)
+        graph = lower(symbol, {"parameters": flat}, self._semantics)
         if refusals := unsupported(graph):
             raise UnsupportedError(refusals[0].reason)
-        (rnn,) = (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
-        prepare, spec = self._options.prepare, rnn.spec
-        if how == "whole":
-            return [prepare(spec, rnn.weights)]
-        return [
-            prepare(spec.one_layer(spec.reads(at), spec.direction), weights)
-            for at, weights in enumerate(rnn.layers)
-        ]
+        (rnn,) = (Recurrent.of(each) for each in graph.nodes if each.op == "Rnn")
+        return rnn.spec, rnn.weights
 
-    def run(self, given: Arguments) -> tuple[Array, ...]:
-        """y (T, N, D*R), then the final states (L*D, N, R), in the dtype of the data."""
-        (layer,) = self._packed("whole", given)
-        y, states = layer.run(self._words(given), self._states(given))
-        return self._results(given, y, states)
-
-    def run_training(self, given: Arguments) -> tuple[tuple[Array, ...], list[Recorded] | str]:
-        """What `run` gives, and what `backward` needs; or the reason why there can be none."""
-        drops = given.seed is not None
-        layers = self._packed("apart" if drops else "whole", given)
-        random, y = np.random.default_rng(_entropy(given.seed)), self._words(given)
-        begins, ends, recorded = self._states(given), [], list[Recorded]()
-        try:
-            for at, layer in enumerate(layers):
-                mask = self._mask(random, y) if at else None
-                y = y if mask is None else _scaled(y, mask)
-                begin = tuple(state[at : at + 1] for state in begins) if drops else begins
-                y, states, tape = layer.run_training(y, begin)
-                ends.append(states)
-                recorded.append(Recorded(layer, tape, mask))
-        except UnsupportedError as error:
-            if drops:
-                raise  # a run would drop nothing
-            return self.run(given), str(error)
-        finals = [np.concatenate(each) for each in zip(*ends, strict=True)]
-        return self._results(given, y, finals), recorded
-
-    def backward(
-        self,
-        given: Arguments,
-        recorded: list[Recorded] | str,
-        dy: Array,
-        dstates: Sequence[Array],
-    ) -> tuple[Array, ...]:
-        """Gradients of `arguments` from those of the outputs."""
-        if isinstance(recorded, str):
-            raise UnsupportedError(f"no gradients: {recorded}")
-        ends = [mxnet.state(computed(d), self.stack) for d in dstates]
-        dx: Any = self._masked(given, computed(dy))
-        layers, begins = list[RnnWeights](), list[State]()
-        for at, (layer, tape, mask) in reversed(list(enumerate(recorded))):
-            own = ends if len(recorded) == 1 else [end[at : at + 1] for end in ends]
-            grads = layer.backward(tape, dx, tuple(own) or None)
-            dx = grads.x if mask is None else _scaled(grads.x, mask)
-            layers[:0] = grads.layers
-            begins.insert(0, grads.state)
-        spec = self.stack.spec(recorded[0].layer.spec.input_size)
-        named, projection = mxnet.gradients_back(spec, layers), list[Array]()
-        if given.linear:
-            arrays = [computed(array) for array in (given.parameters, *given.linear)]
-            named, projection = unfolded(named, arrays[0], arrays[1:], self.stack)
-        states = [np.concatenate(each) for each in zip(*begins, strict=True)]
-        flat = mxnet.join(named, self.stack)
-        found = [_padded(given, dx), flat, *map(mxnet.state_back, states), *projection]
-        found = [array.astype(given.data.dtype, copy=False) for array in found]
-        if given.lengths is not None:
-            found.insert(2 + len(states), np.zeros_like(given.lengths))
-        return *found, *([] if given.seed is None else [np.zeros_like(given.seed)])
-
-    def _mask(self, random: np.random.Generator, y: Ragged | Array) -> Array:
-        """What the words of a layer are multiplied by: 0, or 1 / (1 - p)."""
-        kept = random.random(data_of(y).shape, np.float32) >= self.dropout
-        return kept * np.float32(1 / (1 - self.dropout))
-
-    def _words(self, given: Arguments) -> Ragged | Array:
-        return self._masked(given, computed(given.data))
-
-    def _masked(self, given: Arguments, padded: Array) -> Ragged | Array:
-        if not self.masks or given.lengths is None:
-            return padded
-        lengths = given.lengths.astype(np.int64)
-        return Ragged.from_padded(padded, lengths, time_major=True)
-
-    def _states(self, given: Arguments) -> tuple[Array, ...]:
-        for name, array in zip(self.state_names, given.states, strict=True):
-            if array.ndim != 3 or array.shape[1] != given.data.shape[1]:
-                raise ShapeError(f"{name}: expected (L*D, N, R) with N of data, got {array.shape}")
-        return tuple(mxnet.state(computed(array), self.stack) for array in given.states)
-
-    def _results(
-        self, given: Arguments, y: Ragged | Array, states: Sequence[Array]
-    ) -> tuple[Array, ...]:
-        results = (_padded(given, y), *map(mxnet.state_back, states))
-        return tuple(array.astype(given.data.dtype, copy=False) for array in results)
-
-
-def _entropy(seed: Array | None) -> list[int]:
-    """What seeds a generator: the bits of two numbers of MXNet's own generator."""
-    return [] if seed is None else np.asarray(seed, np.float32).view(np.uint32).tolist()
-
-
-def _padded(given: Arguments, y: Ragged | Array) -> Array:
-    """y in the axes of the data, zeros behind the lengths."""
-    return y.to_padded(time=len(given.data), time_major=True) if isinstance(y, Ragged) else y
-
-
-def _scaled(y: Ragged | Array, mask: Array) -> Any:
-    return y.with_data(y.data * mask) if isinstance(y, Ragged) else y * mask
-
-
-def _symbol(attributes: Mapping[str, str], arguments: Sequence[str]) -> Symbol:
-    """The operator alone."""
-    variables = [SymbolNode(VARIABLE, name) for name in arguments]
-    inputs = tuple(Entry(at) for at in range(len(variables)))
-    rnn = SymbolNode("RNN", "rnn", attributes, inputs)
-    return Symbol((*variables, rnn), (Entry(len(variables)),), {"mxnet_version": ["int", 10901]})
+    def _unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
+        flat, *linear = parameters
+        assert layers[0].layer is not None
+        named = mxnet.gradients_back(self.stack.spec(layers[0].layer.shape[2]), layers)
+        back = list[Array]()
+        if linear:
+            named, back = unfolded(named, flat, linear, self.stack)
+        return [mxnet.join(named, self.stack), *back]
 
 
 # A recurrent cell that a symbol writes out in its own operators: what the plug-in runs instead.
 #
-# The weights stay the arrays that they are; a formula tells where in them the numbers of each gate
+# The weights stay the arrays that they are; a formula says where in them the numbers of each gate
 # stand. Works on arrays in memory, without MXNet.
 
-
-class Rows(NamedTuple):
-    """Rows start ... stop of a weight (G*O, I) or a bias (G*O,), by its number."""
-
-    array: int
-    start: int
-    stop: int
+Rows = tuple[int, int, int]
+"""The number of a weight (G*O, I) or a bias (G*O,), and from where to where its rows are meant."""
 
 
 @dataclass(frozen=True)
@@ -375,9 +297,14 @@ class Formula:
     backwards: bool = False
 
     @property
+    def weights(self) -> list[str]:
+        """How the operator calls the arrays."""
+        return [f"weight{k}" for k in range(len(self.rows))]
+
+    @property
     def arguments(self) -> list[str]:
         """The inputs of the operator."""
-        return ["data", *(f"weight{at}" for at in range(len(self.rows))), *Cell(self.cell).states]
+        return ["data", *self.weights, *Cell(self.cell).states]
 
     @property
     def text(self) -> str:
@@ -386,157 +313,112 @@ class Formula:
     @classmethod
     def of(cls, text: str) -> Formula:
         """The inverse of `text`."""
-        found: dict[str, Any] = json.loads(text)
-        for name in ("layer", "iter"):
-            found[name] = tuple(Rows(*each) for each in found[name])
-        found["biases"] = tuple(tuple(Rows(*each) for each in row) for row in found["biases"])
-        found |= {name: tuple(found[name]) for name in ("rows", "signs")}
-        found["projection"] = found["projection"] and Rows(*found["projection"])
-        return cls(**found)
+
+        def tuples(value: Any) -> Any:
+            return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+        return cls(**{name: tuples(value) for name, value in json.loads(text).items()})
 
     @property
     def hidden(self) -> int:
-        return self.iter[0].stop - self.iter[0].start
+        return _count(self.iter[0])
 
     @property
-    def widths(self) -> tuple[int, ...]:
+    def widths(self) -> tuple[int, int]:
         """Of the states, and of the output as the first of them."""
-        made = self.projection
-        return made.stop - made.start if made else self.hidden, self.hidden
+        return _count(self.projection) if self.projection else self.hidden, self.hidden
 
     def shape(self, array: int, width: int) -> list[int]:
         """Of a weight or bias, where the input has ``width`` channels."""
-        if any(array == each.array for each in self.layer):
-            return [self.rows[array], width]
-        if any(array == each.array for each in self.iter):
-            return [self.rows[array], self.widths[0]]
-        projects = self.projection and array == self.projection.array
-        return [self.rows[array], self.hidden] if projects else [self.rows[array]]
+        projection = (self.projection,) if self.projection else ()
+        columns = ((self.layer, width), (self.iter, self.widths[0]), (projection, self.hidden))
+        for parts, count in columns:
+            if any(array == part[0] for part in parts):
+                return [self.rows[array], count]
+        return [self.rows[array]]
 
     def pack(self, arrays: Sequence[Array]) -> tuple[RnnSpec, RnnWeights]:
         """The layer of these arrays."""
-
-        def matrix(gates: Iterable[Rows]) -> Array:
-            parts = [
-                sign * arrays[at][start:stop].T
-                for sign, (at, start, stop) in zip(self.signs, gates, strict=True)
-            ]
-            return np.stack(parts, axis=1)[None, None]
-
-        layer, recurrent = matrix(self.layer), matrix(self.iter)
-        bias = np.zeros((len(self.biases), self.hidden), layer.dtype)
-        for row, added in zip(bias, self.biases, strict=True):
-            for at, start, stop in added:
-                row += arrays[at][start:stop]
-        bias[: len(self.signs)] *= np.array(self.signs, bias.dtype)[:, None]
+        width, gates = arrays[self.layer[0][0]].shape[1], len(self.signs)
+        shapes = {
+            "layer": (width, gates, self.hidden),
+            "iter": (self.widths[0], gates, self.hidden),
+            "bias": (len(self.biases), self.hidden),
+            "projection": (self.hidden, self.widths[0]),
+        }
+        if not self.projection:
+            del shapes["projection"]
+        parts = {name: np.zeros((1, 1, *s), arrays[0].dtype) for name, s in shapes.items()}
+        for (array, start, stop), sign, place in self._places(parts):
+            place += sign * arrays[array][start:stop]
         direction: Direction = "right2left" if self.backwards else "left2right"
-        projection, width = None, None
-        if self.projection:
-            at, start, stop = self.projection
-            projection, width = arrays[at][start:stop].T[None, None], stop - start
-        spec = RnnSpec(
-            Cell(self.cell),
-            layer.shape[2],
-            self.hidden,
-            direction=direction,
-            projection_size=width,
-        )
-        return spec, RnnWeights(layer, recurrent, bias[None, None], projection=projection)
+        projected = self.widths[0] if self.projection else None
+        cell = Cell(self.cell)
+        spec = RnnSpec(cell, width, self.hidden, direction=direction, projection_size=projected)
+        return spec, RnnWeights(**parts)
 
-    def gradients(self, packed: RnnWeights, arrays: Sequence[Array]) -> list[Array]:
-        """Those of the arrays, from those of what `pack` made."""
+    def gradients(self, arrays: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
+        """Those of the arrays, from those of what `pack` gave."""
         found = [np.zeros(array.shape, np.float32) for array in arrays]
-        assert packed.layer is not None and packed.bias is not None
-        for matrix, gates in ((packed.layer, self.layer), (packed.iter, self.iter)):
-            for at, (sign, rows) in enumerate(zip(self.signs, gates, strict=True)):
-                found[rows.array][rows.start : rows.stop] += sign * matrix[0, 0, :, at].T
-        if self.projection and packed.projection is not None:
-            at, start, stop = self.projection
-            found[at][start:stop] += packed.projection[0, 0].T
-        signs = (*self.signs, 1)
-        for at, added in enumerate(self.biases):
-            for rows in added:
-                found[rows.array][rows.start : rows.stop] += signs[at] * packed.bias[0, 0, at]
+        for (array, start, stop), sign, place in self._places(layers[0].arrays):
+            found[array][start:stop] += sign * place
         return found
+
+    def _places(self, parts: Mapping[str, Array]) -> Iterator[tuple[Rows, int, Array]]:
+        """Rows of the arrays, their sign, and where in a layer's weights they are added up."""
+        for name, gates in (("layer", self.layer), ("iter", self.iter)):
+            for k, rows in enumerate(gates):
+                yield rows, self.signs[k], parts[name][0, 0, :, k].T
+        for k, (added, sign) in enumerate(zip(self.biases, (*self.signs, 1), strict=False)):
+            for rows in added:
+                yield rows, sign, parts["bias"][0, 0, k]
+        if self.projection:
+            yield self.projection, 1, parts["projection"][0, 0].T
+
+
+def _count(rows: Rows) -> int:
+    return rows[2] - rows[1]
 
 
 class LiveCells(LiveOperator):
-    """One unrolled cell or loop over a cell; see `LiveRnn`, which has the same interface."""
+    """One unrolled cell or loop over a cell: states (N, O)."""
 
     def __init__(self, attributes: Mapping[str, str], options: Options) -> None:
-        self._formula, self._options = Formula.of(attributes["formula"]), options
-        self._states = Cell(self._formula.cell).states
-        self._layers = Repacked(self._new_layer)
-        self.arguments = self._formula.arguments
-        self.outputs = ["output", *(f"final_{name}" for name in self._states)]
+        self._formula = formula = Formula.of(attributes["formula"])
+        self.states, self.parameters = Cell(formula.cell).states, formula.weights
+        self.arguments = formula.arguments
+        self.outputs = ["output", *(f"final_{name}" for name in self.states)]
+        self.layer = LiveLayer(formula.pack, formula.gradients, options)
 
-    def shapes(self, given: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
-        """Of the arguments and of all outputs, from the data's; unknown sizes are 0 or -1."""
-        formula, sizes = self._formula, list(given[0])
+    def shapes(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
+        formula, sizes = self._formula, list(given["data"])
         if len(sizes) < 3:
-            return [*map(list, given)], [[]] * len(self.outputs)
+            return {k: list(v) for k, v in given.items()}, [[]] * len(self.outputs)
         time, batch = sizes[formula.x_axis], sizes[1 - formula.x_axis]
         width = int(np.prod(sizes[2:])) if min(sizes[2:]) > 0 else 0
-        shapes = [sizes]
-        for at, known in enumerate(given[1 : 1 + len(formula.rows)]):
-            shape = formula.shape(at, width)
-            shapes.append(list(known) if len(shape) > 1 and not shape[1] else shape)
-        states = [[batch, size] for size, _ in zip(formula.widths, self._states, strict=False)]
+        shapes = {"data": sizes}
+        for k, name in enumerate(self.parameters):
+            shape = formula.shape(k, width)
+            shapes[name] = list(given[name]) if len(shape) > 1 and not shape[1] else shape
+        states = [[batch, size] for size, _ in zip(formula.widths, self.states, strict=False)]
         y = [time, batch] if formula.y_axis == 0 else [batch, time]
-        return [*shapes, *states], [[*y, formula.widths[0]], *states]
+        known = {**shapes, **dict(zip(self.states, states, strict=True))}
+        return {name: known[name] for name in given}, [[*y, formula.widths[0]], *states]
 
-    def bound(self, arrays: Sequence[Array]) -> Sequence[Array]:
-        """The arrays of `arguments`, in that order, all of one float dtype."""
-        return [*self.named(arrays).values()]
+    def _call(self, arrays: Arrays) -> Call:
+        call = super()._call(arrays)
+        data = call.x.reshape(*call.x.shape[:2], -1)
+        states = [state[None] for state in call.states]
+        return call._replace(x=data, states=states, time_major=not self._formula.x_axis)
 
-    def _new_layer(self, _: tuple[()], arrays: Sequence[Array]) -> Stack:
-        spec, weights = self._formula.pack([computed(array) for array in arrays])
-        return self._options.prepare(spec, weights)
+    def _shown(self, results: list[Array]) -> list[Array]:
+        y, *states = results
+        return [self._turned(y), *(state[0] for state in states)]
 
-    def _taken(self, given: Sequence[Array]) -> tuple[Stack, Array, tuple[Array, ...]]:
-        """The layer, its input (T, N, I), its initial states."""
-        data, ends = given[0], len(given) - len(self._states)
-        x = _time_major(computed(data), self._formula.x_axis)
-        states = tuple(computed(state)[None, None] for state in given[ends:])
-        return self._layers((), given[1:ends]), x.reshape(*x.shape[:2], -1), states
+    def _hidden(self, grads: Sequence[Array]) -> Sequence[Array]:
+        dy, *dstates = grads
+        return [self._turned(dy), *(state[None] for state in dstates)]
 
-    def run(self, given: Sequence[Array]) -> tuple[Array, ...]:
-        """y with the time on its axis, then the final states (N, O)."""
-        layer, x, states = self._taken(given)
-        return self._results(*layer.run(x, states))
-
-    def run_training(self, given: Sequence[Array]) -> tuple[tuple[Array, ...], Recorded | str]:
-        """What `run` gives, and what `backward` needs; or the reason why there can be none."""
-        layer, x, states = self._taken(given)
-        try:
-            y, finals, tape = layer.run_training(x, states)
-        except UnsupportedError as error:
-            return self.run(given), str(error)
-        return self._results(y, finals), Recorded(layer, tape)
-
-    def backward(
-        self,
-        given: Sequence[Array],
-        recorded: Recorded | str,
-        dy: Array,
-        dstates: Sequence[Array],
-    ) -> tuple[Array, ...]:
-        """Gradients of `arguments` from those of the outputs."""
-        if isinstance(recorded, str):
-            raise UnsupportedError(f"no gradients: {recorded}")
-        layer, tape, _ = recorded
-        dy = _time_major(computed(dy), self._formula.y_axis)
-        grads = layer.backward(tape, dy, tuple(computed(d)[None, None] for d in dstates))
-        weights = given[1 : len(given) - len(self._states)]
-        (one,) = grads.layers
-        dx = _time_major(data_of(grads.x), self._formula.x_axis).reshape(given[0].shape)
-        return dx, *self._formula.gradients(one, weights), *(d[0, 0] for d in grads.state)
-
-    def _results(self, y: object, finals: Sequence[Array]) -> tuple[Array, ...]:
-        whole = _time_major(np.asarray(y), self._formula.y_axis)
-        return whole, *(final[0, 0] for final in finals)
-
-
-def _time_major(array: Array, axis: int) -> Array:
-    """The array with the time in front, from ``axis``; or back again."""
-    return array.swapaxes(0, 1) if axis else array
+    def _turned(self, y: Array) -> Array:
+        """From the axes of the data to those of the output, or back again."""
+        return y if self._formula.x_axis == self._formula.y_axis else y.swapaxes(0, 1)

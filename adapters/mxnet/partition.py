@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.adapters.common.live import Explained, Slower
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.custom_operator import (
     CELLS,
     INPUTS,
     OPERATOR,
-    Slower,
     custom_attributes,
     live_mxnet,
     original_attributes,
@@ -68,10 +68,6 @@ class Region:
     loop: int | None = None
 
 
-class Refused(Exception):
-    """Why cells stay MXNet's."""
-
-
 def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
     """The cells of a symbol, in the order in which they run, or why some stay MXNet's.
 
@@ -88,13 +84,13 @@ def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
         name = symbol.nodes[ends.node].name if ends else chain.steps[-1].h
         try:
             yield _unrolled(view, chain, name)
-        except Refused as refused:
+        except UnsupportedError as refused:
             yield Refusal(str(refused), name)
     for at, node in enumerate(symbol.nodes):
         if node.op == "_foreach" and len(node.subgraphs) == 1:
             try:
                 yield _loop(symbol, at, shapes)
-            except (Refused, OnernnError) as refused:
+            except OnernnError as refused:
                 yield Refusal(str(refused), node.name)
 
 
@@ -122,7 +118,7 @@ class _View:
     def variable(self, name: str) -> Entry:
         entry = self.entry(name)
         if entry is None or self.symbol.nodes[entry.node].op != VARIABLE:
-            raise Refused(f"its weight {name!r} is computed")
+            raise UnsupportedError(f"its weight {name!r} is computed")
         return entry
 
 
@@ -136,9 +132,9 @@ class _Reads(NamedTuple):
 
 def _unrolled(view: _View, chain: Chain, name: str) -> Region:
     if len(chain.steps) < 2:
-        raise Refused(_alone(view, chain))
+        raise UnsupportedError(_alone(view, chain))
     if reason := obstacle(view.graph, chain):
-        raise Refused(reason)
+        raise UnsupportedError(reason)
     formula, weights = _formula(view, chain.steps[0].cell, chain.readings[0])
     reads = [
         _reads(view, step, reading)
@@ -149,7 +145,7 @@ def _unrolled(view: _View, chain: Chain, name: str) -> Region:
         for made, read in zip(before, after.states, strict=True):
             if made != read:
                 between = view.symbol.nodes[read.node]
-                raise Refused(f"{between.op} {between.name!r} stands between its steps")
+                raise UnsupportedError(f"{between.op} {between.name!r} stands between its steps")
     h, c = tuple(each[0] for each in ends), (*ends[-1], None)[1]
     inside = set().union(*(each.nodes for each in reads))
     _check_readers(view.symbol, inside, {*h, c})
@@ -193,7 +189,7 @@ def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
     heads = [view.behind(head) for head in body.heads]
     outputs = len(heads) - len(state)
     if len(data) != 1:
-        raise Refused(f"it runs over {len(data)} sequences, a layer over one")
+        raise UnsupportedError(f"it runs over {len(data)} sequences, a layer over one")
     x, carried = Entry(variables[data[0]]), [Entry(variables[place]) for place in state]
     for step in filter(None, (step_of(view.graph, each) for each in view.graph.nodes)):
         made = _made(view, step)
@@ -205,11 +201,11 @@ def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
             if reads.x != x or reads.states != tuple(carried[k] for k in order):
                 continue
             if any(head != made[0] for head in heads[:outputs]):
-                raise Refused("it collects something else than the state")
+                raise UnsupportedError("it collects something else than the state")
             _check_readers(body, reads.nodes, set(made))
             formula, weights = _formula(view, step.cell, reading)
             if any(symbol.nodes[outer[entry.node].node].op != VARIABLE for entry in weights):
-                raise Refused("its weights are computed")
+                raise UnsupportedError("its weights are computed")
             finals = [Entry(at, outputs + k) for k in order]
             return Region(
                 node.name,
@@ -221,14 +217,14 @@ def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
                 (*finals, None)[1],
                 at,
             )
-    raise Refused("its body is not one recurrent cell")
+    raise UnsupportedError("its body is not one recurrent cell")
 
 
 def _made(view: _View, step: Step) -> tuple[Entry, ...]:
     """The new states of a step."""
     found = [view.entry(name) for name in (step.h, step.c) if name]
     if None in found:
-        raise Refused("its state is no output of an operator")
+        raise UnsupportedError("its state is no output of an operator")
     return tuple(entry for entry in found if entry)
 
 
@@ -250,7 +246,7 @@ def _reads(view: _View, step: Step, reading: Reading) -> _Reads:
         nodes.add(at)
         if at not in own:
             node = view.symbol.nodes[at]
-            raise Refused(f"{node.op} {node.name!r} stands inside of it")
+            raise UnsupportedError(f"{node.op} {node.name!r} stands inside of it")
         for read in view.symbol.nodes[at].inputs:
             entry = view.behind(read)
             value = view.values[entry]
@@ -260,7 +256,7 @@ def _reads(view: _View, step: Step, reading: Reading) -> _Reads:
             if not borders and value not in view.weights:
                 waiting.append(entry.node)
     if any(len(entries) != 1 for entries, wanted in zip(found, names, strict=True) if wanted):
-        raise Refused("its gates read different copies of its input or state")
+        raise UnsupportedError("its gates read different copies of its input or state")
     x, *states = (next(iter(entries)) for entries in found if entries)
     return _Reads(x, tuple(states), nodes)
 
@@ -273,7 +269,7 @@ def _check_readers(
     for name, inputs in [*readers, ("the caller", symbol.heads)]:
         for read in inputs:
             if read.node in inside and Entry(*read[:2]) not in shown:
-                raise Refused(
+                raise UnsupportedError(
                     f"{name} reads {symbol.nodes[read.node].name!r}, a value inside of it"
                 )
 
@@ -284,18 +280,18 @@ def _formula(view: _View, cell: Cell, reading: Reading) -> tuple[Formula, tuple[
 
     def rows(columns: Columns, matrix: bool) -> Rows:
         if columns.transposed != matrix:
-            raise Refused(f"its weight {columns.constant!r} is not one of FullyConnected")
+            raise UnsupportedError(f"its weight {columns.constant!r} is not one of FullyConnected")
         number = entries.setdefault(view.variable(columns.constant), len(entries))
-        return Rows(number, columns.start, columns.stop)
+        return number, columns.start, columns.stop
 
     layer, recurrent = (
         tuple(rows(each, True) for each in gates) for gates in (reading.layer, reading.iter)
     )
     biases = tuple(tuple(rows(each, False) for each in row) for row in reading.biases)
     projection = reading.projection and rows(reading.projection, True)
-    widths = {each.stop - each.start for each in (*layer, *recurrent)}
+    widths = {stop - start for _, start, stop in (*layer, *recurrent)}
     if len(widths) > 1:
-        raise Refused("its gates are of different sizes")
+        raise UnsupportedError("its gates are of different sizes")
     count = tuple(len(view.weights[view.symbol.nodes[entry.node].name]) for entry in entries)
     formula = Formula(cell.value, count, layer, recurrent, biases, reading.signs, projection)
     return formula, tuple(entries)
@@ -350,13 +346,6 @@ def _gates(symbol: Symbol, at: int) -> int:
 
 RNN = ("RNN", "_npx_rnn")
 _log = logging.getLogger("onernn")
-
-
-class Explained(NamedTuple):
-    """What of a symbol runs here, by the names of its nodes, and what does not, and why."""
-
-    replaced: tuple[str, ...]
-    refusals: tuple[Refusal, ...]
 
 
 def explain(symbol: Any, **options: Any) -> Explained:
@@ -479,7 +468,7 @@ def _replace_rnn(
             )
         vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
         if vector is not None and not live.linear:
-            live.layer(view(vector, "parameters"))  # says now what the first run would say
+            live.layer.stacks([view(vector, "parameters")])  # says now what the first run would say
     node["op"] = "Custom"
     node["attrs"] = custom_attributes(attributes, node["name"], options, operator or OPERATOR)
     return str(node["name"])
@@ -570,7 +559,7 @@ class _Cutter:
     """Puts operators in the place of regions, one after the other, into a symbol as JSON.
 
     What was there stays, without readers: MXNet drops it. Entries of regions are those of the
-    symbol as it was; ``_now`` tells what is read instead.
+    symbol as it was; ``_now``: what is read instead.
     """
 
     def __init__(self, graph: Any, options: Options) -> None:

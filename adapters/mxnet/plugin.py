@@ -6,13 +6,12 @@ MXNet is imported inside: this package must import without it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from onernn.adapters.common.live import derived, original
+from onernn.adapters.common.live import Explained, Slower, derived, log_once, original
 from onernn.adapters.mxnet.custom_operator import (
-    Slower,
     custom_attributes,
     live_mxnet,
     new_seed,
@@ -21,7 +20,7 @@ from onernn.adapters.mxnet.custom_operator import (
     view,
 )
 from onernn.adapters.mxnet.live_layer import LiveRnn, Options
-from onernn.adapters.mxnet.partition import Explained, checked, optimized_symbol, reasons
+from onernn.adapters.mxnet.partition import checked, optimized_symbol, reasons
 from onernn.adapters.mxnet.partition import explain as explain_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 from onernn.ir.plugins import DISABLED, plugins_enabled
@@ -37,8 +36,8 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     bind; ``params`` by name, checked where given); or a gluon block, whose recurrent layers and
     SymbolBlocks, of any depth, become ours in place and keep their parameters, as do cells that are
     unrolled where it is hybridized; it is returned, too. Weights stay MXNet's variables. Cells that
-    stay MXNet's, and why, are told by `explain`, and at INFO (logger "onernn"). So are layers that
-    MXNet was measured to be faster at: they stay where they are, unless ``backend`` names one.
+    stay MXNet's are listed with the reason by `explain`, and at INFO (logger "onernn"), as are
+    layers that MXNet was measured to be faster at: they stay, unless ``backend`` names one.
 
     ``options``: semantics, dtype, backend, threads, as of `onernn.load` and `onernn.Session`;
     semantics="documented" makes sequence lengths and clips work, which MXNet ignores on CPU.
@@ -48,7 +47,7 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     Gradients go through our backward, but where the backend has none: asking for them is an error
     then. Raises `UnsupportedError`, and replaces nothing, where there is nothing to replace, or an
     RNN operator that cannot run, and `MissingDependencyError` without MXNet. Errors at run time are
-    logged with the node's name: MXNet itself only tells that an operator failed.
+    logged with the node's name: MXNet itself only says that an operator failed.
     """
     mx = live_mxnet()
     chosen = Options(**options)
@@ -58,8 +57,7 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     if isinstance(target, mx.sym.Symbol):
         symbol = optimized_symbol(target, params or {}, chosen)
         if symbol is target:
-            refusals = explain_symbol(target, **options).refusals
-            _check_slower(refusals, "the symbol")
+            _check(explain_symbol(target, **options), "the symbol")
         return symbol
     if isinstance(target, mx.gluon.Block):
         return _optimized_block(target, chosen)
@@ -69,7 +67,7 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
 def explain(target: Any, **options: Any) -> Explained:
     """What of a Symbol or gluon block runs here, by name, and which layers stay MXNet's, and why.
 
-    A block tells what was traced of it, and how each layer ran last. ``options`` as of `optimize`.
+    A block shows what was traced of it, and how each layer ran last. ``options`` as of `optimize`.
     """
     mx = live_mxnet()
     if not isinstance(target, mx.gluon.Block):
@@ -151,8 +149,8 @@ def rnn(
     numpy = isinstance(data, mx.np.ndarray | mx.sym.np._Symbol)
     if not plugins_enabled():
         legacy, new = (mx.sym.RNN, mx.sym.npx.rnn) if symbolic else (mx.nd.RNN, mx.npx.rnn)
-        told = {**named, **attributes, "name": name}
-        return (new if numpy else legacy)(**{k: v for k, v in told.items() if v is not None})
+        given = {**named, **attributes, "name": name}
+        return (new if numpy else legacy)(**{k: v for k, v in given.items() if v is not None})
     if live.dropout:
         named["seed"] = new_seed(mx.sym if symbolic else mx.nd, numpy)
     if symbolic:
@@ -171,8 +169,7 @@ def rnn(
         return custom(
             *map(named.get, live.arguments), **custom_attributes(attributes, "rnn", chosen)
         )
-    views = [view(named[slot], slot) for slot in live.arguments]
-    results = live.run(live.bound(views))
+    results = live.run({slot: view(named[slot], slot) for slot in live.arguments})
     kind = mx.np.array if numpy else mx.nd.array
     made = [kind(result, dtype=result.dtype) for result in results]
     return made if state_outputs else made[0]
@@ -184,10 +181,10 @@ def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
     return LiveRnn(dict(attributes), options)
 
 
-def _check_slower(refusals: Sequence[Refusal], where: str) -> None:
+def _check(done: Explained, where: str) -> None:
     """Raises `UnsupportedError` unless some layer could be replaced, but is faster in MXNet."""
-    if not any(isinstance(each, Slower) for each in refusals):
-        why = reasons(refusals)
+    if not done.is_possible:
+        why = reasons(done.refusals)
         raise UnsupportedError(f"{where} holds no recurrent layer that can be replaced{why}")
 
 
@@ -209,7 +206,7 @@ def _optimized_block(block: Any, options: Options) -> Any:
     if not layers and not traced and not any(changed):
         graphs = [each._cached_graph[1] for each in imported]
         left = [r for each in graphs for r in explain_symbol(each, **vars(options)).refusals]
-        _check_slower(left, type(block).__name__)
+        _check(Explained((), tuple(left)), type(block).__name__)
     for each in layers:
         each.__class__ = _ours(original(type(each)), options)
     for each in traced:
@@ -274,22 +271,17 @@ class _Replaced:
         return self._rnn if name in ("RNN", "rnn") else found
 
     def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
-        told = custom_attributes(attributes, self._layer.name, self._options)
+        ours = custom_attributes(attributes, self._layer.name, self._options)
         functions, numpy = self._outer or self._functions, self._outer is not None
         live = _live(tuple((k, str(v)) for k, v in attributes.items()), self._options)
         shape = getattr(arguments[0], "shape", None)  # a symbol has none
         why = slower_operator(self._options, live, shape, self._layer._dtype)
         self._layer.onernn_left = why or ""
         if why:
-            _tell_once(self._layer.name, why)
+            log_once(self._layer, logging.INFO, "left to MXNet; %s: %s", self._layer.name, why)
             theirs = functions.npx.rnn if numpy else functions.RNN
             return theirs(*arguments, **attributes)
         if live.dropout:
             arguments = *arguments, new_seed(functions, numpy)
         custom = functions.np._internal.Custom if numpy else functions.Custom
-        return custom(*arguments, **told)
-
-
-@cache
-def _tell_once(name: str, why: str) -> None:
-    _log.info("left to MXNet; %s: %s", name, why)
+        return custom(*arguments, **ours)

@@ -429,7 +429,7 @@ def rewritten(
         model, folder = _read(onnx, source)
         names, files = _replaceable(onnx, model)
         fill_small(onnx, model, folder)
-    except Exception as error:  # ONNX Runtime reads it all the same, or tells why not
+    except Exception as error:  # ONNX Runtime reads it all the same, or says why not
         return as_it_came(error)
     lines, refusals = _replace(onnx, model, folder, partial(layers.add, dtype=dtype))
     if not lines:
@@ -496,12 +496,12 @@ def _replace(
         try:
             made_of = Constants(place.scope, parameters(node), free)
             layer = layer_of(onnx, model, folder, node, made_of)
-            number, told = add(layer.spec, layer.weights, batch_major=layer.batch_major)
+            number, line = add(layer.spec, layer.weights, batch_major=layer.batch_major)
         except OnernnError as error:
             refusals.append(Refusal(str(error).replace("\n", " "), named(node)))
             continue
         replacement.add(place, layer, number, free)
-        lines.append(f"{named(node)}: {told}")
+        lines.append(f"{named(node)}: {line}")
     if lines:
         replacement.finish()
     return tuple(lines), tuple(refusals)

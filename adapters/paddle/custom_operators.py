@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +17,9 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from onernn.adapters.common.adapter import require
-from onernn.adapters.paddle.partition import Options
+from onernn.adapters.common.gain import PADDLE, PADDLE_TRAINING, Size, is_faster
+from onernn.adapters.common.live import Explained, Slower
+from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.packing import STORED
 from onernn.backend.onednn.library import keep, memory_file
@@ -40,13 +44,14 @@ _FLAGS = (
 _LIBRARIES = ("libs/libphi_core.so", "libs/libphi.so", "libs/libcommon.so", "base/libpaddle.so")
 _HASH = 32
 _LOCK = Lock()
+_log = logging.getLogger("onernn")
 
 FEW = "batches of so few words are faster in Paddle's own kernel; backend='kernels' takes ours"
 """The reason of a layer that stays where `is_faster_in_paddle`."""
 
 
 class NoOperators(UnsupportedError):
-    """This process cannot have compiled operators; the message tells why."""
+    """This process cannot have compiled operators; the message says why."""
 
 
 def register_operators() -> None:
@@ -73,26 +78,17 @@ def missing_operators() -> str:
 def is_faster_in_paddle(shape: Sequence[int], hidden: int, is_test: bool) -> bool:
     """Whether Paddle's own kernel is known to be the faster one for inputs of this shape.
 
-    Below this, what a call costs beside its arithmetic counts: packed weights are compared with
-    those that came, and training packs them anew. Measured, design/0015. A size that a program
-    leaves open is negative: there ours may be given anything.
+    A size that a program leaves open is negative: there ours may be given anything.
     """
     first, second, *_ = shape
-    words = first * second
-    if first <= 0 or second <= 0:
-        return False
-    return words < 8 or words * hidden < 1024 if is_test else words < max(32, hidden // 4)
+    least = PADDLE if is_test else PADDLE_TRAINING
+    return min(first, second) > 0 and not is_faster(Size(first, second, hidden), least)
 
 
 def arguments(
-    sizes: tuple[str, int, bool, int],
-    *,
-    time_major: bool,
-    is_test: bool,
-    chosen: Options,
-    fixed: bool = False,
+    kind: LayerKind, *, time_major: bool, is_test: bool, chosen: Options, fixed: bool = False
 ) -> tuple[Any, ...]:
-    """The operator's attributes, in its order; ``sizes``: mode, layers, two directions, hidden.
+    """The operator's attributes, in its order.
 
     ``fixed``: the weights stay as they are as long as they are there, as a predictor's do.
 
@@ -108,11 +104,11 @@ def arguments(
         )
     if chosen.dtype == "f16" and not is_test:
         raise UnsupportedError("no training in f16; take bf16 or f32, or call eval() before")
-    mode, layers, two, hidden = sizes
     stored = getattr(load_kernels().lib, f"ONERNN_{chosen.dtype.upper()}")
-    gates = list(RNN_CELLS[mode][1].permutation)
+    gates = list(RNN_CELLS[kind.mode][1].permutation)
+    sizes = kind.layers, kind.directions == 2, kind.hidden_size
     threads = team_of(chosen.threads or 1)
-    return mode, gates, layers, two, hidden, time_major, is_test, fixed, stored, threads
+    return kind.mode, gates, *sizes, time_major, is_test, fixed, stored, threads
 
 
 @cache
@@ -131,8 +127,8 @@ def _library(paddle: Any) -> Path:
     folder = files("onernn.adapters.paddle")
     sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
     sources[build.HEADER.name] = build.HEADER.read_bytes()
-    told = (paddle.version.full_version, paddle.version.commit, _FLAGS, build.isas(), sources)
-    name = f"paddle-{hashlib.sha256(repr(told).encode()).hexdigest()}.so"
+    key = (paddle.version.full_version, paddle.version.commit, _FLAGS, build.isas(), sources)
+    name = f"paddle-{hashlib.sha256(repr(key).encode()).hexdigest()}.so"
     compiled = partial(_compiled, Path(paddle.__file__).parent, paddle.__version__, sources)
     try:
         kept = build.cache_folder() / name
@@ -168,8 +164,8 @@ def _compiled(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
         for name, text in sources.items():
             (Path(inside) / name).write_bytes(text)
         major = 2 if version.startswith("2.") else 3
-        told = f"-DONERNN_ABI={build.abi()}u", f"-DONERNN_PADDLE={major}"
-        options = [*_FLAGS, *told, *includes, _SOURCES[0], *libraries]
+        defines = f"-DONERNN_ABI={build.abi()}u", f"-DONERNN_PADDLE={major}"
+        options = [*_FLAGS, *defines, *includes, _SOURCES[0], *libraries]
         done = subprocess.run(
             [*command, *options, "-o", "made.so"], cwd=inside, capture_output=True, check=False
         )
@@ -203,20 +199,31 @@ _OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
 """What appending gradients puts behind a result."""
 
 
-class _LeftToPaddle(UnsupportedError):
-    """Ours could run it; Paddle runs it faster."""
-
-
 class Replaced(NamedTuple):
-    """A line for each operator that is ours, why others are not, and which values took places."""
+    """What of a program is ours, and which values took the places of others."""
 
-    lines: tuple[str, ...]
-    refusals: tuple[Refusal, ...]
+    explained: Explained
     values: tuple[tuple[Any, Any], ...]
 
     def value(self, old: Any) -> Any:
         """What stands in the place of this value now."""
         return next((new for before, new in self.values if before.is_same(old)), old)
+
+
+def explained(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained:
+    """What became of a program, logged.
+
+    Raises `UnsupportedError` where nothing can be replaced; what is only faster in Paddle could be.
+    """
+    done = Explained(tuple(lines), tuple(refusals))
+    for refusal in done.refusals:
+        _log.warning("stays with Paddle: %s", refusal)
+    for line in done.replaced:
+        _log.info("%s", line)
+    if not done.is_possible:
+        none = "" if done.refusals else " it holds none"
+        raise UnsupportedError(f"no recurrent operator can be replaced:{none}", done.refusals)
+    return done
 
 
 def is_pir(target: Any) -> bool:
@@ -235,15 +242,13 @@ def replace_recurrent(
     """Each ``rnn`` that can be replaced is, in place, in inner blocks, too.
 
     ``fetched``: values that the caller holds; ``all_known``: there are no others, or they are
-    exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises `UnsupportedError`
-    where nothing can be replaced; what is only faster in Paddle could be.
+    exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises as `explained`.
     """
     block = program.global_block()
     known = all_known or fetched or any(op.name() == "pd_op.fetch" for op in block.ops)
     lines: list[str] = []
     refusals: list[Refusal] = []
     values: list[tuple[Any, Any]] = []
-    is_left = False
     for op, is_inner in [*_recurrent(block)]:
         label = f"{op.attrs().get('struct_name', '')} ({op.name().removeprefix('pd_op.')})".strip()
         try:
@@ -253,15 +258,11 @@ def replace_recurrent(
                 _check_held(op, gradients, bool(known), fetched)
             register_operators()
         except UnsupportedError as error:
-            refusals.append(Refusal(error.refusal.reason, label))
-            is_left |= isinstance(error, _LeftToPaddle)
+            refusals.append(replace(error.refusal, where=label))
             continue
         lines.append(f"{label}: {given[0]}, {chosen.dtype}, operator {NAME}")
         values.append(_replaced(program, op, gradients, given))
-    if not lines and not is_left:
-        none = "" if refusals else " it holds none"
-        raise UnsupportedError(f"no recurrent operator can be replaced:{none}", refusals)
-    return Replaced(tuple(lines), tuple(refusals), tuple(values))
+    return Replaced(explained(lines, refusals), tuple(values))
 
 
 def append_operator(
@@ -291,26 +292,26 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
     """The attributes of ours. Raises `UnsupportedError` where it cannot stand for this one."""
     if op.name() in _OF_LOD:
         raise UnsupportedError("it reads a LoD, which PIR has not; FLAGS_enable_pir_api=0 has")
-    told, float32 = op.attrs(), require("paddle", "paddle").float32
-    mode, layers, two = told["mode"], told["num_layers"], told["is_bidirec"]
+    attrs, float32 = op.attrs(), require("paddle", "paddle").float32
+    mode, layers, two = attrs["mode"], attrs["num_layers"], attrs["is_bidirec"]
     weights = _listed(op.operand_source(_WEIGHTS))
     read = [op.operand_source(_X), *_listed(op.operand_source(_STATE)), *weights]
     if kinds := [each.dtype for each in read if each.dtype != float32]:
         raise UnsupportedError(f"it reads {kinds[0]}, ours reads {float32}")
     if mode not in RNN_CELLS or len(weights) != 4 * layers * (1 + two):
         raise UnsupportedError(f"{mode} with {len(weights)} weights; a bias is left out?")
-    if told["dropout_prob"] and layers > 1 and not told["is_test"]:
+    if attrs["dropout_prob"] and layers > 1 and not attrs["is_test"]:
         raise UnsupportedError(
             "dropout between its layers is drawn in training; for inference call the layer's eval()"
             " before the program is made"
         )
-    sizes = mode, layers, two, told["hidden_size"]
-    test = told["is_test"]
+    kind = LayerKind(mode, read[0].shape[-1], attrs["hidden_size"], layers, 1 + two)
+    test = attrs["is_test"]
     whole = not op.operand_source(_LENGTHS).initialized()
     if chosen.may_leave and whole and not fixed:
-        if is_faster_in_paddle(read[0].shape, told["hidden_size"], test):
-            raise _LeftToPaddle(FEW)
-    return arguments(sizes, time_major=True, is_test=test, chosen=chosen, fixed=fixed)
+        if is_faster_in_paddle(read[0].shape, kind.hidden_size, test):
+            raise UnsupportedError(FEW, [Slower(FEW)])
+    return arguments(kind, time_major=True, is_test=test, chosen=chosen, fixed=fixed)
 
 
 def _listed(vector: Any) -> list[Any]:

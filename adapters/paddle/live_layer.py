@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.files import pairs
-from onernn.adapters.common.live import derived, original
+from onernn.adapters.common.live import (
+    Call,
+    LiveLayer,
+    Recorded,
+    array_at,
+    derived,
+    log_once,
+    original,
+)
 from onernn.adapters.paddle.custom_operators import (
     FEW,
     NAME,
@@ -25,7 +32,7 @@ from onernn.adapters.paddle.custom_operators import (
     missing_operators,
     register_operators,
 )
-from onernn.adapters.paddle.partition import Arguments, LayerKind, LiveLayer, Options, Recorded
+from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.plugins import plugins_enabled
@@ -63,17 +70,14 @@ def _view(
     if not place.is_cpu_place():
         raise UnsupportedError(f"{name}: it is on {place}, only CPU memory is read")
     named = str(kind).rpartition(".")[2]
-    found = _OLD_NAMES.get(named, named)
-    if found not in _OLD_NAMES.values():
+    dtype = _OLD_NAMES.get(named, named)
+    if dtype not in _OLD_NAMES.values():
         raise UnsupportedError(f"{name}: {named} numbers are not supported")
-    dtype = np.dtype("uint16" if found == "bfloat16" else found)
-    if not (count := math.prod(shape)):
-        return np.empty(shape, np.float32 if found == "bfloat16" else dtype)
-    memory: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(pointer())
-    memory.owner = owner  # which lives as long as the array does
-    array = np.frombuffer(memory, dtype).reshape(shape)
+    address = pointer() if math.prod(shape) else 0
+    if dtype != "bfloat16":
+        return array_at(address, shape, dtype, owner)
     # NumPy has no bfloat16, the upper half of a float32.
-    return (array.astype(np.uint32) << 16).view(np.float32) if found == "bfloat16" else array
+    return (array_at(address, shape, "uint16", owner).astype(np.uint32) << 16).view(np.float32)
 
 
 def batch(tensor: Any, name: str) -> Ragged | Array:
@@ -98,22 +102,44 @@ def tensor_of(value: Ragged | Array) -> Any:
 
 _log = logging.getLogger("onernn")
 
-_IS_TEST = 6
-"""Among what `arguments` gives."""
+STAYS = "%s: stays with Paddle: %s"
 
-_LIVE: WeakKeyDictionary[Any, tuple[LiveLayer, set[str]]] = WeakKeyDictionary()
-"""What is packed of each layer, and why it stayed with Paddle; copies of a layer pack their own."""
+_LIVE: WeakKeyDictionary[Any, tuple[LayerKind, LiveLayer]] = WeakKeyDictionary()
+"""What is packed of each layer; copies of a layer pack their own."""
+
+Results = tuple[Any, tuple[Any, ...]]
+"""The output, and the final states one by one."""
 
 
-class Described(NamedTuple):
-    """What a layer is at a call. ``is_drawn``: by dropout; ``must``: Paddle itself would crash."""
+class LayerCall(NamedTuple):
+    """A call of a layer. ``is_drawn``: by dropout; ``must``: Paddle itself would crash."""
 
     kind: LayerKind
     time_major: bool
     training: bool
-    is_drawn: bool
+    inputs: Any
+    states: Sequence[Any]
     weights: Sequence[Any]
+    lengths: Any = None
+    is_drawn: bool = False
     must: bool = False
+
+    @property
+    def tensors(self) -> list[Any]:
+        return [self.inputs, *self.states, *self.weights]
+
+    def records(self) -> bool:
+        """Whether Paddle's autograd wants gradients of it."""
+        paddle = require("paddle", "paddle")
+        return paddle.is_grad_enabled() and not all(each.stop_gradient for each in self.tensors)
+
+    def unread(self, *dtypes: Any) -> str:
+        """Why its tensors are not read: not all are of one of these types; "" where they are."""
+        wanted = self.weights[-1].dtype
+        for each in self.tensors:
+            if each.dtype != wanted or wanted not in dtypes:
+                return f"{each.name}: {each.dtype}, ours reads {' or '.join(map(str, dtypes))}"
+        return ""
 
 
 def forget(layer: Any) -> None:
@@ -121,108 +147,87 @@ def forget(layer: Any) -> None:
     _LIVE.pop(layer, None)
 
 
-def run_layer(
-    layer: Any, is_: Described, inputs: Any, states: Sequence[Any], lengths: Any, chosen: Options
-) -> tuple[Any, tuple[Any, ...]] | None:
-    """The outputs and the final states; None where it stays with Paddle, whose reason is logged."""
+def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
+    """What the layer gives; None where it stays with Paddle, for a reason that is logged."""
     paddle = require("paddle", "paddle")
-    if not plugins_enabled() and not is_.must:
+    if not plugins_enabled() and not call.must:
         return None
-    live, told = _LIVE.get(layer) or (None, set())
-    if live is None or live.kind != is_.kind:
-        live = LiveLayer(is_.kind, chosen)
-        _LIVE[layer] = live, told
     in_program = not paddle.in_dynamic_mode()
     try:
-        if is_.is_drawn:
+        if call.is_drawn:
             raise UnsupportedError("dropout between its layers is drawn in training")
         if in_program:
-            found = _traced(is_, inputs, states, lengths, chosen)
-            _log.info(
-                "%s: operator %s in the program that is made; what is saved of it loads where"
-                " onernn.adapters.paddle.register_operators() was called before",
-                layer.full_name(),
-                NAME,
-            )
-            return found
-        tensors = (inputs, *states, *is_.weights)
+            return _traced(layer, call, chosen)
         with paddle.profiler.RecordEvent(NAME):
-            if (given := _operator(is_, tensors, chosen)) is not None:
-                return _by_operator(is_, tensors, lengths, given)
-            out, *after = _called(live, tensors, len(states), lengths, is_.time_major)
-            return out, tuple(after)
+            return _by_operator(call, chosen) or _by_arrays(layer, call, chosen)
     except (UnsupportedError, LibraryError) as error:
-        if not in_program and (is_.must or isinstance(error, LibraryError)):
+        if not in_program and (call.must or isinstance(error, LibraryError)):
             raise
         reason = error.refusal.reason if isinstance(error, UnsupportedError) else str(error)
-        if reason not in told:
-            told.add(reason)
-            _log.warning("%s: stays with Paddle: %s", layer.full_name(), reason)
+        log_once(layer, logging.WARNING, STAYS, layer.full_name(), reason)
         return None
 
 
-def _traced(
-    is_: Described, inputs: Any, states: Sequence[Any], lengths: Any, chosen: Options
-) -> tuple[Any, tuple[Any, ...]]:
+def _traced(layer: Any, call: LayerCall, chosen: Options) -> Results:
     """The layer in a program that is being made: our operator, in those of PIR."""
     paddle = require("paddle", "paddle")
-    if not is_pir(inputs):
+    if not is_pir(call.inputs):
         raise UnsupportedError("programs of Paddle 2's format hold Paddle's operators")
-    read = [inputs, *states, *is_.weights]
-    for each in read:
-        if each.dtype != paddle.float32:
-            raise UnsupportedError(f"{each.name}: {each.dtype}, ours reads {paddle.float32}")
-    sizes = is_.kind.mode, is_.kind.layers, is_.kind.directions == 2, is_.kind.hidden_size
-    test = not is_.training
-    given = arguments(sizes, time_major=is_.time_major, is_test=test, chosen=chosen)
+    if reason := call.unread(paddle.float32):
+        raise UnsupportedError(reason)
+    given = arguments(
+        call.kind, time_major=call.time_major, is_test=not call.training, chosen=chosen
+    )
     register_operators()
-    return append_operator(read, lengths, given)
+    results = append_operator(call.tensors, call.lengths, given)
+    _log.info(
+        "%s: operator %s in the program that is made; what is saved of it loads where"
+        " onernn.adapters.paddle.register_operators() was called before",
+        layer.full_name(),
+        NAME,
+    )
+    return results
 
 
-def _operator(is_: Described, tensors: Sequence[Any], chosen: Options) -> tuple[Any, ...] | None:
-    """The attributes of the compiled operator; None where it cannot compute this call."""
-    paddle = require("paddle", "paddle")
-    if 0 in tensors[0].shape or any(each.dtype != paddle.float32 for each in tensors):
-        return None
-    if missing_operators():
-        return None
-    records = paddle.is_grad_enabled() and not all(each.stop_gradient for each in tensors)
-    sizes = is_.kind.mode, is_.kind.layers, is_.kind.directions == 2, is_.kind.hidden_size
-    try:
-        return arguments(sizes, time_major=is_.time_major, is_test=not records, chosen=chosen)
-    except UnsupportedError:
-        return None
-
-
-def _by_operator(
-    is_: Described, tensors: Sequence[Any], lengths: Any, given: tuple[Any, ...]
-) -> tuple[Any, tuple[Any, ...]]:
-    """The call, whose gradients Paddle knows from the operator.
+def _by_operator(call: LayerCall, chosen: Options) -> Results | None:
+    """The call by the compiled operator, whose gradients Paddle knows; None where it has none.
 
     Raises `ShapeError`; what the operator itself says reads like a failure of Paddle.
     """
-    kind, shape = is_.kind, tensors[0].shape
-    if len(shape) != 3:
-        raise ShapeError(f"inputs: expected 3 axes, got {tuple(shape)}")
-    T, N = shape[:2] if is_.time_major else shape[1::-1]
-    if shape[2] != kind.input_size:
-        raise ShapeError(f"x: expected (T, N, {kind.input_size}), got {(T, N, shape[2])}")
-    rows = [kind.layers * kind.directions, N, kind.hidden_size]
-    for state in tensors[1 : -len(is_.weights)]:
-        if state.shape != rows:
-            raise ShapeError(f"initial_states: expected {tuple(rows)}, got {tuple(state.shape)}")
-    if lengths is not None:
-        told = view_eager(lengths, "sequence_length")
-        if told.shape != (N,) or told.dtype.kind != "i":
-            raise ShapeError(f"lengths: expected {N} integers, got {told.dtype} {told.shape}")
-        for n, length in enumerate(told.tolist()):
-            if not 0 <= length <= T:
-                raise ShapeError(f"lengths: sequence {n} has {length} of {T} steps")
-    out, states = append_operator(tensors, lengths, given)
-    if given[_IS_TEST]:
+    paddle = require("paddle", "paddle")
+    if 0 in call.inputs.shape or call.unread(paddle.float32) or missing_operators():
+        return None
+    records = call.records()
+    try:
+        given = arguments(call.kind, time_major=call.time_major, is_test=not records, chosen=chosen)
+    except UnsupportedError:
+        return None
+    _check_shapes(call)
+    out, states = append_operator(call.tensors, call.lengths, given)
+    if not records:
         for each in (out, *states):
             each.stop_gradient = True
     return out, states
+
+
+def _check_shapes(call: LayerCall) -> None:
+    kind, shape = call.kind, call.inputs.shape
+    if len(shape) != 3:
+        raise ShapeError(f"inputs: expected 3 axes, got {tuple(shape)}")
+    T, N = shape[:2] if call.time_major else shape[1::-1]
+    if shape[2] != kind.input_size:
+        raise ShapeError(f"x: expected (T, N, {kind.input_size}), got {(T, N, shape[2])}")
+    rows = [kind.layers * kind.directions, N, kind.hidden_size]
+    for state in call.states:
+        if state.shape != rows:
+            raise ShapeError(f"initial_states: expected {tuple(rows)}, got {tuple(state.shape)}")
+    if call.lengths is not None:
+        lengths = view_eager(call.lengths, "sequence_length")
+        if lengths.shape != (N,) or lengths.dtype.kind != "i":
+            raise ShapeError(f"lengths: expected {N} integers, got {lengths.dtype} {lengths.shape}")
+        for n, length in enumerate(lengths.tolist()):
+            if not 0 <= length <= T:
+                raise ShapeError(f"lengths: sequence {n} has {length} of {T} steps")
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -244,55 +249,44 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _called(
-    live: LiveLayer, tensors: Sequence[Any], states: int, lengths: Any, time_major: bool
-) -> Sequence[Any]:
-    """The layer's outputs, as Paddle's tensors that know their gradients."""
+def _by_arrays(layer: Any, call: LayerCall, chosen: Options) -> Results:
+    """The call in Python, as Paddle's tensors that know their gradients."""
     paddle = require("paddle", "paddle")
-    for each in tensors:
-        if each.dtype not in (paddle.float32, paddle.float64) or each.dtype != tensors[-1].dtype:
-            raise UnsupportedError(f"{each.name}: {each.dtype}, weights are {tensors[-1].dtype}")
-    arrays = [view_eager(each, each.name) for each in tensors]
-    given = Arguments(
-        arrays[0],
-        tuple(arrays[1 : 1 + states]),
-        arrays[1 + states :],
-        None if lengths is None else view_eager(lengths, "sequence_length"),
-        time_major,
-    )
-    if arrays[0].ndim != 3:
-        raise ShapeError(f"inputs: expected 3 axes, got {arrays[0].shape}")
-    if not paddle.is_grad_enabled() or all(each.stop_gradient for each in tensors):
-        return [paddle.to_tensor(each) for each in live.run(given)]
+    if reason := call.unread(paddle.float32, paddle.float64):
+        raise UnsupportedError(reason)
+    if len(call.inputs.shape) != 3:
+        raise ShapeError(f"inputs: expected 3 axes, got {tuple(call.inputs.shape)}")
+    kind, live = _LIVE.get(layer) or (None, None)
+    if live is None or kind != call.kind:
+        live = call.kind.live_layer(chosen)
+        _LIVE[layer] = call.kind, live
+    x, *others = [view_eager(each, each.name) for each in call.tensors]
+    states, weights = others[: len(call.states)], others[len(call.states) :]
+    lengths = None if call.lengths is None else view_eager(call.lengths, "sequence_length")
+    given = Call(x, states, weights, lengths, call.time_major)
+    if not call.records():
+        out, *after = [paddle.to_tensor(each) for each in live.run(given)]
+        return out, tuple(after)
     results, recorded = live.run_training(given)
-    needed = [not each.stop_gradient for each in tensors]
-    once = _Once(live, results, recorded, given, needed)
-    outputs: Sequence[Any] = _function().apply(once, *tensors)
-    for output in outputs:
-        output.register_hook(untraced(once.check))
-    return outputs
+    once = _Once(live, recorded, results, [not each.stop_gradient for each in call.tensors])
+    out, *after = _function().apply(once, *call.tensors)
+    for each in (out, *after):
+        each.register_hook(untraced(once.check))
+    return out, tuple(after)
 
 
 class _Once:
     """A call that may go backward, once: over a node that ran, Paddle's PyLayer crashes."""
 
     def __init__(
-        self,
-        live: LiveLayer,
-        results: Sequence[Array],
-        recorded: Recorded,
-        given: Arguments,
-        needed: Sequence[bool],
+        self, live: LiveLayer, recorded: Recorded, results: Sequence[Array], needed: Sequence[bool]
     ) -> None:
-        self.results, self._live, self._needed = results, live, needed
-        self._recorded: Recorded | None = recorded
-        # Tapes do not follow what is done to x, lengths neither.
-        lengths = None if given.lengths is None else given.lengths.copy()
-        self._axes = Arguments(results[0], tuple(results[1:]), (), lengths, given.time_major)
+        self._live, self._recorded, self._needed = live, [recorded], needed
+        self.results = results
 
     def check(self, _: Any) -> None:
         """Raises where it went backward already; Paddle calls this before it does so."""
-        if self._recorded is None:
+        if not self._recorded:
             raise UnsupportedError(
                 "no gradients a second time (retain_graph=True): onernn's layers go backward once"
             )
@@ -300,16 +294,9 @@ class _Once:
     def backward(self, incoming: Sequence[Any]) -> list[Array | None]:
         """Gradients of all tensors that went in, None where nobody needs them."""
         self.check(None)
-        recorded, self._recorded = self._recorded, None
-        dy, *dstates = [
-            np.zeros_like(result) if each is None else view_eager(each, "output gradient")
-            for each, result in zip(incoming, self.results, strict=True)
-        ]
-        outputs = self._axes._replace(x=dy, states=tuple(dstates))
-        assert recorded is not None  # checked
-        dx, dbegin, dweights = self._live.backward(recorded, outputs)
-        found = zip((dx, *dbegin, *dweights), self._needed, strict=True)
-        return [grad if needed else None for grad, needed in found]
+        heads = [None if each is None else view_eager(each, "gradient") for each in incoming]
+        found = self._live.backward(self._recorded.pop(), heads)
+        return [grad if needed else None for grad, needed in zip(found, self._needed, strict=True)]
 
 
 @cache
@@ -401,11 +388,10 @@ def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, A
     weights = [getattr(cell, name) for names in _WEIGHTS for cell in cells for name in names]
     reverse = getattr(layer, "is_reverse", False)
     x = paddle.flip(inputs, time_axis) if reverse else inputs
-    described = Described(kind, layer.time_major, layer.training, False, weights)
-    found = run_layer(layer, described, x, states, None, chosen)
-    if found is None:
+    call = LayerCall(kind, layer.time_major, layer.training, x, states, weights)
+    if (results := run_layer(layer, call, chosen)) is None:
         return None
-    out, after = found
+    out, after = results
     ends = [tuple(state[k] for state in after) for k in range(len(cells))]
     final = [each if len(each) > 1 else each[0] for each in ends]
     if reverse:
@@ -429,9 +415,6 @@ def _mode(cell: Any) -> str:
 
 # Layers of paddle.nn whose kernel is ours: in place, alive, trained by Paddle's autograd.
 
-_LEFT: WeakSet[Any] = WeakSet()
-"""Layers of which was told that Paddle runs small batches."""
-
 
 def optimized_layer(target: Any, chosen: Options) -> Any:
     """The layer, with all recurrent ones in it ours; see `plugin.optimize`."""
@@ -452,7 +435,7 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
         _log.info("layers run in Python, 0.1 ms a call: %s", missing)
     for each in found:
         if reasons[id(each)]:
-            _log.warning("%s: stays with Paddle: %s", each.full_name(), reasons[id(each)])
+            _log.warning(STAYS, each.full_name(), reasons[id(each)])
         else:
             make = _ours if isinstance(each, rnn.RNNBase) else ours_of_cells
             each.__class__ = make(original(type(each)), chosen)
@@ -507,23 +490,24 @@ def _ours(kind: Any, chosen: Options) -> type:
     def kernel(self: Any, inputs: Any, initial_states: Any, sequence_length: Any) -> Any:
         """In the place of the call of Paddle's operator ``rnn``."""
         if chosen.may_leave and sequence_length is None and _is_left(paddle, self, inputs):
-            if self not in _LEFT:
-                _LEFT.add(self)
-                _log.info("%s: stays with Paddle: %s", self.full_name(), FEW)
+            log_once(self, logging.INFO, STAYS, self.full_name(), FEW)
             return kind._cudnn_impl(self, inputs, initial_states, sequence_length)
         sizes = (self.mode, self.input_size, self.hidden_size, self.num_layers, self.num_directions)
-        described = Described(
+        call = LayerCall(
             LayerKind(*sizes),
             self.time_major,
             self.training,
-            bool(self.training and self.dropout and self.num_layers > 1),
+            inputs,
+            initial_states,
             _weights(self),
+            sequence_length,
+            bool(self.training and self.dropout and self.num_layers > 1),
             _is_short(self),
         )
-        found = run_layer(self, described, inputs, initial_states, sequence_length, chosen)
-        if found is None:
+        results = run_layer(self, call, chosen)
+        if results is None:
             return kind._cudnn_impl(self, inputs, initial_states, sequence_length)
-        out, states = found
+        out, states = results
         return out, states if len(states) > 1 else states[0]
 
     return derived(kind, chosen, _cudnn_impl=untraced(kernel))

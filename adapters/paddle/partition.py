@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from onernn.adapters.common.live import LiveOptions, Repacked, joined_states
+from onernn.adapters.common.live import LiveLayer, LiveOptions, Repacked
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES, lower
 from onernn.adapters.paddle.read import Operator, Program, Variable, parse_program
-from onernn.backend import Stack, Tape
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.ir.arrays import Array
-from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
+from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
 from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
+from onernn.ir.weights import RnnWeights
 from onernn.reorders import paddle
 
 # Which operators of a Paddle program read what others make.
@@ -104,7 +101,7 @@ def _names_of(slots: Any) -> set[str]:
 RECURRENT = frozenset(
     "gru lstm rnn fusion_gru fusion_lstm multi_gru fused_embedding_fc_lstm attention_lstm".split()
 )
-"""Operators of which is told why they stay with Paddle."""
+"""Operators that are refused with a reason where they stay with Paddle."""
 
 _OUTSIDE = ("feed", "fetch")
 _INT, _STRINGS = 0, 5
@@ -115,7 +112,7 @@ class ReplaceablePart:
     """Operators that become one, and the variables that go in and out of it.
 
     ``sources`` make constants of parameters: they run here, too, but stay in the program.
-    ``depths``: how many LoD levels each of ``data`` has as far as the program tells.
+    ``depths``: how many LoD levels each of ``data`` has as far as the program says.
     """
 
     operators: tuple[Operator, ...]
@@ -178,7 +175,7 @@ class LiveProgram:
         fetches = [op for op in program.operators if op.type == "fetch"]
         fetched = {name for op in fetches for name in flow.uses[op.position].reads}
         self._wanted = fetched | set(wanted) | (persistent & {*flow.writers})
-        self._told = bool(fetched or wanted)
+        self._has_fetches = bool(fetched or wanted)
         self._foreign = {op.position for op in self._inner if op.type not in RULES}
 
     def arrays(self, names: Iterable[str]) -> list[Array]:
@@ -189,7 +186,7 @@ class LiveProgram:
         """What can become ours, and why other recurrent operators cannot."""
         depths, reasons = self._understood()
         made = [name for name in self._made() if name in depths]
-        kept = self._wanted if self._told else self._wanted | (self._flow.leaves() & {*made})
+        kept = self._wanted if self._has_fetches else self._wanted | (self._flow.leaves() & {*made})
         needed = kept.union(*(self._flow.uses[at].reads for at in self._foreign))
         whole = fuse(self._lowered([name for name in made if name in needed])).model
 
@@ -275,13 +272,13 @@ class LiveProgram:
                 use = self._flow.uses[op.position]
                 assigned = sorted(n for n in use.reads & {*self._flow.writers} if n in variables)
                 trained = [name for name in assigned if variables[name].persistable]
-                told = [reasons[name] for name in sorted(use.makes) if name in reasons]
+                given = [reasons[name] for name in sorted(use.makes) if name in reasons]
                 if trained:
-                    told = [
+                    given = [
                         f"the program assigns its parameter {trained[0]!r}, as in training; take a"
                         " clone(for_test=True) from before"
                     ]
-                yield Refusal(told[0] if told else "it is not understood", op.type)
+                yield Refusal(given[0] if given else "it is not understood", op.type)
         for block in self._desc.blocks[1:]:
             for op in block.ops:
                 if op.type in RECURRENT:
@@ -415,7 +412,7 @@ def _names(slots: Iterable[Iterable[str]]) -> Iterable[str]:
     return (name for names in slots for name in names if name)
 
 
-# Parts of Paddle's programs and layers of paddle.nn on arrays in memory, without Paddle.
+# Parts of Paddle's programs on arrays in memory, without Paddle.
 
 Batch = Ragged | Array
 
@@ -427,11 +424,6 @@ class Options(LiveOptions):
     def strict(self) -> bool:
         """What our backends lack stays with Paddle, whose kernels are faster than NumPy."""
         return self.backend != "reference"
-
-    @property
-    def may_leave(self) -> bool:
-        """Whether Paddle may run what it is faster for: nobody asked for a kernel or a type."""
-        return self.backend == "auto" and self.dtype == "f32"
 
 
 class LivePart:
@@ -465,7 +457,7 @@ class LivePart:
 
 
 class LayerKind(NamedTuple):
-    """What a layer of paddle.nn is, but for its numbers."""
+    """What a layer of paddle.nn, or an operator ``rnn``, is, but for its numbers."""
 
     mode: str
     input_size: int
@@ -483,90 +475,13 @@ class LayerKind(NamedTuple):
             direction="bidirectional_concat" if self.directions == 2 else "left2right",
         )
 
+    def live_layer(self, options: Options) -> LiveLayer:
+        """The layer, whose parameters are a WeightList."""
 
-class Arguments(NamedTuple):
-    """What a layer is called with: x (T, N, I) or (N, T, I), states (L*D, N, O), WeightList."""
+        def pack(weights: Sequence[Array]) -> tuple[RnnSpec, Sequence[RnnWeights]]:
+            return self.spec, paddle.rnn_weights(weights, self.mode, self.layers, self.directions)
 
-    x: Array
-    states: tuple[Array, ...]
-    weights: Sequence[Array]
-    lengths: Array | None = None
-    time_major: bool = False
+        def unpack(_: object, layers: Sequence[RnnWeights]) -> list[Array]:
+            return paddle.rnn_gradients_back(layers, self.mode)
 
-    @property
-    def time(self) -> int:
-        return self.x.shape[0 if self.time_major else 1]
-
-    def words(self) -> Batch:
-        """x as (T, N, I), or without what stands behind the lengths."""
-        if self.lengths is None:
-            return self.x if self.time_major else self.x.swapaxes(0, 1)
-        lengths = self.lengths.astype(np.int64)
-        return Ragged.from_padded(self.x, lengths, time_major=self.time_major)
-
-    def padded(self, y: Batch) -> Array:
-        """y in the axes of x, zeros behind the lengths."""
-        if isinstance(y, Ragged):
-            return y.to_padded(time=self.time, time_major=self.time_major)
-        return y if self.time_major else y.swapaxes(0, 1)
-
-
-class Recorded(NamedTuple):
-    """What `LiveLayer.run_training` leaves for one backward: a tape, and its layer."""
-
-    layer: Stack
-    tape: Tape
-
-
-class LiveLayer:
-    """SimpleRNN, LSTM or GRU of paddle.nn. Raises `UnsupportedError` for what cannot run."""
-
-    def __init__(self, kind: LayerKind, options: Options) -> None:
-        self.kind, self._options = kind, options
-        self._layers = Repacked(self._new_layer)
-
-    def layer(self, weights: Sequence[Array]) -> Stack:
-        """The layer of these weights; the same one while the numbers stay.
-
-        A forked child makes its own: threads of its parent's are not there.
-        """
-        return self._layers(os.getpid(), weights)
-
-    def run(self, given: Arguments) -> tuple[Array, ...]:
-        """y with the axes of x, then the final states (L*D, N, O)."""
-        y, states = self.layer(given.weights).run(given.words(), self._states(given))
-        return (given.padded(y), *map(joined_states, states))
-
-    def run_training(self, given: Arguments) -> tuple[tuple[Array, ...], Recorded]:
-        """What `run` gives, and what `backward` needs."""
-        layer = self.layer(given.weights)
-        y, states, tape = layer.run_training(given.words(), self._states(given))
-        if tape.why and self._options.strict:
-            raise UnsupportedError(tape.why)
-        return (given.padded(y), *map(joined_states, states)), Recorded(layer, tape)
-
-    def backward(
-        self, recorded: Recorded, outputs: Arguments
-    ) -> tuple[Array, list[Array], list[Array]]:
-        """Gradients of x, of the states and of the weights, from those of the outputs.
-
-        ``outputs`` holds the gradient of y as x, and those of the final states.
-        """
-        layer, tape = recorded
-        grads = layer.backward(tape, outputs.words(), self._states(outputs))
-        weights = paddle.rnn_gradients_back(grads.layers, self.kind.mode)
-        return outputs.padded(grads.x), [*map(joined_states, grads.state)], weights
-
-    def _new_layer(self, _: int, weights: Sequence[Array]) -> Stack:
-        kind = self.kind
-        stack = paddle.rnn_weights(weights, kind.mode, kind.layers, kind.directions)
-        return self._options.prepare(kind.spec, stack, strict=self._options.strict)
-
-    def _states(self, given: Arguments) -> tuple[Array, ...]:
-        kind, batch = self.kind, given.x.shape[1 if given.time_major else 0]
-        rows = (kind.layers * kind.directions, batch, kind.hidden_size)
-        for array in given.states:
-            if array.shape != rows:
-                raise ShapeError(f"initial_states: expected {rows}, got {array.shape}")
-        shape = (kind.layers, kind.directions, batch, kind.hidden_size)
-        return tuple(array.reshape(shape) for array in given.states)
+        return LiveLayer(pack, unpack, options, state="initial_states")

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from onernn.adapters.common.adapter import require
+from onernn.adapters.common.live import Explained
 from onernn.adapters.paddle import messages
-from onernn.adapters.paddle.custom_operators import Replaced, is_pir, replace_recurrent
+from onernn.adapters.paddle.custom_operators import explained, is_pir, replace_recurrent
 from onernn.adapters.paddle.live_layer import batch, optimized_layer, tensor_of, view
 from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options
 from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
@@ -70,8 +71,8 @@ def optimize(
         made.replaced, made.refusals = (), (Refusal(DISABLED, "program"),)
         return made
     if is_pir(target):
-        done = _told(replace_recurrent(target, chosen, [*fetch_list]))
-        target.replaced, target.refusals = done.lines, done.refusals
+        done = replace_recurrent(target, chosen, [*fetch_list])
+        target.replaced, target.refusals = done.explained
         return target
     if isinstance(target, paddle.static.Program):
         return _optimized_program(target, scope, fetch_list, chosen)
@@ -92,9 +93,9 @@ def _optimized_program(program: Any, scope: Any, fetch_list: Iterable[Any], chos
     held = partial(_held, scope or paddle.static.global_scope())
     wanted = [each if isinstance(each, str) else each.name for each in fetch_list]
     data = program.desc.serialize_to_string()
-    rewritten, replaced, refusals = _rewritten(LiveProgram(data, held, wanted), chosen)
+    rewritten, done = _rewritten(LiveProgram(data, held, wanted), chosen)
     made = paddle.static.Program.parse_from_string(rewritten)
-    made.replaced, made.refusals = replaced, refusals
+    made.replaced, made.refusals = done
     return made
 
 
@@ -109,7 +110,7 @@ def _optimized_translated(target: Any, chosen: Options) -> Any:
     refused: list[Refusal] = []
     for each in programs:
         try:
-            done = _told(replace_recurrent(each.infer_program, chosen, all_known=True))
+            done = replace_recurrent(each.infer_program, chosen, all_known=True)
         except UnsupportedError as error:
             refused += error.refusals
             continue
@@ -158,7 +159,7 @@ def _changed_pir(files: Files, chosen: Options) -> Files:
         )
     program = paddle.pir.Program()
     paddle.base.core.deserialize_pir_program(str(files.model), program)
-    _told(replace_recurrent(program, chosen, all_known=True, fixed=True))
+    replace_recurrent(program, chosen, all_known=True, fixed=True)
     changed = Path(tempfile.mkdtemp(dir=_folder().name), "model.json")
     paddle.base.core.serialize_pir_program(program, str(changed), True, False, True)
     return Files(changed, files.params)
@@ -169,18 +170,10 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="onernn-")
 
 
-def _told(done: Replaced) -> Replaced:
-    for refusal in done.refusals:
-        _log.warning("stays with Paddle: %s", refusal)
-    for line in done.lines:
-        _log.info("%s", line)
-    return done
-
-
 def _rewritten(
     live: LiveProgram, chosen: Options, *, constant: bool = False
-) -> tuple[bytes, tuple[str, ...], tuple[Refusal, ...]]:
-    """(the program, a line for each part that is ours, why others are not)."""
+) -> tuple[bytes, Explained]:
+    """The program, and a line for each part that is ours, why others are not."""
     from paddle.static.nn.common import PyFuncRegistry
 
     found, refusals = live.parts()
@@ -188,22 +181,16 @@ def _rewritten(
     for part in found:
         ours = LivePart(part, chosen, constant=constant)
         try:
-            explained = ours.session(part.depths, live.arrays(part.parameters)).explained
+            session = ours.session(part.depths, live.arrays(part.parameters))
         except UnsupportedError as error:
             refusals.append(Refusal("; ".join(r.reason for r in error.refusals), part.label))
             continue
         parts[PyFuncRegistry(_callable(ours)).id] = part
-        kernels = "; ".join(f"{e.cell} {e.direction}, {e.dtype}, {e.kernel}" for e in explained)
+        layers = session.explained
+        kernels = "; ".join(f"{e.cell} {e.direction}, {e.dtype}, {e.kernel}" for e in layers)
         replaced.append(f"{part.label}: {kernels}")
-    for refusal in refusals:
-        _log.warning("stays with Paddle: %s", refusal)
-    for line in replaced:
-        _log.info("%s", line)
-    if not parts:
-        none = "" if refusals else " it holds none"
-        raise UnsupportedError(f"no recurrent operator can be replaced:{none}", refusals)
-    backward = PyFuncRegistry(_no_gradients).id
-    return live.rewritten(parts, backward), tuple(replaced), tuple(refusals)
+    done = explained(replaced, refusals)
+    return live.rewritten(parts, PyFuncRegistry(_no_gradients).id), done
 
 
 def _callable(ours: LivePart) -> Callable[..., list[Any]]:
@@ -218,7 +205,7 @@ def _callable(ours: LivePart) -> Callable[..., list[Any]]:
             arrays = [view(*each) for each in held]
             with event(f"onernn: {ours.part.label}"):
                 return [tensor_of(output) for output in ours.run(data, arrays)]
-        except Exception as error:  # Paddle tells it in the midst of pages of its own
+        except Exception as error:  # Paddle prints it between pages of its own
             _log.error("%s: %s: %s", ours.part.label, type(error).__name__, error)
             raise
 

@@ -15,7 +15,15 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.weak import WeakIdKeyDictionary
 
-from onernn.adapters.torch.live_layer import CELLS, Batch, Call, LiveLayer, batch_of, by_layers
+from onernn.adapters.torch.live_layer import (
+    CELLS,
+    Batch,
+    Call,
+    LiveLayer,
+    batch_of,
+    by_layers,
+    state_shapes,
+)
 from onernn.ir.spec import RnnSpec
 
 _LIVE: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -72,10 +80,7 @@ def _shapes(
 ) -> list[Any]:
     """Of y and of the final states, h first; (0,) for c where there is none."""
     sequences = x.shape[0 if batch_first else 1] if sizes is None else states[0].shape[1]
-    parts = spec.layers * spec.directions
-    shapes = [(*x.shape[:-1], spec.output_size), (parts, sequences, spec.recurrent_size)]
-    lstm = len(spec.cell.states) > 1
-    return [*shapes, (parts, sequences, spec.hidden_size) if lstm else (0,)]
+    return [(*x.shape[:-1], spec.output_size), *state_shapes(spec, sequences), (0,)][:3]
 
 
 @torch.library.custom_op("onernn::recurrent", mutates_args=())  # type: ignore[untyped-decorator]
@@ -216,7 +221,7 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
         [each.requires_grad for each in (x, *states, *weights)]
     )
     layers = 1 if drawn else module.num_layers
-    layer = f"{module.mode} {layers} {D * layers} {module.onernn_dtype}"
+    layer = f"{module.mode} {layers} {D * layers} {module.onernn_options}"
     layer += " projected" * bool(module.proj_size)
     operators = torch.ops.onernn
     if not (drawn or records):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -14,13 +14,13 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from onernn.adapters.common import gain
 from onernn.adapters.common.live import Watched, joined_states
-from onernn.backend import Backend, Stack, open_backend
+from onernn.backend import Backend, Stack, Tape, open_backend
 from onernn.backend.compiled.backend import KernelsBackend
-from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array, Int64, frozen, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
-from onernn.ir.ragged import Ragged, data_of, offsets_of
+from onernn.ir.ragged import Ragged, offsets_of
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.reorders.layers import gate_layout
@@ -59,9 +59,36 @@ class Batch(NamedTuple):
     layout: str
     steps: int
     sequences: int
-    begin: Int64 | None
-    order: torch.Tensor | None
-    whole: Callable[[torch.Tensor], Any]
+    begin: Int64 | None = None
+    order: torch.Tensor | None = None
+    whole: Callable[[torch.Tensor], Any] = lambda y: y
+
+    def read(self, x: Array) -> Ragged | Array:
+        """Words like those of the batch, as the array level reads them."""
+        if self.layout == "lod":
+            return Ragged(x, self.begin)  # type: ignore[arg-type]
+        if self.layout == "packed":
+            packing = self._packing()
+            return Ragged.from_lengths(packing.unpack(x), packing.lengths)
+        if self.layout == "ntc":
+            return x.reshape(self.sequences, self.steps, -1).swapaxes(0, 1)
+        return x.reshape(self.steps, self.sequences, x.shape[-1])
+
+    def write(self, y: Ragged | Array) -> torch.Tensor:
+        """The inverse of `read`."""
+        if isinstance(y, Ragged):
+            y = self._packing().pack(y.data) if self.layout == "packed" else y.data
+        elif self.layout == "ntc":
+            y = y.swapaxes(0, 1)
+        y = np.ascontiguousarray(y)
+        return torch.from_numpy(y.reshape(*self.x.shape[:-1], y.shape[-1]))
+
+    def _packing(self) -> Packing:
+        """Where the words of packed sequences stand."""
+        assert self.begin is not None
+        sizes = np.diff(self.begin)
+        lengths = np.searchsorted(-sizes, -np.arange(self.sequences), side="left")
+        return Packing.of(offsets_of(lengths))
 
 
 @lru_cache(maxsize=64)
@@ -84,14 +111,13 @@ def batch_of(given: Any, batch_first: bool) -> Batch | None:
     if not is_plain(given):
         return None
     if given.dim() == 2:
-        return Batch(given.contiguous(), "tnc", len(given), 1, None, None, lambda y: y)
+        return Batch(given.contiguous(), "tnc", len(given), 1)
     if given.dim() != 3:
         return None
-    if not batch_first:
-        T, N, _ = given.shape
-        return Batch(given.contiguous(), "tnc", T, N, None, None, lambda y: y)
-    N, T, _ = given.shape
-    return Batch(given.contiguous(), "ntc", T, N, None, None, lambda y: y)
+    first, second, _ = given.shape
+    if batch_first:
+        return Batch(given.contiguous(), "ntc", second, first)
+    return Batch(given.contiguous(), "tnc", first, second)
 
 
 def _packed(given: PackedSequence) -> Batch | None:
@@ -120,9 +146,8 @@ def _listed(given: list[Any]) -> Batch | None:
         return None
     lengths = [len(each) for each in given]
     begin = frozen(np.concatenate([[0], np.cumsum(lengths)]))
-    return Batch(
-        torch.cat(given), "lod", 0, len(given), begin, None, lambda y: list(y.split(lengths))
-    )
+    x = torch.cat(given)
+    return Batch(x, "lod", 0, len(given), begin, whole=lambda y: list(y.split(lengths)))
 
 
 def _jagged(given: Any) -> Batch | None:
@@ -135,15 +160,8 @@ def _jagged(given: Any) -> Batch | None:
     begin = frozen(offsets.numpy().astype(np.int64))
     if begin[0] or begin[-1] != len(x) or (np.diff(begin) < 0).any():
         return None
-    return Batch(
-        x.contiguous(),
-        "lod",
-        0,
-        len(begin) - 1,
-        begin,
-        None,
-        lambda y: torch.nested.nested_tensor_from_jagged(y, offsets),
-    )
+    whole = partial(torch.nested.nested_tensor_from_jagged, offsets=offsets)
+    return Batch(x.contiguous(), "lod", 0, len(begin) - 1, begin, whole=whole)
 
 
 # A module's parameters as weights of a layer, and gradients back: copied by PyTorch, whose
@@ -160,8 +178,9 @@ CELLS = {
 def spec_of(module: Any) -> RnnSpec:
     """What a recurrent module of torch.nn computes."""
     if not isinstance(module, torch.nn.RNNBase):
-        kind = next(cell for cell in ("LSTM", "GRU", "RNN") if f"{cell}Cell" in _bases(module))
-        mode = f"RNN_{module.nonlinearity.upper()}" if kind == "RNN" else kind
+        mode = "LSTM" if isinstance(module, torch.nn.LSTMCell) else "GRU"
+        if isinstance(module, torch.nn.RNNCell):
+            mode = f"RNN_{module.nonlinearity.upper()}"
         return RnnSpec(CELLS[mode], module.input_size, module.hidden_size)
     return RnnSpec(
         CELLS[module.mode],
@@ -171,10 +190,6 @@ def spec_of(module: Any) -> RnnSpec:
         direction="bidirectional_concat" if module.bidirectional else "left2right",
         projection_size=module.proj_size or None,
     )
-
-
-def _bases(module: Any) -> set[str]:
-    return {kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.")}
 
 
 def weights_of(spec: RnnSpec, parameters: Sequence[torch.Tensor]) -> list[RnnWeights]:
@@ -255,7 +270,7 @@ DTYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "f16",
 }
-"""What matrices are rounded to, by what `optimize` is told."""
+"""What matrices are rounded to, by the dtype that `optimize` gets."""
 
 
 _doubts, _process = 0, os.getpid()
@@ -272,7 +287,7 @@ os.register_at_fork(after_in_child=_in_child)
 def doubt(*_: Any) -> None:
     """Somebody may have written to parameters: next calls of layers compare all of their numbers.
 
-    Every step of a torch.optim optimizer tells so. ``_version`` does not: fused ones leave it.
+    Every step of a torch.optim optimizer calls it: fused ones leave ``_version`` as it is.
     """
     global _doubts
     _doubts += 1
@@ -291,7 +306,7 @@ class Packed:
         self._setting = threads, _process  # a second thread does not live on in a fork
         self._addresses = [weight.data_ptr() for weight in weights]
         self._versions = [weight._version for weight in weights]
-        # They keep the memory from being given to others: an address tells who is there.
+        # They keep the memory from being given to others: an address names an array.
         self._memory = [weight.detach() for weight in weights]
         # Copied before anything is packed: the next call finds what is written meanwhile.
         self._watched = Watched([*map(_span, self._memory)])
@@ -330,9 +345,14 @@ class LiveLayer:
     def __init__(self, spec: RnnSpec, names: Sequence[str], dtype: str) -> None:
         self.spec, self.dtype, self._names = spec, dtype, names
         self._packed: dict[str, Packed] = {}
+        self._like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
         self.ran = ""
         """What ran the last call, for `explain`."""
+
+    def state_shapes(self, sequences: int) -> list[tuple[int, ...]]:
+        """Of the states of so many sequences."""
+        return [(parts, sequences, width) for parts, width in self._like]
 
     def forget(self) -> None:
         """The next call packs anew."""
@@ -374,10 +394,11 @@ class LiveLayer:
         spec = stack.spec
         kernel = stack.compiled
         if kernel is None:
-            return _by_arrays(stack, batch, states)
+            given = batch.read(x.detach().numpy())
+            y, *ends = _tensors(batch, *stack.run(given, _spread(spec, states)))
+            return y, ends
         y = x.new_empty((*x.shape[:-1], spec.output_size))
-        widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
-        ends = [x.new_empty((spec.layers * spec.directions, rows, width)) for width in widths]
+        ends = [x.new_empty(shape) for shape in self.state_shapes(rows)]
         kernel.run_at(
             kernel.layouts[batch.layout],
             (batch.steps, rows),
@@ -399,53 +420,20 @@ def engine(dtype: str, threads: int) -> Backend:
     return open_backend("auto", threads=threads)
 
 
-def _by_arrays(
-    stack: Stack, batch: Batch, states: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The same where something else than the kernels runs it."""
-    spec = stack.spec
-    initial = tuple(
-        state.detach().numpy().reshape(spec.layers, spec.directions, *state.shape[-2:])
-        for state in states
-    )
-    x = batch.x.detach().numpy()
-    y, final = stack.run(arrays_of(batch, x), initial or None)
-    ends = [torch.from_numpy(end.reshape(-1, *end.shape[2:])) for end in final]
-    return torch.from_numpy(np.ascontiguousarray(laid_back(batch, y))).view(
-        *x.shape[:-1], spec.output_size
-    ), ends
+def state_shapes(spec: RnnSpec, sequences: Any) -> list[tuple[int, Any, int]]:
+    """Of the final states, as PyTorch has them."""
+    widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
+    return [(spec.layers * spec.directions, sequences, width) for width in widths]
 
 
-def arrays_of(batch: Batch, x: Array) -> Ragged | Array:
-    """Words like those of the batch, as the array level reads them."""
-    if batch.layout == "lod":
-        return Ragged(x, batch.begin)  # type: ignore[arg-type]
-    if batch.layout == "packed":
-        packing = packing_of(batch)
-        return Ragged.from_lengths(packing.unpack(x), packing.lengths)
-    dense = x.reshape(batch.sequences, batch.steps, -1) if batch.layout == "ntc" else x
-    return dense.swapaxes(0, 1) if batch.layout == "ntc" else _tnc(batch, x)
+def _spread(spec: RnnSpec, states: Sequence[torch.Tensor]) -> tuple[Array, ...] | None:
+    """States (L, D, N, O); None where there are none."""
+    shape = spec.layers, spec.directions
+    return tuple(s.detach().numpy().reshape(*shape, *s.shape[1:]) for s in states) or None
 
 
-def _tnc(batch: Batch, x: Array) -> Array:
-    return x.reshape(batch.steps, batch.sequences, x.shape[-1])
-
-
-def laid_back(batch: Batch, y: Any) -> Array:
-    """What `arrays_of` gave, as the words of the batch."""
-    if batch.layout == "lod":
-        return y.data
-    if batch.layout == "packed":
-        return packing_of(batch).pack(y.data)
-    return y.swapaxes(0, 1) if batch.layout == "ntc" else y
-
-
-def packing_of(batch: Batch) -> Packing:
-    """Where the words of packed sequences stand."""
-    assert batch.begin is not None
-    sizes = np.diff(batch.begin)
-    lengths = np.searchsorted(-sizes, -np.arange(batch.sequences), side="left")
-    return Packing.of(offsets_of(lengths))
+def _tensors(batch: Batch, y: Ragged | Array, states: Sequence[Array]) -> list[torch.Tensor]:
+    return [batch.write(y), *(torch.from_numpy(joined_states(state)) for state in states)]
 
 
 # Calls whose gradients PyTorch's autograd wants, forward and backward on ours.
@@ -459,17 +447,16 @@ TWICE = (
 def is_small(spec: RnnSpec, batch: Batch) -> bool:
     """Whether PyTorch trains on such a batch in less time.
 
-    Ours packs weights and walks layers in Python, 0.3 ms a call. PyTorch takes its time for each
-    step, but for a padded LSTM, which is one call of oneDNN there.
+    Ours packs weights and walks layers in Python, 0.3 ms a call.
     """
     if batch.layout == "lod":
         return False  # only ours takes lists and nested tensors
     units = spec.hidden_size
+    least = gain.TORCH_TRAINING if spec.gates > 1 else gain.TORCH_PLAIN_TRAINING
     if spec.cell is Cell.LSTM and batch.layout != "packed" and not spec.projection_size:
-        words = batch.steps * batch.sequences
-        work = words * spec.gates * (spec.input_size + units) * units
-        return words < 2000 or work < 200_000_000  # weights are turned and packed for few words
-    return batch.steps * units < (1000 if spec.gates > 1 else 4000)
+        least = gain.TORCH_PADDED_LSTM_TRAINING
+    products = spec.gates * (spec.input_size + units) * units
+    return not gain.is_faster(gain.Size(batch.steps, batch.sequences, units, products), least)
 
 
 def run_recorded(
@@ -534,84 +521,48 @@ class Call:
     ) -> None:
         self.spec, self._live, self._batch, self._states = spec, live, batch, states
         self._dtype = dtype
-        self._frame = arrays_of(batch, batch.x.numpy()[..., :0])
-        self._kept: Any = None
-        self._walk: Any = None
+        self._tape: Tape | None = None
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """y and the final states, from x, the initial states and the parameters."""
         x, *others = [each.detach() for each in tensors]
         states, flat = others[: self._states], others[self._states :]
-        dtype, threads = self._dtype, torch.get_num_threads()
-        self._every = len(flat) // (self.spec.layers * self.spec.directions)
-        layers = weights_of(self.spec, flat)
-        trainer = _trainer(engine(dtype, threads), self.spec, layers, dtype)
-        self._live.ran = f"{self.spec.cell.name} {self.spec.direction}, {dtype}, {trainer.name}"
-        self._walk = trainer.walk
-        y, final, self._kept = self._walk.run_training(
-            arrays_of(self._batch, x.numpy()), self._initial(states, x), None
-        )
-        whole = self._like_x(y)
-        return [whole, *[torch.from_numpy(joined_states(end)) for end in final]]
+        spec, dtype = self.spec, self._dtype
+        self._every = len(flat) // (spec.layers * spec.directions)
+        self._stack = _training_stack(spec, weights_of(spec, flat), dtype)
+        self._live.ran = f"{spec.cell.name} {spec.direction}, {dtype}, {self._stack.trainer().name}"
+        given = self._batch.read(x.numpy())
+        y, ends, self._tape = self._stack.run_training(given, _spread(spec, states))
+        return _tensors(self._batch, y, ends)
 
     def backward(
         self, tensors: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor]:
         """Gradients of all that went in, in its order."""
-        if self._kept is None:  # a second time (retain_graph=True): tapes serve one run
+        if self._tape is None:  # a second time (retain_graph=True): tapes serve one run
             self.forward(tensors)
-        kept, self._kept = self._kept, None
+        tape, self._tape = self._tape, None
+        assert tape is not None
         dy, *dends = grads
-        channels, x = self.spec.output_size, tensors[0]
-        if dy is None:
-            words = x.new_zeros((self._words(), channels)).numpy()
-        else:
-            words = _flat(arrays_of(self._batch, dy.numpy()))
-        given = [None if each is None else each.contiguous() for each in dends]
-        if any(each is not None for each in given):
-            given = [
-                x.new_zeros(like) if each is None else each
-                for each, like in zip(given, self._shapes(), strict=True)
-            ]
-        else:
-            given = []
-        dx, dbegin, layers, _ = self._walk.backward(
-            kept, self._frame, words, self._initial(given, x)
-        )
-        begins = [torch.from_numpy(joined_states(each)) for each in dbegin][: self._states]
-        return [self._like_x(dx), *begins, *gradients_back(self.spec, layers, self._every)]
-
-    def _words(self) -> int:
-        return self._batch.x.numel() // self._batch.x.shape[-1]
-
-    def _shapes(self) -> list[tuple[int, int, int]]:
-        spec = self.spec
-        widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
-        return [(spec.layers * spec.directions, self._batch.sequences, width) for width in widths]
-
-    def _initial(self, states: Sequence[torch.Tensor], x: torch.Tensor) -> tuple[Array, ...]:
-        """States (L, D, N, O); zeros where there are none."""
-        found = states or [x.new_zeros(shape) for shape in self._shapes()]
-        L, D = self.spec.layers, self.spec.directions
-        return tuple(each.numpy().reshape(L, D, *each.shape[1:]) for each in found)
-
-    def _like_x(self, words: Array) -> torch.Tensor:
-        """(W, C) as the array level has them, as words like x."""
-        frame = self._frame
-        batch = frame.with_data(words) if isinstance(frame, Ragged) else words
-        laid = np.ascontiguousarray(laid_back(self._batch, batch))
-        return torch.from_numpy(laid.reshape(*self._batch.x.shape[:-1], words.shape[-1]))
+        heads = None if dy is None else self._batch.read(dy.numpy())
+        ends = None
+        if any(each is not None for each in dends):
+            shapes = zip(dends, state_shapes(self.spec, self._batch.sequences), strict=True)
+            whole = [tensors[0].new_zeros(like) if d is None else d for d, like in shapes]
+            ends = _spread(self.spec, whole)
+        found = self._stack.backward(tape, heads, ends)
+        dx, *begins = _tensors(self._batch, found.x, found.state[: self._states])
+        return [dx, *begins, *gradients_back(self.spec, found.layers, self._every)]
 
 
-def _trainer(engine: Backend, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> Trainer:
-    if isinstance(engine, KernelsBackend):
-        return engine.trainer(spec, layers, dtype)
-    return engine.prepare(spec, layers, dtype=dtype, strict=True).trainer()
-
-
-def _flat(batch: Ragged | Array) -> Array:
-    words = np.ascontiguousarray(data_of(batch))
-    return words.reshape(-1, words.shape[-1])
+def _training_stack(spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> Stack:
+    """A stack that only trains: on kernels nothing is packed for other runs."""
+    backend = engine(dtype, torch.get_num_threads())
+    if not isinstance(backend, KernelsBackend):
+        return backend.prepare(spec, layers, dtype=dtype, strict=True)
+    trainer = backend.trainer(spec, layers, dtype)
+    of: Any = {"backend": "kernels", "name": trainer.name, "reads": ""}
+    return Stack(spec, dtype, None, lambda: trainer, **of, real=layers[0].iter.dtype)  # type: ignore[arg-type]
 
 
 class _Recorded(torch.autograd.Function):  # type: ignore[misc]

@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_exporting
 from torch.nn.utils.rnn import PackedSequence
 
+from onernn.adapters.common.live import derived, original
 from onernn.adapters.torch import live_layer
 from onernn.adapters.torch.custom_operator import forget_compiled, run_traced
 from onernn.adapters.torch.live_layer import (
@@ -151,11 +152,11 @@ class _Left(Exception):
 
 def theirs(module: nn.Module) -> Any:
     """The class of a module, as it was before it became ours."""
-    return getattr(type(module), "onernn_kind", type(module))
+    return original(type(module))
 
 
 def is_ours(module: nn.Module) -> bool:
-    return hasattr(type(module), "onernn_kind")
+    return theirs(module) is not type(module)
 
 
 def is_recurrent(module: nn.Module) -> bool:
@@ -178,9 +179,8 @@ def live_of(module: nn.Module) -> LiveLayer:
     """What is packed of a module; copies of it pack their own."""
     found = _LIVE.get(module)
     if found is None:
-        stack = isinstance(module, nn.RNNBase)
-        names = module._flat_weights_names if stack else _CELL_NAMES[: 4 if module.bias else 2]
-        found = LiveLayer(spec_of(module), tuple(names), type(module).onernn_dtype)
+        names = tuple(_names(module))
+        found = LiveLayer(spec_of(module), names, type(module).onernn_options)
         _LIVE[module] = found
     return found
 
@@ -202,16 +202,19 @@ def why_theirs() -> str:
     return ""
 
 
+def _names(module: Any) -> Sequence[str]:
+    if isinstance(module, nn.RNNBase):
+        return module._flat_weights_names
+    return _CELL_NAMES[: 4 if module.bias else 2]
+
+
 def _weights(module: Any) -> Sequence[torch.Tensor]:
     """The parameters as they are now, in the order of their names."""
-    own = module._parameters
-    if isinstance(module, nn.RNNBase):
-        try:
-            return [own[name] for name in module._flat_weights_names]
-        except KeyError:  # made of others: weight_norm, parametrizations
-            module._update_flat_weights()
-            return module._flat_weights
-    return [getattr(module, name) for name in _CELL_NAMES[: 4 if module.bias else 2]]
+    own, names = module._parameters, _names(module)
+    try:
+        return [own[name] for name in names]
+    except KeyError:  # made of others: weight_norm, parametrizations
+        return [getattr(module, name) for name in names]
 
 
 def _records(*tensors: torch.Tensor) -> bool:
@@ -219,58 +222,73 @@ def _records(*tensors: torch.Tensor) -> bool:
 
 
 def _states(
-    module: Any, batch: Batch, given: Any, widths: Sequence[int], casts: bool
+    batch: Batch, given: Any, shapes: Sequence[Any], wanted: Sequence[Any], casts: bool
 ) -> list[Any] | None:
-    """The initial states as kernels read them, none where none are given; None: do not fit."""
+    """The initial states as kernels read them, none where none are given; None: do not fit.
+
+    ``shapes``: as the module takes them; ``wanted``: as the kernels do.
+    """
     if given is None:
         return []
-    states = list(given) if len(widths) > 1 and isinstance(given, tuple) else [given]
-    if len(states) != len(widths):
+    states = list(given) if len(shapes) > 1 and isinstance(given, tuple) else [given]
+    if len(states) != len(shapes):
         return None
-    parts = module.num_layers * (2 if module.bidirectional else 1)
-    for k, (state, width) in enumerate(zip(states, widths, strict=True)):
-        expected = (parts, batch.sequences, width)
+    for k, state in enumerate(states):
         if not is_plain(state):
             return None
         if casts:
             state = state.float()
-        if state.dtype != batch.x.dtype:
-            return None
-        if batch.x.dim() == 2 and batch.layout == "tnc":
-            state = state.unsqueeze(1)
-        if state.shape != expected:
+        if state.dtype != batch.x.dtype or state.shape != shapes[k]:
             return None
         if batch.order is not None:
             state = state.index_select(1, batch.order)
-        states[k] = state.contiguous()
+        states[k] = (state if shapes is wanted else state.reshape(wanted[k])).contiguous()
     return states
 
 
-def _run_stack(module: Any, given: Any, hx: Any) -> Any:
+def _steps_of(module: Any, given: Any) -> Batch | None:
+    """What the module is called with; of a Cell one step."""
+    if isinstance(module, nn.RNNBase):
+        return batch_of(given, module.batch_first)
+    if not is_plain(given) or given.dim() not in (1, 2):
+        return None
+    rows = 1 if given.dim() == 1 else len(given)
+    return Batch(given.reshape(1, rows, -1).contiguous(), "tnc", 1, rows)
+
+
+def _run(module: Any, given: Any, hx: Any) -> Any:
     """What the module gives; None where PyTorch's own code has to tell. Raises
     `_Left` for what stays with it."""
     if reason := why_theirs():
         raise _Left(reason)
-    batch = batch_of(given, module.batch_first)
+    casts, is_cell = autocast_dtype() is not None, not isinstance(module, nn.RNNBase)
+    if casts and is_cell:
+        raise _Left("a single step under autocast")
+    batch = _steps_of(module, given)
     if batch is None or batch.x.shape[-1] != module.input_size or not batch.x.numel():
         return None
-    casts, x_type = autocast_dtype() is not None, batch.x.dtype
+    x_type = batch.x.dtype
     if casts:
         batch = batch._replace(x=batch.x.float())
-    hidden = module.hidden_size
-    widths = [module.proj_size or hidden, hidden][: 2 if module.mode == "LSTM" else 1]
-    states = _states(module, batch, hx, widths, casts)
-    if states is None:
-        return None
     weights = _weights(module)
     if batch.x.dtype != weights[0].dtype:
         return None
     if batch.x.dtype != torch.float32:
         raise _Left(f"{batch.x.dtype}, in which PyTorch is faster")
     live = live_of(module)
+    wanted = shapes = live.state_shapes(batch.sequences)
+    if is_cell:
+        shapes = [shape[1:] for shape in wanted]
+    if batch.layout == "tnc" and given.dim() == 2 - is_cell:  # without an axis of sequences
+        shapes = [(*shape[:-2], shape[-1]) for shape in shapes]
+    states = _states(batch, hx, shapes, wanted, casts)
+    if states is None:
+        return None
     dtype = "bf16" if casts else live.dtype
-    drawn = module.dropout if module.training and module.num_layers > 1 else 0.0
+    drawn = 0.0 if is_cell or not module.training or module.num_layers < 2 else module.dropout
     if drawn or _records(batch.x, *states, *weights):
+        if is_cell:
+            raise _Left("a single step's gradients, which packing weights would slow down")
         if live_layer.is_small(live.spec, batch):
             raise _Left("batches too small to train faster")
         y, ends = live_layer.run_recorded(live, dtype, weights, batch, states, drawn)
@@ -282,66 +300,26 @@ def _run_stack(module: Any, given: Any, hx: Any) -> Any:
         )
         types = types_of_results(module, batch.layout == "packed", x_type, given_types)
         y, *ends = [each.to(to) for each, to in zip((y, *ends), types, strict=True)]
-    if batch.layout == "tnc" and y.dim() == 2:
-        ends = [end.squeeze(1) for end in ends]
-    elif batch.order is not None:
-        back = given.unsorted_indices
-        ends = [end.index_select(1, back) for end in ends]
-    return batch.whole(y), tuple(ends) if len(ends) > 1 else ends[0]
-
-
-def _run_cell(module: Any, given: Any, hx: Any) -> Any:
-    """The next state; as `_run_stack`."""
-    if reason := why_theirs():
-        raise _Left(reason)
-    if autocast_dtype() is not None:
-        raise _Left("a single step under autocast")
-    if not is_plain(given) or given.dim() not in (1, 2) or not given.numel():
-        return None
-    if given.shape[-1] != module.input_size:
-        return None
-    rows = 1 if given.dim() == 1 else len(given)
-    x = given.reshape(1, rows, -1)
-    is_lstm = isinstance(module, nn.LSTMCell)
-    states: list[Any] = []
-    if hx is not None:
-        if is_lstm and not (isinstance(hx, tuple) and len(hx) == 2):
-            return None
-        states = list(hx) if is_lstm else [hx]
-        for k, state in enumerate(states):
-            if not is_plain(state) or state.dtype != x.dtype:
-                return None
-            if state.shape != (*given.shape[:-1], module.hidden_size):
-                return None
-            states[k] = state.reshape(1, rows, -1).contiguous()
-    weights = _weights(module)
-    if x.dtype != weights[0].dtype:
-        return None
-    if x.dtype != torch.float32:
-        raise _Left(f"{x.dtype}, in which PyTorch is faster")
-    if _records(x, *states, *weights):
-        raise _Left("a single step's gradients, which packing weights would slow down")
-    batch = Batch(x.contiguous(), "tnc", 1, rows, None, None, lambda y: y)
-    live = live_of(module)
-    _, ends = live.run(live.dtype, weights, batch, states)
-    shape = (*given.shape[:-1], module.hidden_size)
-    ends = [end.view(shape) for end in ends]
-    return tuple(ends) if is_lstm else ends[0]
+    if batch.order is not None:
+        ends = [end.index_select(1, given.unsorted_indices) for end in ends]
+    if shapes is not wanted:
+        ends = [end.view(shape) for end, shape in zip(ends, shapes, strict=True)]
+    last = tuple(ends) if len(ends) > 1 else ends[0]
+    return last if is_cell else (batch.whole(y), last)
 
 
 @cache
 def ours(kind: Any, dtype: str) -> type:
     """A class like ``kind`` whose calls run here."""
-    run = _run_stack if issubclass(kind, STACKS) else _run_cell
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
         if is_exporting():  # a file of PyTorch's operators loads everywhere
             return kind.forward(self, input, hx)
         if is_compiling():
-            found = run_traced(self, input, hx) if run is _run_stack else None
+            found = run_traced(self, input, hx) if issubclass(kind, STACKS) else None
             return kind.forward(self, input, hx) if found is None else found
         try:
-            found = run(self, input, hx)
+            found = _run(self, input, hx)
         except (_Left, OnernnError) as error:
             live_of(self).reasons[str(error)] = None
             found = None
@@ -358,18 +336,17 @@ def ours(kind: Any, dtype: str) -> type:
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         return _restored, (kind, dtype), self.__getstate__()
 
-    own = {
-        "forward": forward,
-        "train": train,
-        "__reduce_ex__": __reduce_ex__,
-        "__prepare_scriptable__": as_theirs,
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-        "onernn_kind": kind,
-        "onernn_dtype": dtype,
-    }
-    return type(kind.__name__, (kind,), own)
+    return derived(
+        kind,
+        dtype,
+        forward=forward,
+        train=train,
+        __reduce_ex__=__reduce_ex__,
+        __prepare_scriptable__=as_theirs,
+        __module__=kind.__module__,
+        __qualname__=kind.__qualname__,
+        __doc__=kind.__doc__,
+    )
 
 
 def _restored(kind: Any, dtype: str) -> Any:
@@ -393,32 +370,12 @@ def forget(module: nn.Module) -> None:
         live.forget()
 
 
-def ours_in_place(module: nn.Module, dtype: str = "f32") -> bool:
-    """Whether a recurrent module could become ours, and now is."""
-    if not is_recurrent(module) or obstacle(module):
-        return False
-    if not is_ours(module):
-        module.__class__ = ours(theirs(module), dtype)
-    return True
-
-
 def _is_traced(module: nn.Module) -> bool:
     """Whether calls of a module are ours in a graph that is compiled now."""
     return (
         not why_theirs()
         and autocast_dtype() is None
         and all(each.dtype == torch.float32 and each.is_cpu for each in module.parameters())
-    )
-
-
-@cache
-def trace_through_ours(becomes_ours: Callable[[Any, Any], bool] = lambda *_: False) -> None:
-    """torch.compile traces calls of modules that are ours, or become it as the function tells of a
-    module and the backend."""
-    trace_through(
-        lambda module, backend: (
-            (is_ours(module) or becomes_ours(module, backend)) and _is_traced(module)
-        )
     )
 
 
@@ -442,13 +399,18 @@ def onernn(
     return lookup_backend(name)(graph, inputs)
 
 
-def _becomes_ours(module: Any, compiler: Any) -> bool:
+def _may_trace(module: Any, compiler: Any) -> bool:
+    """Whether a module is ours, or becomes it for the backend, and its calls may be traced."""
     while compiler is not None and compiler is not onernn:
         compiler = getattr(compiler, "compiler_fn", None)
-    return compiler is onernn and ours_in_place(module)
+    if not is_ours(module):
+        if compiler is not onernn or not is_recurrent(module) or obstacle(module):
+            return False
+        module.__class__ = ours(theirs(module), "f32")
+    return _is_traced(module)
 
 
-trace_through_ours(_becomes_ours)
+trace_through(_may_trace)
 
 
 # `optimize`, `explain` and `refresh`: a module tree whose recurrent modules run on ours.
@@ -493,7 +455,6 @@ def optimize(
         else:
             forget(each)
             each.__class__ = ours(theirs(each), DTYPES[dtype])
-    trace_through_ours()
     if example_inputs is not None:
         with torch.no_grad():
             whole(*example_inputs)
@@ -505,12 +466,11 @@ def explain(module: nn.Module) -> str:
     lines = []
     for name, each in module.named_modules():
         if is_recurrent(each):
-            told = f"{name or type(each).__name__}: {_told(each)}"
-            lines.append(told)
+            lines.append(f"{name or type(each).__name__}: {_described(each)}")
     return "\n".join(lines) or "no recurrent modules"
 
 
-def _told(module: Any) -> str:
+def _described(module: Any) -> str:
     if not is_ours(module):
         return f"PyTorch: {obstacle(module) or 'optimize() has not seen it'}"
     live = live_of(module)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,43 @@ def net(*, train: bool = False, kind: str = "GRU", **more: Any) -> Net:
         made = Net(kind, **more)
     (made.train if train else made.eval)()
     return made
+
+
+class Built:
+    """A program in a scope of its own. ``build(program, x, lengths)`` gives what its runs fetch."""
+
+    def __init__(self, build: Callable[[Any, Any, Any], Sequence[Any]]) -> None:
+        self.main, startup = paddle.static.Program(), paddle.static.Program()
+        with paddle.static.program_guard(self.main, startup):
+            x = paddle.static.data("x", [None, None, I])
+            lengths = paddle.static.data("lengths", [None], "int32")
+            self.wanted = build(self.main, x, lengths)
+        self.scope, self.executor = paddle.static.Scope(), paddle.static.Executor()
+        with paddle.static.scope_guard(self.scope):
+            self.executor.run(startup)
+
+    def run(self, program: Any = None, wanted: Any = None, **feed: Array) -> list[Array]:
+        """With `data`, but for what is fed."""
+        with paddle.static.scope_guard(self.scope):
+            fed, fetched = {**data(), **feed}, wanted or self.wanted
+            return list(self.executor.run(program or self.main, feed=fed, fetch_list=fetched))
+
+
+def refused(kind: type[Exception], *words: str) -> Any:
+    """A block that must raise an error of this kind with these words."""
+
+    class Refused(AbstractContextManager[None]):
+        def __exit__(self, _: object, error: BaseException | None, *__: object) -> bool:
+            assert isinstance(error, kind), error or f"no error: {words}"
+            assert all(word in str(error) for word in words), error
+            return True
+
+    return Refused()
+
+
+def all_close(got: Any, expected: Any, rounding: float = 4e-6) -> None:
+    for one, other in zip(got, expected, strict=True):
+        close(one, other, rounding)
 
 
 def close(got: Any, expected: Any, rounding: float = 4e-6) -> None:

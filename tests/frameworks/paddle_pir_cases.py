@@ -10,24 +10,46 @@ from typing import Any
 
 import numpy as np
 import paddle
-from paddle_nets import MODES, STEPS, I, N, O, T, close, data, net, operators, run_case
+from paddle_nets import (
+    MODES,
+    STEPS,
+    Built,
+    I,
+    N,
+    O,
+    T,
+    all_close,
+    close,
+    data,
+    net,
+    operators,
+    refused,
+    run_case,
+)
 
 from onernn import UnsupportedError
 from onernn.adapters.paddle import optimize, register_operators
 from onernn.ir.arrays import Array
 
+OURS, GRAD = "custom_op.onernn_rnn", "custom_op.onernn_rnn_grad"
+
+
+def stock(*_: Any) -> None:
+    """No line."""
+
 
 def run_program(
-    line: Callable[[Any, Sequence[Any]], Any], *, train: bool, early: bool = False, **more: Any
+    line: Callable[[Any, Sequence[Any]], Any] = stock,
+    *,
+    train: bool,
+    early: bool = False,
+    **more: Any,
 ) -> tuple[Any, list[list[Array]]]:
     """A program, and what its runs gave: loss, output, state and gradients of the parameters."""
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        time_major = more.get("time_major", False)
-        x = paddle.static.data("x", [None, None, I])
-        lengths = paddle.static.data("lengths", [None], "int32")
-        made = net(train=train, **more)
-        y, last = made(x, lengths)
+    paddle.enable_static()
+
+    def build(main: Any, x: Any, lengths: Any) -> list[Any]:
+        y, last = net(train=train, **more)(x, lengths)
         loss = (y * y).mean() + (last * last).mean()
         wanted = [loss, y, last]
         if early:
@@ -39,12 +61,14 @@ def run_program(
             paddle.optimizer.SGD(0.1).apply_gradients(gradients)
         if not early:
             line(main, wanted)
-    with paddle.static.scope_guard(paddle.static.Scope()):
-        executor = paddle.static.Executor()
-        executor.run(startup)
-        feed = data(time_major)
-        runs = [executor.run(main, feed=feed, fetch_list=wanted) for _ in range(STEPS)]
-    return main, runs
+        return wanted
+
+    built, feed = Built(build), data(more.get("time_major", False))
+    return built.main, [built.run(**feed) for _ in range(STEPS)]
+
+
+def plugged(program: Any, _: Any = None) -> None:
+    optimize(program)
 
 
 def same_runs(ours: list[list[Array]], theirs: list[list[Array]]) -> None:
@@ -55,60 +79,43 @@ def same_runs(ours: list[list[Array]], theirs: list[list[Array]]) -> None:
 
 
 def case_programs() -> None:
-    paddle.enable_static()
     for kind in MODES:
-        _, theirs = run_program(lambda *_: None, train=False, kind=kind)
-        main, ours = run_program(lambda program, _: optimize(program), train=False, kind=kind)
-        assert operators(main) == ["custom_op.onernn_rnn"]
+        main, ours = run_program(plugged, train=False, kind=kind)
+        assert operators(main) == [OURS]
         assert len(main.replaced) == 1 and not main.refusals
-        same_runs(ours, theirs)
+        same_runs(ours, run_program(train=False, kind=kind)[1])
 
 
 def case_training() -> None:
-    paddle.enable_static()
     for kind in MODES:
-        _, theirs = run_program(lambda *_: None, train=True, kind=kind)
+        _, theirs = run_program(train=True, kind=kind)
         for early in (False, True):
-            main, ours = run_program(
-                lambda program, _: optimize(program), train=True, early=early, kind=kind
-            )
-            assert operators(main) == ["custom_op.onernn_rnn", "custom_op.onernn_rnn_grad"]
+            main, ours = run_program(plugged, train=True, early=early, kind=kind)
+            assert operators(main) == [OURS, GRAD]
             same_runs(ours, theirs)
 
 
 def case_time_major() -> None:
     """Its own result may be fetched, and must not vanish from what a run gives."""
-    paddle.enable_static()
-    try:
-        run_program(lambda program, _: optimize(program), train=True, time_major=True)
-    except UnsupportedError as error:
-        assert "fetch_list" in str(error)
-    else:
-        raise AssertionError("a result that may be fetched is gone")
-    main, ours = run_program(
-        lambda program, wanted: optimize(program, fetch_list=wanted), train=True, time_major=True
-    )
-    assert operators(main) == ["custom_op.onernn_rnn", "custom_op.onernn_rnn_grad"]
-    same_runs(ours, run_program(lambda *_: None, train=True, time_major=True)[1])
+    told: Any = {"train": True, "time_major": True}
+    with refused(UnsupportedError, "fetch_list"):
+        run_program(plugged, **told)
+    main, ours = run_program(lambda p, wanted: optimize(p, fetch_list=wanted), **told)
+    assert operators(main) == [OURS, GRAD]
+    same_runs(ours, run_program(**told)[1])
     layer = paddle.nn.GRU(I, O, time_major=True)
     with paddle.static.program_guard(paddle.static.Program()):
         y, _ = layer(paddle.static.data("x", [None, None, I]))
         for listed in ([], [y]):
-            try:
+            with refused(UnsupportedError, "paddle.assign()"):
                 optimize(y.block.program, fetch_list=listed)
-            except UnsupportedError as error:
-                assert "paddle.assign()" in str(error)
-            else:
-                raise AssertionError("a result that is fetched is gone")
 
 
 def case_inner_blocks() -> None:
     paddle.enable_static()
 
     def run(line: Callable[[Any], Any]) -> tuple[Any, list[Array]]:
-        main, startup = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(main, startup):
-            x = paddle.static.data("x", [None, None, I])
+        def build(main: Any, x: Any, _: Any) -> list[Any]:
             layer, square = net(kind="LSTM").body, paddle.nn.GRU(I, I)
             square.eval()
             chosen = paddle.static.nn.cond(
@@ -119,20 +126,14 @@ def case_inner_blocks() -> None:
                 lambda k, _: k < 3, lambda k, v: [k + 1, square(v)[0]], [count, x]
             )
             line(main)
-        with paddle.static.scope_guard(paddle.static.Scope()):
-            executor = paddle.static.Executor()
-            executor.run(startup)
-            value, wanted = np.abs(data()["x"]), [chosen, turned]
-            return main, [
-                each
-                for x in (value, -value)
-                for each in executor.run(main, feed={"x": x}, fetch_list=wanted)
-            ]
+            return [chosen, turned]
+
+        built, value = Built(build), np.abs(data()["x"])
+        return built.main, [each for x in (value, -value) for each in built.run(x=x)]
 
     main, ours = run(optimize)
-    assert operators(main) == ["custom_op.onernn_rnn"] * 2
-    for one, other in zip(ours, run(lambda _: None)[1], strict=True):
-        close(one, other)
+    assert operators(main) == [OURS] * 2
+    all_close(ours, run(stock)[1])
 
 
 def case_training_inside() -> None:
@@ -140,9 +141,7 @@ def case_training_inside() -> None:
     paddle.enable_static()
 
     def run(line: Callable[[Any], Any], early: bool) -> list[float]:
-        main, startup = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(main, startup):
-            x = paddle.static.data("x", [None, None, I])
+        def build(main: Any, x: Any, _: Any) -> list[Any]:
             layer = net(train=True, kind="LSTM").body
             made = paddle.static.nn.cond(
                 x.sum() > -1e9, lambda: (layer(x)[0] - 0.5).square().mean(), lambda: x.sum()
@@ -153,133 +152,105 @@ def case_training_inside() -> None:
             paddle.optimizer.Adam(0.01).minimize(loss)
             if not early:
                 line(main)
-        with paddle.static.scope_guard(paddle.static.Scope()):
-            executor = paddle.static.Executor()
-            executor.run(startup)
-            feed = {"x": data()["x"]}
-            return [
-                float(executor.run(main, feed=feed, fetch_list=[loss])[0]) for _ in range(STEPS)
-            ]
+            return [loss]
 
-    theirs = run(lambda _: None, True)
+        built = Built(build)
+        return [float(built.run()[0]) for _ in range(STEPS)]
+
+    theirs = run(stock, True)
     np.testing.assert_allclose(run(optimize, True), theirs, rtol=1e-4)
     assert theirs[-1] < theirs[0]
-    try:
+    with refused(UnsupportedError, "before its gradients are appended"):
         run(optimize, False)
-    except UnsupportedError as error:
-        assert "before its gradients are appended" in str(error)
-    else:
-        raise AssertionError("a gradient lost what it reads")
+
+
+def plain(**more: Any) -> tuple[Built, list[str]]:
+    """A net with the line, which fetches the output; and the names of its weights."""
+    paddle.enable_static()
+    names: list[str] = []
+
+    def build(main: Any, x: Any, lengths: Any) -> list[Any]:
+        made = net(**more)
+        y, _ = made(x, lengths)
+        names.extend(each.name for each in made.body._all_weights)
+        plugged(main)
+        return [y]
+
+    return Built(build), names
 
 
 def case_clone() -> None:
     """A program for tests that is cloned from the one that is trained has the operator, too."""
-    paddle.enable_static()
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        x, lengths = (
-            paddle.static.data("x", [None, None, I]),
-            paddle.static.data("lengths", [None], "int32"),
-        )
-        y, _ = net(train=True)(x, lengths)
-        optimize(main)
-    mapping = paddle.pir.IrMapping()
-    test = main.clone(mapping)
-    assert operators(test) == ["custom_op.onernn_rnn"]
-    executor = paddle.static.Executor()
-    executor.run(startup)
-    one = executor.run(main, feed=data(), fetch_list=[y])
-    other = executor.run(test, feed=data(), fetch_list=[mapping.look_up(y)])
-    close(one[0], other[0])
+    (built, _), mapping = plain(train=True), paddle.pir.IrMapping()
+    test = built.main.clone(mapping)
+    assert operators(test) == [OURS]
+    other = built.run(test, [mapping.look_up(built.wanted[0])])
+    all_close(built.run(), other)
 
 
 def case_refusals() -> None:
-    paddle.enable_static()
-    for more, reason in (
-        ({"train": True, "dropout": 0.5}, "eval()"),
-        ({"train": False, "options": {"dtype": "u8"}}, "f32, bf16 or f16"),
-        ({"train": False, "options": {"backend": "onednn"}}, "backend='kernels'"),
-        ({"train": True, "options": {"dtype": "f16"}}, "no training in f16"),
+    for more, options, reason in (
+        ({"train": True, "dropout": 0.5}, {}, "eval()"),
+        ({"train": False}, {"dtype": "u8"}, "f32, bf16 or f16"),
+        ({"train": False}, {"backend": "onednn"}, "backend='kernels'"),
+        ({"train": True}, {"dtype": "f16"}, "no training in f16"),
     ):
-        options = more.pop("options", {})
-        try:
+        with refused(UnsupportedError, reason):
             run_program(lambda program, _, o=options: optimize(program, **o), **more)
-        except UnsupportedError as error:
-            assert reason in str(error), error
-        else:
-            raise AssertionError(reason)
+
+
+def both(build: Callable[[Any, Any], list[Any]], **feed: Array) -> Any:
+    """The program with the line behind ``build(x, lengths)``: the same as without."""
+    paddle.enable_static()
+    runs = []
+    for line in (stock, optimize):
+
+        def whole(main: Any, x: Any, lengths: Any, line: Any = line) -> list[Any]:
+            x.stop_gradient = False
+            wanted = build(x, lengths)
+            line(main)
+            return wanted
+
+        built = Built(whole)
+        runs.append(built.run(**feed))
+    all_close(*runs, 2e-5)
+    return built.main
 
 
 def case_gradients_twice() -> None:
     """The way back overwrites what the way forward left; a second one makes that anew."""
-    paddle.enable_static()
-    runs = []
-    for line in (lambda _: None, optimize):
-        main, startup = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(main, startup):
-            x = paddle.static.data("x", [None, None, I])
-            x.stop_gradient = False
-            lengths = paddle.static.data("lengths", [None], "int32")
-            y, last = net(train=True)(x, lengths)
-            (one,) = paddle.static.gradients([(y * y).sum()], [x])
-            (two,) = paddle.static.gradients([(last * last).sum()], [x])
-            line(main)
-        with paddle.static.scope_guard(paddle.static.Scope()):
-            executor = paddle.static.Executor()
-            executor.run(startup)
-            runs.append(executor.run(main, feed=data(), fetch_list=[one, two]))
-    assert operators(main).count("custom_op.onernn_rnn_grad") == 2
-    for one, other in zip(*runs, strict=True):
-        close(one, other, 2e-5)
+
+    def build(x: Any, lengths: Any) -> list[Any]:
+        outputs = net(train=True)(x, lengths)
+        return [paddle.static.gradients([(y * y).sum()], [x])[0] for y in outputs]
+
+    assert operators(both(build)).count(GRAD) == 2
 
 
 def case_weights_that_change() -> None:
     """Parameters that a program sets are the ones that its next run reads."""
-    paddle.enable_static()
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        x, lengths = (
-            paddle.static.data("x", [None, None, I]),
-            paddle.static.data("lengths", [None], "int32"),
-        )
-        made = net()
-        y, _ = made(x, lengths)
-        optimize(main)
-    executor, scope = paddle.static.Executor(), paddle.static.global_scope()
-    executor.run(startup)
-    (first,) = executor.run(main, feed=data(), fetch_list=[y])
-    name = made.body._all_weights[0].name
-    held = scope.find_var(name).get_tensor()
+    built, names = plain()
+    (first,) = built.run()
+    held = built.scope.find_var(names[0]).get_tensor()
     held.set(np.array(held) * 2, paddle.CPUPlace())
-    (second,) = executor.run(main, feed=data(), fetch_list=[y])
-    assert np.abs(first - second).max() > 1e-3
+    assert np.abs(first - built.run()[0]).max() > 1e-3
     held.set(np.array(held) / 2, paddle.CPUPlace())
-    np.testing.assert_array_equal(executor.run(main, feed=data(), fetch_list=[y])[0], first)
+    np.testing.assert_array_equal(built.run()[0], first)
 
 
 def case_initial_states() -> None:
     """Their gradients; without lengths, with which Paddle's own are wrong in two directions."""
-    paddle.enable_static()
-    runs = []
-    for line in (lambda _: None, optimize):
-        main, startup = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(main, startup):
-            x = paddle.static.data("x", [None, None, I])
-            h, c = (paddle.static.data(name, [4, None, O]) for name in "hc")
-            for each in (x, h, c):
-                each.stop_gradient = False
-            y, last = net(train=True, kind="LSTM").body(x, (h, c))
-            line(main)
-            loss = (y * y).sum() + (last[0] * last[1]).sum()
-            wanted = [y, *last, *paddle.static.gradients([loss], [x, h, c])]
-        with paddle.static.scope_guard(paddle.static.Scope()):
-            executor = paddle.static.Executor()
-            executor.run(startup)
-            given = np.random.default_rng(1).normal(size=(2, 4, N, O)).astype(np.float32)
-            feed = {"x": data()["x"], "h": given[0], "c": given[1]}
-            runs.append(executor.run(main, feed=feed, fetch_list=wanted))
-    for one, other in zip(*runs, strict=True):
-        close(one, other, 2e-5)
+
+    def build(x: Any, _: Any) -> list[Any]:
+        h, c = (paddle.static.data(name, [4, None, O]) for name in "hc")
+        for each in (h, c):
+            each.stop_gradient = False
+        y, last = net(train=True, kind="LSTM").body(x, (h, c))
+        loss = (y * y).sum() + (last[0] * last[1]).sum()
+        return [y, *last, *paddle.static.gradients([loss], [x, h, c])]
+
+    h, c = np.random.default_rng(1).normal(size=(2, 4, N, O)).astype(np.float32)
+    both(build, h=h, c=c)
 
 
 def case_wrong_arguments() -> None:
@@ -331,40 +302,21 @@ def case_wrong_arguments() -> None:
         ),
     ]
     for given, lengths, changed in wrong:
-        try:
+        with refused(Exception, "onernn_rnn: "):
             call(given, lengths, **changed)
-        except Exception as error:
-            assert "onernn_rnn: " in str(error), error
-        else:
-            raise AssertionError(f"{len(given)} inputs, {lengths}, {changed}")
 
 
 def case_bad_lengths() -> None:
-    paddle.enable_static()
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        x, lengths = (
-            paddle.static.data("x", [None, None, I]),
-            paddle.static.data("lengths", [None], "int32"),
-        )
-        y, _ = net()(x, lengths)
-        optimize(main)
-    executor = paddle.static.Executor()
-    executor.run(startup)
+    built, _ = plain()
     for wrong, told in (
         ([6, 2, 4, 7], "7 of 6 steps"),
         ([6, -2, 4, 1], "-2"),
         ([6, 2], "4 numbers"),
     ):
-        feed = {**data(), "lengths": np.array(wrong, np.int32)}
-        try:
-            executor.run(main, feed=feed, fetch_list=[y])
-        except Exception as error:
-            assert told in str(error) and "onernn_rnn" in str(error), error
-        else:
-            raise AssertionError(wrong)
+        with refused(Exception, told, "onernn_rnn"):
+            built.run(lengths=np.array(wrong, np.int32))
     empty = {"x": np.zeros((N, 0, I), np.float32), "lengths": np.zeros(N, np.int32)}
-    assert executor.run(main, feed=empty, fetch_list=[y])[0].shape == (N, 0, 2)
+    assert built.run(**empty)[0].shape == (N, 0, 2)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
 from tests.frameworks.mxnet_models import contractive
+from tests.frameworks.mxnet_rnn import close, ndarrays, trained
 
 from onernn import UnsupportedError, plugins_disabled
 from onernn.adapters.mxnet import explain
@@ -62,24 +63,8 @@ def unrolled(name: str, merge: bool | None = True, layout: str = "NTC", final: b
     return mx.sym.Group([pred, *states]) if final else pred
 
 
-def close(ours: Array, theirs: Array, scale: float = 1e-5) -> None:
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 + scale * np.abs(theirs).max())
-
-
 def params_of(symbol: Any, **inputs: Array) -> dict[str, Array]:
     return contractive(np.random.default_rng(2), symbol, inputs or {"data": X}, "float32")
-
-
-def trained(symbol: Any, given: dict[str, Array], dtype: str = "float32") -> dict[str, Array]:
-    """Outputs and all gradients, of random gradients of the outputs."""
-    made = {name: mx.nd.array(a, dtype=dtype) for name, a in given.items()}
-    grads = {name: mx.nd.zeros(a.shape, dtype=dtype) for name, a in given.items()}
-    bound = symbol.bind(mx.cpu(), made, args_grad=grads)
-    outputs = bound.forward(is_train=True)
-    rng = np.random.default_rng(9)
-    bound.backward([mx.nd.array(rng.uniform(-1, 1, o.shape), dtype=dtype) for o in outputs])
-    found = {name: grad.asnumpy() for name, grad in grads.items()}
-    return {**found, **{str(k): out.asnumpy() for k, out in enumerate(outputs)}}
 
 
 @pytest.mark.parametrize("layout", ["NTC", "TNC"])
@@ -91,6 +76,8 @@ def test_unrolled_cells_become_one_operator_a_layer(name: str, merge: bool, layo
     assert len(explain(ours).replaced) == CELLS[name][0]
     assert not explain(ours).refusals
     assert not operators_of(ours) & {"Activation", "sigmoid", "tanh"}
+    if name == "lstm" and merge and layout == "NTC":  # the operator's own, without steps
+        assert operators_of(ours) == {"Custom", "FullyConnected", "_zeros", "_copy"}
     assert ours.list_outputs() == symbol.list_outputs()
     assert ours.list_arguments() == symbol.list_arguments()
     given = {"data": X, **params_of(symbol)}
@@ -130,10 +117,6 @@ def test_cells_whose_steps_have_variables_of_their_own_stay_mxnets(layers: int) 
         optimize(symbol)
 
 
-def test_merged_outputs_are_the_operators_own() -> None:
-    assert operators_of(optimize(unrolled("lstm"))) == {"Custom", "FullyConnected", "_zeros"}
-
-
 def test_weights_are_inferred_from_the_data_as_before() -> None:
     symbol = unrolled("two")
     ours = optimize(symbol)
@@ -151,41 +134,12 @@ def test_a_variable_of_ones_is_no_constant() -> None:
     symbol = unrolled("gru")
     params = params_of(symbol)
     ones = {name: np.ones_like(a) if "bias" in name else a for name, a in params.items()}
-    ours = optimize(symbol, {name: mx.nd.array(a) for name, a in ones.items()})
+    ours = optimize(symbol, ndarrays(ones))
     for given in (ones, params):
         close(run(ours, {"data": X, **given})[0], run(symbol, {"data": X, **given})[0])
 
 
 LABEL = np.random.default_rng(4).uniform(-1, 1, (N, T, 3)).astype(np.float32)
-
-
-def module_curve(symbol: Any, params: dict[str, Array]) -> list[float]:
-    """The loss of 20 steps of Module.fit's own loop."""
-    label = LABEL
-    data = mx.io.NDArrayIter(X, label, N, label_name="label")
-    module = mx.mod.Module(symbol, ["data"], ["label"])
-    module.bind(data.provide_data, data.provide_label)
-    module.init_params(arg_params={name: mx.nd.array(a) for name, a in params.items()})
-    module.init_optimizer(optimizer="adam", optimizer_params={"learning_rate": 0.05})
-    metric, losses = mx.metric.MSE(), []
-    for _ in range(20):
-        data.reset()
-        batch = data.next()
-        module.forward_backward(batch)
-        module.update()
-        metric.reset()
-        metric.update([mx.nd.array(label)], module.get_outputs())
-        losses.append(metric.get()[1])
-    return losses
-
-
-@pytest.mark.parametrize("name", ["lstm", "gru", "unfused"])
-def test_module_trains_the_same_curve(name: str) -> None:
-    symbol = mx.sym.LinearRegressionOutput(unrolled(name), mx.sym.Variable("label"))
-    params = params_of(symbol, data=X, label=LABEL)
-    want, got = module_curve(symbol, params), module_curve(optimize(symbol), params)
-    assert want[-1] < 0.7 * want[0]
-    np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
 OPTIMIZERS = {
@@ -194,22 +148,37 @@ OPTIMIZERS = {
 }
 
 
-def steps(symbol: Any, params: dict[str, Array], states: Path | None, optimizer: str) -> Any:
-    """A Module that made five more steps, from the optimizer's saved states where there are any."""
+def steps(
+    symbol: Any, params: dict[str, Array], count: int, optimizer: str, states: Path | None = None
+) -> tuple[Any, list[float]]:
+    """A Module after so many steps, and its losses.
+
+    ``states``: of the optimizer, which were saved before.
+    """
     data = mx.io.NDArrayIter(X, LABEL, N, label_name="label")
     module = mx.mod.Module(symbol, ["data"], ["label"])
     module.bind(data.provide_data, data.provide_label)
-    module.init_params(arg_params={name: mx.nd.array(a) for name, a in params.items()})
+    module.init_params(arg_params=ndarrays(params))
     rate = {"adam": 0.05, "sgd": 0.5}[optimizer]  # of a mean over all numbers
     told = {**OPTIMIZERS[optimizer], "learning_rate": rate}
     module.init_optimizer(optimizer=optimizer, optimizer_params=told)
     if states:
         module.load_optimizer_states(str(states))
-    batch = data.next()
-    for _ in range(5):
+    batch, losses = data.next(), []
+    for _ in range(count):
         module.forward_backward(batch)
         module.update()
-    return module
+        losses.append(float(((module.get_outputs()[0].asnumpy() - LABEL) ** 2).mean()))
+    return module, losses
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "unfused"])
+def test_module_trains_the_same_curve(name: str) -> None:
+    symbol = mx.sym.LinearRegressionOutput(unrolled(name), mx.sym.Variable("label"))
+    params = params_of(symbol, data=X, label=LABEL)
+    want, got = (steps(s, params, 20, "adam")[1] for s in (symbol, optimize(symbol)))
+    assert want[-1] < 0.7 * want[0]
+    np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -224,10 +193,10 @@ def test_saved_states_of_an_optimizer_are_resumed_with_and_without_us(
         params.pop(name, None)
 
     def resumed(before: Any, after: Any) -> dict[str, Array]:
-        module = steps(before, params, None, optimizer)
+        module, _ = steps(before, params, 5, optimizer)
         module.save_optimizer_states(str(file))
         halfway = {name: a.asnumpy() for name, a in module.get_params()[0].items()}
-        module = steps(after, halfway, file, optimizer)
+        module, _ = steps(after, halfway, 5, optimizer, file)
         return {name: a.asnumpy() for name, a in module.get_params()[0].items()}
 
     want = resumed(symbol, symbol)
@@ -503,16 +472,3 @@ def test_a_cell_written_by_hand_without_a_bias_is_found() -> None:
     expected, found = trained(h, given), trained(ours, given)
     for key, want in expected.items():
         close(found[key], want, 3e-5)
-
-
-def test_changed_weights_are_noticed_in_place() -> None:
-    symbol = unrolled("lstm")
-    given = {"data": X, **params_of(symbol)}
-    made = {name: mx.nd.array(a) for name, a in given.items()}
-    bound = optimize(symbol).bind(mx.cpu(), made)
-    before = bound.forward()[0].asnumpy()
-    made["a_h2h_weight"] *= 3
-    after = bound.forward()[0].asnumpy()
-    assert np.abs(after - before).max() > 1e-4
-    given["a_h2h_weight"] = given["a_h2h_weight"] * 3
-    close(after, run(symbol, given)[0])

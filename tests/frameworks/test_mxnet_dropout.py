@@ -9,7 +9,20 @@ import mxnet as mx
 import numpy as np
 import pytest
 from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
-from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_of
+from tests.frameworks.mxnet_rnn import (
+    MODES,
+    C,
+    H,
+    N,
+    T,
+    all_close,
+    arrays,
+    close,
+    ndarrays,
+    recorded,
+    symbol_of,
+    trained,
+)
 
 from onernn import UnsupportedError
 from onernn.adapters.mxnet import rnn
@@ -29,8 +42,7 @@ def mask_of(seed: int) -> Array:
     given["state"] = np.zeros_like(given["state"])
     mx.random.seed(seed)
     with mx.autograd.train_mode():
-        made = {name: mx.nd.array(array) for name, array in given.items()}
-        return rnn(**made, **OPTIONS, mode="rnn_relu").asnumpy()
+        return rnn(**ndarrays(given), **OPTIONS, mode="rnn_relu").asnumpy()
 
 
 def test_words_are_dropped_by_mxnets_generator_and_scaled() -> None:
@@ -44,7 +56,7 @@ def test_words_are_dropped_by_mxnets_generator_and_scaled() -> None:
     assert not np.array_equal(masks[3], masks[4])
 
 
-def layered(mode: str, given: dict[str, Any], mask: Any) -> Any:
+def layered(mode: str, mask: Any, given: dict[str, Any]) -> Any:
     """Both layers by MXNet, one by one, with the mask between them."""
     gates = {"lstm": 4, "gru": 3}.get(mode, 1) * H
     flat, first = given["parameters"], gates * (C + H)
@@ -62,21 +74,10 @@ def layered(mode: str, given: dict[str, Any], mask: Any) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_training_is_that_of_layers_with_the_mask_between(mode: str) -> None:
-    mask, found = mx.nd.array(mask_of(5)), []
-    for function in (
-        lambda given: rnn(**given, **OPTIONS, mode=mode),
-        lambda given: layered(mode, given, mask),
-    ):
-        given = {name: mx.nd.array(a) for name, a in arrays(mode, sides=1).items()}
-        for array in given.values():
-            array.attach_grad()
-        mx.random.seed(5)
-        with mx.autograd.record():
-            y = function(given)
-        y.backward(mx.nd.array(np.random.default_rng(1).uniform(-1, 1, y.shape)))
-        found.append([y.asnumpy(), *(a.grad.asnumpy() for a in given.values())])
-    for got, want in zip(*found, strict=True):
-        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 + 2e-5 * np.abs(want).max())
+    mask, given = mx.nd.array(mask_of(5)), arrays(mode, sides=1)
+    mx.random.seed(5)
+    ours = recorded(lambda **made: rnn(**made, **OPTIONS, mode=mode), given)
+    all_close(ours, recorded(lambda **made: layered(mode, mask, made), given), 2e-5)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -84,10 +85,8 @@ def test_nothing_is_dropped_in_inference(mode: str) -> None:
     given, plain = arrays(mode), symbol_of(mode)
     for symbol in (optimize(symbol_of(mode, p=P)), optimize(optimize(symbol_of(mode, p=P)))):
         assert operators_of(symbol) == {"Custom", "_random_uniform"}
-        for got, want in zip(run(symbol, given), run(plain, given), strict=True):
-            close(got, want)
-    named = {name: mx.nd.array(a) for name, a in given.items()}
-    got = rnn(**named, **OPTIONS, mode=mode, bidirectional=True).asnumpy()
+        all_close(run(symbol, given), run(plain, given))
+    got = rnn(**ndarrays(given), **OPTIONS, mode=mode, bidirectional=True).asnumpy()
     close(got, run(plain, given)[0])
 
 
@@ -95,12 +94,9 @@ def test_dropout_is_left_out_where_that_is_asked_for() -> None:
     symbol = symbol_of("lstm", p=P)
     ours = optimize(optimize(symbol), semantics="mxnet-cpu")
     assert operators_of(ours) == {"Custom"}
-    given = {name: mx.nd.array(a) for name, a in arrays("lstm").items()}
-    results = []
-    for chosen in (ours, symbol):
-        results.append([o.asnumpy() for o in chosen.bind(mx.cpu(), given).forward(is_train=True)])
-    for got, want in zip(*results, strict=True):
-        close(got, want)
+    found, expected = trained(ours, arrays("lstm")), trained(symbol, arrays("lstm"))
+    for name, want in expected.items():
+        close(found[name], want, 2e-5, name)
     with pytest.raises(UnsupportedError, match="dropout p=1: expected 0 <= p < 1"):
         optimize(symbol_of("lstm", p=1.0))
 
@@ -146,7 +142,7 @@ def test_a_seed_makes_training_repeatable(hybrid: bool, numpy: bool) -> None:
 
 def test_a_bound_symbol_draws_anew_in_every_step() -> None:
     symbol = optimize(symbol_of("gru", p=P, state_outputs=False))
-    given = {name: mx.nd.array(a) for name, a in arrays("gru").items()}
+    given = ndarrays(arrays("gru"))
     grads = {name: mx.nd.zeros(a.shape) for name, a in given.items()}
     bound = symbol.bind(mx.cpu(), given, args_grad=grads)
     outputs = []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.frameworks.mxnet_graphs import operators_of, optimize, run
 from tests.frameworks.mxnet_models import contractive
-from tests.frameworks.mxnet_rnn import MODES
+from tests.frameworks.mxnet_rnn import MODES, close, trained
 
 from onernn.adapters.mxnet import explain
 from onernn.ir.arrays import Array
@@ -32,17 +32,6 @@ def arrays(symbol: Any, seed: int = 0) -> dict[str, Array]:
     return {"data": x, **contractive(np.random.default_rng(1), symbol, {"data": x}, "float32")}
 
 
-def trained(symbol: Any, given: dict[str, Array]) -> dict[str, Array]:
-    made = {name: mx.nd.array(a) for name, a in given.items()}
-    grads = {name: mx.nd.zeros(a.shape) for name, a in given.items()}
-    bound = symbol.bind(mx.cpu(), made, args_grad=grads)
-    outputs = bound.forward(is_train=True)
-    rng = np.random.default_rng(9)
-    bound.backward([mx.nd.array(rng.uniform(-1, 1, o.shape)) for o in outputs])
-    found = {name: grad.asnumpy() for name, grad in grads.items()}
-    return {**found, **{str(k): out.asnumpy() for k, out in enumerate(outputs)}}
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("mode", MODES)
@@ -57,9 +46,7 @@ def test_outputs_and_all_gradients_are_mxnets(mode: str, directions: int, bias: 
     want, got = trained(symbol, given), trained(ours, given)
     assert np.abs(want["fc_weight"]).max() > 1e-3
     for name, theirs in want.items():
-        np.testing.assert_allclose(
-            got[name], theirs, rtol=0, atol=1e-6 + 3e-5 * np.abs(theirs).max(), err_msg=name
-        )
+        close(got[name], theirs, 3e-5, name)
     for name in ("fc_weight", "parameters"):  # changed in place
         changed = {**given, name: given[name] * 0.5}
         for mine, theirs in zip(run(ours, changed), run(symbol, changed), strict=True):

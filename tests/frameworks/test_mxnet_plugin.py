@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,21 @@ import numpy as np
 import pytest
 from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
 from tests.frameworks.mxnet_models import Around, contractive
-from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_of
+from tests.frameworks.mxnet_rnn import (
+    MODES,
+    OPTIONS,
+    C,
+    H,
+    N,
+    T,
+    all_close,
+    arrays,
+    close,
+    ndarrays,
+    recorded,
+    symbol_of,
+    trained,
+)
 
 from onernn import ShapeError, UnsupportedError, plugins_disabled
 from onernn.adapters.mxnet import rnn
@@ -19,46 +35,40 @@ from onernn.adapters.mxnet import rnn
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_symbol_with_our_operator_gives_the_same(mode: str, dtype: str) -> None:
+def test_a_symbol_with_our_operator_gives_the_same_and_its_gradients(mode: str, dtype: str) -> None:
     symbol, given = symbol_of(mode, dtype), arrays(mode, dtype=dtype)
-    ours = optimize(symbol, {k: mx.nd.array(v, dtype=v.dtype) for k, v in given.items()})
+    ours = optimize(symbol, ndarrays(given))
     assert operators_of(ours) == {"Custom"} and operators_of(symbol) == {"RNN"}
-    for got, want in zip(run(ours, given), run(symbol, given), strict=True):
-        assert got.dtype == want.dtype
-        close(got, want)
+    all_close(run(ours, given), run(symbol, given))
+    found, expected = trained(ours, given, dtype), trained(symbol, given, dtype)
+    for name, want in expected.items():
+        close(found[name], want, 2e-5, name)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_rnn_takes_ndarrays_with_the_names_of_mxnet(mode: str) -> None:
-    given = {name: mx.nd.array(array) for name, array in arrays(mode).items()}
-    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True}
-    for got, want in zip(
-        rnn(**given, **options, state_outputs=True),
-        mx.nd.RNN(**given, **options, state_outputs=True),
-        strict=True,
-    ):
-        close(got.asnumpy(), want.asnumpy())
-    close(rnn(**given, **options).asnumpy(), mx.nd.RNN(**given, **options).asnumpy())
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_gradients_go_through_rnn_where_autograd_records(mode: str) -> None:
-    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True}
-    found = []
-    for function in (rnn, mx.nd.RNN):
-        given = {name: mx.nd.array(array) for name, array in arrays(mode).items()}
-        given["parameters"].attach_grad()
-        with mx.autograd.record():
-            (function(**given, **options) ** 2).sum().backward()
-        found.append(given["parameters"].grad.asnumpy())
-    assert np.abs(found[0]).max() > 1e-3
-    np.testing.assert_allclose(*found, rtol=0, atol=1e-6 + 2e-5 * np.abs(found[1]).max())
+    given, options = arrays(mode), {**OPTIONS, "mode": mode}
+    mine, theirs = ndarrays(given), ndarrays(given)
+    for _ in range(2):
+        results = (
+            function(**made, **options, state_outputs=True)
+            for function, made in ((rnn, mine), (mx.nd.RNN, theirs))
+        )
+        all_close(*([each.asnumpy() for each in outputs] for outputs in results))
+        before = rnn(**mine, **options).asnumpy()
+        for name, array in mine.items():  # read in place, and not changed
+            np.testing.assert_array_equal(array.asnumpy(), theirs[name].asnumpy())
+        for made in (mine, theirs):  # is noticed
+            made["parameters"][3] += 0.5
+        assert np.abs(rnn(**mine, **options).asnumpy() - before).max() > 1e-5
+    ours, wanted = (recorded(lambda f=f, **k: f(**k, **options), given) for f in (rnn, mx.nd.RNN))
+    assert np.abs(ours[2]).max() > 1e-3
+    all_close(ours, wanted, 2e-5)
 
 
 def test_numpy_arrays_of_mxnet_come_out_as_such() -> None:
-    given = arrays("gru")
-    options = {"state_size": H, "num_layers": 2, "mode": "gru", "bidirectional": True}
-    want = mx.nd.RNN(**{name: mx.nd.array(a) for name, a in given.items()}, **options).asnumpy()
+    given, options = arrays("gru"), {**OPTIONS, "mode": "gru"}
+    want = mx.nd.RNN(**ndarrays(given), **options).asnumpy()
     with numpy_mode():
         made = {name: mx.np.array(array) for name, array in given.items()}
         for recording in (False, True):
@@ -68,36 +78,15 @@ def test_numpy_arrays_of_mxnet_come_out_as_such() -> None:
             close(got.asnumpy(), want)
 
 
-def test_changed_parameters_are_noticed_in_place() -> None:
-    given = {name: mx.nd.array(array) for name, array in arrays("gru").items()}
-    options = {"state_size": H, "num_layers": 2, "mode": "gru", "bidirectional": True}
-    before = rnn(**given, **options).asnumpy()
-    given["parameters"][3] += 0.5
-    after = rnn(**given, **options).asnumpy()
-    assert np.abs(after - before).max() > 1e-3
-    close(after, mx.nd.RNN(**given, **options).asnumpy())
-
-
-def test_inputs_are_read_in_place_and_not_changed() -> None:
-    given = arrays("lstm")
-    made = {name: mx.nd.array(array) for name, array in given.items()}
-    rnn(**made, state_size=H, num_layers=2, mode="lstm", bidirectional=True)
-    for name, array in given.items():
-        np.testing.assert_array_equal(made[name].asnumpy(), array)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_the_sequence_length_that_mxnet_ignores_works(mode: str) -> None:
-    given = {name: mx.nd.array(array) for name, array in arrays(mode).items()}
-    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True}
-    lengths = np.array([T, 1, 4], np.float32)
-    y = rnn(
-        **given, **options, sequence_length=mx.nd.array(lengths), use_sequence_length=True
-    ).asnumpy()
+    given, options, lengths = arrays(mode), {**OPTIONS, "mode": mode}, np.float32([T, 1, 4])
+    more = {"sequence_length": mx.nd.array(lengths), "use_sequence_length": True}
+    y = rnn(**ndarrays(given), **options, **more).asnumpy()
     for n, length in enumerate(lengths.astype(int)):
         alone = {name: a if name == "parameters" else a[:, n : n + 1] for name, a in given.items()}
-        alone["data"] = given["data"][:length, n : n + 1]
-        close(y[:length, n : n + 1], mx.nd.RNN(**alone, **options).asnumpy())
+        alone["data"] = alone["data"][:length]
+        close(y[:length, n : n + 1], mx.nd.RNN(**ndarrays(alone), **options).asnumpy())
         assert not y[length:, n].any()
 
 
@@ -107,8 +96,7 @@ def test_module_predicts_with_our_operator_inside() -> None:
     outputs, _ = cell.unroll(T, data, layout="NTC", merge_outputs=True)
     symbol = mx.sym.FullyConnected(outputs, num_hidden=3, flatten=False, name="fc")
     x = np.random.default_rng(1).uniform(-1, 1, (N, T, C)).astype(np.float32)
-    params = contractive(np.random.default_rng(2), symbol, {"data": x}, "float32")
-    made = {name: mx.nd.array(a) for name, a in params.items()}
+    made = ndarrays(contractive(np.random.default_rng(2), symbol, {"data": x}, "float32"))
     found = []
     for chosen in (symbol, optimize(symbol, made)):
         module = mx.mod.Module(chosen, data_names=["data"], label_names=None)
@@ -149,10 +137,8 @@ def test_an_imported_block_becomes_ours_in_place(numpy: bool, tmp_path: Path) ->
         state = layer.begin_state(batch_size=N)
         want, after = layer(array(x), state)
         layer.export(str(tmp_path / "m"))
-        names = ["data0", "data1"]
-        block = mx.gluon.SymbolBlock.imports(
-            str(tmp_path / "m-symbol.json"), names, str(tmp_path / "m-0000.params")
-        )
+        files = str(tmp_path / "m-symbol.json"), ["data0", "data1"], str(tmp_path / "m-0000.params")
+        block = mx.gluon.SymbolBlock.imports(*files)
         for options in ({}, {"backend": "reference"}):  # a second time, too
             assert optimize(block, **options) is block
             text = block._cached_graph[1].tojson()
@@ -187,27 +173,6 @@ def test_the_layers_of_a_block_become_ours_in_place(kind: str, hybrid: bool) -> 
     close(block(ids).asnumpy(), changed)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_gradients_are_those_of_mxnet(mode: str) -> None:
-    symbol, given = symbol_of(mode), arrays(mode)
-    found = []
-    for chosen in (symbol, optimize(symbol)):
-        made = {name: mx.nd.array(a) for name, a in given.items()}
-        grads = {name: mx.nd.zeros(a.shape) for name, a in given.items()}
-        bound = chosen.bind(mx.cpu(), made, args_grad=grads)
-        outputs = bound.forward(is_train=True)
-        heads = [
-            mx.nd.array(np.random.default_rng(k).uniform(-1, 1, o.shape))
-            for k, o in enumerate(outputs)
-        ]
-        bound.backward(heads)
-        found.append({name: grad.asnumpy() for name, grad in grads.items()})
-    for name, want in found[0].items():
-        np.testing.assert_allclose(
-            found[1][name], want, rtol=0, atol=1e-6 + 2e-5 * np.abs(want).max(), err_msg=name
-        )
-
-
 def test_a_block_trains_with_our_operator_inside() -> None:
     losses = []
     for ours in (False, True):
@@ -232,54 +197,46 @@ def test_a_block_trains_with_our_operator_inside() -> None:
     assert abs(losses[1] - losses[0]) < 1e-5
 
 
-def test_gradients_where_there_are_none_are_refused_with_a_reason(caplog: Any) -> None:
-    symbol = optimize(symbol_of("lstm"), dtype="f16")
-    given = {name: mx.nd.array(a) for name, a in arrays("lstm").items()}
-    grads = {name: mx.nd.zeros(a.shape) for name, a in given.items()}
-    bound = symbol.bind(mx.cpu(), given, args_grad=grads)
+@contextmanager
+def logged(caplog: Any, text: str) -> Iterator[None]:
+    """MXNet raises, and our reason is in the log."""
     with caplog.at_level(logging.ERROR, "onernn"), pytest.raises(mx.MXNetError):
-        bound.forward(is_train=True)
-        bound.backward([mx.nd.ones(o.shape) for o in bound.outputs])
-        mx.nd.waitall()
-    assert "node 'net' (RNN): UnsupportedError: no gradients" in caplog.text
+        yield
+    assert text in caplog.text
+
+
+def test_gradients_where_there_are_none_are_refused_with_a_reason(caplog: Any) -> None:
+    with logged(caplog, "node 'net' (RNN): UnsupportedError: no gradients"):
+        trained(optimize(symbol_of("lstm"), dtype="f16"), arrays("lstm"))
 
 
 def test_an_error_at_run_time_is_logged_with_the_node(caplog: Any) -> None:
-    given = {name: mx.nd.array(a) for name, a in arrays("gru").items()}
-    options = {"state_size": H, "num_layers": 2, "mode": "gru", "bidirectional": True}
-    lengths = mx.nd.array([T + 1, 1, 1])
+    options = {**OPTIONS, "mode": "gru", "use_sequence_length": True}
+    given = {**arrays("gru"), "sequence_length": np.float32([T + 1, 1, 1])}
     with pytest.raises(ShapeError, match="sequence 0 has 7"):
-        rnn(**given, **options, sequence_length=lengths, use_sequence_length=True)
-    masked = mx.sym.RNN(
-        **{name: mx.sym.Variable(name) for name in (*given, "sequence_length")},
-        **options,
-        use_sequence_length=True,
-        name="masked",
-    )
-    bound = optimize(masked).bind(mx.cpu(), {**given, "sequence_length": lengths})
-    with caplog.at_level(logging.ERROR, "onernn"), pytest.raises(mx.MXNetError):
-        bound.forward(is_train=False)[0].asnumpy()
-    assert "node 'masked' (RNN): ShapeError" in caplog.text
+        rnn(**ndarrays(given), **options)
+    variables = {name: mx.sym.Variable(name) for name in given}
+    with logged(caplog, "node 'masked' (RNN): ShapeError"):
+        run(optimize(mx.sym.RNN(**variables, **options, name="masked")), given)
 
 
 def test_what_cannot_run_is_refused_by_name() -> None:
-    given = {name: mx.nd.array(a) for name, a in arrays("lstm").items()}
-    options = {"state_size": H, "num_layers": 2, "mode": "lstm", "bidirectional": True}
-    with pytest.raises(UnsupportedError, match="lstm_state_clip_min and lstm_state_clip_max"):
-        rnn(**given, **options, lstm_state_clip_min=-1.0)
-    with pytest.raises(ShapeError, match="missing: state_cell"):
-        rnn(given["data"], given["parameters"], given["state"], **options)
-    with pytest.raises(ShapeError, match="fit no input size"):
-        rnn(**{**given, "parameters": given["parameters"][:-1]}, **options)
-    with pytest.raises(UnsupportedError, match="data: int32, only float16, float32, float64"):
-        rnn(**{k: v.astype("int32") for k, v in given.items()}, **options)
-    with pytest.raises(TypeError, match="data: expected an NDArray, got ndarray"):
-        rnn(**{**given, "data": given["data"].asnumpy()}, **options)
-    with pytest.raises(UnsupportedError, match="parameters: storage type row_sparse"):
-        sparse = given["parameters"].reshape((-1, 1)).tostype("row_sparse")
-        rnn(**{**given, "parameters": sparse}, **options)
-    with pytest.raises(ValueError, match="semantics: documented or mxnet-cpu"):
-        rnn(**given, **options, semantics="cpu")
+    given, options = ndarrays(arrays("lstm")), {**OPTIONS, "mode": "lstm"}
+    flat = given["parameters"]
+    sparse = flat.reshape((-1, 1)).tostype("row_sparse")
+    whole = {k: v.astype("int32") for k, v in given.items()}
+    refused: list[tuple[Any, str, dict[str, Any]]] = [
+        (UnsupportedError, "lstm_state_clip_min and lstm_state_cl", {"lstm_state_clip_min": -1.0}),
+        (ShapeError, "missing: state_cell", {"state_cell": None}),
+        (ShapeError, "fit no input size", {"parameters": flat[:-1]}),
+        (UnsupportedError, "data: int32, only float16, float32, float64", whole),
+        (TypeError, "data: expected an NDArray, got nd", {"data": given["data"].asnumpy()}),
+        (UnsupportedError, "parameters: storage type row_sparse", {"parameters": sparse}),
+        (ValueError, "semantics: documented or mxnet-cpu", {"semantics": "cpu"}),
+    ]
+    for kind, why, more in refused:
+        with pytest.raises(kind, match=why):
+            rnn(**{**given, **options, **more})
     with pytest.raises(TypeError, match="Symbol or gluon Block"):
         optimize("model-symbol.json")
     for target in (mx.gluon.nn.Dense(3), mx.sym.tanh(mx.sym.Variable("x"))):
@@ -289,8 +246,7 @@ def test_what_cannot_run_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("mode", ["gru", "lstm"])
 def test_plugins_that_are_disabled_leave_everything_to_mxnet(mode: str) -> None:
-    given = {name: mx.nd.array(array) for name, array in arrays(mode).items()}
-    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True}
+    given, options = ndarrays(arrays(mode)), {**OPTIONS, "mode": mode}
     layer, x = mx.gluon.rnn.GRU(H, 2), given["data"]
     layer.initialize()
     want, symbol = layer(x).asnumpy(), symbol_of(mode)

@@ -8,19 +8,30 @@ import mxnet as mx
 import numpy as np
 import pytest
 from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
-from tests.frameworks.mxnet_rnn import MODES, C, H, N, T, arrays, close, symbol_of
+from tests.frameworks.mxnet_rnn import (
+    MODES,
+    OPTIONS,
+    C,
+    H,
+    N,
+    T,
+    all_close,
+    arrays,
+    close,
+    ndarrays,
+    recorded,
+    symbol_of,
+)
 
 from onernn import UnsupportedError, plugins_disabled
 from onernn.adapters.mxnet import rnn, rnn_param_size
-from onernn.ir.arrays import Array
 
 
 @pytest.mark.parametrize("numpy", [False, True])
 @pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_rnn_of_symbols_is_a_symbol(mode: str, states: bool, numpy: bool) -> None:
-    given = arrays(mode)
-    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True}
+    given, options = arrays(mode), {**OPTIONS, "mode": mode}
     with numpy_mode(numpy):
         made = {name: mx.sym.Variable(name) for name in given}
         if numpy:
@@ -57,21 +68,14 @@ def test_inputs_that_a_symbol_lacks_become_variables() -> None:
 def test_float16_is_computed_in_float32(mode: str) -> None:
     """Of inputs rounded to float16 the results are float32's, rounded once more."""
     narrow = {name: array.astype(np.float16) for name, array in arrays(mode).items()}
-    options = {"state_size": H, "num_layers": 2, "mode": mode, "bidirectional": True}
     found = []
     for function, dtype in ((rnn, "float16"), (mx.nd.RNN, "float32")):
-        given = {name: mx.nd.array(array, dtype=dtype) for name, array in narrow.items()}
-        for array in given.values():
-            array.attach_grad()
-        with mx.autograd.record():
-            y = function(**given, **options)
-        y.backward(mx.nd.ones(y.shape, dtype=dtype))
-        found.append([y, *(array.grad for array in given.values())])
-    for got, want in zip(*found, strict=True):
-        wide = want.asnumpy()
+        given = {name: array.astype(dtype) for name, array in narrow.items()}
+        found.append(recorded(lambda f=function, **k: f(**k, **OPTIONS, mode=mode), given))
+    for got, wide in zip(*found, strict=True):
         assert got.dtype == np.float16
         # Half a unit in the last place of what comes out, and float32's own error.
-        np.testing.assert_allclose(got.asnumpy(), wide, rtol=2**-11, atol=2e-5 * np.abs(wide).max())
+        np.testing.assert_allclose(got, wide, rtol=2**-11, atol=2e-5 * np.abs(wide).max())
     symbol, plain = symbol_of(mode, "float16"), symbol_of(mode)
     wide = {name: array.astype(np.float32) for name, array in narrow.items()}
     for got, want in zip(run(optimize(symbol), narrow), run(plain, wide), strict=True):
@@ -107,49 +111,31 @@ def clipped_lstm(given: dict[str, Any], bounds: tuple[float, float] | None) -> A
     return x
 
 
+BOUNDS = {"lstm_state_clip_min": LOW, "lstm_state_clip_max": HIGH}
+LSTM = {"state_size": H, "num_layers": 2, "mode": "lstm", **BOUNDS}
+
+
 def test_a_clipped_cell_state_trains() -> None:
     given = arrays("lstm", sides=1)
-    weights = np.random.default_rng(1).uniform(-1, 1, (T, N, H)).astype(np.float32)
-    options = {"state_size": H, "num_layers": 2, "mode": "lstm"}
-    bounds = {"lstm_state_clip_min": LOW, "lstm_state_clip_max": HIGH}
-
-    def trained(function: Any) -> dict[str, Array]:
-        made = {name: mx.nd.array(array) for name, array in given.items()}
-        for array in made.values():
-            array.attach_grad()
-        with mx.autograd.record():
-            y = function(made)
-        y.backward(mx.nd.array(weights))
-        return {"y": y.asnumpy(), **{name: a.grad.asnumpy() for name, a in made.items()}}
-
-    ours = trained(lambda made: rnn(**made, **options, **bounds))
-    theirs = trained(lambda made: clipped_lstm(made, (LOW, HIGH)))
-    free = trained(lambda made: clipped_lstm(made, None))
-    for name, want in theirs.items():
-        np.testing.assert_allclose(ours[name], want, rtol=0, atol=1e-6 + 2e-5 * np.abs(want).max())
-    assert np.abs(free["parameters"] - theirs["parameters"]).max() > 0.1
+    ours = recorded(lambda **made: rnn(**made, **LSTM), given)
+    theirs, free = (
+        recorded(lambda b=bounds, **made: clipped_lstm(made, b), given)
+        for bounds in ((LOW, HIGH), None)
+    )
+    all_close(ours, theirs, 2e-5)
+    assert np.abs(free[2] - theirs[2]).max() > 0.1
 
 
 def test_a_nan_in_a_clipped_cell_state_trains_as_a_state_below_the_range() -> None:
     """Beside MXNet's own operators, which have no such flag, of a state that they clip."""
-    given = arrays("lstm", sides=1)
-    options = {"state_size": H, "num_layers": 2, "mode": "lstm", "lstm_state_clip_nan": True}
-    bounds = {"lstm_state_clip_min": LOW, "lstm_state_clip_max": HIGH}
-    found = []
+    given, found = arrays("lstm", sides=1), []
     for start, function in (
-        (np.nan, lambda made: rnn(**made, **options, **bounds)),
-        (-1e6, lambda made: clipped_lstm(made, (LOW, HIGH))),
+        (np.nan, lambda **made: rnn(**made, **LSTM, lstm_state_clip_nan=True)),
+        (-1e6, lambda **made: clipped_lstm(made, (LOW, HIGH))),
     ):
         given["state_cell"][0, 1, 2] = start
-        made = {name: mx.nd.array(array) for name, array in given.items()}
-        for array in made.values():
-            array.attach_grad()
-        with mx.autograd.record():
-            y = function(made)
-        y.backward()
-        found.append([y.asnumpy(), *(array.grad.asnumpy() for array in made.values())])
-    for ours, theirs in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 + 2e-5 * np.abs(theirs).max())
+        found.append(recorded(function, given))
+    all_close(*found, 2e-5)
 
 
 @pytest.mark.parametrize("p", [None, 2, 7])
@@ -194,9 +180,7 @@ def test_mxnet_accepts_what_its_documentation_does_not_allow() -> None:
 def test_the_slope_of_a_clip_is_a_difference_of_outputs() -> None:
     """By a parameter that moves no state over a bound; in float32 good to three digits."""
     given, step = arrays("lstm", layers=1, sides=1), 2e-3
-    options = {"state_size": H, "num_layers": 1, "mode": "lstm"}
-    options |= {"lstm_state_clip_min": LOW, "lstm_state_clip_max": HIGH}
-    made = {name: mx.nd.array(array) for name, array in given.items()}
+    options, made = {**LSTM, "num_layers": 1}, ndarrays(given)
     made["parameters"].attach_grad()
     with mx.autograd.record():
         y = rnn(**made, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +82,6 @@ def test_layers_behind_convolutions_become_ours(
     (told,) = (each.getMessage() for each in caplog.records)
     assert "LSTM bidirectional_concat" in told
     check(paddle.inference.create_predictor(config), want)
-
-
-def test_clones_run_at_the_same_time(saved: tuple[Path, list[Array]]) -> None:
-    prefix, want = saved
-    first = paddle.inference.create_predictor(optimize(config_of(prefix)))
-    predictors = [first, first.clone(), first.clone()]
-    with ThreadPoolExecutor(3) as pool:
-        for _ in range(5):
-            list(pool.map(lambda each: check(each, want), predictors))
 
 
 def test_a_pool_gives_predictors_with_ours(saved: tuple[Path, list[Array]]) -> None:

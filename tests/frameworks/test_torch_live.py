@@ -9,26 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.frameworks.torch_modules import CELLS, INPUT, STACKS, UNITS, assert_same, states
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from onernn import UnsupportedError, plugins_disabled
 from onernn.adapters.torch import explain, optimize
-
-STACKS: list[tuple[Any, dict[str, Any]]] = [
-    (nn.LSTM, {}),
-    (nn.LSTM, {"proj_size": 3}),
-    (nn.GRU, {}),
-    (nn.RNN, {}),
-    (nn.RNN, {"nonlinearity": "relu"}),
-]
-CELLS: list[tuple[Any, dict[str, Any]]] = [
-    (nn.LSTMCell, {}),
-    (nn.GRUCell, {}),
-    (nn.RNNCell, {}),
-    (nn.RNNCell, {"nonlinearity": "relu"}),
-]
-INPUT, UNITS = 4, 6
 
 
 @pytest.fixture(autouse=True)
@@ -36,27 +22,6 @@ def seeded() -> Any:
     torch.manual_seed(5)
     with torch.no_grad():
         yield
-
-
-def assert_same(ours: Any, theirs: Any) -> None:
-    """Equal structure, types and shapes; numbers up to the order of sums of a dozen terms."""
-    assert type(ours) is type(theirs)
-    if isinstance(theirs, torch.Tensor):
-        torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=2e-6)
-    elif theirs is not None:
-        for mine, other in zip(ours, theirs, strict=True):
-            assert_same(mine, other)
-
-
-def states(module: Any, *batch: int) -> Any:
-    """Initial states as the module takes them."""
-    if isinstance(module, nn.RNNCellBase):
-        parts, widths = batch, [UNITS] * 2
-    else:
-        parts = (module.num_layers * (1 + module.bidirectional), *batch)
-        widths = [module.proj_size or UNITS, UNITS]
-    h, c = (torch.randn(*parts, width) for width in widths)
-    return (h, c) if isinstance(module, nn.LSTM | nn.LSTMCell) else h
 
 
 def runs_here(module: nn.Module) -> bool:
@@ -176,9 +141,9 @@ def test_what_is_not_a_number_stays_one(kind: Any) -> None:
     theirs, x = kind(INPUT, UNITS), torch.randn(5, 3, INPUT)
     x[2, 1, 0], x[3, 2, 1] = float("nan"), float("inf")
     ours = optimize(theirs)
-    torch.testing.assert_close(ours(x)[0], theirs(x)[0], equal_nan=True, rtol=2e-6, atol=2e-6)
+    assert_same(ours(x)[0], theirs(x)[0])
     theirs.weight_hh_l0[0, 0] = ours.weight_hh_l0[0, 0] = float("nan")
-    torch.testing.assert_close(ours(x)[0], theirs(x)[0], equal_nan=True, rtol=2e-6, atol=2e-6)
+    assert_same(ours(x)[0], theirs(x)[0])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -6,20 +6,20 @@ import io
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.frameworks.torch_modules import INPUT, UNITS, assert_close, gradients, one_thread
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 from onernn.adapters.torch import explain, optimize
 from onernn.adapters.torch.plugin import onernn
 
-INPUT, UNITS = 4, 6
+__all__ = ["one_thread"]  # a fixture
 
 
 class Tagger(nn.Module):
@@ -35,22 +35,8 @@ class Tagger(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def apart() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(3)
+def apart(one_thread: None) -> None:
     torch._dynamo.reset()
-    yield
-    torch.set_num_threads(threads)
-
-
-def results(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
-    """Outputs, and gradients of the parameters."""
-    torch.manual_seed(9)  # of dropout
-    out, last = model(x)
-    found = [out, *(last if isinstance(last, tuple) else (last,))]
-    loss = sum(each.square().sum() for each in found)
-    return [*found, *torch.autograd.grad(loss, list(model.parameters()))]
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
@@ -77,7 +63,7 @@ def test_compiled_models_hold_ours_without_a_graph_break(
     for T, N in ((5, 3), (7, 2), (9, 4)):
         x = torch.randn(T, N, INPUT)
         with torch.compiler.set_stance("default" if T < 9 else "fail_on_recompile"):
-            for mine, wanted in zip(results(compiled, x), results(theirs, x), strict=True):
+            for mine, wanted in zip(gradients(compiled, x), gradients(theirs, x), strict=True):
                 torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-4)
             with torch.no_grad():
                 mine, wanted = compiled.eval()(x)[0], theirs.eval()(x)[0]
@@ -91,8 +77,7 @@ def test_packed_sequences_are_traced() -> None:
     compiled = torch.compile(optimize(theirs), backend="aot_eager", fullgraph=True)
     x = pack_sequence([torch.randn(t, INPUT) for t in (2, 5, 1)], enforce_sorted=False)
     with torch.no_grad():
-        torch.testing.assert_close(compiled(x)[0].data, theirs(x)[0].data, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(compiled(x)[1], theirs(x)[1], rtol=1e-5, atol=1e-5)
+        assert_close(compiled(x), theirs(x))
 
 
 def test_compiled_models_follow_their_parameters() -> None:
@@ -144,9 +129,9 @@ def test_modules_of_pytorch_break_graphs_as_before() -> None:
 def test_the_backend_runs_a_model_of_pytorch(options: Any) -> None:
     theirs = Tagger(nn.LSTM)
     x = torch.randn(5, 3, INPUT)
-    wanted = results(theirs, x)
+    wanted = gradients(theirs, x)
     compiled = torch.compile(theirs, backend=onernn, fullgraph=True, options=options)
-    for mine, other in zip(results(compiled, x), wanted, strict=True):
+    for mine, other in zip(gradients(compiled, x), wanted, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
     assert "onernn" in explain(theirs)
 

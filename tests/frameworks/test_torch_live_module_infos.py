@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from tests.frameworks.torch_modules import one_thread, small_batches_run_here, tensors
 from torch import nn
 
-from onernn.adapters.torch import explain, live_layer, optimize
+from onernn.adapters.torch import explain, optimize
 
+__all__ = ["one_thread", "small_batches_run_here"]  # fixtures
+pytestmark = pytest.mark.usefixtures("one_thread", "small_batches_run_here")
 infos = pytest.importorskip("torch.testing._internal.common_modules", reason="needs expecttest")
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
 FOUND = [info for info in infos.module_db if info.module_cls in RECURRENT]
 
 
-@pytest.fixture(autouse=True)
-def small_batches_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_layer, "is_small", lambda *_: False)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def tensors(found: Any) -> list[torch.Tensor]:
-    if isinstance(found, torch.Tensor):
-        return [found] if found.is_floating_point() else []
-    return [] if found is None else [each for part in found for each in tensors(part)]
-
-
 def outcome(module: nn.Module, arguments: Any, named: Any) -> list[torch.Tensor]:
     """Results, and the gradients of all that went in."""
     given, more = copy.deepcopy((arguments, named))
     torch.manual_seed(4)
-    found = tensors(module(*given, **more))
+    found = list(tensors(module(*given, **more)))
     leaves = [each for each in tensors([given, list(more.values())]) if each.requires_grad]
     leaves += module.parameters()
     weighed = sum((each * torch.arange(each.numel()).reshape(each.shape)).sum() for each in found)
@@ -70,7 +53,7 @@ def test_samples_of_pytorch(info: Any, dtype: torch.dtype, training: bool) -> No
             torch.testing.assert_close(mine, wanted, rtol=tolerance, atol=100 * tolerance)
         with torch.no_grad():
             torch.manual_seed(4)
-            mine = tensors(ours(*given[0], **given[1]))
+            mine = list(tensors(ours(*given[0], **given[1])))
             torch.manual_seed(4)
             for each, wanted in zip(mine, tensors(theirs(*given[0], **given[1])), strict=True):
                 torch.testing.assert_close(each, wanted, rtol=tolerance, atol=tolerance)

@@ -6,89 +6,35 @@ import copy
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
+from tests.frameworks.torch_modules import (
+    INPUT,
+    STACKS,
+    UNITS,
+    assert_close,
+    gradients,
+    one_thread,
+    small_batches_run_here,
+    states,
+    tensors,
+)
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence, pack_sequence
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
-from onernn.adapters.torch import explain, live_layer, optimize
+from onernn.adapters.torch import explain, optimize
 from onernn.adapters.torch.live_layer import batch_of, run_recorded
 from onernn.adapters.torch.plugin import live_of
 
-KINDS: list[tuple[Any, dict[str, Any]]] = [
-    (nn.LSTM, {}),
-    (nn.LSTM, {"proj_size": 3}),
-    (nn.GRU, {}),
-    (nn.RNN, {}),
-    (nn.RNN, {"nonlinearity": "relu"}),
-]
-INPUT, UNITS = 4, 6
-
-
-@pytest.fixture(autouse=True)
-def small_batches_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_layer, "is_small", lambda *_: False)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # PyTorch's wait for each other where others run, too
-    torch.manual_seed(5)
-    yield
-    torch.set_num_threads(threads)
-
-
-def tensors(found: Any) -> Iterator[torch.Tensor]:
-    """All tensors of numbers in a result, in order."""
-    if isinstance(found, torch.Tensor):
-        if found.is_floating_point():
-            yield found
-    elif found is not None:
-        for each in found:
-            yield from tensors(each)
-
-
-def mapped(given: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(given, torch.Tensor):
-        return function(given)
-    if isinstance(given, PackedSequence):
-        return given._replace(data=function(given.data))
-    return None if given is None else tuple(mapped(each, function) for each in given)
-
-
-def gradients(module: Any, *arguments: Any, backwards: int = 1) -> list[torch.Tensor]:
-    """Results, and gradients of the arguments and parameters, of a loss that weighs all results."""
-    dtype = module.weight_hh_l0.dtype
-    given = mapped(arguments, lambda each: each.detach().to(dtype).requires_grad_())
-    generator = torch.Generator().manual_seed(3)
-    torch.manual_seed(8)  # of dropout
-    found = list(tensors(module(*given)))
-    weights = [torch.randn(each.shape, generator=generator).to(dtype) for each in found]
-    loss = sum((each * weight).sum() for each, weight in zip(found, weights, strict=True))
-    leaves = [*tensors(given), *module.parameters()]
-    for _ in range(backwards):
-        grads = torch.autograd.grad(loss, leaves, retain_graph=True)
-    return [*found, *grads]
-
-
-def assert_close(ours: list[torch.Tensor], exact: list[torch.Tensor], tolerance: float) -> None:
-    for mine, wanted in zip(ours, exact, strict=True):
-        assert mine.shape == wanted.shape
-        torch.testing.assert_close(
-            mine.to(wanted.dtype),
-            wanted,
-            rtol=tolerance,
-            atol=tolerance * wanted.abs().max().item(),
-        )
+__all__ = ["one_thread", "small_batches_run_here"]  # fixtures
+pytestmark = pytest.mark.usefixtures("one_thread", "small_batches_run_here")
 
 
 @pytest.mark.parametrize("layers, bidirectional", [(1, False), (2, True)])
-@pytest.mark.parametrize("kind, more", KINDS)
+@pytest.mark.parametrize("kind, more", STACKS)
 def test_gradients_are_those_of_float64(
     kind: Any, more: dict[str, Any], layers: int, bidirectional: bool
 ) -> None:
@@ -103,18 +49,16 @@ def test_gradients_are_those_of_float64(
             (x[:, 0], ()),
             (pack_sequence(sequences, enforce_sorted=False), (3,)),
         ):
-            rows = (layers * (1 + bidirectional), *batch)
-            h, c = torch.randn(*rows, more.get("proj_size", UNITS)), torch.randn(*rows, UNITS)
-            for arguments in ((given,), (given, (h, c) if kind is nn.LSTM else h)):
+            for arguments in ((given,), (given, states(theirs, *batch))):
                 wanted = gradients(exact, *arguments)
-                assert_close(gradients(ours, *arguments, backwards=2), wanted, 2e-5)
+                assert_close(gradients(ours, *arguments, backwards=2), wanted)
         assert "PyTorch" not in explain(ours)
 
 
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("kind, more", KINDS)
+@pytest.mark.parametrize("kind, more", STACKS)
 def test_gradcheck_of_our_function_in_float64(kind: Any, more: dict[str, Any]) -> None:
-    module = optimize(kind(3, 4, 2, bidirectional=True, **{**more, **_smaller(more)}).double())
+    module = optimize(kind(3, 4, 2, bidirectional=True, **more).double())
     live, names = live_of(module), list(module._flat_weights_names)
     live.check = lambda _: None  # PyTorch is faster in float64; the function can do it
 
@@ -128,10 +72,6 @@ def test_gradcheck_of_our_function_in_float64(kind: Any, more: dict[str, Any]) -
     assert torch.autograd.gradcheck(run, (x, *[getattr(module, name) for name in names]))
 
 
-def _smaller(more: dict[str, Any]) -> dict[str, Any]:
-    return {"proj_size": 2} if "proj_size" in more else {}
-
-
 def test_small_batches_train_on_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     ours = optimize(nn.LSTM(INPUT, UNITS))
@@ -140,17 +80,11 @@ def test_small_batches_train_on_pytorch(monkeypatch: pytest.MonkeyPatch) -> None
     ours([torch.randn(5, INPUT)])[0][0].sum().backward()  # which PyTorch does not take
 
 
-def test_gradcheck_of_a_module_in_float64() -> None:
-    module = optimize(nn.LSTM(3, 4).double())
-    x = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: module(x)[0], (x,))
-
-
 def test_dropout_is_drawn_as_pytorch_draws_it() -> None:
     theirs = nn.GRU(INPUT, UNITS, 3, dropout=0.4, batch_first=True)
     ours = optimize(theirs)
     x, h = torch.randn(3, 5, INPUT), torch.randn(3, 3, UNITS)
-    assert_close(gradients(ours, x, h), gradients(theirs, x, h), 2e-5)
+    assert_close(gradients(ours, x, h), gradients(theirs, x, h))
     with torch.no_grad():
         torch.manual_seed(1)
         first = theirs(x)[0]
@@ -223,16 +157,11 @@ def test_frozen_parameters_and_inputs_get_no_gradients() -> None:
     theirs = nn.LSTM(INPUT, UNITS)
     theirs.weight_hh_l0.requires_grad_(False)
     ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
-    for module in (theirs, ours):
-        module(x)[1][1].sum().backward()
-    for mine, wanted in zip(ours.parameters(), theirs.parameters(), strict=True):
-        if wanted.grad is None:
-            assert mine.grad is None
-        else:
-            torch.testing.assert_close(mine.grad, wanted.grad, rtol=2e-5, atol=1e-5)
-    frozen = ours.requires_grad_(False)
+    assert_close(gradients(ours, x), gradients(theirs, x))
+    ours(x)[0].sum().backward()
+    assert ours.weight_hh_l0.grad is None and ours.weight_ih_l0.grad is not None
+    frozen, given = ours.requires_grad_(False), x.clone().requires_grad_()
     assert not frozen(x)[0].requires_grad
-    given = x.clone().requires_grad_()
     frozen(given)[0].sum().backward()
     assert given.grad is not None
 
@@ -250,7 +179,7 @@ def test_states_are_carried_on_and_calls_share_one_backward() -> None:
                 total, h = total + (y * y).sum(), carry(h)
             total.backward()
             found.append([each.grad for each in module.parameters()])
-        assert_close(found[1], found[0], 2e-5)
+        assert_close(found[1], found[0])
 
 
 def test_no_grad_and_inference_mode_record_nothing() -> None:
@@ -302,20 +231,16 @@ def test_weight_norm_trains() -> None:
             nn.utils.weight_norm(each, "weight_hh_l0")
     optimize(ours, inplace=True)
     x = torch.randn(5, 3, INPUT)
-    assert_close(gradients_by_name(ours, x), gradients_by_name(theirs, x), 2e-5)
-
-
-def gradients_by_name(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    module(x)[0].sum().backward()
-    return [each.grad for each in module.parameters() if each.grad is not None]
+    assert_close(gradients(ours, x), gradients(theirs, x))
 
 
 def test_checkpointed_calls_train() -> None:
     theirs = nn.GRU(INPUT, UNITS)
     ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
+    checkpoint = torch.utils.checkpoint.checkpoint
     for module in (theirs, ours):
-        torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)[0].sum().backward()
-    assert_close(*[[each.grad for each in m.parameters()] for m in (ours, theirs)], 2e-5)
+        checkpoint(module, x, use_reentrant=False)[0].sum().backward()
+    assert_close(*[[each.grad for each in m.parameters()] for m in (ours, theirs)])
 
 
 def test_threads_train_side_by_side() -> None:
@@ -329,8 +254,7 @@ def test_threads_train_side_by_side() -> None:
     alone = [train(part) for part in x]
     with ThreadPoolExecutor(4) as pool:
         for found, wanted in zip(pool.map(train, x), alone, strict=True):
-            for mine, other in zip(found, wanted, strict=True):
-                assert torch.equal(mine, other)
+            assert all(map(torch.equal, found, wanted))
 
 
 def test_a_fork_after_use_goes_on() -> None:
@@ -359,43 +283,25 @@ def test_training_in_bfloat16_comes_near() -> None:
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_lists_and_nested_tensors_are_what_packed_sequences_are(kind: Any) -> None:
     theirs = kind(INPUT, UNITS, 2, bidirectional=True)
-    ours = optimize(theirs)
-    sequences = [torch.randn(t, INPUT) for t in (2, 5, 1)]
+    ours, sequences = optimize(theirs), [torch.randn(t, INPUT) for t in (2, 5, 1)]
+    packed = pack_sequence(sequences, enforce_sorted=False)
+    nested = torch.nested.nested_tensor(sequences, layout=torch.jagged, requires_grad=True)
     for record in (False, True):
         with torch.set_grad_enabled(record):
-            packed, last = theirs(pack_sequence(sequences, enforce_sorted=False))
-            wanted = nn.utils.rnn.unpack_sequence(packed)
-            nested = torch.nested.nested_tensor(sequences, layout=torch.jagged)
+            y, last = theirs(packed)
             for given in (sequences, nested):
-                y, final = ours(given)
-                assert type(y) is type(given)
+                mine, final = ours(given)
+                assert type(mine) is type(given)
                 assert_close(
-                    list(y.unbind() if y is not given and given is nested else y), wanted, 2e-5
+                    list(mine if given is sequences else mine.unbind()), unpack_sequence(y)
                 )
-                assert_close(list(tensors(final)), list(tensors(last)), 2e-5)
-            if record:
-                grads = [
-                    torch.autograd.grad(loss, list(module.parameters()))
-                    for module, loss in (
-                        (ours, ours(nested)[0].values().square().sum()),
-                        (theirs, packed.data.square().sum()),
-                    )
-                ]
-                assert_close(*map(list, grads), 2e-5)
-                x = nested.detach().requires_grad_()
-                ours(x)[0].values().square().sum().backward()
-                (dx,) = torch.autograd.grad(
-                    theirs(
-                        (p := pack_sequence([x.detach() for x in sequences], False))._replace(
-                            data=(data := p.data.clone().requires_grad_())
-                        )
-                    )[0]
-                    .data.square()
-                    .sum(),
-                    data,
-                )
-                back = nn.utils.rnn.unpack_sequence(p._replace(data=dx))
-                assert_close(list(x.grad.unbind()), back, 2e-5)
+                assert_close(final, last)
+    data = packed.data.clone().requires_grad_()
+    theirs(packed._replace(data=data))[0].data.square().sum().backward()
+    ours(nested)[0].values().square().sum().backward()
+    wanted = unpack_sequence(packed._replace(data=data.grad))
+    assert_close(list(nested.grad.unbind()), wanted)
+    assert_close(*[[each.grad for each in m.parameters()] for m in (ours, theirs)])
     assert "PyTorch" not in explain(ours)
 
 
@@ -408,15 +314,13 @@ def test_an_empty_sequence_keeps_its_initial_state() -> None:
 
 
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("kind, more", KINDS)
+@pytest.mark.parametrize("kind, more", STACKS)
 def test_autocast_gives_the_types_of_pytorch(
     kind: Any, more: dict[str, Any], given: torch.dtype
 ) -> None:
     theirs = kind(INPUT, UNITS, 2, batch_first=True, **more)
     ours, x = optimize(theirs), torch.randn(3, 5, INPUT).to(given)
-    h, c = torch.randn(2, 3, more.get("proj_size", UNITS)), torch.randn(2, 3, UNITS)
-    packed = pack_sequence(list(x))
-    for arguments in ((x,), (packed,), (x, (h, c) if kind is nn.LSTM else h)):
+    for arguments in ((x,), (pack_sequence(list(x)),), (x, states(theirs, 3))):
         found = []
         for module in (theirs, ours):
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -432,4 +336,4 @@ def test_autocast_gives_the_types_of_pytorch(
             continue
         assert [each.dtype for each in found[1]] == [each.dtype for each in found[0]]
         if "nonlinearity" not in more:  # bfloat16 moves words across relu's edge
-            assert_close([e.float() for e in found[1]], [e.float() for e in found[0]], 2**-4)
+            assert_close(found[1], found[0], 2**-4)

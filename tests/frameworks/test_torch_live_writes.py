@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.frameworks.torch_modules import INPUT, UNITS, tensors
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
@@ -13,7 +14,6 @@ from onernn.adapters.common.live import Watched
 from onernn.adapters.torch import explain, optimize, refresh
 from onernn.ir.errors import LibraryError
 
-INPUT, UNITS = 4, 6
 KINDS: list[Any] = [nn.GRU, nn.LSTM, nn.LSTMCell]
 
 
@@ -39,10 +39,6 @@ def follows(module: Any, *given: Any) -> bool:
     assert "onernn: " in explain(module)
     pairs = zip(*map(tensors, (mine, pytorchs(module, *given))), strict=True)
     return all(torch.allclose(one, other, rtol=2e-5, atol=2e-6) for one, other in pairs)
-
-
-def tensors(found: Any) -> list[torch.Tensor]:
-    return [each for each in torch.utils._pytree.tree_leaves(found) if each is not None]
 
 
 FUSED = [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad]

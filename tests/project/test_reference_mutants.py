@@ -133,9 +133,9 @@ MUTANTS = [
     ),
     Mutant(
         "MXNet: dropout on the last layer",
-        "adapters/mxnet/live_layer.py",
-        "self._mask(random, y) if at else None",
-        "self._mask(random, y) if not at else None",
+        "adapters/common/live.py",
+        "mask(data_of(y).shape) if mask and k else None",
+        "mask(data_of(y).shape) if mask and not k else None",
         (MXNET, "test_dropout_is_between_layers_and_the_last_drops_nothing"),
     ),
     Mutant(

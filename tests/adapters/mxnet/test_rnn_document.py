@@ -231,9 +231,9 @@ def test_dropout_is_between_layers_and_the_last_drops_nothing(layers: int, drops
     told = {"mode": "gru", "state_size": str(H), "num_layers": str(layers), "bidirectional": "True"}
     told["state_outputs"] = "True"
     live = LiveRnn({**told, "p": "0.5"}, Options(backend="reference"))
-    seed = [np.array([0.25, 0.75], np.float32)] if drops else []
+    seed = {"seed": np.array([0.25, 0.75], np.float32)} if drops else {}
     assert ("seed" in live.arguments) == drops
-    given = live.bound([feed["data"], flat, feed["state"], *seed])
+    given = {"data": feed["data"], "parameters": flat, "state": feed["state"], **seed}
     (trained, states), _ = live.run_training(given)
     right, ends = documented("gru", feed, flat, layers=layers)
     np.testing.assert_allclose(states[:2], ends[:2], rtol=0, atol=2e-6)

@@ -17,7 +17,7 @@ import pytest
 from onnx import helper, numpy_helper
 from support.onnx_models import parsed
 
-from onernn import UnsupportedError, plugins_disabled
+from onernn import plugins_disabled
 from onernn.adapters.onnx import InferenceSession
 
 pytestmark = pytest.mark.usefixtures("built")
@@ -107,7 +107,7 @@ def test_lists_are_inputs_and_an_initializer_may_be_given(file: Path) -> None:
 
 def test_values_of_onnx_runtimes_and_bindings_are_inputs_and_outputs(file: Path) -> None:
     session, want = ours(file), THEIRS(file).run(["y"], FEED)
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(a) for name, a in FEED.items()}
+    values = {name: value_of(a) for name, a in FEED.items()}
     assert_equal([each.numpy() for each in session.run_with_ort_values(["y"], values)], want)
     binding = session.io_binding()
     for name, array in FEED.items():
@@ -222,12 +222,13 @@ def quiet(**given: Any) -> Any:
     return options
 
 
-def assert_brought(source: Any, options: Any, feed: Any = FEED) -> None:
+def assert_brought(source: Any, options: Any, feed: Any = FEED) -> Any:
     """What options bring decides, as it does in ONNX Runtime's own session."""
     session = InferenceSession(source, options, backend="kernels")
     want = THEIRS(source, options).run(None, feed)
     assert_equal(session.run(None, feed), want)
     assert not session.replaced and "ONNX Runtime (" in session.explain()
+    return session
 
 
 @pytest.fixture
@@ -239,20 +240,68 @@ def apart(tmp_path: Path) -> Path:
     return file
 
 
+def value_of(array: np.ndarray) -> Any:
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+FOLDER = "session.model_external_initializers_file_folder_path"
+BROUGHT: dict[str, Any] = {
+    **{
+        name: lambda o, v, _, name=name: o.add_initializer(name, v)
+        for name in ("W", "R", "B", "table")
+    },
+    "external": lambda o, v, _: o.add_external_initializers(["R"], [v]),
+    "in memory": lambda o, _, file: o.add_external_initializers_from_files_in_memory(
+        ["m.data"], [file.read_bytes()], [file.stat().st_size]
+    ),
+    "folder": lambda o, _, file: o.add_session_config_entry(FOLDER, str(file.parent)),
+    "providers": lambda o, *_: o.add_provider("CPUExecutionProvider", {}),
+}
+"""What options may bring: of themselves, another value of R, and a file of other numbers."""
+
+
+@pytest.fixture
+def other_file(apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In the working directory, under the name of a file beside a model, half of its numbers."""
+    numbers = np.frombuffer((apart.parent / "m.data").read_bytes(), "f4")[::-1] * np.float32(0.5)
+    (tmp_path / "m.data").write_bytes(numbers.astype("f4").tobytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "m.data"
+
+
 @pytest.mark.parametrize("as_bytes", [False, True], ids=["path", "bytes"])
-@pytest.mark.parametrize("name", ["W", "R", "B", "table"])
-def test_an_initializer_that_options_bring_is_used(file: Path, name: str, as_bytes: bool) -> None:
-    options, plain = quiet(), THEIRS(file).run(None, FEED)
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(OTHER[name])
-    options.add_initializer(name, value)
-    source = file.read_bytes() if as_bytes else file
-    assert np.abs(THEIRS(source, options).run(["y"], FEED)[0] - plain[1]).max() > 0.01
-    assert_brought(source, options)
+@pytest.mark.parametrize("what", BROUGHT)
+def test_what_options_bring_is_used(
+    what: str, file: Path, apart: Path, other_file: Path, as_bytes: bool
+) -> None:
+    options, value = quiet(), value_of(OTHER.get(what, OTHER["R"]))
+    BROUGHT[what](options, value, other_file)
+    if what == "in memory" and as_bytes:  # also where no file has this name
+        other_file.unlink()
+    source: Any = file if what in OTHER or what == "providers" else apart
+    source = source.read_bytes() if as_bytes else source
+    session, want = assert_brought(source, options), THEIRS(source, options).run(None, FEED)
+    if what == "R":
+        session.set_providers(ON_CPU)
+        assert_equal(session.run(None, FEED), want)
+    plain = THEIRS(model().SerializeToString()).run(["y"], FEED)[0]
+    assert (np.abs(want[1] - plain).max() > 0.01) == (what != "providers")
+
+
+def test_files_beside_a_model_and_in_the_working_directory(apart: Path, other_file: Path) -> None:
+    """Paths read the former, bytes the latter, with options and without."""
+    seen = []
+    for source in (apart, apart.read_bytes()):
+        want = THEIRS(source).run(None, FEED)
+        for options in (None, quiet(intra_op_num_threads=1)):
+            assert_equal(ours(source, options).run(None, FEED), want)
+        seen.append(want[1])
+    assert np.abs(seen[0] - seen[1]).max() > 0.01
 
 
 def test_an_initializer_that_options_bring_for_another_model_changes_nothing(file: Path) -> None:
     options = quiet()
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(OTHER["R"])
+    value = value_of(OTHER["R"])
     options.add_initializer("of another model", value)
     assert_equal(ours(file, options).run(None, FEED), THEIRS(file).run(None, FEED))
 
@@ -266,7 +315,7 @@ def test_a_state_of_zeros_that_options_replace_is_used() -> None:
     text = "h0 = Expand (zero, size) y = GRU <hidden_size = 4> (x, W, R, , , h0)"
     made = parsed(f"(float[T, 2, 3] x) => (y) {{ {text} }}", constants)
     options = quiet(graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.full((1, 1, 1), 0.5, "f4"))
+    value = value_of(np.full((1, 1, 1), 0.5, "f4"))
     options.add_initializer("zero", value)
     assert_brought(made.SerializeToString(), options, {"x": np.ones((2, 2, 3), "f4")})
 
@@ -281,70 +330,12 @@ def test_an_initializer_of_a_body_that_options_bring_is_used() -> None:
         helper.make_attribute(f"{name}_branch", inner.graph) for name in ("then", "else")
     )
     source, options = made.SerializeToString(), quiet()
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(OTHER["R"])
+    value = value_of(OTHER["R"])
     options.add_initializer("R", value)
     feed = {**FEED, "yes": np.array(True)}
     plain = THEIRS(source).run(None, feed)[0]
     assert np.abs(THEIRS(source, options).run(None, feed)[0] - plain).max() > 0.001
     assert_brought(source, options, feed)
-
-
-def test_external_initializers_that_options_bring_are_used(apart: Path) -> None:
-    options = quiet()
-    values = {n: onnxruntime.OrtValue.ortvalue_from_numpy(OTHER[n]) for n in ("W", "R")}
-    options.add_external_initializers([*values], [*values.values()])
-    assert_brought(apart, options)
-
-
-@pytest.mark.parametrize("decoy", [False, True], ids=["no file", "a file of this name"])
-@pytest.mark.parametrize("as_bytes", [False, True], ids=["path", "bytes"])
-def test_files_in_memory_are_read_and_not_those_of_the_same_name(
-    apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_bytes: bool, decoy: bool
-) -> None:
-    right = (apart.parent / "m.data").read_bytes()
-    numbers = np.frombuffer(right, "f4")[::-1] * np.float32(0.5)
-    other = numbers.astype("f4").tobytes()
-    if decoy:
-        (tmp_path / "m.data").write_bytes(right)
-    elif not as_bytes:
-        (apart.parent / "m.data").unlink()
-    monkeypatch.chdir(tmp_path)
-    options = quiet()
-    options.add_external_initializers_from_files_in_memory(["m.data"], [other], [len(other)])
-    source = apart.read_bytes() if as_bytes else apart
-    assert_brought(source, options)
-    plain = THEIRS(model().SerializeToString()).run(["y"], FEED)[0]
-    assert np.abs(THEIRS(source, options).run(["y"], FEED)[0] - plain).max() > 0.01
-
-
-def test_files_beside_a_model_and_in_the_working_directory(
-    apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Paths read the former, bytes the latter, with options and without."""
-    right = (apart.parent / "m.data").read_bytes()
-    numbers = np.frombuffer(right, "f4")[::-1] * np.float32(0.5)
-    (tmp_path / "m.data").write_bytes(numbers.astype("f4").tobytes())
-    monkeypatch.chdir(tmp_path)
-    seen = []
-    for source in (apart, apart.read_bytes()):
-        want = THEIRS(source).run(None, FEED)
-        for options in (None, quiet(intra_op_num_threads=1)):
-            assert_equal(ours(source, options).run(None, FEED), want)
-        seen.append(want[1])
-    assert np.abs(seen[0] - seen[1]).max() > 0.01
-
-
-@pytest.mark.parametrize("as_bytes", [False, True], ids=["path", "bytes"])
-def test_data_in_a_folder_that_options_name_are_read(
-    apart: Path, tmp_path: Path, as_bytes: bool
-) -> None:
-    right = (apart.parent / "m.data").read_bytes()
-    numbers = np.frombuffer(right, "f4")[::-1] * np.float32(0.5)
-    (tmp_path / "m.data").write_bytes(numbers.astype("f4").tobytes())
-    options = quiet()
-    folder = "session.model_external_initializers_file_folder_path"
-    options.add_session_config_entry(folder, str(tmp_path))
-    assert_brought(apart.read_bytes() if as_bytes else apart, options)
 
 
 def test_options_stay_as_they_are_and_nothing_warns(
@@ -393,24 +384,6 @@ def test_all_that_options_say_reaches_the_session(file: Path) -> None:
     assert got.get_session_config_entry("session.disable_prepacking") == "1"
 
 
-def test_options_that_name_providers_leave_the_model_to_onnx_runtime(file: Path) -> None:
-    options = quiet()
-    options.add_provider("CPUExecutionProvider", {})
-    session = InferenceSession(file, options, backend="kernels")
-    assert not session.replaced and "providers" in session.explain()
-    assert_equal(session.run(None, FEED), THEIRS(file).run(None, FEED))
-
-
-def test_a_model_left_to_onnx_runtime_takes_other_providers(file: Path) -> None:
-    options, value = quiet(), onnxruntime.OrtValue.ortvalue_from_numpy(OTHER["R"])
-    options.add_initializer("R", value)
-    session = InferenceSession(file, options, backend="kernels")
-    want = session.run(None, FEED)
-    session.set_providers(ON_CPU)
-    assert session.get_providers() == ON_CPU and not session.replaced
-    assert_equal(session.run(None, FEED), want)
-
-
 def test_plugins_that_are_disabled_replace_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,9 +402,3 @@ def test_what_is_replaced_is_logged(file: Path, caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.INFO, "onernn"):
         session = ours(file)
     assert [each.getMessage() for each in caplog.records] == session.explain().splitlines()
-
-
-@pytest.mark.parametrize("options", [{"dtype": "f17"}, {"backend": "cuda"}])
-def test_options_of_ours_that_are_unknown_are_refused(file: Path, options: Any) -> None:
-    with pytest.raises(UnsupportedError, match="expected"):
-        InferenceSession(file, **options)

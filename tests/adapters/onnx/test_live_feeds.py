@@ -249,9 +249,3 @@ def test_both_sides_run_on_as_many_threads() -> None:
     session = optimize(tagger(), threads=2, backend="kernels")
     assert session.get_session_options().intra_op_num_threads == 2
     assert_equal(session.run(None, FEED), session_of(tagger()).run(None, FEED))
-
-
-def test_options_serve_several_sessions() -> None:
-    options = onnxruntime.SessionOptions()
-    made = [optimize(tagger(), session_options=options, backend="kernels") for _ in range(3)]
-    assert_equal(made[0].run(None, FEED), made[2].run(None, FEED))

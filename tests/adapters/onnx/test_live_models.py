@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,9 @@ def small(*names: str) -> dict[str, np.ndarray]:
 
 
 def test_a_model_with_our_layers_gives_what_onnx_runtime_gives() -> None:
-    session = same(tagger(), *map(feed, range(8)))
+    model = tagger()
+    before, session = model.SerializeToString(), same(model, *map(feed, range(8)))
+    assert model.SerializeToString() == before
     want = session_of(tagger()).run(["h2", "tags"], feed())
     assert_equal(session.run(["h2", "tags"], feed()), want)
     assert [line.split(":")[0] for line in session.replaced] == [
@@ -95,15 +96,6 @@ def test_a_model_with_our_layers_gives_what_onnx_runtime_gives() -> None:
     assert not session.refusals and session.explain().splitlines() == list(session.replaced)
 
 
-def test_the_session_is_onnx_runtimes_own_and_what_it_was_given_stays_as_it_was() -> None:
-    model = tagger()
-    before, session = model.SerializeToString(), replaced(model)
-    assert isinstance(session, onnxruntime.InferenceSession)
-    assert model.SerializeToString() == before
-    for mine, want in zip(session.get_inputs(), session_of(model).get_inputs(), strict=True):
-        assert (mine.name, mine.shape, mine.type) == (want.name, want.shape, want.type)
-
-
 @pytest.mark.parametrize("form", ["path", "text", "weights beside it", "bytes", "proto"])
 def test_a_model_comes_as_a_path_as_bytes_or_as_a_proto(form: str, tmp_path: Path) -> None:
     file = tmp_path / "m.onnx"
@@ -112,14 +104,6 @@ def test_a_model_comes_as_a_path_as_bytes_or_as_a_proto(form: str, tmp_path: Pat
     session = replaced(forms.get(form, file))
     assert len(session.replaced) == 3
     assert_equal(session.run(None, feed()), session_of(tagger()).run(None, feed()))
-
-
-def test_threads_share_a_session() -> None:
-    session, theirs = replaced(tagger(), threads=1), session_of(tagger())
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda seed: session.run(None, feed(seed)), range(16)))
-    for seed, got in enumerate(results):
-        assert_equal(got, theirs.run(None, feed(seed)))
 
 
 def test_what_ours_cannot_run_stays_in_onnx_runtime_with_the_reason() -> None:
@@ -290,3 +274,57 @@ def test_bytes_refuse_infinity_and_not_that_behind_the_sentences(name: str, dtyp
     given[name][0, 0, 0] = np.inf
     with pytest.raises(Exception, match=rf"(X|initial_h): {dtype} holds finite numbers, got"):
         session.run(None, given)
+
+
+def sized(op: str, sizes: tuple[int | None, ...], before: str = "", h: str = "") -> onnx.ModelProto:
+    """A layer over (T, N, 5) of these sizes, behind other nodes that may make its state ``h``."""
+    rng = np.random.default_rng(0)
+    gates = {"GRU": 3, "LSTM": 4}[op]
+    shapes = {"W": (1, 3 * gates, 5), "R": (1, 3 * gates, 3)}
+    constants = {n: rng.uniform(-0.5, 0.5, shape).astype("f4") for n, shape in shapes.items()}
+    constants |= {"at": np.array([1]), "first": np.array([1]), "last": np.array([3])}
+    named = ", ".join("?" if size is None else str(size) for size in sizes)
+    node = f"y = {op} <hidden_size = 3> (x, W, R{h})"
+    return parsed(f"(float[{named}, 5] x) => (y) {{ {before} {node} }}", constants)
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2, 3, 16])
+@pytest.mark.parametrize("sizes", [(1, 1), (7, None), (None, None)])
+def test_every_layer_is_replaced_on_any_number_of_threads(
+    sizes: tuple[int | None, ...], threads: int | None
+) -> None:
+    for model in (sized("GRU", sizes), sized("LSTM", sizes)):
+        session = optimize(model, threads=threads)
+        assert len(session.replaced) == 1 and not session.refusals
+
+
+def exported(value: float, expanded: bool) -> onnx.ModelProto:
+    """An initial state of one number in a size that is computed, as PyTorch exports it."""
+    number = f"<value = float[1] {{{value}}}>"
+    state = f"wide = ConstantOfShape {number} (shape)"
+    if expanded:
+        state = f"one = Constant {number} () wide = Expand (one, shape)"
+    before = f"""
+        sizes = Shape (x)
+        count = Gather (sizes, at)
+        shape = Concat <axis = 0> (first, count, last)
+        {state}
+        h = Identity (wide)
+        """
+    return sized("GRU", (None, None), before, ", , , h")
+
+
+@pytest.mark.parametrize("expanded", [False, True], ids=["ConstantOfShape", "Expand"])
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_states_that_are_zeros_are_not_made(value: float, expanded: bool) -> None:
+    model = exported(value, expanded)
+    session = optimize(model, backend="kernels")
+    kinds = [node.op_type for node in onnx.load_from_string(session._model_bytes).graph.node]
+    assert (kinds == ["Layer"]) == (value == 0) and "Layer" in kinds
+    assert len(model.graph.node) > 5  # what was given stays as it was
+    theirs = onnxruntime.InferenceSession(model.SerializeToString())
+    for count in (1, 3):
+        x = np.random.default_rng(1).uniform(-1, 1, (4, count, 5)).astype("f4")
+        (got,), (want,) = session.run(None, {"x": x}), theirs.run(None, {"x": x})
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+        assert np.abs(want).max() > 0.05

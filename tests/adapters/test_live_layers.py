@@ -1,0 +1,303 @@
+"""The layer that runs inside frameworks, on the arrays of Paddle's and MXNet's own layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from support.oracle import run_oracle
+
+from onernn import ShapeError, UnsupportedError
+from onernn.adapters.common.live import Call, LiveLayer, Repacked
+from onernn.adapters.mxnet.live_layer import LiveRnn
+from onernn.adapters.mxnet.live_layer import Options as MxnetOptions
+from onernn.adapters.paddle.partition import LayerKind
+from onernn.adapters.paddle.partition import Options as PaddleOptions
+from onernn.backend import TapeError
+from onernn.ir.arrays import Array
+from onernn.ir.spec import RnnSpec
+from onernn.reorders import mxnet, paddle
+
+T, N, I, O = 4, 3, 3, 2  # noqa: E741
+LENGTHS = np.array([2, 4, 0], np.int32)
+LAYERS = [("paddle", mode) for mode in paddle.RNN_CELLS] + [("mxnet", m) for m in mxnet.CELLS]
+ONE_EACH = [("paddle", "LSTM"), ("mxnet", "gru")]
+
+
+class Case(NamedTuple):
+    """A layer, and a call of it. ``weights``: of parameters, for the oracle."""
+
+    layer: LiveLayer
+    call: Call
+    spec: RnnSpec
+    weights: Callable[[Sequence[Array]], Any]
+
+    def expected(self) -> list[Array]:
+        """Sequence by sequence, by the oracle."""
+        x = self.call.x if self.call.time_major else self.call.x.swapaxes(0, 1)
+        lengths = [T] * N if self.call.lengths is None else self.call.lengths.tolist()
+        sentences = [x[:length, n] for n, length in enumerate(lengths)]
+        states = tuple(s.reshape(self.spec.layers, -1, *s.shape[1:]) for s in self.call.states)
+        weights = list(self.weights([array.astype(float) for array in self.call.parameters]))
+        outputs, ends = run_oracle(self.spec, weights, sentences, states)
+        y = np.zeros((T, N, self.spec.output_size))
+        for n, out in enumerate(outputs):
+            y[: len(out), n] = out
+        y = y if self.call.time_major else y.swapaxes(0, 1)
+        return [y, *(end.reshape(-1, *end.shape[2:]) for end in ends)]
+
+
+def case(
+    name: tuple[str, str],
+    dtype: str = "float64",
+    *,
+    layers: int = 2,
+    directions: int = 2,
+    seed: int = 3,
+    options: Any = (("backend", "reference"),),
+    **call: Any,
+) -> Case:
+    framework, mode = name
+    if framework == "paddle":
+        kind = LayerKind(mode, I, O, layers, directions)
+        layer, spec = kind.live_layer(PaddleOptions(**dict(options))), kind.spec
+        widths = [spec.reads(k) for k in range(layers) for _ in range(directions)]
+        rows = spec.gates * O
+        shapes = [shape for width in widths for shape in ((rows, width), (rows, O))]
+        shapes += [(rows,)] * len(shapes)
+    else:
+        told = {"mode": mode, "state_size": O, "num_layers": layers, "state_outputs": True}
+        told["bidirectional"] = directions == 2
+        live = LiveRnn({k: str(v) for k, v in told.items()}, MxnetOptions(**dict(options)))
+        layer, spec, shapes = live.layer, live.stack.spec(I), [(live.stack.elements(I),)]
+
+    def weights(parameters: Sequence[Array]) -> Any:
+        if framework == "paddle":
+            return paddle.rnn_weights(parameters, mode, layers, directions)
+        return mxnet.weights(mxnet.split(parameters[0], live.stack), live.stack)
+
+    rng, state = np.random.default_rng(seed), (layers * directions, N, O)
+    given = Call(
+        rng.uniform(-1, 1, (T, N, I)).astype(dtype),
+        [rng.uniform(-1, 1, state).astype(dtype) for _ in spec.cell.states],
+        [rng.uniform(-0.6, 0.6, shape).astype(dtype) for shape in shapes],
+    )
+    given = given._replace(**call)
+    x = given.x if given.time_major else given.x.swapaxes(0, 1).copy()
+    return Case(layer, given._replace(x=x), spec, weights)
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "lengths"])
+@pytest.mark.parametrize("time_major", [True, False], ids=["time-major", "batch-major"])
+@pytest.mark.parametrize(
+    ("backend", "dtype", "rtol", "atol"),
+    [
+        ("onednn", "float32", 0, 2e-6),
+        ("reference", "float32", 0, 2e-6),
+        ("reference", "float64", 0, 1e-14),
+        ("reference", "float16", 2**-11, 2e-6),  # computed in float32 and rounded once
+    ],
+)
+@pytest.mark.parametrize("name", LAYERS, ids="-".join)
+def test_a_layer_gives_what_its_cell_defines_in_the_type_and_axes_of_its_input(
+    name: tuple[str, str],
+    backend: str,
+    dtype: str,
+    rtol: float,
+    atol: float,
+    time_major: bool,
+    lengths: Array | None,
+) -> None:
+    options = (("backend", backend),)
+    one = case(name, dtype, options=options, time_major=time_major, lengths=lengths)
+    given = [one.call.x, *one.call.states, *one.call.parameters]
+    kept = [array.copy() for array in given]
+    for got, want in zip(one.layer.run(one.call), one.expected(), strict=True):
+        assert got.dtype == dtype
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
+    assert all(map(np.array_equal, given, kept))
+
+
+def halves(shape: tuple[int, ...]) -> Array:
+    """A mask between layers: the same in each run."""
+    return np.random.default_rng(len(shape)).integers(0, 2, shape) * 2.0
+
+
+@pytest.mark.parametrize("mask", [None, halves], ids=["all", "masked"])
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "lengths"])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("name", LAYERS, ids="-".join)
+def test_gradients_are_the_derivatives(
+    name: tuple[str, str], directions: int, lengths: Array | None, mask: Any
+) -> None:
+    """Central differences in float64: error h**2, rounding 1e-16 / h; relu's kinks are not met."""
+    layer, call, *_ = case(
+        name, directions=directions, lengths=lengths, time_major=name[0] == "mxnet"
+    )
+    rng = np.random.default_rng(4)
+    outputs, recorded = layer.run_training(call, mask)
+    if mask is None:
+        assert all(map(np.array_equal, outputs, layer.run(call)))
+    else:
+        assert np.abs(outputs[0] - layer.run(call)[0]).max() > 1e-3
+    heads = [rng.uniform(-1, 1, out.shape) for out in outputs]
+    given = [call.x, *call.states, *call.parameters]
+
+    def loss(arrays: Sequence[Array]) -> float:
+        count = 1 + len(call.states)
+        moved = call._replace(x=arrays[0], states=arrays[1:count], parameters=arrays[count:])
+        results, _ = layer.run_training(moved, mask)
+        return float(sum((out * head).sum() for out, head in zip(results, heads, strict=True)))
+
+    grads = layer.backward(recorded, heads, call.parameters)
+    assert [grad.shape for grad in grads] == [array.shape for array in given]
+    for k, grad in enumerate(grads):
+        way, step = rng.uniform(-1, 1, grad.shape), 1e-5
+        sides = [
+            loss([*given[:k], given[k] + sign * step * way, *given[k + 1 :]]) for sign in (1, -1)
+        ]
+        slope = (sides[0] - sides[1]) / (2 * step)
+        assert abs(slope - (grad * way).sum()) <= 1e-6 * max(1, abs(slope)), k
+
+
+@pytest.mark.parametrize("name", ONE_EACH, ids="-".join)
+def test_a_result_without_gradient_counts_as_zeros_and_a_tape_serves_once(
+    name: tuple[str, str],
+) -> None:
+    layer, call, *_ = case(name, lengths=LENGTHS)
+    outputs, recorded = layer.run_training(call)
+    whole = layer.backward(
+        recorded, [outputs[0], *map(np.zeros_like, outputs[1:])], call.parameters
+    )
+    with pytest.raises(TapeError, match="used already"):
+        layer.backward(recorded, outputs, call.parameters)
+    for grads in ([outputs[0]], [outputs[0], *[None] * len(outputs[1:])]):
+        _, again = layer.run_training(call)
+        assert all(map(np.array_equal, layer.backward(again, grads, call.parameters), whole))
+
+
+@pytest.mark.parametrize("name", ONE_EACH, ids="-".join)
+def test_nothing_is_read_behind_the_lengths_and_they_may_change_before_backward(
+    name: tuple[str, str],
+) -> None:
+    layer, call, *_ = case(name, lengths=LENGTHS.copy())
+    noisy = call.x.copy()
+    for n, length in enumerate(LENGTHS):
+        noisy[length:, n] = np.nan
+    found = []
+    for x in (call.x, noisy):
+        outputs, recorded = layer.run_training(call._replace(x=x))
+        call.lengths[:] = 0  # type: ignore[index]
+        found.append(
+            [*outputs, *layer.backward(recorded, [np.ones_like(outputs[0])], call.parameters)]
+        )
+        call.lengths[:] = LENGTHS  # type: ignore[index]
+    assert all(map(np.array_equal, *found))
+    y, h = found[0][:2]
+    assert not y[2:, 0].any() and np.array_equal(h[:, 2], call.states[0][:, 2])
+
+
+@pytest.mark.parametrize("name", ONE_EACH, ids="-".join)
+def test_a_batch_of_no_sequences_and_one_of_no_steps(name: tuple[str, str]) -> None:
+    layer, call, *_ = case(name)
+    none = call._replace(x=call.x[:, :0], states=[state[:, :0] for state in call.states])
+    assert [out.shape for out in layer.run(none)][:2] == [(T, 0, 2 * O), (4, 0, O)]
+    y, *states = layer.run(call._replace(x=call.x[:0]))
+    assert y.shape == (0, N, 2 * O) and all(map(np.array_equal, states, call.states))
+
+
+@pytest.mark.parametrize("name", ONE_EACH, ids="-".join)
+def test_weights_are_packed_again_only_when_their_numbers_change(name: tuple[str, str]) -> None:
+    layer, call, *_ = case(name)
+    (first,) = layer.stacks(call.parameters)
+    assert layer.stacks([array.copy() for array in call.parameters]) == [first]
+    assert len(layer.stacks(call.parameters, apart=True)) == 2
+    for array in call.parameters:
+        array.flat[-1] += 1  # in place, as a trainer does it
+        (second,) = layer.stacks(call.parameters)
+        assert second is not first and layer.stacks(call.parameters) == [second]
+        first = second
+    assert layer.stacks([array.astype(np.float32) for array in call.parameters]) != [first]
+
+
+@pytest.mark.parametrize("name", ONE_EACH, ids="-".join)
+def test_what_does_not_belong_together_is_refused_by_name(name: tuple[str, str]) -> None:
+    layer, call, *_ = case(name)
+    state = "initial_states" if name[0] == "paddle" else "state"
+    wrong: dict[str, dict[str, Any]] = {
+        rf"{state}: expected \(4, 3, 2\), got \(4, 2, 2\)": {
+            "states": [state[:, :2] for state in call.states]
+        },
+        rf"{state}: expected \(4, 3, 2\), got \(2, 3, 2\)": {
+            "states": [state[:2] for state in call.states]
+        },
+        r"x: expected \(T, N, 3\)": {"x": call.x[..., :2]},
+        "lengths: expected 3": {"lengths": LENGTHS[:2]},
+        "lengths: sequence 0 has 9": {"lengths": np.array([9, 1, 1])},
+        "expected 16 arrays|fit no input size": {
+            "parameters": [a[:-1] for a in call.parameters][:9]
+        },
+    }
+    for reason, more in wrong.items():
+        with pytest.raises(ShapeError, match=reason):
+            layer.run(call._replace(**more))
+
+
+@pytest.mark.parametrize("name", [("paddle", "LSTM"), ("mxnet", "lstm")], ids="-".join)
+def test_what_a_backend_lacks_is_refused_where_a_framework_runs_it(name: tuple[str, str]) -> None:
+    wide = case(name, options=(("backend", "onednn"),))
+    backend = "onednn" if name[0] == "paddle" else "auto"
+    narrow = case(name, "float32", options=(("backend", backend), ("dtype", "f16")))
+    if name[0] == "paddle":  # strict: its kernels are faster than NumPy
+        with pytest.raises(UnsupportedError, match="float64"):
+            wide.layer.run(wide.call)
+    else:
+        assert wide.layer.run(wide.call)[0].dtype == np.float64
+    with pytest.raises(UnsupportedError, match="f16"):
+        narrow.layer.run_training(narrow.call)
+
+
+@pytest.mark.parametrize(
+    "options", [{"dtype": "f8"}, {"backend": "cuda"}, {"backend": "onednn", "threads": 0}]
+)
+def test_options_that_cannot_be_met_are_refused_at_once(options: dict[str, Any]) -> None:
+    name, value = list(options.items())[-1]
+    for kind in (PaddleOptions, MxnetOptions):
+        with pytest.raises((UnsupportedError, ValueError), match=f"{name}.*{value}"):
+            kind(**options)
+
+
+class Counted:
+    """Sums parameters, and counts how often."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, key: str, parameters: Sequence[Array]) -> tuple[str, float]:
+        self.calls += 1
+        assert not any(each.flags.writeable for each in parameters)  # copies of the caller's
+        return key, float(sum(each.sum() for each in parameters))
+
+
+def test_parameters_count_as_changed_when_a_number_a_shape_or_their_count_does() -> None:
+    make, weights, bias = Counted(), np.ones((2, 3)), np.zeros(3)
+    packed = Repacked(make)
+    assert [packed(key, [weights, bias]) for key in "abab"] == [("a", 6.0), ("b", 6.0)] * 2
+    assert packed("a", [weights.copy(), bias.copy()]) == ("a", 6.0) and make.calls == 2
+    bias[1] = 4
+    assert [packed(key, [weights, bias]) for key in "ab"] == [("a", 10.0), ("b", 10.0)]
+    assert packed("a", [weights]) == ("a", 6.0) == packed("a", [weights.reshape(3, 2)])
+    assert make.calls == 6
+
+
+def test_constant_parameters_are_those_of_the_first_call() -> None:
+    weights = np.ones(3)
+    packed = Repacked(Counted(), constant=True)
+    packed("a", [weights])
+    weights += 1
+    assert [packed(key, given) for key, given in (("a", [weights]), ("b", []))] == [
+        ("a", 3.0),
+        ("b", 3.0),
+    ]
