@@ -22,7 +22,7 @@ from support.layers import CELLS, attention_for, random_ragged, random_state, ra
 from onernn import Cell, Ragged, RnnSpec
 from onernn.backend import open_backend
 from onernn.backend.onednn import kernels
-from onernn.backend.onednn.kernels import ExecutionBuffers
+from onernn.backend.onednn.kernels import Executable
 from onernn.ir.errors import ShapeError
 from onernn.ir.spec import Direction
 
@@ -339,14 +339,14 @@ def test_other_threads_run_while_a_kernel_does(monkeypatch: pytest.MonkeyPatch) 
             time.sleep(1e-4)  # gives the interpreter back
 
     seen: list[int] = []
-    execute = ExecutionBuffers.execute
+    execute = Executable.execute
 
-    def counting(self: ExecutionBuffers, *arguments: Any) -> None:
+    def counting(self: Executable, *arguments: Any) -> None:
         before = counted[0]
         execute(self, *arguments)
         seen.append(counted[0] - before)
 
-    monkeypatch.setattr(ExecutionBuffers, "execute", counting)
+    monkeypatch.setattr(Executable, "execute", counting)
     interval = sys.getswitchinterval()
     other = threading.Thread(target=count)
     try:

@@ -65,6 +65,15 @@ def widened(bits: Array) -> Array:
     return wide.view(np.float32)
 
 
+def bfloat16_bits(array: Array) -> Array:
+    """The bfloat16 nearest to each float32, halves to even, as uint16; NaN stays NaN."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    even = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    out = (even >> np.uint32(16)).astype(np.uint16)
+    lost = np.isnan(array)  # rounding up may carry NaN to infinity, or to zero
+    return np.where(lost, np.uint16(0x7FC0), out) if lost.any() else out
+
+
 def same_bytes(one: Array, other: Array) -> bool:
     """Whether two arrays hold the same bytes, by memcmp; False where one is not contiguous."""
     if one.shape != other.shape or one.dtype != other.dtype:
