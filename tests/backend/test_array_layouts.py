@@ -12,7 +12,8 @@ from onernn import Cell, RnnSpec, RnnWeights, ShapeError
 from onernn.backend import open_backend
 from onernn.backend.onednn.kernels import Executable
 
-both = pytest.mark.parametrize("backend", ["onednn", "reference"])
+both = pytest.mark.parametrize("backend", ["onednn", "reference", "kernels"])
+pytestmark = pytest.mark.usefixtures("built")
 LSTM = RnnSpec(Cell.LSTM, 3, 4, layers=2, direction="bidirectional_concat")
 
 
