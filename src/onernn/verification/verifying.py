@@ -181,20 +181,14 @@ class Report:
             "search": self.stopped,
             "notes": list(self.notes),
         }
-        return json_text(
-            {
-                "status": "pass" if self.passed else "fail",
-                "outputs": [output.as_json() for output in self.outputs],
-                "cause": self.cause_json(),
-                "details": details,
-            }
-        )
+        outputs = [output.as_json() for output in self.outputs]
+        return json_text(self.passed, outputs=outputs, cause=self.cause_json(), details=details)
 
 
 def error_json(error: Exception) -> str:
     """What ``--json`` prints where nothing could be compared."""
     cause = {"id": type(error).__name__, "text": message_of(error)}
-    return json_text({"status": "error", "outputs": [], "cause": cause})
+    return json_text("error", cause=cause)
 
 
 def verify(
