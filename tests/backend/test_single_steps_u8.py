@@ -88,7 +88,10 @@ def test_what_8_bits_cannot_hold_is_refused_as_ever_and_leaves_nothing_behind(ce
     layer = prepare(spec, random_weights(spec, 0))
     x, state = step_of(spec, 2, 0), random_state(spec, 2, 1)
     y, end = layer.run(x, state)
-    for bad, told in [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf"), (1e30, "1.0.*e\\+30")]:
+    cases = [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf"), (1e30, "1.0.*e\\+30")]
+    with pytest.raises(UnsupportedError, match=r"state h: u8 holds values in \[-1, 1\], got 1.5"):
+        layer.run(x, (np.full_like(state[0], 1.5), *state[1:]))
+    for bad, told in cases:
         broken = x.copy()
         broken[0, 1, 3] = bad
         with pytest.raises(UnsupportedError, match=f"x: u8 holds values in .*, got {told}"):

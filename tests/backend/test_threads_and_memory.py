@@ -252,38 +252,6 @@ class TestStreaming:
             else:
                 assert_close(got, want, *TOLERANCES[dtype])
 
-    @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
-    def test_later_steps_of_a_shape_are_checked_and_kept_apart_as_the_first(
-        self, dtype: str
-    ) -> None:
-        """They run over buffers bound beforehand: nothing may shine through."""
-        spec = RnnSpec(Cell.LSTM, 5, 8, layers=2)
-        layer = open_backend("onednn", threads=1).prepare(
-            spec, random_weights(spec, 0), dtype=dtype
-        )
-        x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 3, 5)).astype(np.float32)
-        state = random_state(spec, 3, 1)
-        y, (h, c) = layer.run(x[0], state)
-        again = layer.run(x[0], state)
-        kept = [a.copy() for a in (again[0], *again[1])]
-        layer.run(x[1], (h, c))
-        for got, copy, want in zip((again[0], *again[1]), kept, (y, h, c), strict=True):
-            np.testing.assert_array_equal(got, copy)
-            np.testing.assert_array_equal(got, want)
-        first = layer.run(x[0], None)[0]
-        assert np.abs(first - y).max() > 0.01
-        np.testing.assert_array_equal(layer.run(x[0].astype(np.float64), None)[0], first)
-        wide = np.empty((1, 3, 10), np.float32)
-        wide[..., ::2] = x[0]
-        np.testing.assert_array_equal(layer.run(wide[..., ::2])[0], first)
-        for bad, message in [
-            ((h, c[:, :, :1]), "state c: expected .*3, 8.*, got .*1, 8"),
-            ((h,), "state: expected .h, c., got 1"),
-            ((h, c.astype(np.int32)), "state c: expected float32"),
-        ]:
-            with pytest.raises(ShapeError, match=message):
-                layer.run(x[0], bad)
-
     @pytest.mark.parametrize("direction", ["left2right", "bidirectional_concat"])
     def test_a_sentence_alone_runs_as_among_others(self, direction: Direction) -> None:
         """It takes the way of dense batches, also the third time; LoD and messages stay its own."""
