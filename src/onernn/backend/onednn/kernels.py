@@ -434,64 +434,6 @@ BOUND = 1.0
 """Of the states of a layer without projection: |o * tanh(c)| <= 1."""
 
 
-class ScaledPrimitives:
-    """Primitives for states up to each of ``bounds``, and for inputs over each power of two."""
-
-    def __init__(
-        self,
-        library: Library,
-        spec: RnnSpec,
-        weights: RnnWeights,
-        precision: Precision,
-        options: U8Options,
-    ) -> None:
-        self._library, self._spec, self._weights = library, spec, weights
-        self._precision, self._options = precision, options
-        self.bounds = [BOUND]
-        if weights.projection is not None:
-            worst = float(np.abs(weights.projection).sum(axis=2).max())
-            while self.bounds[-1] < worst:
-                self.bounds.append(2 * self.bounds[-1])
-        self._made: dict[tuple[float, int], PrimitiveDirection] = {}
-
-    def scale(self, bound: float) -> Scale:
-        """Of states up to this bound."""
-        return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
-
-    def exponent(self, largest: float, bound: float) -> int:
-        """By which power of two inputs up to ``largest`` are scaled to fit under the bound."""
-        over = largest / bound
-        return math.ceil(math.log2(over)) if over > 1 and not self._options.fixed else 0
-
-    def direction(self, bound: float, exponent: int) -> PrimitiveDirection:
-        """For states up to a bound and inputs over ``2**exponent``."""
-        if (bound, exponent) not in self._made:
-            with CREATION:
-                if (bound, exponent) not in self._made:
-                    self._made[bound, exponent] = self._new_direction(bound, exponent)
-        return self._made[bound, exponent]
-
-    def _new_direction(self, bound: float, exponent: int) -> PrimitiveDirection:
-        weights = self._weights
-        if exponent and weights.layer is not None:
-            weights = replace(weights, layer=weights.layer * np.float32(2.0**exponent))
-        scale, per_channel = self.scale(bound), self._options.per_channel
-        (columns,) = self._options.scales
-        return PrimitiveDirection(
-            self._library, self._spec, weights, self._precision, scale, per_channel, columns
-        )
-
-    def cache_info(self) -> tuple[int, int]:
-        """Primitives found, and made."""
-        return summed(made.cache_info() for made in self._made.values())
-
-
-def summed(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Of (found, made) each."""
-    hits, misses = zip((0, 0), *counts, strict=True)
-    return sum(hits), sum(misses)
-
-
 class OneDnnKernel(DirectionKernel):
     """Data types in, and out as a layer below hands them on; states are float32 outside."""
 
@@ -557,7 +499,8 @@ class U8Kernel(OneDnnKernel):
 
     States are exact to a step of bound/127. |o * tanh(c)| <= 1 is the bound; a projection may add
     up to its columns' magnitudes, but rarely does: where an output reaches the bound it may have
-    been cut off, and the run is repeated under twice the bound.
+    been cut off, and the run is repeated under twice the bound. Each bound, and each power of two
+    that inputs are divided by, has primitives of its own.
     """
 
     def __init__(
@@ -566,23 +509,54 @@ class U8Kernel(OneDnnKernel):
         super().__init__(library, spec, PRECISIONS["u8"])
         if options.fixed is None and options.scales[0].layer is not None:
             raise UnsupportedError("weights_scales: oneDNN takes them beside a data_scale")
-        self._scaled = ScaledPrimitives(library, spec, weights, self.precision, options)
-        self.name = self._scaled.direction(BOUND, 0).kernel
+        self._weights, self._options = weights, options
+        self._bounds = [BOUND]
+        if weights.projection is not None:
+            worst = float(np.abs(weights.projection).sum(axis=2).max())
+            while self._bounds[-1] < worst:
+                self._bounds.append(2 * self._bounds[-1])
+        self._made: dict[tuple[float, int], PrimitiveDirection] = {}
+        self.name = self._direction(BOUND, 0).kernel
+
+    def _scale(self, bound: float) -> Scale:
+        """Of states up to this bound."""
+        return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
+
+    def _direction(self, bound: float, exponent: int) -> PrimitiveDirection:
+        """For states up to a bound and inputs over ``2**exponent``."""
+        if (bound, exponent) not in self._made:
+            with CREATION:
+                if (bound, exponent) not in self._made:
+                    weights = self._weights
+                    if exponent and weights.layer is not None:
+                        layer = weights.layer * np.float32(2.0**exponent)
+                        weights = replace(weights, layer=layer)
+                    self._made[bound, exponent] = PrimitiveDirection(
+                        self._library,
+                        self.spec,
+                        weights,
+                        self.precision,
+                        self._scale(bound),
+                        self._options.per_channel,
+                        self._options.scales[0],
+                    )
+        return self._made[bound, exponent]
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
         """See `DirectionKernel.run`."""
-        scaled, (words, y, packing, (h, *c), _) = self._scaled, batch
-        largest_h = _checked_magnitude("state h", h, scaled.bounds[-1])
+        words, y, packing, (h, *c), _ = batch
+        largest_h = _checked_magnitude("state h", h, self._bounds[-1])
         largest_x = _checked_magnitude("x", words, MOST)
-        for bound in scaled.bounds:
+        for bound in self._bounds:
             if largest_h > bound:
                 continue
-            scale, exponent = scaled.scale(bound), scaled.exponent(largest_x, bound)
-            of_x = Scale(scale.factor * 0.5**exponent, scale.shift)
-            x = narrowed(words, "u8", of_x)
+            scale, over = self._scale(bound), largest_x / bound
+            # Inputs are divided by the power of two that makes them fit under the bound.
+            exponent = math.ceil(math.log2(over)) if over > 1 and not self._options.fixed else 0
+            x = narrowed(words, "u8", Scale(scale.factor * 0.5**exponent, scale.shift))
             first = [narrowed(h, "u8", scale), *map(np.ascontiguousarray, c)]
-            ends = scaled.direction(bound, exponent).run(PackedBatch(x, y, packing, first))
-            if bound is scaled.bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
+            ends = self._direction(bound, exponent).run(PackedBatch(x, y, packing, first))
+            if bound is self._bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
                 break
         # The output is float32, and no coarser than the u8 state that went on.
         backwards = self.spec.direction == "right2left"
@@ -590,7 +564,8 @@ class U8Kernel(OneDnnKernel):
 
     def cache_info(self) -> tuple[int, int]:
         """See `DirectionKernel.cache_info`."""
-        return self._scaled.cache_info()
+        hits, misses = np.sum([made.cache_info() for made in self._made.values()], axis=0).tolist()
+        return hits, misses
 
 
 def new_kernel(
