@@ -77,7 +77,7 @@ def test_a_primitive_is_asked_for_the_types_of_the_guides_row(dtype: str) -> Non
     spec = RnnSpec(Cell.LSTM, 4, 5, peephole=row.peephole)
     (weights,) = layers_of(spec, random_weights(spec, 1))
     plain = plain_weights(library, spec, weights, PRECISIONS[dtype])
-    wanted = descriptors(library, spec, plain, PRECISIONS[dtype], Shape.packed(2, 3, 4, 5))
+    wanted = descriptors(library, spec, plain, PRECISIONS[dtype], Shape(2, 3, 4, 5))
     types = {name: layout.dtype for name, layout in wanted.items()}
     assert types.pop("weights_peephole", "f32") == "f32"
     assert types.pop("dst_layer") in row.output
@@ -96,7 +96,7 @@ def test_the_attention_has_the_type_of_the_data() -> None:
     (weights,) = layers_of(spec, random_weights(spec, 1))
     for dtype in ("f32", "bf16", "f16"):
         plain = plain_weights(library, spec, weights, PRECISIONS[dtype])
-        wanted = descriptors(library, spec, plain, PRECISIONS[dtype], Shape.packed(2, 3, 4, 5))
+        wanted = descriptors(library, spec, plain, PRECISIONS[dtype], Shape(2, 3, 4, 5))
         assert wanted["augru_attention"].dtype == dtype
 
 

@@ -342,7 +342,7 @@ def test_a_primitive_chooses_the_layout_of_its_weights_and_gets_them_in_it() -> 
         pytest.skip("oneDNN's code for CPUs without AVX reads plain weights")
     (weights,) = layers_of(spec, random_weights(spec, 11))
     direction = PrimitiveDirection(library, spec, weights, PRECISIONS["f32"])
-    primitive, packed = direction.get(Shape.packed(4, 8, 32, 32)), direction.packed
+    primitive, packed = direction.get(Shape(4, 8, 32, 32)), direction.packed
     for name in ("weights_layer", "weights_iter"):
         layout = primitive.layouts[name]
         assert layout != direction.plain[name].descriptor

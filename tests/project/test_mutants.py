@@ -177,7 +177,7 @@ MUTANTS = [
     Mutant(
         "a cache without bounds",
         "src/onernn/backend/onednn/kernels.py",
-        "if len(self._made) > self._library.cache_capacity:",
+        "if len(self._made) >= self._library.cache_capacity:",
         "if False:",
         ("threads_and_memory", "made_again"),
     ),

@@ -156,7 +156,7 @@ def raw_augru_gradient(
     library = load_library()
     precision, (time, batch, _) = PRECISIONS["f32"], x.shape
     plain = plain_weights(library, spec, weights, precision)
-    shape = Shape.packed(time, batch, spec.input_size, spec.recurrent_size)
+    shape = Shape(time, batch, spec.input_size, spec.recurrent_size)
     wanted = descriptors(library, spec, plain, precision, shape)
     tags = {3: "tnc", 4: "ldnc", 5: "ldigo"}
     for name, layout in list(wanted.items()):

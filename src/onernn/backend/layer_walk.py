@@ -249,9 +249,11 @@ class LayerWalk:
         jobs, inside, words, scale = self._dealt(x, attention)
         kernels = self._kernels(inside)
         final = tuple(s.copy() for s in initial)
-        out = np.empty((len(words), self._spec.output_size), initial[0].dtype)
+        count = len(words) if len(jobs) > 1 else 0
+        out = np.empty((count, self._spec.output_size), initial[0].dtype)
 
         def run_share(share: Share) -> Any:
+            nonlocal out
             with borrowed(BUFFERS, Buffers) as buffers:
 
                 def output(layer: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
@@ -273,7 +275,13 @@ class LayerWalk:
                     inside,
                     output,
                 )
-                out[share.rows] = kernels[-1][0].widened(y)
+                widened = kernels[-1][0].widened
+                if len(jobs) > 1:
+                    out[share.rows] = widened(y)
+                elif not isinstance(share.rows, slice):  # back in order while they are narrow
+                    out = widened(share.packing.unpack(y))
+                else:
+                    out = y.copy() if (wide := widened(y)) is y else wide
             _put(final, np.s_[:, :, share.sentences], ends)
             return kept
 

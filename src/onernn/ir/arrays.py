@@ -67,11 +67,17 @@ def widened(bits: Array) -> Array:
 
 def bfloat16_bits(array: Array) -> Array:
     """The bfloat16 nearest to each float32, halves to even, as uint16; NaN stays NaN."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    even = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    out = (even >> np.uint32(16)).astype(np.uint16)
-    lost = np.isnan(array)  # rounding up may carry NaN to infinity, or to zero
-    return np.where(lost, np.uint16(0x7FC0), out) if lost.any() else out
+    numbers = np.ascontiguousarray(array, np.float32)
+    bits = numbers.view(np.uint32)
+    even = bits >> np.uint32(16)
+    even &= np.uint32(1)
+    even += np.uint32(0x7FFF)
+    even += bits
+    even >>= np.uint32(16)
+    out = even.astype(np.uint16)
+    if np.isnan(np.vdot(numbers, numbers)):  # rounding up may carry NaN to infinity, or to zero
+        out[np.isnan(numbers)] = 0x7FC0
+    return out
 
 
 def same_bytes(one: Array, other: Array) -> bool:

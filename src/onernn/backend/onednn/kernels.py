@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,7 +38,7 @@ from onernn.backend.onednn.memory import (
     widened,
 )
 from onernn.backend.onednn.precision import OWN_LAYOUTS, PRECISIONS, Precision, U8Options, reason
-from onernn.backend.process import BUFFERS, CREATION, Buffers, borrowed
+from onernn.backend.process import CREATION, Buffers, aligned
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Cell, RnnSpec
@@ -104,17 +105,12 @@ ragged 512->512 GRUs 36.2 ms plain, 37.6 over 12 packs of 6 MB).
 
 
 class Shape(NamedTuple):
-    """What a primitive is made for: T, N, and the strides of T and N in x and in y, in elements."""
+    """What a primitive is made for: T, N, and how many elements rows of x and y are apart."""
 
     time: int
     batch: int
-    x_strides: tuple[int, int]
-    y_strides: tuple[int, int]
-
-    @classmethod
-    def packed(cls, time: int, batch: int, x: int, y: int) -> Shape:
-        """For packed rows that are x and y elements apart."""
-        return cls(time, batch, (batch * x, x), (batch * y, y))
+    x: int
+    y: int
 
 
 WEIGHTS = {
@@ -178,12 +174,13 @@ def descriptors(
     time, batch = shape.time, shape.batch
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
 
-    def strided(channels: int, dtype: str, strides: tuple[int, int]) -> Descriptor:
-        return Descriptor.strided(library, (time, batch, channels), dtype, (*strides, 1))
+    def rows(channels: int, dtype: str, apart: int) -> Descriptor:
+        strides = (batch * apart, apart, 1)
+        return Descriptor.strided(library, (time, batch, channels), dtype, strides)
 
     out = {
-        "src_layer": strided(spec.input_size, precision.data, shape.x_strides),
-        "dst_layer": strided(spec.recurrent_size, precision.out, shape.y_strides),
+        "src_layer": rows(spec.input_size, precision.data, shape.x),
+        "dst_layer": rows(spec.recurrent_size, precision.out, shape.y),
     }
     for state in spec.cell.states:
         name, dtype = ("iter", precision.data) if state == "h" else ("iter_c", precision.cell)
@@ -191,7 +188,7 @@ def descriptors(
             dims = (1, 1, batch, widths[state])
             out[f"{side}_{name}"] = Descriptor.tagged(library, dims, dtype, "ldnc")
     if spec.cell.has_attention:
-        out["augru_attention"] = strided(1, precision.data, (batch, 1))
+        out["augru_attention"] = rows(1, precision.data, 1)
     # Plain layouts would select a slow kernel: "any" lets the primitive choose.
     for name, memory in plain.items():
         layout = WEIGHTS[name] if plain_layouts else "any"
@@ -229,12 +226,35 @@ def plain_weights(
 # One layer in one direction, running sorted packed batches piece by piece.
 
 
+class _Workspace(threading.local):
+    """Memory that each thread uses again: states between pieces, and the scratchpad."""
+
+    def __init__(self) -> None:
+        self.buffers = Buffers()
+        self._scratchpad, self._address = aligned(0), 0
+
+    def scratchpad(self, nbytes: int) -> int:
+        """The address of so many bytes."""
+        if nbytes > len(self._scratchpad):
+            self._scratchpad = aligned(nbytes)
+            self._address = self._scratchpad.ctypes.data
+        return self._address
+
+
+_WORKSPACE = _Workspace()
+
+
 class Bound(NamedTuple):
-    """A stream, memories and the argument array of one execution at a time."""
+    """A stream, memories and the argument array of one execution at a time.
+
+    ``handles``: of the arguments that move; ``places``: where these are now.
+    """
 
     stream: Any
     memories: Mapping[str, Memory]
     arguments: Any
+    handles: Sequence[Any]
+    places: list[int]
 
 
 class Executable:
@@ -251,7 +271,8 @@ class Executable:
     ) -> None:
         self.layouts, self.name = primitive.layouts, primitive.kernel
         self._library, self._handle, self._fixed = library, primitive.handle, fixed
-        self._scratch = 1, self.layouts["scratchpad"].nbytes
+        self._moving = [name for name in self.layouts if name not in {*fixed, "scratchpad"}]
+        self._scratchpad = self.layouts["scratchpad"].nbytes
         self._idle: deque[Bound] = deque()
 
     def _bind(self) -> Bound:
@@ -261,24 +282,29 @@ class Executable:
             for name, layout in self.layouts.items()
         }
         numbered = {argument(library, name): memory for name, memory in memories.items()}
-        return Bound(new_stream(library), memories, bind(library, numbered))
+        handles = [memories[name].handle for name in (*self._moving, "scratchpad")]
+        arguments = bind(library, numbered)
+        return Bound(new_stream(library), memories, arguments, handles, [0] * len(handles))
 
     def execute(self, addresses: Mapping[str, int]) -> None:
         """Runs it with the arguments that move at ``addresses``."""
         lib, cast = self._library.lib, self._library.ffi.cast
-        with borrowed(BUFFERS, Buffers) as buffers, borrowed(self._idle, self._bind) as bound:
-            scratchpad = buffers.array("scratchpad", self._scratch, _BYTE)
-            moved = {**addresses, "scratchpad": scratchpad.ctypes.data}
-            for name, address in moved.items():
-                handle = bound.memories[name].handle
-                lib.dnnl_memory_set_data_handle(handle, cast("void *", address))
-            status = lib.dnnl_primitive_execute(
-                self._handle, bound.stream, len(bound.memories), bound.arguments
-            )
-        self._library.check(status, "execution of an RNN primitive")
-
-
-_BYTE = np.dtype(np.uint8)
+        try:
+            bound = self._idle.pop()
+        except IndexError:
+            bound = self._bind()
+        wanted = [addresses[name] for name in self._moving]
+        wanted.append(_WORKSPACE.scratchpad(self._scratchpad))
+        for k, address in enumerate(wanted):
+            if bound.places[k] != address:  # a call of C takes longer than to compare
+                lib.dnnl_memory_set_data_handle(bound.handles[k], cast("void *", address))
+                bound.places[k] = address
+        status = lib.dnnl_primitive_execute(
+            self._handle, bound.stream, len(bound.memories), bound.arguments
+        )
+        self._idle.append(bound)
+        if status:
+            self._library.check(status, "execution of an RNN primitive")
 
 
 def addresses(array: Array, rows: Iterable[int]) -> list[int]:
@@ -363,28 +389,29 @@ class PrimitiveDirection:
                 set_scales(library, attributes, weights, scale, per_channel, columns)
         self.packed = PackedWeights(self.plain, reordering)
         self._hits = self._misses = 0
-        self._made: OrderedDict[Shape, Executable] = OrderedDict()
-        self.kernel = self.get(Shape.packed(1, 1, spec.input_size, spec.recurrent_size)).name
+        self._made: dict[Shape, Executable] = {}
+        self.kernel = self.get(Shape(1, 1, spec.input_size, spec.recurrent_size)).name
 
     def get(self, shape: Shape) -> Executable:
         """The primitive for a shape. Raises `UnsupportedError` where the library has none."""
-        with CREATION:
-            found = self._made.get(shape)
-            if found is not None:
-                self._hits += 1
-                self._made.move_to_end(shape)
-                return found
-            self._misses += 1
-            primitive = self._create(shape)
-            budget = 0 if self._precision.weights == "f32" else PACKED_BYTES
-            if not self.packed.affords(primitive.layouts, budget):
-                with suppress(UnsupportedError):  # u8 has packed layouts only, and one of them
-                    primitive = self._create(shape, plain=True)
-            weights = {name: self.packed.get(name, primitive.layouts[name]) for name in self.plain}
-            found = self._made[shape] = Executable(self._library, primitive, weights)
-            if len(self._made) > self._library.cache_capacity:
-                self._made.popitem(last=False)
+        if (found := self._made.get(shape)) is not None:
+            self._hits += 1
             return found
+        with CREATION:
+            if shape not in self._made:
+                self._misses += 1
+                primitive = self._create(shape)
+                budget = 0 if self._precision.weights == "f32" else PACKED_BYTES
+                if not self.packed.affords(primitive.layouts, budget):
+                    with suppress(UnsupportedError):  # u8 has packed layouts only, and one of them
+                        primitive = self._create(shape, plain=True)
+                layouts = primitive.layouts
+                weights = {name: self.packed.get(name, layouts[name]) for name in self.plain}
+                made = Executable(self._library, primitive, weights)
+                if len(self._made) >= self._library.cache_capacity:
+                    del self._made[next(iter(self._made))]  # the oldest
+                self._made[shape] = made
+            return self._made[shape]
 
     def _create(self, shape: Shape, *, plain: bool = False) -> Primitive:
         plain = plain or bool(reason(OWN_LAYOUTS, self._spec, self._precision.weights))
@@ -408,14 +435,17 @@ class PrimitiveDirection:
         if attention is not None:
             table["augru_attention"] = addresses(attention, rows)
         # Two buffers in turn, as oneDNN may not write what it reads.
-        states = [np.empty((2, *s.shape), s.dtype) for s in initial]
+        states = [
+            _WORKSPACE.buffers.array(name, (2 * len(s), s.shape[1]), s.dtype).reshape(2, *s.shape)
+            for name, s in zip(self._spec.cell.states, initial, strict=True)
+        ]
         turns = [k % 2 for k in range(len(order) + 1)]
         places = by_piece(table | state_addresses(self._spec, states, turns))
         strides = (x.strides[0] // x.itemsize, y.strides[0] // y.itemsize)
 
         def execute(k: int) -> None:
             _, time, count = order[k]
-            self.get(Shape.packed(time, count, *strides)).execute(places[k])
+            self.get(Shape(time, count, *strides)).execute(places[k])
 
         ends = carried(order, initial, states, execute)
         return [end[: len(packing.last)] for end in ends]

@@ -125,7 +125,7 @@ def _pair(
         return Descriptor.tagged(library, dims, "f32", _TAGS[len(dims)])
 
     weights = {name: Memory(plain(sizes)) for name, sizes in dims.items()}
-    shape = Shape.packed(time, batch, spec.input_size, width)
+    shape = Shape(time, batch, spec.input_size, width)
     wanted = descriptors(library, spec, weights, PRECISIONS[dtype], shape)
     diffs = {f"diff_{name}": plain(descriptor.dims) for name, descriptor in wanted.items()}
     attributes = new_attributes(library, own_scratchpad=True)
