@@ -12,7 +12,7 @@ from onernn.adapters.common.lowering import Names, Operand, Rules, Tape
 from onernn.adapters.common.writing import NodeWriter
 from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, BFLOAT16, MESSAGES, NUMBERS, reads
 from onernn.adapters.onnx.rules import became_inputs
-from onernn.ir.arrays import Array
+from onernn.ir.arrays import Array, bfloat16_bits
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
@@ -126,10 +126,8 @@ def tensor(array: Array, name: str = "") -> Any:
 
 def bfloat16_tensor(array: Array, name: str) -> Any:
     """A float32 array rounded to bfloat16, to even; numbers that would overflow are none here."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     out = MESSAGES.message("TensorProto")(name=name, dims=array.shape, data_type=BFLOAT16)
-    out.raw_data = rounded.astype("<u2").tobytes()
+    out.raw_data = bfloat16_bits(array).astype("<u2").tobytes()
     return out
 
 

@@ -167,5 +167,5 @@ def _run_for_json(function: Function, given: dict[str, Any]) -> None:
             function(**given)
     except typer.Exit as done:
         code = done.exit_code
-    show_json("fail" if code else "pass", lines=printed.getvalue().splitlines())
+    show_json(not code, lines=printed.getvalue().splitlines())
     raise typer.Exit(code)

@@ -314,7 +314,7 @@ def repair_command(
     if json:
         outputs = [each.as_json() for each in (done.after or found).outputs]
         show_json(
-            "pass" if done or found.passed else "fail",
+            bool(done) or found.passed,
             outputs=outputs,
             cause=found.cause_json(),
             causes=causes,

@@ -62,9 +62,9 @@ def show_report(report: Report, json: bool) -> None:
         stdout().print(table)
 
 
-def show_json(status: str, **more: Any) -> None:
+def show_json(status: bool | str, **more: Any) -> None:
     """A result as JSON: the keys that all commands have, and more of this one."""
-    print(json_text({"status": status, "outputs": [], "cause": None, **more}))
+    print(json_text(status, **more))
 
 
 PATIENCE = 1.0

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from support.layers import random_ragged, random_state, random_weights, words
 
 from onernn import Cell, RnnSpec, RnnWeights, ShapeError
 from onernn.backend import open_backend
-from onernn.backend.onednn.kernels import Bound, ExecutionBuffers
+from onernn.backend.onednn.kernels import Executable
 
-both = pytest.mark.parametrize("backend", ["onednn", "reference"])
+both = pytest.mark.parametrize("backend", ["onednn", "reference", "kernels"])
+pytestmark = pytest.mark.usefixtures("built")
 LSTM = RnnSpec(Cell.LSTM, 3, 4, layers=2, direction="bidirectional_concat")
 
 
@@ -87,13 +90,13 @@ def test_what_is_read_in_place_is(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = RnnSpec(Cell.LSTM, 3, 4)
     layer = open_backend("onednn", threads=1).prepare(spec, random_weights(spec, 0))
     read: list[int] = []
-    execute = ExecutionBuffers.execute
+    execute = Executable.execute
 
-    def reading(self: ExecutionBuffers, bound: Bound, addresses: list[int]) -> None:
-        read.append(addresses[0])
-        execute(self, bound, addresses)
+    def reading(self: Executable, addresses: Mapping[str, int]) -> None:
+        read.append(addresses["src_layer"])
+        execute(self, addresses)
 
-    monkeypatch.setattr(ExecutionBuffers, "execute", reading)
+    monkeypatch.setattr(Executable, "execute", reading)
     x = np.zeros((500, 20, 6), np.float32)
     for given, in_place in ((x[..., :3].copy(), True), (x[..., :3], False), (x[..., ::2], False)):
         read.clear()

@@ -27,13 +27,15 @@ from support.layers import (
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import open_backend, reference_stack
 
-BACKENDS = ["reference", "onednn"]
+BACKENDS = ["reference", "onednn", "kernels"]
+pytestmark = pytest.mark.usefixtures("built")
 TOLERANCES = {"f32": (1e-5, 1e-6), "bf16": (2e-2, 1e-2), "f16": (4e-3, 1e-3), "u8": (0.0, 2e-2)}
 both = pytest.mark.parametrize("backend", BACKENDS)
-everywhere = pytest.mark.parametrize(
-    ("backend", "dtype"),
-    [("reference", "f32"), ("onednn", "f32"), ("onednn", "bf16"), ("onednn", "u8")],
-)
+DTYPES = [
+    ("reference", "f32"),
+    *((name, dtype) for name in ("onednn", "kernels") for dtype in ("f32", "bf16", "u8")),
+]
+everywhere = pytest.mark.parametrize(("backend", "dtype"), DTYPES)
 SPEC = RnnSpec(Cell.LSTM, 3, 4, direction="bidirectional_concat")
 X = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
 
@@ -94,7 +96,9 @@ class TestX:
             assert np.isnan(words(y)[6:9]).any() and np.isfinite(words(y)[[0, 1, 2, 3, 9]]).all()
 
 
-@everywhere
+@pytest.mark.parametrize(
+    ("backend", "dtype"), [of for of in DTYPES if of[0] != "kernels" or of[1] == "f32"]
+)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38])
 def test_what_is_not_finite_goes_through_a_projected_input(
     backend: str, dtype: str, value: float
@@ -175,9 +179,11 @@ class TestState:
 class TestAttention:
     SPEC = RnnSpec(Cell.AUGRU, 3, 4)
 
-    def test_it_must_be_there(self, backend: str) -> None:
+    def test_it_must_be_there_where_the_cell_has_it(self, backend: str) -> None:
         with pytest.raises(ShapeError, match="attention: AUGRU needs attention"):
             prepared(backend, self.SPEC).run(X)
+        with pytest.raises(ShapeError, match="attention: LSTM takes no attention"):
+            prepared(backend).run(X, None, np.ones((5, 2, 1), np.float32))
 
     def test_it_must_be_like_x(self, backend: str) -> None:
         layer, x = prepared(backend, self.SPEC), random_ragged([3, 2], 3, 0)

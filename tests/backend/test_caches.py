@@ -50,6 +50,17 @@ def truncated(file: Path) -> None:
     os.truncate(file, file.stat().st_size // 2)
 
 
+def lengthened(file: Path) -> None:
+    os.truncate(file, file.stat().st_size + 1)
+
+
+def tampered_with(file: Path) -> None:
+    with open(file, "r+b") as stream:
+        stream.seek(20_000_000)
+        stream.write(b"\xcc" * 16)
+    os.utime(file, ns=(0, 0))
+
+
 def with_a_zeroed_page(file: Path) -> None:
     with open(file, "r+b") as stream:
         stream.seek(4096)
@@ -88,7 +99,15 @@ def as_a_broken_link(file: Path) -> None:
 
 
 HARMS = [
-    *(truncated, with_a_zeroed_page, with_another_header, as_text, as_another_library),
+    *(
+        truncated,
+        lengthened,
+        tampered_with,
+        with_a_zeroed_page,
+        with_another_header,
+        as_text,
+        as_another_library,
+    ),
     *(as_a_folder, as_a_pipe, as_a_broken_link),
 ]
 

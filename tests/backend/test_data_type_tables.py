@@ -77,7 +77,7 @@ def test_a_primitive_is_asked_for_the_types_of_the_guides_row(dtype: str) -> Non
     spec = RnnSpec(Cell.LSTM, 4, 5, peephole=row.peephole)
     (weights,) = layers_of(spec, random_weights(spec, 1))
     plain = plain_weights(library, spec, weights, PRECISIONS[dtype])
-    wanted = descriptors(library, spec, plain, PRECISIONS[dtype], Shape.packed(2, 3, 4, 5))
+    wanted = descriptors(library, spec, plain, PRECISIONS[dtype], Shape(2, 3, 4, 5))
     types = {name: layout.dtype for name, layout in wanted.items()}
     assert types.pop("weights_peephole", "f32") == "f32"
     assert types.pop("dst_layer") in row.output
@@ -96,7 +96,7 @@ def test_the_attention_has_the_type_of_the_data() -> None:
     (weights,) = layers_of(spec, random_weights(spec, 1))
     for dtype in ("f32", "bf16", "f16"):
         plain = plain_weights(library, spec, weights, PRECISIONS[dtype])
-        wanted = descriptors(library, spec, plain, PRECISIONS[dtype], Shape.packed(2, 3, 4, 5))
+        wanted = descriptors(library, spec, plain, PRECISIONS[dtype], Shape(2, 3, 4, 5))
         assert wanted["augru_attention"].dtype == dtype
 
 
@@ -105,14 +105,13 @@ NUMBERS = [0.0, -0.0, 1.0, -1 / 3, 1e-8, 5.9e-8, 65504.0, 2049.0, 2051.0, np.pi,
 
 def test_f16_is_the_nearest_number_of_16_bits_halves_to_even() -> None:
     """`struct` rounds as IEEE 754 says; beyond 65504 lies infinity."""
-    library = load_library()
     given = np.array(NUMBERS, np.float32)
-    bits = narrowed(library, given, "f16").view(np.uint16)
+    bits = narrowed(given, "f16").view(np.uint16)
     assert bits.tolist() == [struct.unpack("<H", struct.pack("<e", x))[0] for x in given.tolist()]
-    back = widened(library, narrowed(library, given, "f16"), "f16")
+    back = widened(narrowed(given, "f16"), "f16")
     assert back.dtype == np.float32
     assert back.tolist() == [struct.unpack("<e", struct.pack("<e", x))[0] for x in given.tolist()]
-    beyond = widened(library, narrowed(library, np.array([7e4, -1e9], "f4"), "f16"), "f16")
+    beyond = widened(narrowed(np.array([7e4, -1e9], "f4"), "f16"), "f16")
     assert beyond.tolist() == [np.inf, -np.inf]
 
 

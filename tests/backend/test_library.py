@@ -104,31 +104,6 @@ def test_a_good_copy_is_used_again(cache: Path) -> None:
     assert (copy.stat().st_ino, copy.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def truncate(copy: Path) -> None:
-    os.truncate(copy, copy.stat().st_size // 2)
-
-
-def lengthen(copy: Path) -> None:
-    os.truncate(copy, copy.stat().st_size + 1)
-
-
-def tamper(copy: Path) -> None:
-    with open(copy, "r+b") as file:
-        file.seek(20_000_000)
-        file.write(b"\xcc" * 16)
-    os.utime(copy, ns=(0, 0))
-
-
-@pytest.mark.parametrize("harm", [truncate, lengthen, tamper])
-def test_a_bad_copy_is_replaced_before_use(harm, cache: Path, wheel: Path) -> None:
-    run("load_library()", XDG_CACHE_HOME=cache)
-    (copy,) = (cache / "onernn").iterdir()
-    good = copy.read_bytes()
-    harm(copy)
-    run("load_library()", XDG_CACHE_HOME=cache)
-    assert [file.read_bytes() == good for file in (cache / "onernn").iterdir()] == [True]
-
-
 def test_without_a_writable_home_the_copy_is_in_memory(tmp_path: Path) -> None:
     (tmp_path / "onernn").touch()  # no folder can be made here, not even by root
     out = run("print(load_library().mapped, other_copies())", XDG_CACHE_HOME=tmp_path)

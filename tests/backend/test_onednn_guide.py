@@ -17,7 +17,7 @@ from support.layers import random_state, random_weights
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import TapeError, open_backend
 from onernn.backend.onednn import kernels
-from onernn.backend.onednn.kernels import PrimitiveCache, Shape
+from onernn.backend.onednn.kernels import PrimitiveDirection, Shape
 from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.precision import PRECISIONS
 from onernn.ir.weights import layers_of
@@ -341,15 +341,14 @@ def test_a_primitive_chooses_the_layout_of_its_weights_and_gets_them_in_it() -> 
     if library.effective_isa == "sse41":
         pytest.skip("oneDNN's code for CPUs without AVX reads plain weights")
     (weights,) = layers_of(spec, random_weights(spec, 11))
-    cache = PrimitiveCache(library, spec, weights, PRECISIONS["f32"])
-    primitive = cache.get(Shape.packed(4, 8, 32, 32))
+    direction = PrimitiveDirection(library, spec, weights, PRECISIONS["f32"])
+    primitive, packed = direction.get(Shape(4, 8, 32, 32)), direction.packed
     for name in ("weights_layer", "weights_iter"):
         layout = primitive.layouts[name]
-        assert layout != cache.plain[name].descriptor
-        assert cache.weights(name, layout).descriptor == layout
-        assert cache.weights(name, layout) is cache.weights(name, layout)  # packed once
-    bias = primitive.layouts["bias"]
-    assert cache.weights("bias", bias) is cache.plain["bias"]
+        assert layout != direction.plain[name].descriptor
+        assert packed.get(name, layout).descriptor == layout
+        assert packed.get(name, layout) is packed.get(name, layout)  # packed once
+    assert packed.get("bias", primitive.layouts["bias"]) is direction.plain["bias"]
 
 
 def test_each_weight_has_its_plain_layout() -> None:

@@ -17,7 +17,7 @@ from support.layers import random_ragged, random_state, random_weights, words
 from support.machine import needs_vnni
 from support.oracle import run_oracle
 
-from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
+from onernn import Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.backend import open_backend
 from onernn.ir.weights import PartScales, Scale
 
@@ -115,20 +115,6 @@ def test_each_layer_and_direction_has_its_own(cell: Cell, direction: Any) -> Non
             joined = np.concatenate(sides, axis=1)
         below = x.with_data(joined)
     np.testing.assert_array_equal(words(y), words(below))
-
-
-def test_a_sequence_has_the_same_bits_in_any_batch_and_on_two_threads() -> None:
-    spec = RnnSpec(Cell.LSTM, 24, 40, layers=2, direction="bidirectional_concat")
-    weights, scales, x = (
-        random_weights(spec, 0),
-        scales_of(spec),
-        random_ragged([9, 0, 1, 30], 24, 1),
-    )
-    y, _ = prepare(spec, weights, scales, threads=2).run(x)
-    alone = prepare(spec, weights, scales)
-    for own, want in zip(x.to_list(), y.to_list(), strict=True):
-        got, _ = alone.run(Ragged.from_list([own]))
-        np.testing.assert_array_equal(words(got), want)
 
 
 @pytest.mark.parametrize("shift", [0.0, 128.0, 255.0])

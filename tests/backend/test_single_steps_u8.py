@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from support.oracle import run_oracle
 
 from onernn import Cell, RnnSpec, RnnWeights, UnsupportedError
 from onernn.backend import open_backend
-from onernn.backend.onednn.library import load_library
 from onernn.backend.onednn.memory import narrowed, widened
 from onernn.ir.weights import Scale
 
@@ -90,7 +88,10 @@ def test_what_8_bits_cannot_hold_is_refused_as_ever_and_leaves_nothing_behind(ce
     layer = prepare(spec, random_weights(spec, 0))
     x, state = step_of(spec, 2, 0), random_state(spec, 2, 1)
     y, end = layer.run(x, state)
-    for bad, told in [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf"), (1e30, "1.0.*e\\+30")]:
+    cases = [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf"), (1e30, "1.0.*e\\+30")]
+    with pytest.raises(UnsupportedError, match=r"state h: u8 holds values in \[-1, 1\], got 1.5"):
+        layer.run(x, (np.full_like(state[0], 1.5), *state[1:]))
+    for bad, told in cases:
         broken = x.copy()
         broken[0, 1, 3] = bad
         with pytest.raises(UnsupportedError, match=f"x: u8 holds values in .*, got {told}"):
@@ -116,61 +117,46 @@ def test_a_shift_between_two_integers_is_kept(shift: float) -> None:
         check_layer(layer, spec, weights, x, random_state(spec, 2, seed), rtol=0, atol=3e-2)
 
 
-SIZES = [1, 5, 16, 31, 4095, 4096, 4097, 8191, 16383, 20481, (1 << 17) + 1]
-
-
 class TestConversions:
-    """By reorders in powers of two, the last ones overlapping."""
-
-    @pytest.mark.parametrize("size", SIZES)
     @pytest.mark.parametrize("scale", [Scale(127, 128), Scale(63.5, 128), Scale(40, 100.5)])
-    def test_u8_is_rounded_to_the_nearest_and_saturates(self, size: int, scale: Scale) -> None:
-        x = np.random.default_rng(size).uniform(-5, 5, size).astype(np.float32)
+    def test_u8_is_rounded_to_the_nearest_and_saturates(self, scale: Scale) -> None:
+        x = np.random.default_rng(0).uniform(-5, 5, 5000).astype(np.float32)
         x[::7] = (np.arange(len(x[::7])) % 300 - 20 - scale.shift) / scale.factor
-        x[-1], x[size // 2] = 1e30, -np.inf
+        x[-1], x[-2] = 1e30, -np.inf
         product = np.float32(scale.factor) * x + np.float32(scale.shift)  # rounds as float32 does
         want = [min(255, max(0, round(a))) for a in np.clip(product, -1e9, 1e9).tolist()]
-        got = narrowed(load_library(), x, "u8", scale)
-        assert got.dtype == np.uint8 and got.tolist() == want
+        result = narrowed(x, "u8", scale)
+        assert result.dtype == np.uint8 and result.tolist() == want
 
     def test_halves_go_to_even(self) -> None:
-        halves = np.arange(5000) % 510 / 2  # 0, .5, 1, ...
-        for size in (510, 5000):
-            got = narrowed(load_library(), halves[:size], "u8", Scale(1, 0))
-            assert got.tolist() == [round(a) for a in halves[:size].tolist()]
+        halves = np.arange(510) / 2  # 0, .5, 1, ...
+        result = narrowed(halves, "u8", Scale(1, 0))
+        assert result.tolist() == [round(a) for a in halves.tolist()]
 
-    @pytest.mark.parametrize("size", SIZES)
-    def test_u8_goes_back_by_the_rounded_factor(self, size: int) -> None:
-        q = np.random.default_rng(size).integers(0, 256, size).astype(np.uint8)
-        got = widened(load_library(), q, "u8", Scale(100, 128))
+    def test_u8_goes_back_by_the_rounded_factor(self) -> None:
+        q = np.arange(256, dtype=np.uint8)
+        result = widened(q, "u8", Scale(100, 128))
         want = (q.astype(np.float32) - np.float32(128)) * np.float32(0.01)
-        np.testing.assert_array_equal(got, want)
-        again = narrowed(load_library(), got, "u8", Scale(100, 128))
-        np.testing.assert_array_equal(again, q)
+        np.testing.assert_array_equal(result, want)
+        np.testing.assert_array_equal(narrowed(result, "u8", Scale(100, 128)), q)
 
-    @pytest.mark.parametrize("size", SIZES)
-    def test_bf16_is_the_nearest_number_of_16_bits(self, size: int) -> None:
-        if not any(isa in load_library().effective_isa for isa in ("bf16", "fp16", "amx")):
-            pytest.skip("this CPU has no bf16")
-        x = np.random.default_rng(size).uniform(-2, 2, size).astype(np.float32)
+    def test_bf16_is_the_nearest_number_of_16_bits(self) -> None:
+        x = np.random.default_rng(0).uniform(-2, 2, 5000).astype(np.float32)
+        x[:4] = 1.00390625, 1.01171875, 3.4e38, -np.inf  # halves between two numbers, the ends
         bits = x.view(np.uint32).astype(np.uint64)
         want = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
-        got = narrowed(load_library(), x, "bf16")
-        np.testing.assert_array_equal(got, want)
-        back = widened(load_library(), got, "bf16")
+        result = narrowed(x, "bf16")
+        np.testing.assert_array_equal(result, want)
+        back = widened(result, "bf16")
         np.testing.assert_array_equal(back.view(np.uint32), want.astype(np.uint32) << 16)
+
+    def test_bf16_keeps_every_nan(self) -> None:
+        bits = np.array([0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001], np.uint32)
+        assert np.isnan(widened(narrowed(bits.view(np.float32), "bf16"), "bf16")).all()
 
     def test_strided_and_read_only_arrays_are_read(self) -> None:
         wide = np.random.default_rng(0).uniform(-1, 1, (90, 100)).astype(np.float32)
         wide.flags.writeable = False
         for dtype in ("bf16", "u8"):
-            got = narrowed(load_library(), wide[:, ::2], dtype)
-            np.testing.assert_array_equal(got, narrowed(load_library(), wide, dtype)[:, ::2])
-
-    def test_nothing_holds_the_arrays_afterwards(self) -> None:
-        x = np.ones(1 << 14, np.float32)
-        y = narrowed(load_library(), x, "u8").base
-        assert y is not None
-        gone = weakref.ref(x), weakref.ref(y)
-        del x, y
-        assert [each() for each in gone] == [None, None]
+            result = narrowed(wide[:, ::2], dtype)
+            np.testing.assert_array_equal(result, narrowed(wide, dtype)[:, ::2])

@@ -22,7 +22,7 @@ from support.layers import CELLS, attention_for, random_ragged, random_state, ra
 from onernn import Cell, Ragged, RnnSpec
 from onernn.backend import open_backend
 from onernn.backend.onednn import kernels
-from onernn.backend.onednn.kernels import ExecutionBuffers
+from onernn.backend.onednn.kernels import Executable
 from onernn.ir.errors import ShapeError
 from onernn.ir.spec import Direction
 
@@ -143,7 +143,7 @@ class TestCaches:
         layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
         reference = open_backend("reference").prepare(spec, weights, dtype="f64")
         (row,) = layer._stack_kernel._kernels(1)
-        packed = row[0]._executor.primitives._packed if hasattr(row[0], "_executor") else None
+        packed = getattr(row[0], "_direction", None) and row[0]._direction.packed
         rtol, atol = TOLERANCES[dtype]
         for batch in range(1, 20):
             x = np.random.default_rng(batch).uniform(-1, 1, (3, batch, 96)).astype(np.float32)
@@ -152,8 +152,8 @@ class TestCaches:
             pytest.skip("this CPU has no bf16: the reference packs nothing")
         held = [[memory.descriptor.nbytes for memory in all_] for all_ in packed._packed.values()]
         plain = [memory.descriptor.nbytes for memory in packed._plain.values()]
-        # At most: the first layout of each, the budget, and what is plain already.
-        assert sum(map(sum, held)) <= budget + 3 * sum(plain)
+        # Beside the first layout of each: the budget, and what is plain already.
+        assert sum(sum(sizes[1:]) for sizes in held) <= budget + sum(plain)
 
 
 class TestMemory:
@@ -252,38 +252,6 @@ class TestStreaming:
             else:
                 assert_close(got, want, *TOLERANCES[dtype])
 
-    @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
-    def test_later_steps_of_a_shape_are_checked_and_kept_apart_as_the_first(
-        self, dtype: str
-    ) -> None:
-        """They run over buffers bound beforehand: nothing may shine through."""
-        spec = RnnSpec(Cell.LSTM, 5, 8, layers=2)
-        layer = open_backend("onednn", threads=1).prepare(
-            spec, random_weights(spec, 0), dtype=dtype
-        )
-        x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 3, 5)).astype(np.float32)
-        state = random_state(spec, 3, 1)
-        y, (h, c) = layer.run(x[0], state)
-        again = layer.run(x[0], state)
-        kept = [a.copy() for a in (again[0], *again[1])]
-        layer.run(x[1], (h, c))
-        for got, copy, want in zip((again[0], *again[1]), kept, (y, h, c), strict=True):
-            np.testing.assert_array_equal(got, copy)
-            np.testing.assert_array_equal(got, want)
-        first = layer.run(x[0], None)[0]
-        assert np.abs(first - y).max() > 0.01
-        np.testing.assert_array_equal(layer.run(x[0].astype(np.float64), None)[0], first)
-        wide = np.empty((1, 3, 10), np.float32)
-        wide[..., ::2] = x[0]
-        np.testing.assert_array_equal(layer.run(wide[..., ::2])[0], first)
-        for bad, message in [
-            ((h, c[:, :, :1]), "state c: expected .*3, 8.*, got .*1, 8"),
-            ((h,), "state: expected .h, c., got 1"),
-            ((h, c.astype(np.int32)), "state c: expected float32"),
-        ]:
-            with pytest.raises(ShapeError, match=message):
-                layer.run(x[0], bad)
-
     @pytest.mark.parametrize("direction", ["left2right", "bidirectional_concat"])
     def test_a_sentence_alone_runs_as_among_others(self, direction: Direction) -> None:
         """It takes the way of dense batches, also the third time; LoD and messages stay its own."""
@@ -339,14 +307,14 @@ def test_other_threads_run_while_a_kernel_does(monkeypatch: pytest.MonkeyPatch) 
             time.sleep(1e-4)  # gives the interpreter back
 
     seen: list[int] = []
-    execute = ExecutionBuffers.execute
+    execute = Executable.execute
 
-    def counting(self: ExecutionBuffers, *arguments: Any) -> None:
+    def counting(self: Executable, *arguments: Any) -> None:
         before = counted[0]
         execute(self, *arguments)
         seen.append(counted[0] - before)
 
-    monkeypatch.setattr(ExecutionBuffers, "execute", counting)
+    monkeypatch.setattr(Executable, "execute", counting)
     interval = sys.getswitchinterval()
     other = threading.Thread(target=count)
     try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +11,9 @@ import onnx
 import pytest
 from onnx import helper
 from support import onnx_models
+from support.command_line import failed, onernn
 
 BOOL, INT64 = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
-
-
-def onernn(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from onernn.cli import main; main()"]
-    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True)
-
-
-def failed(run: subprocess.CompletedProcess[str]) -> str:
-    """The one message of a run that cannot be done."""
-    assert run.returncode == 2 and "Traceback" not in run.stderr
-    return run.stderr
 
 
 @pytest.fixture
@@ -59,7 +47,7 @@ def test_verify_fails_with_1_where_outputs_differ(model: Path, tmp_path: Path) -
     name = next(key for key in arrays if key.startswith("out__"))
     arrays[name][0, 0] += 0.01
     np.savez(tmp_path / "off.npz", **arrays)
-    run = onernn("verify", model, "--data", tmp_path / "off.npz", "--json")
+    run = onernn("verify", model, "--data", tmp_path / "off.npz", "--json", "--seconds", 0)
     assert run.returncode == 1 and json.loads(run.stdout)["status"] == "fail"
     loose = onernn("verify", model, "--data", tmp_path / "off.npz", "--atol", "0.1")
     assert loose.returncode == 0 and "pass" in loose.stdout

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from support import command_line
 
 from onernn import showing
-from onernn.cli import app, main
+from onernn.cli import app
 from onernn.commands import FORWARDED, Commands
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -31,19 +32,15 @@ Run = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture
-def onernn(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
+def onernn(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command line beside a model ``m`` and its ``io.npz``: (exit code, stdout, stderr)."""
     (tmp_path / "m").symlink_to(data / "paddle" / "fc_gru_h0_rev0")
     (tmp_path / "io.npz").symlink_to(data / "paddle" / "fc_gru_h0_rev0" / "io.npz")
     monkeypatch.chdir(tmp_path)
 
     def run(line: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["onernn", *shlex.split(line)])
-        with pytest.raises(SystemExit) as done:
-            main()
-        return int(done.value.code or 0), *capsys.readouterr()
+        done = command_line.onernn(*shlex.split(line))
+        return done.returncode, done.stdout, done.stderr
 
     return run
 

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
-import subprocess
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
+from support.command_line import failed, onernn
 
 import onernn as package
-from onernn.cli import main
 from onernn.reorders.layouts import FRAMEWORKS
-
-
-def onernn(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command line in this process: starting one for each line takes a second."""
-    out, err, kept, code = io.StringIO(), io.StringIO(), sys.argv, 0
-    sys.argv = ["onernn", *map(str, arguments)]
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            sys.argv = kept
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
-
-
-def failed(run: subprocess.CompletedProcess[str]) -> str:
-    """The one message of a run that cannot be done."""
-    assert run.returncode == 2 and "Traceback" not in run.stderr
-    return run.stderr
 
 
 @pytest.fixture

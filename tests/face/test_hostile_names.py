@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from support import command_line
 from support.onnx_models import model
 
 from onernn import ModelFormatError, Refusal, UnsupportedError, load
-from onernn.cli import main
 from onernn.ir.errors import printable
 
 NAME = "y[/x][v2]:skull:[red]\x1b[31m\u202e\x9b2J\r\nonernn: all is well"
@@ -42,17 +42,13 @@ Command = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture
-def onernn(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
+def onernn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs a command in the folder, here: (exit code, stdout, stderr)."""
 
     def run(command: str) -> tuple[int, str, str]:
         monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["onernn", *command.split()])
-        with pytest.raises(SystemExit) as done:
-            main()
-        return int(done.value.code or 0), *capsys.readouterr()
+        done = command_line.onernn(*command.split())
+        return done.returncode, done.stdout, done.stderr
 
     return run
 

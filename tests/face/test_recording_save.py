@@ -42,7 +42,7 @@ def test_what_is_saved_verifies(tmp_path: Path, repo: Path) -> None:
         assert onernn.verify(model, tmp_path / "io.npz").passed
     wrong = [value.with_data(value.data + 1) for value in map(ragged, given.values())]
     onernn.recording.save(tmp_path / "io.npz", fed, wrong)
-    assert not onernn.verify(model, tmp_path / "io.npz").passed
+    assert not onernn.verify(model, tmp_path / "io.npz", diagnose=False).passed
 
 
 def ragged(value: object) -> onernn.Ragged:

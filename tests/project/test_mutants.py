@@ -36,15 +36,15 @@ MUTANTS = [
     Mutant(
         "the state forgotten between segments",
         "src/onernn/backend/onednn/kernels.py",
-        "            side = 1 - side\n",
-        "            side = 0\n",
+        'f"{of}src_iter{suffix}": places[:-1]',
+        'f"{of}src_iter{suffix}": places[:1] * (len(places) - 1)',
         RAGGED,
     ),
     Mutant(
         "final states in sorted order",
         "src/onernn/backend/layer_walk.py",
-        "            _put(final, np.s_[:, :, share.sentences], ends)\n            return y\n",
-        "            _put(final, np.s_[...], ends)\n            return y\n",
+        "            _put(final, np.s_[:, :, share.sentences], ends)\n            return kept\n",
+        "            _put(final, np.s_[...], ends)\n            return kept\n",
         RAGGED,
     ),
     Mutant(
@@ -79,8 +79,8 @@ MUTANTS = [
     Mutant(
         "a state that is written while it is read",
         "src/onernn/backend/onednn/kernels.py",
-        'for s in initial] for _ in "01"\n            ]\n',
-        "for s in initial]\n            ] * 2\n",
+        "turns = [k % 2 for k in",
+        "turns = [0 for k in",
         ("wrong_numbers", "overwritten"),
     ),
     Mutant(
@@ -100,8 +100,8 @@ MUTANTS = [
     Mutant(
         "the library's own scratchpad",
         "src/onernn/backend/onednn/kernels.py",
-        "self.attributes = new_attributes(library, own_scratchpad=True)",
-        "self.attributes = new_attributes(library, own_scratchpad=False)",
+        "self._attributes = new_attributes(library, own_scratchpad=True)",
+        "self._attributes = new_attributes(library, own_scratchpad=False)",
         ("wrong_numbers", "another_thread"),
     ),
     Mutant(
@@ -121,8 +121,8 @@ MUTANTS = [
     Mutant(
         "sentences that end early get a state of another piece",
         "src/onernn/backend/onednn/kernels.py",
-        "else in_odd_pieces(packing)\n",
-        "else np.bool_(side)\n",
+        "                end[left:batch] = after[left:batch]\n",
+        "                end[left:batch] = first[left:batch]\n",
         RAGGED,
     ),
     Mutant(
@@ -168,13 +168,6 @@ MUTANTS = [
         ("bad_input", "not_finite_goes"),
     ),
     Mutant(
-        "conversions made for other numbers of threads",
-        "src/onernn/backend/onednn/memory.py",
-        "threads = 0, library.current_threads",
-        "threads = 0, 1",
-        ("threads_and_memory", "runs_on_in_a_child and bf16"),
-    ),
-    Mutant(
         "weights packed for every shape",
         "src/onernn/backend/onednn/kernels.py",
         "            return not missing or",
@@ -184,7 +177,7 @@ MUTANTS = [
     Mutant(
         "a cache without bounds",
         "src/onernn/backend/onednn/kernels.py",
-        "if len(self._made) > self.library.cache_capacity:",
+        "if len(self._made) >= self._library.cache_capacity:",
         "if False:",
         ("threads_and_memory", "made_again"),
     ),

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.command_line import failed
+from support.command_line import onernn as onernn_
 
 import onernn
 from onernn.ir.errors import ShapeError, UnsupportedError
@@ -63,11 +66,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(model: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of an undisturbed run."""
+def finished(
+    model: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    """An undisturbed run: its folder, and what it tells."""
     folder = tmp_path_factory.mktemp("whole") / "out"
-    assert run(model, corpus, folder, "--workers", "3").returncode == 0
-    return files(folder)
+    done = run(model, corpus, folder, "--workers", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def whole(finished: tuple[Path, Any]) -> dict[str, bytes]:
+    """The files of an undisturbed run."""
+    return files(finished[0])
 
 
 def command(model: Path, corpus: Path, folder: Path, *more: str) -> list[str]:
@@ -128,18 +140,16 @@ def wait_for(condition: Any, seconds: float = 300) -> bool:
 
 
 def test_rows_come_in_order_with_outputs_and_bad_ones_are_told(
-    model: Path, corpus: Path, tmp_path: Path
+    model: Path, corpus: Path, finished: tuple[Path, dict[str, Any]]
 ) -> None:
-    done = run(model, corpus, tmp_path / "out", "--json")
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
+    folder, summary = finished
     assert summary["rows"] == ROWS and summary["rejected"] == len(BAD)
     assert summary["windows"] == -(-ROWS // WINDOW) and summary["words_per_second"] > 0
-    got, given = pq.read_table(tmp_path / "out"), pq.read_table(corpus)
+    got, given = pq.read_table(folder), pq.read_table(corpus)
     assert got.select(["id", "text"]).equals(given)
     scorer = Scorer(onernn.load(model), {"letters": "text"}, {TAGS: "tags"}, threads=1)
     assert got.column("tags").to_pylist() == scorer(given).table.column("tags").to_pylist()
-    told = sorted((tmp_path / "out" / "rejected").iterdir())
+    told = sorted((folder / "rejected").iterdir())
     lines = [json.loads(line) for file in told for line in file.read_text().splitlines()]
     assert [line["row"] for line in lines] == sorted(BAD)
     assert all(line["reason"] for line in lines)
@@ -259,10 +269,13 @@ def test_of_two_scorings_at_once_one_writes_the_folder(
 
 
 def test_a_damaged_part_is_named_and_the_command_succeeds(
-    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
+    model: Path,
+    corpus: Path,
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    finished: tuple[Path, dict[str, Any]],
 ) -> None:
-    folder = tmp_path / "out"
-    assert run(model, corpus, folder).returncode == 0
+    folder = shutil.copytree(finished[0], tmp_path / "out")
     (folder / "part-000002.parquet").unlink()
     done = run(model, corpus, folder, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["rows"] == ROWS
@@ -309,9 +322,8 @@ def test_a_scoring_goes_on_as_it_was_begun_only(
 
 
 def test_strict_stops_with_the_first_bad_row(model: Path, corpus: Path, tmp_path: Path) -> None:
-    done = run(model, corpus, tmp_path / "out", "--strict", "--workers", "1")
-    assert done.returncode == 2
-    assert done.stderr == "onernn: row 5: column 'text': null\n"
+    _, _, _, *words = command(model, corpus, tmp_path / "out", "--strict", "--workers", "1")
+    assert failed(onernn_(*words)) == "onernn: row 5: column 'text': null\n"
 
 
 def test_a_corpus_that_does_not_fit_at_all_stops_at_once(model: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def run_raw(
     def quantized(array: np.ndarray, dtype: str) -> np.ndarray:
         if dtype == "s8":
             return np.clip(np.rint(array * 127), -128, 127).astype(np.int8)
-        return narrowed(library, array, dtype, *([scale] if scale else [])).copy()
+        return narrowed(array, dtype, *([scale] if scale else [])).copy()
 
     memories = {"src_layer": Memory(chosen("src_layer"), quantized(x, precision.data))}
     memories["dst_layer"] = Memory.empty(chosen("dst_layer"))
@@ -138,7 +138,7 @@ def run_raw(
         array = raw[: np.prod(shape)].reshape(shape)
         if dtype == "s8":
             return array.astype(np.float32) / 127
-        return widened(library, array, dtype, *([scale] if scale else []))
+        return widened(array, dtype, *([scale] if scale else []))
 
     y = result("dst_layer", precision.out, out_shape)
     return y, tuple(result(f"dst_{n}", dtypes[n], a.shape) for n, a in ends.items())
@@ -156,7 +156,7 @@ def raw_augru_gradient(
     library = load_library()
     precision, (time, batch, _) = PRECISIONS["f32"], x.shape
     plain = plain_weights(library, spec, weights, precision)
-    shape = Shape.packed(time, batch, spec.input_size, spec.recurrent_size)
+    shape = Shape(time, batch, spec.input_size, spec.recurrent_size)
     wanted = descriptors(library, spec, plain, precision, shape)
     tags = {3: "tnc", 4: "ldnc", 5: "ldigo"}
     for name, layout in list(wanted.items()):

@@ -11,15 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.command_line import onernn
 
 from onernn import ModelFormatError, UnsupportedError, audit, load
 from onernn.adapters import loading, paddle
 from onernn.verification.recording import read_arrays
-
-
-def onernn(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from onernn.cli import main; main()"]
-    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True)
 
 
 @pytest.fixture

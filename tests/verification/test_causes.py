@@ -238,13 +238,11 @@ def test_a_planted_fault_is_named(name: str, reference: Callable[[bytes, bytes],
     assert report.cause.evidence == "proved"
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_sound_files_pass_and_nothing_is_named(name: str) -> None:
-    sound, _ = FAULTS[name][1]()
-    report = against_the_sound_file(sound, sound)
-    assert report.passed and report.cause is None
-    report = against_a_recording(sound, sound)
-    assert report.passed and report.cause is None
+def test_sound_files_pass_and_nothing_is_named() -> None:
+    for sound in {make()[0] for _, make in FAULTS.values()}:
+        for reference in (against_the_sound_file, against_a_recording):
+            report = reference(sound, sound)
+            assert report.passed and report.cause is None
 
 
 def test_texts_name_gates_and_layers_as_a_reader_knows_them() -> None:

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support import planted
+from support.command_line import failed
+from support.command_line import onernn as onernn_
 from support.planted import model, read, reordered
-from typer.testing import CliRunner
 
 import onernn
-from onernn.cli import app
 from onernn.ir.errors import UnsupportedError
 from onernn.verification.input_generation import make_inputs
 from onernn.verification.references import Against
@@ -147,8 +147,8 @@ def test_samples_of_sound_and_their_rate_are_made(tmp_path: Path) -> None:
     made = make_inputs(onernn.load(file))
     assert made["sr"] == 16000 and np.shape(made["input"])[1] >= 128
     assert np.shape(made["state"])[1] == np.shape(made["input"])[0] > 1
-    done = CliRunner().invoke(app, ["verify", str(file), "--against", f"onnxruntime:{file}"])
-    assert done.exit_code == 0 and "'sr' is 16000" in done.output, done.output
+    done = onernn_("verify", file, "--against", f"onnxruntime:{file}")
+    assert done.returncode == 0 and "'sr' is 16000" in done.stdout, done.stdout
 
 
 def test_repair_takes_data_where_no_inputs_can_be_made(tmp_path: Path) -> None:
@@ -164,12 +164,11 @@ def test_repair_takes_data_where_no_inputs_can_be_made(tmp_path: Path) -> None:
         graph.initializer.append(shape)
         graph.node.insert(0, helper.make_node("Reshape", ["flat", "shape"], ["X"]))
         onnx.save(made, tmp_path / f"{name}.onnx")
-    right, wrong, fixed = (str(tmp_path / f"{k}.onnx") for k in ("right", "wrong", "fixed"))
+    right, wrong, fixed = (tmp_path / f"{k}.onnx" for k in ("right", "wrong", "fixed"))
     command = ["repair", wrong, "--against", right, "-o", fixed]
-    without = CliRunner().invoke(app, command)
-    assert "--data inputs.npz" in str(without.exception)
+    assert "--data inputs.npz" in failed(onernn_(*command))
     rng = np.random.default_rng(1)
     given = rng.uniform(-1, 1, 79 * 4).astype(np.float32)
     np.savez(tmp_path / "inputs.npz", in__flat=given)
-    done = CliRunner().invoke(app, [*command, "--data", str(tmp_path / "inputs.npz")])
-    assert done.exit_code == 0 and Path(fixed).is_file(), done.output
+    done = onernn_(*command, "--data", tmp_path / "inputs.npz")
+    assert done.returncode == 0 and fixed.is_file(), done.stdout

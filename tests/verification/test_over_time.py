@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from support.command_line import failed
+from support.command_line import onernn as command
 from support.layers import random_weights
-from typer.testing import CliRunner
 
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, over_time
-from onernn.cli import app
 from onernn.ir.graph import Node, Value
 
 WIDTH, H, N = 3, 4, 2
@@ -113,6 +113,14 @@ def frame_by_frame(step: Graph, x: np.ndarray, s: np.ndarray) -> tuple[np.ndarra
     return np.stack(found), s
 
 
+def check_run(run: Any, step: Graph, x: np.ndarray, s: np.ndarray) -> None:
+    """What ``run`` gives for all frames at once, beside frame after frame."""
+    y, last = frame_by_frame(step, x, s)
+    made = run({"x": x, "s": s})
+    np.testing.assert_allclose(made["y"], y, atol=1e-6, rtol=1e-5)
+    np.testing.assert_allclose(made["sN"], last, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "made", [packed, lambda: packed("ch", "ch"), two_layers, chunks, read_by_the_frame]
 )
@@ -124,10 +132,7 @@ def test_all_frames_at_once_give_what_frame_after_frame_gives(made: Any, frames:
     sizes = [[N if size is None else size for size in value.shape] for value in step.inputs]
     x = rng.uniform(-2, 2, (frames, *sizes[0])).astype("f4")
     s = rng.uniform(-1, 1, sizes[1]).astype("f4")
-    y, last = frame_by_frame(step, x, s)
-    got = Session(whole).run({"x": x, "s": s})
-    np.testing.assert_allclose(got["y"], y, atol=1e-6, rtol=1e-5)
-    np.testing.assert_allclose(got["sN"], last, atol=1e-6, rtol=1e-5)
+    check_run(Session(whole).run, step, x, s)
     steps = {node.op for node in whole.nodes}
     assert "Rnn" in steps and not steps & {"Loop", "Scan"}
 
@@ -208,10 +213,7 @@ def test_a_window_that_moves_on_is_one_long_value(step: Graph, state: tuple[int,
     s = rng.uniform(-1, 1, state).astype("f4")
     for frames in (1, 15):
         x = rng.uniform(-2, 2, (frames, N, WIDTH, steps)).astype("f4")
-        y, last = frame_by_frame(step, x, s)
-        got = Session(whole).run({"x": x, "s": s})
-        np.testing.assert_allclose(got["y"], y, atol=1e-6, rtol=1e-5)
-        np.testing.assert_allclose(got["sN"], last, atol=1e-6, rtol=1e-5)
+        check_run(Session(whole).run, step, x, s)
     nothing = Session(whole).run({"x": x[:0], "s": s})
     assert len(nothing["y"]) == 0 and np.array_equal(nothing["sN"], s)
 
@@ -329,15 +331,13 @@ def test_names_that_are_no_states_are_told(states: dict[str, str], told: str) ->
 def test_the_written_file_runs_in_onnx_runtime(tmp_path: Path) -> None:
     step, out = tmp_path / "step.onnx", tmp_path / "whole.onnx"
     onernn.convert(packed(), step)
-    done = CliRunner().invoke(app, ["convert", str(step), str(out), "--over-time", "s=sN"])
-    assert done.exit_code == 0, done.output
+    done = command("convert", step, out, "--over-time", "s=sN")
+    assert done.returncode == 0, done.stderr
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, (5, N, WIDTH)).astype("f4")
     s = rng.uniform(-1, 1, (2, N, H)).astype("f4")
-    y, last = frame_by_frame(packed(), x, s)
-    got = onnxruntime.InferenceSession(out).run(["y", "sN"], {"x": x, "s": s})
-    np.testing.assert_allclose(got[0], y, atol=1e-6, rtol=1e-5)
-    np.testing.assert_allclose(got[1], last, atol=1e-6, rtol=1e-5)
+    session, names = onnxruntime.InferenceSession(out), ["y", "sN"]
+    check_run(lambda feed: dict(zip(names, session.run(names, feed), strict=True)), packed(), x, s)
 
 
 @pytest.mark.parametrize(
@@ -354,6 +354,4 @@ def test_refusals_leave_an_old_file_alone(tmp_path: Path, options: list[str], to
     step, out = tmp_path / "step.onnx", tmp_path / "whole.onnx"
     onernn.convert(packed(), step)
     out.write_text("old")
-    done = CliRunner().invoke(app, ["convert", str(step), str(out), *options])
-    assert isinstance(done.exception, UnsupportedError) and out.read_text() == "old"
-    assert told in str(done.exception)
+    assert told in failed(command("convert", step, out, *options)) and out.read_text() == "old"

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.command_line import failed
+from support.command_line import onernn as command_line
 from support.layers import random_ragged, random_weights, words
 
 import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
-from onernn.cli import main
 from onernn.ir.graph import Node, Value
 from onernn.ir.rnn import Recurrent, with_precision
 from onernn.ir.weights import UNIT, Scale
@@ -373,22 +374,13 @@ def test_reference_runs_of_the_model_are_those_of_f32() -> None:
 
 
 @pytest.fixture
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[[str], tuple[int, str]]:
-    """Runs ``onernn quantize`` beside the segmenter ``m`` and batches: (exit code, stderr)."""
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Any]:
+    """Runs ``onernn quantize`` beside the segmenter ``m`` and batches."""
     (tmp_path / "m").symlink_to(EXAMPLES / "segmenter")
     letters = np.random.default_rng(0).integers(0, 26, 40)
     saved(tmp_path / "io.npz", {"letters": Ragged(letters, np.array([0, 9, 9, 40]))})
     monkeypatch.chdir(tmp_path)
-
-    def run(line: str) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["onernn", "quantize", *shlex.split(line)])
-        with pytest.raises(SystemExit) as done:
-            main()
-        return int(done.value.code or 0), capsys.readouterr().err
-
-    return run
+    return lambda line: command_line("quantize", *shlex.split(line))
 
 
 @pytest.mark.parametrize(
@@ -407,19 +399,18 @@ def command(
     ],
 )
 def test_the_command_refuses_and_writes_nothing(
-    command: Callable[[str], tuple[int, str]], tmp_path: Path, line: str, message: str
+    command: Callable[[str], Any], tmp_path: Path, line: str, message: str
 ) -> None:
-    code, said = command(line)
-    assert code == 2 and message in said
+    assert message in failed(command(line))
     assert {each.name for each in tmp_path.iterdir()} == {"m", "io.npz"}
 
 
 def test_the_command_writes_a_file_that_runs_in_bytes_and_a_page(
-    command: Callable[[str], tuple[int, str]], tmp_path: Path
+    command: Callable[[str], Any], tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    code, said = command("m o.onnx --data io.npz --budget 'rmse 1' --report page.html")
-    assert code == 0, said
+    done = command("m o.onnx --data io.npz --budget 'rmse 1' --report page.html")
+    assert done.returncode == 0, done.stderr
     (layer,) = Session(tmp_path / "o.onnx").explained
     assert layer.dtype == "u8"
     assert "onernn quantize m o.onnx" in (tmp_path / "page.html").read_text()

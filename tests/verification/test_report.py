@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +11,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from support import planted
+from support.command_line import failed
+from support.command_line import onernn as command_line
 from support.planted import model, read, reordered, tagger
 
 import onernn
@@ -158,16 +159,12 @@ def test_the_command_writes_a_report_that_repeats_the_command(tmp_path: Path) ->
     sound, wrong, out = (tmp_path / name for name in ("sound.onnx", "wrong.onnx", "a b.html"))
     sound.write_bytes(model("GRU", arrays))
     wrong.write_bytes(model("GRU", reordered(arrays, (1, 0, 2))))
-    command = [sys.executable, "-c", "from onernn.cli import main; main()", "verify", str(wrong)]
-    command += ["--against", str(sound), "--report", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = ["verify", wrong, "--against", sound, "--report"]
+    done = command_line(*command, out)
     assert done.returncode == 1, done.stderr
     words = Page(out.read_text()).words
     assert f"onernn verify {wrong} --against {sound} --report '{out}'" in words
-    done = subprocess.run(
-        [*command[:-1], str(tmp_path / "no" / "r.html")], capture_output=True, text=True
-    )
-    assert done.returncode == 2 and "no such folder" in done.stderr
+    assert "no such folder" in failed(command_line(*command, tmp_path / "no" / "r.html"))
 
 
 @pytest.mark.parametrize(

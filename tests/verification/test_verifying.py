@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import planted
+from support.command_line import onernn as run
 from support.planted import blocks, changed, feed, model, read, recording
 
 import onernn
@@ -24,11 +23,6 @@ from onernn.verification.profiles import Axes, axes_of, errors, profile
 from onernn.verification.references import Against, open_against
 from onernn.verification.tracing import trace
 from onernn.verification.verifying import verify
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from onernn.cli import main; main()"]
-    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True)
 
 
 @pytest.fixture

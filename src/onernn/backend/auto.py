@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from onernn.backend.compiled.backend import KernelsBackend
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.onednn.precision import KERNELS_ONLY, is_onednns
+from onernn.backend.onednn.precision import (
+    DTYPES,
+    KERNELS_ONLY,
+    Quantization,
+    U8Options,
+    is_onednns,
+    unknown,
+)
 from onernn.backend.process import CREATION, WISHES, usable_threads, wished_isa
 from onernn.backend.stack import Stack, picklable
 from onernn.ir.errors import LibraryError, UnsupportedError
@@ -83,11 +90,13 @@ class AutoBackend:
         *,
         dtype: str = "f32",
         strict: bool = False,
-        **quantization: Any,
+        **quantization: Unpack[Quantization],
     ) -> Stack:
-        """See `Backend.prepare`; ``quantization``, u8 only: what both backends take."""
+        """See `Backend.prepare`."""
         layers = layers_of(spec, weights)
-        slow: list[Stack] = []
+        if dtype not in DTYPES:
+            raise UnsupportedError(unknown(dtype))
+        U8Options.of(spec, dtype, **quantization)  # what no backend takes is no backend's fault
         refusals: list[UnsupportedError] = []
         missing: list[str] = []
         scales = quantization.get("scales") or ()
@@ -98,27 +107,22 @@ class AutoBackend:
                 missing.append(self._missing[name])
                 continue
             try:
-                stack = backend.prepare(spec, layers, dtype=dtype, strict=strict, **quantization)
+                stack = backend.prepare(spec, layers, dtype=dtype, strict=True, **quantization)
             except UnsupportedError as error:
                 refusals.append(error)
                 continue
-            if stack.backend != "reference":
-                uncut = UNCUT if scales and name == "kernels" and order[0] == "oneDNN" else ""
-                stack.why = "; ".join(filter(None, (stack.why, *missing, uncut)))
-                return stack
-            slow.append(stack)
-        if slow:
-            first, *_ = slow
-            first.why = "; ".join(dict.fromkeys([*(each.why for each in slow), *missing]))
-            return first
-        if not refusals:
-            from onernn.backend.reference import reference_instead  # with both, few layers
+            uncut = UNCUT if scales and name == "kernels" and order[0] == "oneDNN" else ""
+            stack.why = "; ".join(filter(None, (stack.why, *missing, uncut)))
+            return stack
+        reasons = [each for refusal in refusals for each in refusal.refusals]
+        if refusals and strict:
+            if len(set(map(str, refusals))) == 1:
+                raise refusals[0]
+            raise UnsupportedError("no backend runs this:", tuple(reasons))
+        from onernn.backend.reference import reference_instead  # with both, few layers
 
-            return reference_instead(spec, layers, "; ".join(missing), strict)
-        if len({str(refusal) for refusal in refusals}) == 1:
-            raise refusals[0]
-        reasons = [reason for refusal in refusals for reason in refusal.refusals]
-        raise UnsupportedError("no backend runs this:", tuple(reasons))
+        why = "; ".join(dict.fromkeys([*(each.reason for each in reasons), *missing]))
+        return reference_instead(spec, layers, why, strict)
 
     def _order(self, dtype: str, scales: Any) -> tuple[str, ...]:
         """The backends that may run a layer, the preferred one first."""

@@ -93,18 +93,6 @@ def _segments(batch_sizes: bytes) -> tuple[Segment, ...]:
     return tuple(pieces)
 
 
-def in_odd_pieces(packing: Packing) -> Array:
-    """(n, 1), whether an odd number of pieces holds each sorted sentence that has words."""
-    return _in_odd_pieces(packing.batch_sizes.tobytes())
-
-
-@lru_cache(maxsize=64)
-def _in_odd_pieces(batch_sizes: bytes) -> Array:
-    batches = np.array([piece.batch for piece in _segments(batch_sizes)], np.int64)
-    running = np.arange(batches.max(initial=0))
-    return np.searchsorted(-batches, -running)[:, None] % 2 == 1
-
-
 def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
     """The same pieces step by step: one step has no direction."""
     return tuple(
@@ -119,7 +107,7 @@ class PackedBatch(NamedTuple):
     """What a kernel runs: words sorted and packed (`Packing`), states in the order of sentences."""
 
     words: Array
-    """(W, I), as `DirectionKernel.converted` gives them, or as the layer below wrote them."""
+    """(W, I): the caller's numbers, or what the layer below wrote."""
     y: Array
     """(W, O), to be filled; rows of any stride."""
     packing: Packing
@@ -164,10 +152,6 @@ class DirectionKernel:
     def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
         """Gradients (dx, dbegin, dattention)."""
         raise NotImplementedError
-
-    def converted(self, words: Array) -> Array:
-        """Words as `run` reads them, in any order: converted while they are few bytes."""
-        return words
 
     def widened(self, y: Array) -> Array:
         """What `run` wrote, or a sum of that, in the numbers of the caller."""
@@ -249,63 +233,55 @@ class LayerWalk:
         self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
     ) -> tuple[Array, State]:
         """See `StackKernel.run`."""
-        jobs, inside, words, scale = self._dealt(x, attention)
-        kernels, alone, ragged = self._kernels(inside), len(jobs) == 1, isinstance(x, Ragged)
-        first, last = kernels[0][0], kernels[-1][0]
-        final = tuple(s.copy() for s in initial)
-        out = np.empty((0 if alone else len(words), self._spec.output_size), initial[0].dtype)
-
-        def run_share(share: Share) -> Array:
-            with borrowed(BUFFERS, Buffers) as buffers:
-                # Put in order while they are narrow, numbers are fewer bytes.
-                read = first.converted(words) if alone else words
-                if not isinstance(share.rows, slice):
-                    read = buffers.gathered("words", read, share.rows)
-                begin = [np.ascontiguousarray(s[:, :, share.sentences]) for s in initial]
-                keeps_last = alone and not ragged
-                y, ends, _ = self._forward(
-                    kernels,
-                    read,
-                    share.packing,
-                    begin,
-                    None if scale is None else scale[share.rows],
-                    inside,
-                    lambda layer, shape, dtype: (
-                        np.empty(shape, dtype)
-                        if keeps_last and layer == self._spec.layers - 1
-                        else buffers.array(f"layer {layer % 2}", shape, dtype)
-                    ),
-                )
-                y = last.widened(share.packing.unpack(y) if alone and ragged else y)
-                if not alone:
-                    out[share.rows] = y
-            _put(final, np.s_[:, :, share.sentences], ends)
-            return y
-
-        with self._within(inside):
-            (y, *_) = self._run_all([partial(run_share, share) for share in jobs], inside)
-        return (y if alone else out), final
+        y, final, _ = self._run(x, initial, attention, keeps=False)
+        return y, final
 
     def run_training(
         self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
     ) -> tuple[Array, State, list[Any]]:
         """`run`, and what `backward` reads."""
+        return self._run(x, initial, attention, keeps=True)
+
+    def _run(
+        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None, keeps: bool
+    ) -> tuple[Array, State, list[Any]]:
+        """``keeps``: arrays are new, as `backward` reads them; else they are used again."""
         jobs, inside, words, scale = self._dealt(x, attention)
         kernels = self._kernels(inside)
         final = tuple(s.copy() for s in initial)
-        out = np.empty((len(words), self._spec.output_size), initial[0].dtype)
+        count = len(words) if len(jobs) > 1 else 0
+        out = np.empty((count, self._spec.output_size), initial[0].dtype)
 
         def run_share(share: Share) -> Any:
-            y, ends, kept = self._forward(
-                kernels,
-                _copied(words, share.rows),
-                share.packing,
-                [s[:, :, share.sentences] for s in initial],
-                None if scale is None else _copied(scale, share.rows),
-                inside,
-                lambda _, shape, dtype: np.empty(shape, dtype),
-            )
-            out[share.rows] = kernels[-1][0].widened(y)
+            nonlocal out
+            with borrowed(BUFFERS, Buffers) as buffers:
+
+                def output(layer: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+                    if keeps:
+                        return np.empty(shape, dtype)
+                    return buffers.array(f"layer {layer % 2}", shape, dtype)
+
+                read = words
+                if keeps:  # tapes do not follow what the caller does to x
+                    read = _copied(words, share.rows)
+                elif not isinstance(share.rows, slice):
+                    read = buffers.gathered("words", words, share.rows)
+                y, ends, kept = self._forward(
+                    kernels,
+                    read,
+                    share.packing,
+                    [np.ascontiguousarray(s[:, :, share.sentences]) for s in initial],
+                    None if scale is None else _copied(scale, share.rows),
+                    inside,
+                    output,
+                )
+                widened = kernels[-1][0].widened
+                if len(jobs) > 1:
+                    out[share.rows] = widened(y)
+                elif not isinstance(share.rows, slice):  # back in order while they are narrow
+                    out = widened(share.packing.unpack(y))
+                else:
+                    out = y.copy() if (wide := widened(y)) is y else wide
             _put(final, np.s_[:, :, share.sentences], ends)
             return kept
 
@@ -479,7 +455,7 @@ def _rows(x: Ragged | Array) -> Array:
 
 
 def _copied(words: Array, rows: Array | slice) -> Array:
-    """A row-major copy: tapes do not follow what the caller does to x."""
+    """A row-major copy."""
     return (
         np.array(words[rows], order="C")
         if isinstance(rows, slice)

@@ -20,7 +20,7 @@ from onernn.backend.layer_walk import DirectionKernel, LayerWalk, PackedBatch, P
 from onernn.backend.stack import Stack, Trainer
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Ragged
 from onernn.ir.rnn import Limits, why_not
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights, Weights, layers_of
@@ -324,50 +324,21 @@ def _flat(gates: Array) -> Array:
 
 
 # The cell state of every word, which no primitive hands out.
-#
-# oneDNN's primitives give the hidden state of each word and the last cell state. Given all hidden
-# states, the gates of all words are one matrix product; only the sum over time runs step by step.
 
 
 def cell_sequence(
-    spec: RnnSpec, weights: RnnWeights, x: Ragged | Array, y: Ragged | Array, state: State | None
+    spec: RnnSpec, weights: RnnWeights, x: Ragged | Array, state: State | None
 ) -> Ragged | Array:
-    """c of every word, like x with O channels: (W, O) or (T, N, O).
+    """c of every word of an LSTM of one layer and direction: (W, O) or (T, N, O), like x.
 
-    ``x`` and ``y``: a layer's input and output; ``state``: the initial (h, c), each ldnc.
-    Formula: RNN developer guide of oneDNN, LSTM with peephole.
+    ``state``: the initial (h, c), each ldnc.
     """
-    words, hidden = data_of(x), data_of(y)
-    packing = (
-        Packing.of(x.offsets) if isinstance(x, Ragged) else Packing.rectangle(*words.shape[:2])
-    )
-    h, c = (
-        each[0, 0, packing.order]
-        for each in checked_state(spec, state, len(packing.order), weights.iter.dtype)
-    )
-
-    def run_order(array: Array) -> Array:
-        rows = packing.pack(array) if isinstance(x, Ragged) else array.reshape(-1, array.shape[-1])
-        return rows[packing.flip] if spec.direction == "right2left" else rows
-
-    rows, sizes, units = run_order(words), packing.batch_sizes, spec.hidden_size
-    first = int(sizes[0]) if len(sizes) else 0
-    before = np.arange(first, len(rows)) - np.repeat(sizes[:-1], sizes[1:])  # a step earlier
-    previous = np.concatenate([h[:first], run_order(hidden)[before]])
-    gates = previous @ weights.iter[0, 0].reshape(-1, 4 * units)
-    gates += rows if weights.layer is None else rows @ weights.layer[0, 0].reshape(-1, 4 * units)
-    gates = gates.reshape(-1, 4, units)
-    if weights.bias is not None:
-        gates += weights.bias[0, 0]
-    gate, candidate, _ = (function(each) for each in spec.functions)
-    added = candidate(gates[:, 2])
-    peephole = np.zeros((3, units), c.dtype) if weights.peephole is None else weights.peephole[0, 0]
-    out = np.empty_like(added)
-    for start, count in zip(packing.step_offsets, sizes, strict=False):
-        at, c = slice(start, start + count), c[:count]
-        i, f = (gate(gates[at, k] + peephole[k] * c) for k in (0, 1))
-        out[at] = c = f * c + i * added[at]
-    out = out[packing.flip] if spec.direction == "right2left" else out
+    dtype = weights.iter.dtype
+    walk = LayerWalk(spec, [weights], partial(ReferenceKernel, dtype=dtype, trains=True))
+    sentences = len(x) if isinstance(x, Ragged) else x.shape[1]
+    initial = checked_state(spec, state, sentences, dtype)
+    _, _, shares = walk.run_training(x, initial, None)
+    kept = shares[0][0][0]  # of one share, layer and direction
     if isinstance(x, Ragged):
-        return x.with_data(packing.unpack(out))
-    return out.reshape(*words.shape[:2], units)
+        return x.with_data(Packing.of(x.offsets).unpack(kept["after"]))
+    return np.asarray(kept["after"].reshape(*x.shape[:2], spec.hidden_size))

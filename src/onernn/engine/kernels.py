@@ -65,7 +65,7 @@ class PreparedNode:
             return (y, *final)
         from onernn.backend.reference import cell_sequence  # kernels give it themselves
 
-        return (y, *final, cell_sequence(self.layer.spec, self.cells_from, x, y, state))
+        return (y, *final, cell_sequence(self.layer.spec, self.cells_from, x, state))
 
     def _state(self, x: Any, h: Any, c: Any) -> tuple[Array, ...]:
         """Both states, zeros for the one of an LSTM's that is absent."""

@@ -65,6 +65,21 @@ def widened(bits: Array) -> Array:
     return wide.view(np.float32)
 
 
+def bfloat16_bits(array: Array) -> Array:
+    """The bfloat16 nearest to each float32, halves to even, as uint16; NaN stays NaN."""
+    numbers = np.ascontiguousarray(array, np.float32)
+    bits = numbers.view(np.uint32)
+    even = bits >> np.uint32(16)
+    even &= np.uint32(1)
+    even += np.uint32(0x7FFF)
+    even += bits
+    even >>= np.uint32(16)
+    out = even.astype(np.uint16)
+    if np.isnan(np.vdot(numbers, numbers)):  # rounding up may carry NaN to infinity, or to zero
+        out[np.isnan(numbers)] = 0x7FC0
+    return out
+
+
 def same_bytes(one: Array, other: Array) -> bool:
     """Whether two arrays hold the same bytes, by memcmp; False where one is not contiguous."""
     if one.shape != other.shape or one.dtype != other.dtype:

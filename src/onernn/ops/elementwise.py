@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.ir.arrays import Array
+from onernn.ir.arrays import Array, bfloat16_bits, widened
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op
@@ -358,10 +358,7 @@ def cast(x: Array, *, to: str) -> Array:
         return compare(np.not_equal, x, np.array(0)) if to == "bool" else x
     if to != "bfloat16":
         return x.astype(to)
-    bits = x.astype(np.float32).view(np.uint32)
-    even = bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)
-    rounded = (even & np.uint32(0xFFFF0000)).view(np.float32)
-    return np.where(np.isnan(x), np.float32(np.nan), rounded).astype(np.float32)
+    return widened(bfloat16_bits(x)).reshape(x.shape)
 
 
 def _cast_rows(m: Any, node: Node) -> None:

@@ -70,19 +70,13 @@ class AuditReport:
         for each in self.findings:
             outputs = [output.as_json() for output in each.outputs]
             findings.append({**vars(each), "max_abs": each.max_abs, "outputs": outputs})
+        paths = {path: [each.as_json() for each in found] for path, found in self.paths.items()}
         return json_text(
-            {
-                "status": "pass" if self.passed else "fail",
-                "outputs": [],
-                "framework": self.framework,
-                "batch": self.batch,
-                "findings": findings,
-                "paths": {
-                    path: [output.as_json() for output in outputs]
-                    for path, outputs in self.paths.items()
-                },
-                "cause": None,
-            }
+            self.passed,
+            framework=self.framework,
+            batch=self.batch,
+            findings=findings,
+            paths=paths,
         )
 
 

@@ -298,9 +298,13 @@ def _ragged(padded: Batch, like: Ragged) -> Batch:
 # --- verdicts as JSON
 
 
-def json_text(value: Mapping[str, Any]) -> str:
-    """The text; numbers that JSON has not, NaN and infinity, become null."""
-    return json.dumps(_finite(value))
+def json_text(status: bool | str, **more: Any) -> str:
+    """A result with the keys that all have: ``{"status", "outputs": [], "cause": null, ...}``.
+
+    ``status``: in words, or whether it passed. NaN and infinity, which JSON has not, become null.
+    """
+    words = status if isinstance(status, str) else "pass" if status else "fail"
+    return json.dumps(_finite({"status": words, "outputs": [], "cause": None, **more}))
 
 
 def _finite(value: Any) -> Any:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from onernn.backend import Backend, open_backend
 from onernn.backend.compiled.library import kernels_here
@@ -92,9 +92,7 @@ class Examination:
         for finding in self.findings:
             found = vars(finding).copy()
             findings.append({**found.pop("combination")._asdict(), **found})
-        status = "pass" if self.passed else "fail"
-        common: dict[str, Any] = {"status": status, "outputs": [], "cause": None}
-        return json_text({**common, **vars(self), "findings": findings})
+        return json_text(self.passed, **{**vars(self), "findings": findings})
 
 
 def examine(

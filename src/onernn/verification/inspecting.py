@@ -256,6 +256,12 @@ def filled(name: str, content: Mapping[str, Any]) -> str:
     return environment.get_template(name).render(**content)
 
 
+def write_text(page: str, path: str | Path) -> None:
+    """Writes a page, whole or not at all."""
+    with replacing(path) as stream:
+        stream.write(page.encode())
+
+
 def _shown(value: Any) -> Any:
     """A text as the page shows it, before it is escaped; SVGs were escaped when drawn."""
     return printable(value, "\n") if type(value) is str else value
@@ -357,9 +363,7 @@ _MOST_ON_PAGE = 4000
 
 def write_graph_page(found: Inspection, path: str | Path) -> None:
     """Writes the page. Raises `OSError` where it cannot write; an old page stays until then."""
-    page = render_graph_page(found)
-    with replacing(path) as stream:
-        stream.write(page.encode())
+    write_text(render_graph_page(found), path)
 
 
 def render_graph_page(found: Inspection) -> str:

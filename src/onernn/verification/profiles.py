@@ -237,28 +237,18 @@ def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Pr
 
     ``axes``: where time, batch and direction stand in it, as `output_axes.axes_of` finds them.
     """
-    lengths = axes.lengths if axes else None
     if isinstance(reference, Ragged):
-        lengths = reference.lengths
-        time, batch = np.arange(len(reference.data)), lengths  # by word, not by axis
         if not isinstance(actual, Ragged) or actual.data.shape != reference.data.shape:
             return None
-        apart = differences(actual.data, reference.data)
-        sentence = np.repeat(np.arange(len(lengths)), lengths)
-        step = time - np.repeat(reference.offsets[:-1], lengths)
+        apart, words_of = differences(actual.data, reference.data), reference.lengths
+        step = np.arange(len(apart)) - np.repeat(reference.offsets[:-1], words_of)
         words = apart.reshape(len(apart), -1)
-        return Profile(
-            name,
-            False,
-            _rows(words, step),
-            _rows(words, batch[sentence]),
-            _halves(apart, axes),
-        )
+        by_length = _rows(words, np.repeat(words_of, words_of))
+        return Profile(name, False, _rows(words, step), by_length, _halves(apart, axes))
     actual, reference = np.asarray(actual), np.asarray(reference)
-    mixed = axes is None or (axes.time is None and not axes.state)
-    if axes is None or mixed or actual.shape != reference.shape:
+    if axes is None or actual.shape != reference.shape or axes.time is None and not axes.state:
         return None
-    apart = differences(actual, reference)
+    apart, lengths = differences(actual, reference), axes.lengths
     if axes.batch is None or lengths is None or len(lengths) != apart.shape[axes.batch]:
         lengths = None
     if axes.time is None:

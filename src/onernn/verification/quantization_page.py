@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.adapter import require
 from onernn.ir.errors import printable
-from onernn.ir.files import replacing
 from onernn.ir.weights import Scale
-from onernn.verification.inspecting import filled
+from onernn.verification.inspecting import filled, write_text
 from onernn.verification.quantizing import Histogram, Quantized, QuantizedLayer
-from onernn.verification.report import Plot, check_report, inline, versions
+from onernn.verification.report import Plot, check_report, figure, versions
 
 _COLOURS = {"f32": "#5b6876", "bf16": "#1d4ed8", "u8": "#b91c1c"}
 
@@ -27,9 +24,7 @@ def write_page(found: Quantized, path: str | Path, command: str = "") -> None:
     Raises `MissingDependencyError` without jinja2 and matplotlib, `OSError` where it cannot write.
     """
     check_report(path)
-    page = filled("quantized.html.jinja", _content(found, command))
-    with replacing(path) as stream:
-        stream.write(page.encode())
+    write_text(filled("quantized.html.jinja", _content(found, command)), path)
 
 
 def _content(found: Quantized, command: str) -> dict[str, Any]:
@@ -67,22 +62,6 @@ def held(scale: Scale) -> tuple[float, float]:
     return -scale.shift / scale.factor, (255 - scale.shift) / scale.factor
 
 
-def _figure(name: str, label: str, draw: Any) -> Plot:
-    require("matplotlib", "report")
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure  # no window, no global state
-
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": printable(name)}):
-        figure = Figure(figsize=(4.2, 2.9), layout="constrained")
-        axes = figure.add_subplot()
-        draw(axes)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    return Plot(label, inline(text.getvalue()))
-
-
 def _curve(found: Quantized) -> Plot:
     """Every choice that was measured: how fast, and how far from f32."""
     base = found.plain["f32"].seconds
@@ -114,7 +93,7 @@ def _curve(found: Quantized) -> Plot:
         axes.legend(fontsize=7, frameon=False, ncols=2)
 
     label = f"{len(rows)} choices of dtypes: {_limited(found)} against speed"
-    return _figure("curve", label, draw)
+    return figure("curve", label, draw)
 
 
 def floor_of(errors: Sequence[float], limit: float) -> float:
@@ -133,7 +112,7 @@ def _histograms(found: Quantized) -> Iterator[Plot]:
         for part, scales in zip(layer.parts, layer.scales, strict=True):
             if scales.data is not None:
                 draw = partial(_counts, part.name, part.x, scales.data)
-                yield _figure(part.name, f"what {part.name} reads", draw)
+                yield figure(part.name, f"what {part.name} reads", draw)
 
 
 def _counts(name: str, seen: Histogram, scale: Scale, axes: Any) -> None:

@@ -579,19 +579,15 @@ class Quantized:
         """
         keys = ("name", "cell", "dtype", "alone")
         layers = [{key: getattr(each, key) for key in keys} for each in self.layers]
+        measured = ("error", "bound", "counted", "calibrated", "held_out", "notes")
         return json_text(
-            {
-                "status": "pass" if self.passed else "fail",
-                "outputs": [],
-                "cause": {"id": "nothing_narrowed", "text": self.reason} if self.reason else None,
-                "budget": self.budget.name,
-                "limit": self.budget.limit,
-                **{k: getattr(self, k) for k in ("error", "bound", "counted", "calibrated")},
-                "held_out": self.held_out,
-                "layers": layers,
-                "trials": [vars(each) for each in self.trials],
-                "notes": list(self.notes),
-            }
+            self.passed,
+            cause={"id": "nothing_narrowed", "text": self.reason} if self.reason else None,
+            budget=self.budget.name,
+            limit=self.budget.limit,
+            layers=layers,
+            trials=[vars(each) for each in self.trials],
+            **{key: getattr(self, key) for key in measured},
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +16,10 @@ from onernn.adapters.common.adapter import require
 from onernn.adapters.registry import RUNTIMES, pass_name
 from onernn.fuse_passes import fuse
 from onernn.ir.errors import LibraryError, MissingDependencyError, OnernnError, printable
-from onernn.ir.files import replacing
 from onernn.ir.graph import native_types
 from onernn.ir.ragged import Batch, Ragged
 from onernn.verification.diagnosis.cause import Cause
-from onernn.verification.inspecting import filled, fused_values, picture
+from onernn.verification.inspecting import filled, fused_values, picture, write_text
 from onernn.verification.profiles import Profile
 from onernn.verification.verifying import Evidence, Report
 
@@ -55,9 +54,7 @@ def write_report(report: Report, path: str | Path, command: str = "") -> None:
     Raises `MissingDependencyError` without jinja2 and matplotlib, `OSError` where it cannot write.
     """
     check_report(path)
-    page = render(report, command)
-    with replacing(path) as stream:
-        stream.write(page.encode())
+    write_text(render(report, command), path)
 
 
 def render(report: Report, command: str = "") -> str:
@@ -190,30 +187,41 @@ class Plot(NamedTuple):
 
 def plots(profile: Profile, allowed: float) -> list[Plot]:
     """A picture for each kind of which there are two rows or more, with the allowed difference."""
-    require("matplotlib", "report")
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure  # no window, no global state
-
     made = []
     for kind, title, axis, many in _KINDS:
         rows = getattr(profile, kind)
         if len(rows) < 2:
             continue
-        # Text stays text; ids differ between the pictures of one page.
-        with rc_context(
-            {"svg.fonttype": "none", "svg.hashsalt": f"{printable(profile.name)}/{kind}"}
-        ):
-            figure = Figure(figsize=(4.2, 2.9), layout="constrained")
-            _draw(figure.add_subplot(), rows, allowed, many)
-            figure.axes[0].set(xlabel=axis, ylabel="|difference|")
-            figure.axes[0].set_title(title, fontsize=11, loc="left")
-            figure.legend(fontsize=8, frameon=False, ncols=3, loc="outside lower center")
-            text = io.StringIO()
-            figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
         worst = max(rows, key=lambda row: row[1])
         label = f"{profile.name}: differences {title}, largest {worst[1]:.3g} at {worst[0]}"
-        made.append(Plot(label, inline(text.getvalue())))
+
+        def draw(
+            axes: Any, rows: Any = rows, many: bool = many, title: str = title, axis: str = axis
+        ) -> None:
+            _draw(axes, rows, allowed, many)
+            axes.set(xlabel=axis, ylabel="|difference|")
+            axes.set_title(title, fontsize=11, loc="left")
+            axes.figure.legend(fontsize=8, frameon=False, ncols=3, loc="outside lower center")
+
+        made.append(figure(f"{profile.name}/{kind}", label, draw))
     return made
+
+
+def figure(name: str, label: str, draw: Callable[[Any], None]) -> Plot:
+    """What ``draw`` draws into axes. ``name``: ids differ between the pictures of one page."""
+    require("matplotlib", "report")
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure  # no window, no global state
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": printable(name)}):  # text stays text
+        made = Figure(figsize=(4.2, 2.9), layout="constrained")
+        axes = made.add_subplot()
+        draw(axes)
+        axes.grid(axis="y", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        text = io.StringIO()
+        made.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return Plot(label, inline(text.getvalue()))
 
 
 def _draw(
@@ -237,8 +245,6 @@ def _draw(
     if allowed > 0:
         axes.axhline(allowed, color="#15803d", linewidth=1.2, label="allowed")
     axes.set_ylim(bottom=floor)
-    axes.grid(axis="y", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def inline(svg: str) -> str:

@@ -29,15 +29,14 @@ from onernn.verification.comparing import (
     tolerance_of,
 )
 from onernn.verification.diagnosis.cause import Cause
+from onernn.verification.diagnosis.matching import NodeComparison, compared
 from onernn.verification.input_generation import make_inputs
 from onernn.verification.profiles import Errors, Profile, axes_of, errors, profile
 from onernn.verification.recording import opened, read_given, read_inputs, read_outputs
 from onernn.verification.references import Against, Reference, live_against, open_against
 from onernn.verification.tracing import (
-    NodeComparison,
     Traced,
     fast_backend,
-    layers,
     traced,
     with_layers,
 )
@@ -87,7 +86,7 @@ class Evidence:
         if self.theirs is None:
             return ()
         asked = min(self.tolerances.values(), key=lambda t: t.atol)
-        return layers(self.mine, self.theirs, asked)
+        return compared(self.mine, self.theirs, asked)
 
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
@@ -182,20 +181,14 @@ class Report:
             "search": self.stopped,
             "notes": list(self.notes),
         }
-        return json_text(
-            {
-                "status": "pass" if self.passed else "fail",
-                "outputs": [output.as_json() for output in self.outputs],
-                "cause": self.cause_json(),
-                "details": details,
-            }
-        )
+        outputs = [output.as_json() for output in self.outputs]
+        return json_text(self.passed, outputs=outputs, cause=self.cause_json(), details=details)
 
 
 def error_json(error: Exception) -> str:
     """What ``--json`` prints where nothing could be compared."""
     cause = {"id": type(error).__name__, "text": message_of(error)}
-    return json_text({"status": "error", "outputs": [], "cause": cause})
+    return json_text("error", cause=cause)
 
 
 def verify(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import lru_cache, partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -22,14 +22,14 @@ from onernn.backend.compiled.packing import (
     check_bytes,
     kernel_of,
 )
-from onernn.backend.onednn.precision import DTYPES, U8Options, unknown
+from onernn.backend.onednn.precision import DTYPES, Quantization, U8Options, unknown
 from onernn.backend.process import ALIGNMENT, MOST_THREADS, aligned, team_of
 from onernn.backend.stack import Stack, Trainer, picklable
 from onernn.ir.arrays import Array, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.spec import Activation, RnnSpec
-from onernn.ir.weights import NO_SCALES, UNIT, Layers, PartScales, Weights, layers_of
+from onernn.ir.weights import NO_SCALES, UNIT, Layers, Weights, layers_of
 from onernn.ops.activations import completed
 
 
@@ -331,32 +331,15 @@ class KernelsBackend:
         *,
         dtype: str = "f32",
         strict: bool = False,
-        data_scale: float | None = None,
-        data_shift: float = UNIT.shift,
-        per_channel: bool = True,
-        scales: Sequence[PartScales] = (),
-        weights_scales: Any = None,
-        projection_scales: Any = None,
+        **quantization: Unpack[Quantization],
     ) -> Stack:
-        """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020. int8-dynamic:
-        see design/0034, as int8-weights. u8 only, see design/0034:
-        ``data_scale`` and ``data_shift`` of all rows of x in the first layer;
-        ``per_channel`` False: one scale a matrix; ``weights_scales`` and ``projection_scales``:
-        see `column_scales`; ``scales``: of each layer and direction, in the order of
-        `ir.rnn.parts`, in place of all of these."""
+        """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020. u8,
+        int8-dynamic, int8-weights: see design/0034; a ``data_scale`` is that of x in the first
+        layer."""
         if dtype not in DTYPES:
             raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)
-        options = U8Options.of(
-            spec,
-            dtype,
-            data_scale=data_scale,
-            data_shift=data_shift,
-            per_channel=per_channel,
-            scales=scales,
-            weights_scales=weights_scales,
-            projection_scales=projection_scales,
-        )
+        options = U8Options.of(spec, dtype, **quantization)
         try:
             return self.stack(spec, layers, dtype, options)
         except UnsupportedError as error:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.ir.arrays import Array
+from onernn.ir.arrays import Array, bfloat16_bits
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, RnnSpec
@@ -74,9 +74,7 @@ def narrowed(array: Array, stored: str) -> Array:
                 f"f16: a weight of {np.abs(array).max():.3g} is beyond 65504; use bf16"
             )
         return half
-    bits = array.view(np.uint32)
-    even = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return (even >> np.uint32(16)).astype(np.uint16)
+    return bfloat16_bits(array)
 
 
 def paired(panels: Array) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.onednn.kernels import new_kernel
@@ -17,6 +17,7 @@ from onernn.backend.onednn.precision import (
     OURS,
     PRECISIONS,
     U8,
+    Quantization,
     U8Options,
     has_one_scale,
     unknown,
@@ -28,7 +29,7 @@ from onernn.backend.stack import Stack, picklable
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.rnn import why_not
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import Layers, PartScales, RnnWeights, Weights, layers_of
+from onernn.ir.weights import Layers, RnnWeights, Weights, layers_of
 
 
 def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:
@@ -71,17 +72,10 @@ class OneDnnBackend:
         *,
         dtype: str = "f32",
         strict: bool = False,
-        data_scale: float | None = None,
-        data_shift: float = 128.0,
-        per_channel: bool = True,
-        scales: Sequence[PartScales] = (),
-        weights_scales: Any = None,
-        projection_scales: Any = None,
+        **quantization: Unpack[Quantization],
     ) -> Stack:
-        """See `Backend.prepare`. u8 only: ``data_scale`` and ``data_shift``, see `U8Options`;
-        ``per_channel`` False gives the weights one scale in all; ``weights_scales`` and
-        ``projection_scales`` are scales of the caller's, beside a ``data_scale``: see
-        `column_scales`. ``scales`` of each layer and direction, where x and h have one.
+        """See `Backend.prepare`. ``weights_scales`` and ``projection_scales`` need a
+        ``data_scale``, and ``scales`` one scale of x and h.
 
         oneDNN has no LBR_GRU in u8: the kernels run it, which ``why`` says, unless ``strict``."""
         if dtype in KERNELS_ONLY:
@@ -89,16 +83,7 @@ class OneDnnBackend:
         if dtype not in PRECISIONS:
             raise UnsupportedError(unknown(dtype))
         layers = layers_of(spec, weights)
-        options = U8Options.of(
-            spec,
-            dtype,
-            data_scale=data_scale,
-            data_shift=data_shift,
-            per_channel=per_channel,
-            scales=scales,
-            weights_scales=weights_scales,
-            projection_scales=projection_scales,
-        )
+        options = U8Options.of(spec, dtype, **quantization)
         why = refusal(self.library, spec, layers, dtype)
         if not why and options is not None and not all(map(has_one_scale, options.scales)):
             why = "oneDNN has one scale for x and h; kernels have scales of each"

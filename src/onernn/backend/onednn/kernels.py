@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from onernn.backend.layer_walk import (
     DirectionKernel,
     PackedBatch,
-    in_odd_pieces,
+    Segment,
     magnitude,
     segments,
     single_steps,
@@ -36,7 +38,7 @@ from onernn.backend.onednn.memory import (
     widened,
 )
 from onernn.backend.onednn.precision import OWN_LAYOUTS, PRECISIONS, Precision, U8Options, reason
-from onernn.backend.process import CREATION, aligned, borrowed
+from onernn.backend.process import CREATION, Buffers, aligned
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Cell, RnnSpec
@@ -103,17 +105,12 @@ ragged 512->512 GRUs 36.2 ms plain, 37.6 over 12 packs of 6 MB).
 
 
 class Shape(NamedTuple):
-    """What a primitive is made for: T, N, and the strides of T and N in x and in y, in elements."""
+    """What a primitive is made for: T, N, and how many elements rows of x and y are apart."""
 
     time: int
     batch: int
-    x_strides: tuple[int, int]
-    y_strides: tuple[int, int]
-
-    @classmethod
-    def packed(cls, time: int, batch: int, x: int, y: int) -> Shape:
-        """For packed rows that are x and y elements apart."""
-        return cls(time, batch, (batch * x, x), (batch * y, y))
+    x: int
+    y: int
 
 
 WEIGHTS = {
@@ -124,65 +121,6 @@ WEIGHTS = {
     "weights_projection": "ldio",
 }
 """Weight arguments and their canonical layouts, in the order of `RnnWeights`."""
-
-
-class PrimitiveCache:
-    """The primitives of one layer and direction: made once a shape, weights packed once a layout.
-
-    Bounded, and safe to use from several threads; everything under one thread count.
-    """
-
-    def __init__(
-        self,
-        library: Library,
-        spec: RnnSpec,
-        weights: RnnWeights,
-        precision: Precision,
-        *,
-        scale: Scale | None = None,
-        per_channel: bool = True,
-        columns: PartScales = NO_SCALES,
-    ) -> None:
-        self.library, self.spec, self.precision = library, spec, precision
-        self.plain = plain_weights(library, spec, weights, precision)
-        self.attributes = new_attributes(library, own_scratchpad=True)
-        reordering = new_attributes(library, own_scratchpad=False)
-        for attributes in (self.attributes, reordering):
-            if scale is not None:
-                set_scales(library, attributes, weights, scale, per_channel, columns)
-        self.hits = self.misses = 0
-        self._packed = PackedWeights(self.plain, reordering)
-        self._made: OrderedDict[Shape, Primitive] = OrderedDict()
-
-    def get(self, shape: Shape) -> Primitive:
-        """The primitive for a shape. Raises `UnsupportedError` where the library has none."""
-        with CREATION:
-            found = self._made.get(shape)
-            if found is not None:
-                self.hits += 1
-                self._made.move_to_end(shape)
-                return found
-            self.misses += 1
-            found = self._create(shape)
-            budget = 0 if self.precision.weights == "f32" else PACKED_BYTES
-            if not self._packed.affords(found.layouts, budget):
-                with suppress(UnsupportedError):  # u8 has packed layouts only, and one of them
-                    found = self._create(shape, plain=True)
-            self._made[shape] = found
-            if len(self._made) > self.library.cache_capacity:
-                self._made.popitem(last=False)
-            return found
-
-    def _create(self, shape: Shape, *, plain: bool = False) -> Primitive:
-        plain = plain or bool(reason(OWN_LAYOUTS, self.spec, self.precision.weights))
-        wanted = descriptors(
-            self.library, self.spec, self.plain, self.precision, shape, plain_layouts=plain
-        )
-        return create(self.library, self.spec, "forward_inference", wanted, self.attributes)
-
-    def weights(self, name: str, layout: Descriptor) -> Memory:
-        """A weight in the layout that a primitive asks for."""
-        return self._packed.get(name, layout)
 
 
 class PackedWeights:
@@ -236,12 +174,13 @@ def descriptors(
     time, batch = shape.time, shape.batch
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
 
-    def strided(channels: int, dtype: str, strides: tuple[int, int]) -> Descriptor:
-        return Descriptor.strided(library, (time, batch, channels), dtype, (*strides, 1))
+    def rows(channels: int, dtype: str, apart: int) -> Descriptor:
+        strides = (batch * apart, apart, 1)
+        return Descriptor.strided(library, (time, batch, channels), dtype, strides)
 
     out = {
-        "src_layer": strided(spec.input_size, precision.data, shape.x_strides),
-        "dst_layer": strided(spec.recurrent_size, precision.out, shape.y_strides),
+        "src_layer": rows(spec.input_size, precision.data, shape.x),
+        "dst_layer": rows(spec.recurrent_size, precision.out, shape.y),
     }
     for state in spec.cell.states:
         name, dtype = ("iter", precision.data) if state == "h" else ("iter_c", precision.cell)
@@ -249,7 +188,7 @@ def descriptors(
             dims = (1, 1, batch, widths[state])
             out[f"{side}_{name}"] = Descriptor.tagged(library, dims, dtype, "ldnc")
     if spec.cell.has_attention:
-        out["augru_attention"] = strided(1, precision.data, (batch, 1))
+        out["augru_attention"] = rows(1, precision.data, 1)
     # Plain layouts would select a slow kernel: "any" lets the primitive choose.
     for name, memory in plain.items():
         layout = WEIGHTS[name] if plain_layouts else "any"
@@ -280,78 +219,152 @@ def plain_weights(
             continue
         dtype = precision.bias if name == "bias" else "f32"
         layout = Descriptor.tagged(library, array.shape, dtype, tag)
-        out[name] = Memory(layout, narrowed(library, array, dtype))
+        out[name] = Memory(layout, narrowed(array, dtype))
     return out
 
 
 # One layer in one direction, running sorted packed batches piece by piece.
 
 
+class _Workspace(threading.local):
+    """Memory that each thread uses again: states between pieces, and the scratchpad."""
+
+    def __init__(self) -> None:
+        self.buffers = Buffers()
+        self._scratchpad, self._address = aligned(0), 0
+
+    def scratchpad(self, nbytes: int) -> int:
+        """The address of so many bytes."""
+        if nbytes > len(self._scratchpad):
+            self._scratchpad = aligned(nbytes)
+            self._address = self._scratchpad.ctypes.data
+        return self._address
+
+
+_WORKSPACE = _Workspace()
+
+
 class Bound(NamedTuple):
-    """A primitive with memories and the argument array of one execution at a time."""
+    """A stream, memories and the argument array of one execution at a time.
 
-    primitive: Primitive
+    ``handles``: of the arguments that move; ``places``: where these are now.
+    """
+
+    stream: Any
     memories: Mapping[str, Memory]
-    moving: tuple[Any, ...]  # handles whose addresses every execution sets
     arguments: Any
+    handles: Sequence[Any]
+    places: list[int]
 
 
-class ExecutionBuffers:
-    """What one execution at a time needs: a stream, a scratchpad, states, bound arguments."""
+class Executable:
+    """A primitive for any number of threads: each execution has arguments of its own.
 
-    def __init__(self, library: Library) -> None:
-        self.library = library
-        self.stream = new_stream(library)
-        self.scratchpad = aligned(0)
-        self.bound: dict[tuple[int, ...], Bound] = {}
-        self.states: list[list[Array]] = [[], []]
-        self.hits = 0
+    ``fixed``: memories that stay; the other arguments get an address at each execution.
+    """
 
-    def reserve(self, primitive: Primitive) -> None:
-        """Makes the scratchpad large enough; whatever is bound to a smaller one is forgotten."""
-        needed = primitive.layouts["scratchpad"].nbytes
-        if needed > len(self.scratchpad):
-            self.scratchpad = aligned(needed)
-            self.bound.clear()
+    def __init__(
+        self,
+        library: Library,
+        primitive: Primitive,
+        fixed: Mapping[str, Memory] = MappingProxyType({}),
+    ) -> None:
+        self.layouts, self.name = primitive.layouts, primitive.kernel
+        self._library, self._handle, self._fixed = library, primitive.handle, fixed
+        self._moving = [name for name in self.layouts if name not in {*fixed, "scratchpad"}]
+        self._scratchpad = self.layouts["scratchpad"].nbytes
+        self._idle: deque[Bound] = deque()
 
-    def sides(self, initial: Sequence[Array]) -> list[list[Array]]:
-        """Two buffers (N, O) for each state, as oneDNN may not write what it reads; both filled."""
-        batch = len(initial[0])
-        if not self.states[0] or len(self.states[0][0]) < batch:
-            self.states = [
-                [aligned(s.nbytes).view(s.dtype).reshape(s.shape) for s in initial] for _ in "01"
-            ]
-            self.bound.clear()
-        sides = [[buffer[:batch] for buffer in side] for side in self.states]
-        for side in sides:
-            for buffer, s in zip(side, initial, strict=True):
-                buffer[...] = s
-        return sides
-
-    def bind(self, primitive: Primitive, fixed: Mapping[str, Memory], moving: list[str]) -> Bound:
-        """Arguments over ``fixed`` memories, and over nothing yet for those that move."""
+    def _bind(self) -> Bound:
+        library = self._library
         memories = {
-            name: fixed[name] if name in fixed else Memory(layout)
-            for name, layout in primitive.layouts.items()
+            name: self._fixed[name] if name in self._fixed else Memory(layout)
+            for name, layout in self.layouts.items()
         }
-        numbered = {argument(self.library, name): memory for name, memory in memories.items()}
-        handles = tuple(memories[name].handle for name in moving)
-        return Bound(primitive, memories, handles, bind(self.library, numbered))
+        numbered = {argument(library, name): memory for name, memory in memories.items()}
+        handles = [memories[name].handle for name in (*self._moving, "scratchpad")]
+        arguments = bind(library, numbered)
+        return Bound(new_stream(library), memories, arguments, handles, [0] * len(handles))
 
-    def execute(self, bound: Bound, addresses: list[int]) -> None:
-        """Runs a primitive with its moving arguments at ``addresses``."""
-        lib, cast = self.library.lib, self.library.ffi.cast
-        for handle, where in zip(bound.moving, addresses, strict=True):
-            lib.dnnl_memory_set_data_handle(handle, cast("void *", where))
+    def execute(self, addresses: Mapping[str, int]) -> None:
+        """Runs it with the arguments that move at ``addresses``."""
+        lib, cast = self._library.lib, self._library.ffi.cast
+        try:
+            bound = self._idle.pop()
+        except IndexError:
+            bound = self._bind()
+        wanted = [addresses[name] for name in self._moving]
+        wanted.append(_WORKSPACE.scratchpad(self._scratchpad))
+        for k, address in enumerate(wanted):
+            if bound.places[k] != address:  # a call of C takes longer than to compare
+                lib.dnnl_memory_set_data_handle(bound.handles[k], cast("void *", address))
+                bound.places[k] = address
         status = lib.dnnl_primitive_execute(
-            bound.primitive.handle, self.stream, len(bound.memories), bound.arguments
+            self._handle, bound.stream, len(bound.memories), bound.arguments
         )
+        self._idle.append(bound)
         if status:
-            self.library.check(status, "execution of an RNN primitive")
+            self._library.check(status, "execution of an RNN primitive")
+
+
+def addresses(array: Array, rows: Iterable[int]) -> list[int]:
+    """Where rows of an array begin."""
+    start, step = int(array.ctypes.data), array.strides[0]
+    return [start + row * step for row in rows]
+
+
+def state_addresses(
+    spec: RnnSpec, states: Sequence[Array], turns: Sequence[int], of: str = ""
+) -> dict[str, list[int]]:
+    """Of each piece's initial and final states: piece k reads buffer turns[k] of the states
+    (K, N, O) and writes buffer turns[k + 1]. ``of``: "diff_" for gradients.
+    """
+    table = dict[str, list[int]]()
+    for name, state in zip(spec.cell.states, states, strict=True):
+        places, suffix = addresses(state, turns), "" if name == "h" else "_c"
+        table |= {
+            f"{of}src_iter{suffix}": places[:-1],
+            f"{of}dst_iter{suffix}": places[1:],
+        }
+    return table
+
+
+def by_piece(table: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+    """The addresses of each piece by argument."""
+    return [dict(zip(table, column, strict=True)) for column in zip(*table.values(), strict=True)]
+
+
+def carried(
+    order: Sequence[Segment],
+    begin: Sequence[Array],
+    states: Sequence[Array],
+    execute: Callable[[int], None],
+) -> list[Array]:
+    """Runs pieces one after the other; the state that each sentence has after its last one.
+
+    ``states``: buffers (K, N, O) in a ring; piece k reads k and writes k+1.
+    """
+    ends = [s.copy() for s in begin]
+    for ring, first in zip(states, begin, strict=True):
+        ring[0] = first
+    for k, piece in enumerate(order):
+        execute(k)
+        batch, left = piece.batch, order[k + 1].batch if k + 1 < len(order) else 0
+        for ring, end, first in zip(states, ends, begin, strict=True):
+            after = ring[(k + 1) % len(ring)]
+            # Sentences that are done leave their state behind, others join with their first.
+            if left < batch:
+                end[left:batch] = after[left:batch]
+            elif left > batch:
+                after[batch:left] = first[batch:left]
+    return ends
 
 
 class PrimitiveDirection:
-    """Ready to run; shared between threads, each with a workspace of its own."""
+    """The primitives of one layer and direction: made once a shape, weights packed once a layout.
+
+    Bounded, and shared between threads; everything under one thread count.
+    """
 
     def __init__(
         self,
@@ -363,26 +376,49 @@ class PrimitiveDirection:
         per_channel: bool = True,
         columns: PartScales = NO_SCALES,
     ) -> None:
-        self._library, self._backwards = library, spec.direction == "right2left"
+        self._library, self._precision = library, precision
+        self._backwards = spec.direction == "right2left"
         # oneDNN's AUGRU cells run left to right only; one step at a time they run either way.
         self._stepwise = self._backwards and spec.cell.has_attention
-        if self._stepwise:
-            spec = replace(spec, direction="left2right")
-        self.primitives = PrimitiveCache(
-            library,
-            spec,
-            weights,
-            precision,
-            scale=scale,
-            per_channel=per_channel,
-            columns=columns,
+        self._spec = replace(spec, direction="left2right") if self._stepwise else spec
+        self.plain = plain_weights(library, spec, weights, precision)
+        self._attributes = new_attributes(library, own_scratchpad=True)
+        reordering = new_attributes(library, own_scratchpad=False)
+        for attributes in (self._attributes, reordering):
+            if scale is not None:
+                set_scales(library, attributes, weights, scale, per_channel, columns)
+        self.packed = PackedWeights(self.plain, reordering)
+        self._hits = self._misses = 0
+        self._made: dict[Shape, Executable] = {}
+        self.kernel = self.get(Shape(1, 1, spec.input_size, spec.recurrent_size)).name
+
+    def get(self, shape: Shape) -> Executable:
+        """The primitive for a shape. Raises `UnsupportedError` where the library has none."""
+        if (found := self._made.get(shape)) is not None:
+            self._hits += 1
+            return found
+        with CREATION:
+            if shape not in self._made:
+                self._misses += 1
+                primitive = self._create(shape)
+                budget = 0 if self._precision.weights == "f32" else PACKED_BYTES
+                if not self.packed.affords(primitive.layouts, budget):
+                    with suppress(UnsupportedError):  # u8 has packed layouts only, and one of them
+                        primitive = self._create(shape, plain=True)
+                layouts = primitive.layouts
+                weights = {name: self.packed.get(name, layouts[name]) for name in self.plain}
+                made = Executable(self._library, primitive, weights)
+                if len(self._made) >= self._library.cache_capacity:
+                    del self._made[next(iter(self._made))]  # the oldest
+                self._made[shape] = made
+            return self._made[shape]
+
+    def _create(self, shape: Shape, *, plain: bool = False) -> Primitive:
+        plain = plain or bool(reason(OWN_LAYOUTS, self._spec, self._precision.weights))
+        wanted = descriptors(
+            self._library, self._spec, self.plain, self._precision, shape, plain_layouts=plain
         )
-        self._idle: deque[ExecutionBuffers] = deque()
-        suffixes = ["" if state == "h" else "_c" for state in spec.cell.states]
-        self._states = [[f"{end}_iter{s}" for s in suffixes] for end in ("src", "dst")]
-        self._moving = ["src_layer", "dst_layer"] + ["augru_attention"] * spec.cell.has_attention
-        probe = self.primitives.get(Shape.packed(1, 1, spec.input_size, spec.recurrent_size))
-        self.kernel = probe.kernel
+        return create(self._library, self._spec, "forward_inference", wanted, self._attributes)
 
     def run(self, batch: PackedBatch) -> list[Array]:
         """The final states (n, O) of the sentences that have words.
@@ -390,60 +426,33 @@ class PrimitiveDirection:
         All in the data types of the precision.
         """
         x, y, packing, initial, attention = batch
-        with borrowed(self._idle, lambda: ExecutionBuffers(self._library)) as workspace:
-            pieces = segments(packing)
-            if self._stepwise:
-                pieces = single_steps(pieces)
-            order = pieces[::-1] if self._backwards else pieces
-            sides = workspace.sides(initial)
-            x_row, y_row = x.strides[0], y.strides[0]
-            x_at, y_at = x.ctypes.data, y.ctypes.data
-            a_at, a_row = 0, 0
-            if attention is not None:
-                a_at, a_row = attention.ctypes.data, attention.itemsize
-            strides = (x_row // x.itemsize, y_row // y.itemsize)
-            side = 0  # the one that is read
-            for row, time, count in order:
-                known = (side, time, count, *strides)
-                bound = workspace.bound.get(known)
-                if bound is None:
-                    bound = self._bind(workspace, known)
-                else:
-                    workspace.hits += 1
-                addresses = [x_at + row * x_row, y_at + row * y_row]
-                if attention is not None:
-                    addresses.append(a_at + row * a_row)
-                workspace.execute(bound, addresses)
-                side = 1 - side
-            # Each state stays where its sentence's last piece wrote it. Backwards all end with the
-            # last one, and those that begin later find their initial states on either side.
-            odd = np.bool_(side) if self._backwards else in_odd_pieces(packing)
-            running = len(packing.last)
-            return [np.where(odd, b[:running], a[:running]) for a, b in zip(*sides, strict=True)]
+        pieces = segments(packing)
+        if self._stepwise:
+            pieces = single_steps(pieces)
+        order = pieces[::-1] if self._backwards else pieces
+        rows = [piece.row for piece in order]
+        table = {"src_layer": addresses(x, rows), "dst_layer": addresses(y, rows)}
+        if attention is not None:
+            table["augru_attention"] = addresses(attention, rows)
+        # Two buffers in turn, as oneDNN may not write what it reads.
+        states = [
+            _WORKSPACE.buffers.array(name, (2 * len(s), s.shape[1]), s.dtype).reshape(2, *s.shape)
+            for name, s in zip(self._spec.cell.states, initial, strict=True)
+        ]
+        turns = [k % 2 for k in range(len(order) + 1)]
+        places = by_piece(table | state_addresses(self._spec, states, turns))
+        strides = (x.strides[0] // x.itemsize, y.strides[0] // y.itemsize)
 
-    def _bind(self, workspace: ExecutionBuffers, known: tuple[int, int, int, int, int]) -> Bound:
-        side, *shape = known
-        primitive = self.primitives.get(Shape.packed(*shape))
-        fixed = {
-            name: self.primitives.weights(name, layout)
-            for name, layout in primitive.layouts.items()
-            if name in WEIGHTS
-        }
-        for names, buffers in zip(self._states, workspace.states[:: 1 - 2 * side], strict=True):
-            for name, buffer in zip(names, buffers, strict=True):
-                fixed[name] = Memory(primitive.layouts[name], buffer)
-        workspace.reserve(primitive)
-        fixed["scratchpad"] = Memory(primitive.layouts["scratchpad"], workspace.scratchpad)
-        if len(workspace.bound) >= self._library.cache_capacity:
-            workspace.bound.clear()
-        bound = workspace.bind(primitive, fixed, self._moving)
-        workspace.bound[known] = bound
-        return bound
+        def execute(k: int) -> None:
+            _, time, count = order[k]
+            self.get(Shape(time, count, *strides)).execute(places[k])
+
+        ends = carried(order, initial, states, execute)
+        return [end[: len(packing.last)] for end in ends]
 
     def cache_info(self) -> tuple[int, int]:
-        """Primitives found, and made; what runs at this moment is not counted yet."""
-        bound = sum(workspace.hits for workspace in self._idle.copy())
-        return self.primitives.hits + bound, self.primitives.misses
+        """Primitives found, and made."""
+        return self._hits, self._misses
 
 
 # u8 primitives of a layer and direction: one for each scale of its states and its inputs.
@@ -455,80 +464,29 @@ BOUND = 1.0
 """Of the states of a layer without projection: |o * tanh(c)| <= 1."""
 
 
-class ScaledPrimitives:
-    """Primitives for states up to each of ``bounds``, and for inputs over each power of two."""
-
-    def __init__(
-        self,
-        library: Library,
-        spec: RnnSpec,
-        weights: RnnWeights,
-        precision: Precision,
-        options: U8Options,
-    ) -> None:
-        self._library, self._spec, self._weights = library, spec, weights
-        self._precision, self._options = precision, options
-        self.bounds = [BOUND]
-        if weights.projection is not None:
-            worst = float(np.abs(weights.projection).sum(axis=2).max())
-            while self.bounds[-1] < worst:
-                self.bounds.append(2 * self.bounds[-1])
-        self._made: dict[tuple[float, int], PrimitiveDirection] = {}
-
-    def scale(self, bound: float) -> Scale:
-        """Of states up to this bound."""
-        return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
-
-    def exponent(self, largest: float, bound: float) -> int:
-        """By which power of two inputs up to ``largest`` are scaled to fit under the bound."""
-        over = largest / bound
-        return math.ceil(math.log2(over)) if over > 1 and not self._options.fixed else 0
-
-    def direction(self, bound: float, exponent: int) -> PrimitiveDirection:
-        """For states up to a bound and inputs over ``2**exponent``."""
-        if (bound, exponent) not in self._made:
-            with CREATION:
-                if (bound, exponent) not in self._made:
-                    self._made[bound, exponent] = self._new_direction(bound, exponent)
-        return self._made[bound, exponent]
-
-    def _new_direction(self, bound: float, exponent: int) -> PrimitiveDirection:
-        weights = self._weights
-        if exponent and weights.layer is not None:
-            weights = replace(weights, layer=weights.layer * np.float32(2.0**exponent))
-        scale, per_channel = self.scale(bound), self._options.per_channel
-        (columns,) = self._options.scales
-        return PrimitiveDirection(
-            self._library, self._spec, weights, self._precision, scale, per_channel, columns
-        )
-
-    def cache_info(self) -> tuple[int, int]:
-        """Primitives found, and made."""
-        return summed(made.cache_info() for made in self._made.values())
-
-
-def summed(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Of (found, made) each."""
-    hits, misses = zip((0, 0), *counts, strict=True)
-    return sum(hits), sum(misses)
-
-
 class OneDnnKernel(DirectionKernel):
     """Data types in, and out as a layer below hands them on; states are float32 outside."""
 
     def __init__(self, library: Library, spec: RnnSpec, precision: Precision) -> None:
         self._library, self.spec, self.precision = library, spec, precision
+        self._kinds = (precision.data, precision.cell)
         self.dtype = stored(precision.out)
 
-    def converted(self, words: Array) -> Array:
-        """See `DirectionKernel.converted`."""
-        if words.dtype != np.float32:
-            return words
-        return narrowed(self._library, words, self.precision.data)
+    def read(self, words: Array) -> Array:
+        """Words as the primitive reads them; those of a layer below are so already."""
+        return words if words.dtype != np.float32 else narrowed(words, self.precision.data)
+
+    def narrowed(self, states: Sequence[Array]) -> list[Array]:
+        """States as the primitive reads them."""
+        return [narrowed(s, kind) for s, kind in zip(states, self._kinds, strict=False)]
+
+    def widened_states(self, states: Sequence[Array]) -> list[Array]:
+        """States in float32."""
+        return [widened(s, kind) for s, kind in zip(states, self._kinds, strict=False)]
 
     def widened(self, y: Array) -> Array:
         """See `DirectionKernel.widened`."""
-        return y if y.dtype == np.float32 else widened(self._library, y, self.precision.out)
+        return y if y.dtype == np.float32 else widened(y, self.precision.out)
 
 
 class FloatKernel(OneDnnKernel):
@@ -548,13 +506,11 @@ class FloatKernel(OneDnnKernel):
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
         """See `DirectionKernel.run`."""
-        library, kinds = self._library, (self.precision.data, self.precision.cell)
         words, y, packing, begin, attention = batch
         if attention is not None:
-            attention = narrowed(library, attention, self.precision.data)
-        first = [narrowed(library, s, kind) for s, kind in zip(begin, kinds, strict=False)]
-        ends = self._direction.run(PackedBatch(self.converted(words), y, packing, first, attention))
-        return [widened(library, end, kind) for end, kind in zip(ends, kinds, strict=False)], None
+            attention = narrowed(attention, self.precision.data)
+        read = PackedBatch(self.read(words), y, packing, self.narrowed(begin), attention)
+        return self.widened_states(self._direction.run(read)), None
 
     def cache_info(self) -> tuple[int, int]:
         """See `DirectionKernel.cache_info`."""
@@ -573,7 +529,8 @@ class U8Kernel(OneDnnKernel):
 
     States are exact to a step of bound/127. |o * tanh(c)| <= 1 is the bound; a projection may add
     up to its columns' magnitudes, but rarely does: where an output reaches the bound it may have
-    been cut off, and the run is repeated under twice the bound.
+    been cut off, and the run is repeated under twice the bound. Each bound, and each power of two
+    that inputs are divided by, has primitives of its own.
     """
 
     def __init__(
@@ -582,27 +539,54 @@ class U8Kernel(OneDnnKernel):
         super().__init__(library, spec, PRECISIONS["u8"])
         if options.fixed is None and options.scales[0].layer is not None:
             raise UnsupportedError("weights_scales: oneDNN takes them beside a data_scale")
-        self._scaled = ScaledPrimitives(library, spec, weights, self.precision, options)
-        self.name = self._scaled.direction(BOUND, 0).kernel
+        self._weights, self._options = weights, options
+        self._bounds = [BOUND]
+        if weights.projection is not None:
+            worst = float(np.abs(weights.projection).sum(axis=2).max())
+            while self._bounds[-1] < worst:
+                self._bounds.append(2 * self._bounds[-1])
+        self._made: dict[tuple[float, int], PrimitiveDirection] = {}
+        self.name = self._direction(BOUND, 0).kernel
 
-    def converted(self, words: Array) -> Array:
-        """See `DirectionKernel.converted`."""
-        return words
+    def _scale(self, bound: float) -> Scale:
+        """Of states up to this bound."""
+        return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
+
+    def _direction(self, bound: float, exponent: int) -> PrimitiveDirection:
+        """For states up to a bound and inputs over ``2**exponent``."""
+        if (bound, exponent) not in self._made:
+            with CREATION:
+                if (bound, exponent) not in self._made:
+                    weights = self._weights
+                    if exponent and weights.layer is not None:
+                        layer = weights.layer * np.float32(2.0**exponent)
+                        weights = replace(weights, layer=layer)
+                    self._made[bound, exponent] = PrimitiveDirection(
+                        self._library,
+                        self.spec,
+                        weights,
+                        self.precision,
+                        self._scale(bound),
+                        self._options.per_channel,
+                        self._options.scales[0],
+                    )
+        return self._made[bound, exponent]
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
         """See `DirectionKernel.run`."""
-        scaled, (words, y, packing, (h, *c), _) = self._scaled, batch
-        largest_h = _checked_magnitude("state h", h, scaled.bounds[-1])
+        words, y, packing, (h, *c), _ = batch
+        largest_h = _checked_magnitude("state h", h, self._bounds[-1])
         largest_x = _checked_magnitude("x", words, MOST)
-        for bound in scaled.bounds:
+        for bound in self._bounds:
             if largest_h > bound:
                 continue
-            scale, exponent = scaled.scale(bound), scaled.exponent(largest_x, bound)
-            of_x = Scale(scale.factor * 0.5**exponent, scale.shift)
-            x = narrowed(self._library, words, "u8", of_x)
-            first = [narrowed(self._library, h, "u8", scale), *map(np.ascontiguousarray, c)]
-            ends = scaled.direction(bound, exponent).run(PackedBatch(x, y, packing, first))
-            if bound is scaled.bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
+            scale, over = self._scale(bound), largest_x / bound
+            # Inputs are divided by the power of two that makes them fit under the bound.
+            exponent = math.ceil(math.log2(over)) if over > 1 and not self._options.fixed else 0
+            x = narrowed(words, "u8", Scale(scale.factor * 0.5**exponent, scale.shift))
+            first = [narrowed(h, "u8", scale), *map(np.ascontiguousarray, c)]
+            ends = self._direction(bound, exponent).run(PackedBatch(x, y, packing, first))
+            if bound is self._bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
                 break
         # The output is float32, and no coarser than the u8 state that went on.
         backwards = self.spec.direction == "right2left"
@@ -610,7 +594,8 @@ class U8Kernel(OneDnnKernel):
 
     def cache_info(self) -> tuple[int, int]:
         """See `DirectionKernel.cache_info`."""
-        return self._scaled.cache_info()
+        hits, misses = np.sum([made.cache_info() for made in self._made.values()], axis=0).tolist()
+        return hits, misses
 
 
 def new_kernel(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -113,54 +113,10 @@ GUIDE = {
 }
 """oneDNN's RNN developer guide, "Data Type Support", with its notes (1) to (3) written out."""
 SPECIFICATION = {
-    "f32": Row(
-        propagation="forward and backward",
-        cells="all",
-        peephole=True,
-        projection=True,
-        data="f32",
-        recurrent="f32",
-        cell_state="f32",
-        weights="f32",
-        bias="f32",
-        output=["f32"],
-    ),
-    "bf16": Row(
-        propagation="forward and backward",
-        cells="all",
-        peephole=True,
-        projection=False,
-        data="bf16",
-        recurrent="bf16",
-        cell_state="f32",
-        weights="bf16",
-        bias="f32",
-        output=["bf16"],
-    ),
-    "f16": Row(
-        propagation="forward",
-        cells="all",
-        peephole=True,
-        projection=False,
-        data="f16",
-        recurrent="f16",
-        cell_state="f32",
-        weights="f16",
-        bias="f16",
-        output=["f16"],
-    ),
-    "u8": Row(
-        propagation="forward inference",
-        cells=["LSTM"],
-        peephole=False,
-        projection=False,
-        data="u8",
-        recurrent="u8",
-        cell_state="f32",
-        weights="s8",
-        bias="f32",
-        output=["u8", "f32"],
-    ),
+    "f32": GUIDE["f32"],
+    "bf16": GUIDE["bf16"],
+    "f16": GUIDE["f16"]._replace(cell_state="f32"),
+    "u8": GUIDE["u8"]._replace(cells=["LSTM"], projection=False),
 }
 """The oneAPI 1.3 specification, RNN, "Data Types Support", with its notes."""
 
@@ -239,6 +195,22 @@ def unknown(dtype: str) -> str:
     return f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}{why}"
 
 
+class Quantization(TypedDict, total=False):
+    """The options of `prepare` that belong to u8: see `U8Options`.
+
+    ``per_channel`` False: one scale a matrix. ``scales``: of each layer and direction, in the order
+    of `ir.rnn.parts`, in place of all others. ``weights_scales``, ``projection_scales``: see
+    `column_scales`.
+    """
+
+    data_scale: float | None
+    data_shift: float
+    per_channel: bool
+    scales: Sequence[PartScales]
+    weights_scales: Any
+    projection_scales: Any
+
+
 class U8Options:
     """How u8 data is scaled: q = x * data_scale + data_shift, for data and states alike.
 
@@ -267,12 +239,12 @@ class U8Options:
         spec: RnnSpec,
         dtype: str,
         *,
-        data_scale: float | None,
-        data_shift: float,
-        per_channel: bool,
-        scales: Sequence[PartScales],
-        weights_scales: Any,
-        projection_scales: Any,
+        data_scale: float | None = None,
+        data_shift: float = UNIT.shift,
+        per_channel: bool = True,
+        scales: Sequence[PartScales] = (),
+        weights_scales: Any = None,
+        projection_scales: Any = None,
     ) -> U8Options | None:
         """What a backend is given; int8-dynamic: no scales; None of another ``dtype``.
 

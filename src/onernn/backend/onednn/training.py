@@ -7,8 +7,7 @@ adds up those of the weights, as the primitives do by themselves.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,26 +16,26 @@ import numpy as np
 from onernn.backend.layer_walk import LayerWalk, PackedBatch, PackedGradient, Segment, segments
 from onernn.backend.onednn.kernels import (
     WEIGHTS,
-    Bound,
-    ExecutionBuffers,
+    Executable,
     OneDnnKernel,
     PackedWeights,
     Shape,
+    addresses,
+    by_piece,
+    carried,
     descriptors,
     plain_weights,
+    state_addresses,
 )
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.memory import (
     Descriptor,
     Memory,
-    Primitive,
     create,
-    narrowed,
     new_attributes,
-    widened,
 )
 from onernn.backend.onednn.precision import GRADIENTS, GUIDE, OURS, PRECISIONS, reason
-from onernn.backend.process import ALIGNMENT, aligned, borrowed
+from onernn.backend.process import ALIGNMENT, aligned
 from onernn.backend.reference import reference_trainer
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
@@ -101,36 +100,11 @@ def onednn_trainer(
     return reference_trainer(spec, layers, np.dtype(np.float32), why)
 
 
-class _Kernel:
-    """A training primitive and its arguments, all of which move; for any number of threads."""
-
-    def __init__(self, library: Library, primitive: Primitive) -> None:
-        self._library, self._primitive = library, primitive
-        self.layouts, self.name = primitive.layouts, primitive.kernel
-        self._moving = list(self.layouts)
-        self._idle: deque[Bound] = deque()
-
-    def execute(self, addresses: Mapping[str, int]) -> None:
-        with (
-            borrowed(_IDLE, lambda: ExecutionBuffers(self._library)) as workspace,
-            borrowed(
-                self._idle, lambda: workspace.bind(self._primitive, {}, self._moving)
-            ) as bound,
-        ):
-            workspace.reserve(self._primitive)
-            moved = {**addresses, "scratchpad": workspace.scratchpad.ctypes.data}
-            workspace.execute(bound, [moved[name] for name in self._moving])
-
-
-_IDLE: deque[ExecutionBuffers] = deque(maxlen=8)
-"""Streams and scratchpads; they outlive layers, which change with every step of training."""
-
-
 class _Pair(NamedTuple):
     """The primitives of one shape; they know no weights."""
 
-    forward: _Kernel
-    backward: _Kernel
+    forward: Executable
+    backward: Executable
 
 
 @lru_cache(maxsize=CAPACITY)
@@ -151,13 +125,13 @@ def _pair(
         return Descriptor.tagged(library, dims, "f32", _TAGS[len(dims)])
 
     weights = {name: Memory(plain(sizes)) for name, sizes in dims.items()}
-    shape = Shape.packed(time, batch, spec.input_size, width)
+    shape = Shape(time, batch, spec.input_size, width)
     wanted = descriptors(library, spec, weights, PRECISIONS[dtype], shape)
     diffs = {f"diff_{name}": plain(descriptor.dims) for name, descriptor in wanted.items()}
     attributes = new_attributes(library, own_scratchpad=True)
     forward = create(library, spec, "forward_training", wanted, attributes)
     backward = create(library, spec, "backward", wanted | diffs, attributes, forward)
-    return _Pair(_Kernel(library, forward), _Kernel(library, backward))
+    return _Pair(Executable(library, forward), Executable(library, backward))
 
 
 class _Kept(NamedTuple):
@@ -176,7 +150,6 @@ class TrainingKernel(OneDnnKernel):
         self._backwards = spec.direction == "right2left"
         self._weights = plain_weights(library, spec, weights, self.precision)
         self._packed = PackedWeights(self._weights)
-        self._suffixes = ["" if state == "h" else "_c" for state in spec.cell.states]
         self._kind = dtype
         probe = self._pair(1, 1)
         self.name = f"{probe.forward.name}, backward {probe.backward.name}"
@@ -191,36 +164,32 @@ class TrainingKernel(OneDnnKernel):
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
         """See `DirectionKernel.run`."""
         words, y, packing, begin, _ = batch
-        library, precision = self._library, self.precision
-        kinds = (precision.data, precision.cell)
         order = self._order(packing)
         pairs = [self._pair(time, batch) for _, time, batch in order]
-        x = self.converted(words)
+        x = self.read(words)
         whole = y if y.flags.c_contiguous else np.empty(y.shape, y.dtype)
-        first = [narrowed(library, s, k) for s, k in zip(begin, kinds, strict=False)]
+        first = self.narrowed(begin)
         states = [np.empty((len(order) + 1, *s.shape), s.dtype) for s in first]
         sizes = [p.forward.layouts["workspace"].nbytes for p in pairs]
         starts = np.cumsum([0] + [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes])
         workspaces = aligned(int(starts[-1]))
         rows = [piece.row for piece in order]
         table = {
-            "src_layer": _addresses(x, rows),
-            "dst_layer": _addresses(whole, rows),
-            "workspace": _addresses(workspaces, starts[:-1].tolist()),
+            "src_layer": addresses(x, rows),
+            "dst_layer": addresses(whole, rows),
+            "workspace": addresses(workspaces, starts[:-1].tolist()),
+            **state_addresses(self.spec, states, range(len(order) + 1)),
         }
-        for suffix, state in zip(self._suffixes, states, strict=True):
-            at = _addresses(state, range(len(order) + 1))
-            table |= {f"src_iter{suffix}": at[:-1], f"dst_iter{suffix}": at[1:]}
-        kept = _Kept(pairs, _by_piece(table), (x, whole, workspaces, *states))
+        kept = _Kept(pairs, by_piece(table), (x, whole, workspaces, *states))
 
         def execute(k: int) -> None:
             forward = pairs[k].forward
             forward.execute(kept.places[k] | self._weights_for(forward))
 
-        ends = _carried(order, first, states, execute)
+        ends = carried(order, first, states, execute)
         if whole is not y:
             y[...] = whole
-        return [widened(library, e, k) for e, k in zip(ends, kinds, strict=False)], kept
+        return self.widened_states([end[: len(packing.last)] for end in ends]), kept
 
     def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
         """See `DirectionKernel.backward`."""
@@ -228,64 +197,27 @@ class TrainingKernel(OneDnnKernel):
         order = self._order(packing)
         rows = [piece.row for piece in order]
         dx = np.empty((len(dy), self.spec.input_size), np.float32)
-        table = {"diff_src_layer": _addresses(dx, rows), "diff_dst_layer": _addresses(dy, rows)}
+        table = {"diff_src_layer": addresses(dx, rows), "diff_dst_layer": addresses(dy, rows)}
         # Two buffers in turn, from the last piece to the first.
         dstates = [np.empty((2, *s.shape), np.float32) for s in dend]
         turns = [step % 2 for step in range(len(order) + 1)][::-1]
-        for suffix, state in zip(self._suffixes, dstates, strict=True):
-            at = _addresses(state, turns)
-            table |= {f"diff_src_iter{suffix}": at[:-1], f"diff_dst_iter{suffix}": at[1:]}
+        table |= state_addresses(self.spec, dstates, turns, of="diff_")
         # oneDNN sums up gradients of weights that nobody has, too, such as a missing bias.
         sums = {
             name: into.get(_FIELDS[name], np.zeros(memory.descriptor.dims, np.float32))
             for name, memory in self._weights.items()
         }
-        fixed = {f"diff_{name}": _addresses(array, [0])[0] for name, array in sums.items()}
-        places = _by_piece(table)
+        fixed = {f"diff_{name}": addresses(array, [0])[0] for name, array in sums.items()}
+        places = by_piece(table)
 
         def execute(step: int) -> None:
             k = len(order) - 1 - step
             backward = kept.pairs[k].backward
             backward.execute(kept.places[k] | places[k] | fixed | self._weights_for(backward))
 
-        return dx, _carried(order[::-1], dend, dstates, execute), None
+        return dx, carried(order[::-1], dend, dstates, execute), None
 
-    def _weights_for(self, kernel: _Kernel) -> dict[str, int]:
+    def _weights_for(self, kernel: Executable) -> dict[str, int]:
         """The addresses of the weights in a kernel's layouts."""
         layouts = kernel.layouts
         return {name: self._packed.get(name, layouts[name]).address for name in self._weights}
-
-
-def _addresses(array: Array, rows: Iterable[int]) -> list[int]:
-    start, step = int(array.ctypes.data), array.strides[0]
-    return [start + row * step for row in rows]
-
-
-def _by_piece(table: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-    return [dict(zip(table, column, strict=True)) for column in zip(*table.values(), strict=True)]
-
-
-def _carried(
-    order: Sequence[Segment],
-    begin: Sequence[Array],
-    states: Sequence[Array],
-    execute: Callable[[int], None],
-) -> list[Array]:
-    """Runs pieces one after the other; the state that each sentence has after its last one.
-
-    ``states``: buffers (K, N, O) in a ring; piece k reads k and writes k+1.
-    """
-    ends = [s.copy() for s in begin]
-    for ring, first in zip(states, begin, strict=True):
-        ring[0] = first
-    for k, piece in enumerate(order):
-        execute(k)
-        batch, left = piece.batch, order[k + 1].batch if k + 1 < len(order) else 0
-        for ring, end, first in zip(states, ends, begin, strict=True):
-            after = ring[(k + 1) % len(ring)]
-            # Sentences that are done leave their state behind, others join with their first.
-            if left < batch:
-                end[left:batch] = after[left:batch]
-            elif left > batch:
-                after[batch:left] = first[batch:left]
-    return ends

@@ -275,7 +275,7 @@ class Names:
                 found += both
                 left = [each for each in left if each is not one and each is not other]
         for each in left:
-            found += self._wired(each) if each.is_wiring else self._computed(each)
+            found += [self._wired(each)] if each.is_wiring else self._computed(each)
         return list(_agreed(found))
 
     # --- what is computed
@@ -379,7 +379,7 @@ class Names:
 
     # --- what is read
 
-    def _wired(self, each: Difference) -> Iterator[Named]:
+    def _wired(self, each: Difference) -> Named:
         where, node = self._place(each)
         state = self._state(each)
         own, other = self._extra(each)
@@ -392,23 +392,23 @@ class Names:
         there = each.reads in self.ragged[0]
         if there != (each.wanted in self.ragged[1]) and each.model and each.model.rnns:
             ways = [layer.spec.direction for _, layer in self._all_layers(each.model)]
-            yield Named(_lengths_found(there, ways), where, node, each)
-        elif state and not each.reads or state and not each.wanted:
-            yield Named(_state_found(state, bool(each.reads)), where, node, each)
+            found = _lengths_found(there, ways)
+        elif state and not (each.reads and each.wanted):
+            found = _state_found(state, bool(each.reads))
         elif own and other:
             text = f"has {_listed(own)} where the reference has {_listed(other)}, before"
-            yield Named(Relation("operator_changed", text), where, node, each)
+            found = Relation("operator_changed", text)
         elif own:
             text = f"has {_listed(own)}, which the reference has not, before"
-            yield Named(Relation("operator_added", text), where, node, each)
+            found = Relation("operator_added", text)
         elif other:
             text = f"lacks what the reference has as {_listed(other)}, before"
-            yield Named(Relation("operator_missing", text), where, node, each)
+            found = Relation("operator_missing", text)
         else:
             kind = f" as its initial {state} state" if state else ""
             text = f"reads {sources[0]!r}{kind} where the reference reads {sources[1]!r}"
-            cause = "states_exchanged" if state else "input_exchanged"
-            yield Named(Relation(cause, text), where, node, each)
+            found = Relation("states_exchanged" if state else "input_exchanged", text)
+        return Named(found, where, node, each)
 
     def _extra(self, each: Difference) -> tuple[list[Operator], list[Operator]]:
         """The operators on the way to what is read, that have no counterpart: of both models."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.common.fault import Fault
-from onernn.ir.arrays import Array
+from onernn.ir.arrays import Array, bfloat16_bits, widened
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
@@ -505,10 +505,9 @@ def _rounded(one: Array, other: Array) -> str:
     with np.errstate(over="ignore"):
         if np.array_equal(one, other.astype(np.float16).astype(one.dtype)):
             return "float16"
-    bits = np.ascontiguousarray(other, np.float32).view(np.uint32)
-    for half in (0, 0x7FFF + ((bits >> 16) & 1)):  # cut off, and to nearest even
-        bf16 = ((bits + half).astype(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-        if np.array_equal(one, bf16.reshape(other.shape)):
+    cut = (np.ascontiguousarray(other, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    for bits in (cut, bfloat16_bits(other)):
+        if np.array_equal(one, widened(bits)):
             return "bfloat16"
     levels = np.unique(one).astype(np.float64)
     if not 2 < len(levels) <= 256 < len(np.unique(other)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -17,7 +18,14 @@ from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.weights import RnnWeights
 from onernn.ops import OPERATORS
-from onernn.verification.tracing import Values, depth_of, trace
+from onernn.verification.comparing import (
+    OutputComparison,
+    Tolerance,
+    compare,
+    in_one_form,
+    paired_inputs,
+)
+from onernn.verification.tracing import LayerName, Traced, Values, run_nodes
 
 _MOST = 10**6
 """Pairs of operators that are compared one by one; of longer lists only those that are equal."""
@@ -220,6 +228,23 @@ def match(
         values = equal(_values(mine, theirs, pairs, known))
     chosen = tuple((mine[a], theirs[b]) for a, b in sorted(pairs.items()))
     return Matching(chosen, tuple(mine), tuple(theirs), values)
+
+
+def matched(
+    graph: Graph, other: Graph, values: tuple[Values, Values], *, whole: bool = False
+) -> Matching:
+    """Both graphs' operators matched, by the ``values`` of a run of each; ``whole``: see
+    `operators`.
+    """
+    pairs = paired_inputs(graph.inputs, other.inputs)
+    shapes = [{name: data_of(value).shape for name, value in each.items()} for each in values]
+    return match(
+        operators(graph, whole),
+        operators(other, whole),
+        {name: value.name for name, value in pairs.items()},
+        (shapes[0], shapes[1]),
+        partial(equal_values, graph=graph, other=other, theirs=values[1]),
+    )
 
 
 def _hash(*parts: Any) -> str:
@@ -450,16 +475,12 @@ def _recomputed(pairs: Mapping[str, str], graph: Graph, theirs: Values) -> dict[
 
 def _run(graph: Graph, node: Node, known: Values) -> dict[str, Any]:
     """What one node makes; nothing where it cannot run on such values."""
-    feed = {name: known[name] for name in node.inputs if name in known}
-    inputs = tuple(Value(name, lod_depth=depth_of(value)) for name, value in feed.items())
     outputs = tuple(Value(name) for name in node.outputs if name)
-    part = replace(graph, inputs=inputs, outputs=outputs, nodes=(node,)).pruned()
     try:
         with np.errstate(all="ignore"):
-            values = trace(part, feed)
+            return run_nodes(replace(graph, outputs=outputs), [node], known)
     except OnernnError:
         return {}
-    return {value.name: values[value.name] for value in outputs}
 
 
 def _tells(value: Any) -> bool:
@@ -477,3 +498,58 @@ def _close(one: Any, two: Any) -> bool:
     one, two = data_of(one), data_of(two)
     largest = np.abs(two).max(initial=0)
     return bool(np.allclose(one, two, rtol=0, atol=_APART * largest, equal_nan=True))
+
+
+# --- two models node by node: where the first difference appears
+
+
+@dataclass(frozen=True)
+class NodeComparison:
+    """A pair of matched nodes: what they are called in both models, and how they compare."""
+
+    op: str
+    native: str
+    value: str
+    reference: str
+    part: LayerName | None
+    comparison: OutputComparison
+
+    def __str__(self) -> str:
+        return str(self.part) if self.part else self.native
+
+
+def compared(model: Traced, reference: Traced, tolerance: Tolerance) -> tuple[NodeComparison, ...]:
+    """All matched nodes in the model's order, compared."""
+    found = matched(model.graph, reference.graph, (model.values, reference.values))
+    pairs = ((one.nodes[0], other.nodes[0]) for one, other in found.pairs)
+    return tuple(
+        _compared(model, reference, one, other, tolerance)
+        for one, other in pairs
+        if one.op == "Rnn" or "@" not in one.outputs[0]  # not what expanding added
+    )
+
+
+def _compared(
+    model: Traced, reference: Traced, mine: Node, theirs: Node, tolerance: Tolerance
+) -> NodeComparison:
+    name, other = mine.outputs[0], theirs.outputs[0]
+    verdict: OutputComparison | None = None
+    for own, their in zip(mine.outputs, theirs.outputs, strict=False):
+        if own not in model.values or their not in reference.values:
+            continue
+        one, two = in_one_form(model.values[own], reference.values[their])
+        if isinstance(one, Ragged) and isinstance(two, Ragged) and one.lod != two.lod:
+            pass  # compared as it is
+        elif data_of(one).shape != data_of(two).shape and data_of(one).size == data_of(two).size:
+            two = np.reshape(data_of(two), data_of(one).shape) if _flat(one, two) else two
+        each = compare(own, one, two, tolerance)
+        if verdict is None or (verdict.passed and not each.passed):
+            verdict = each
+    assert verdict is not None  # every matched node has a first value
+    return NodeComparison(mine.op, mine.native, name, other, model.parts.get(name), verdict)
+
+
+def _flat(one: Any, two: Any) -> bool:
+    """Whether shapes differ in axes of size 1 only."""
+    sizes = [[s for s in data_of(v).shape if s != 1] for v in (one, two)]
+    return sizes[0] == sizes[1] and not isinstance(two, Ragged)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 from typing import Any, Literal
 
@@ -15,9 +14,8 @@ from onernn.fuse_passes.normal_forms import constants_last
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph
-from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.records import dataclass
-from onernn.verification.comparing import paired_inputs
 from onernn.verification.diagnosis.cause import Cause, Edit, edited
 from onernn.verification.diagnosis.differences import (
     Difference,
@@ -28,7 +26,7 @@ from onernn.verification.diagnosis.differences import (
     patched,
     smallest,
 )
-from onernn.verification.diagnosis.matching import Matching, equal_values, match, operators
+from onernn.verification.diagnosis.matching import Matching, matched
 from onernn.verification.tracing import LayerName, Values, fast_backend, in_words, trace
 from onernn.verification.verifying import Evidence
 
@@ -85,16 +83,11 @@ class _Reading:
         parts: Mapping[str, LayerName] = {**run.parts, **found.mine.parts}
         if whole:
             graph, other, parts = constants_last(found.model), constants_last(reference), {}
-        mine, theirs = operators(graph, whole), operators(other, whole)
         trial = _trial(found, graph, found.given, found.expected)
         if trial is None:
             return None
         values = trace(other, found.feeds(found.given)[1], fast_backend()) if whole else run.values
-        shapes = _shapes(trial.values), _shapes(values)
-        equal = partial(equal_values, graph=graph, other=other, theirs=values)
-        pairs = paired_inputs(graph.inputs, other.inputs)
-        inputs = {name: value.name for name, value in pairs.items()}
-        matching = match(mine, theirs, inputs, shapes, equal)
+        matching = matched(graph, other, (trial.values, values), whole=whole)
         layers = (*run.parts.values(), *found.mine.parts.values())
         stacked = {(each.own, each.direction): each for each in layers if each.own}
         names = Names(matching, parts, stacked, (_ragged(trial.values), _ragged(values)))
@@ -241,10 +234,6 @@ def _fresh(found: Evidence, graph: Graph, seed: int) -> Trial | None:
         if (made := _trial(found, graph, given, expected)) is not None:
             return made
     return None
-
-
-def _shapes(values: Values) -> dict[str, tuple[int, ...]]:
-    return {name: data_of(value).shape for name, value in values.items()}
 
 
 def _ragged(values: Values) -> set[str]:

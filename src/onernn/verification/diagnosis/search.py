@@ -266,8 +266,7 @@ class _Searching:
         model = self.side.whole
         for place, fault in unfused_faults(model):
             step = _Step(fault, place, model, fault.apply(model), whole=True)
-            explains = _explains(self.few, step.after, whole=True)
-            yield self._confirmed([(step,)]) if explains else ()
+            yield self._if_explains(self.few, step)
 
     def clips(self) -> Iterator[Causes]:
         """A clip that the model lacks and the reference had: its bound is looked for."""
@@ -293,7 +292,7 @@ class _Searching:
                 made = fault.apply(graph)
                 place = where(at, layers, graph, made)
                 step = _Step(fault, place, graph, made, stated=not structure)
-                yield self._confirmed([(step,)], at is self.few) if _explains(at, made) else ()
+                yield self._if_explains(at, step)
 
     def outputs(self) -> Iterator[Causes]:
         """Biases of products that follow from the outputs."""
@@ -302,8 +301,7 @@ class _Searching:
             for place, fault in fitted_outputs(at.traced, at.expected, self.ends):
                 graph = at.traced.graph
                 step = _Step(fault, place, graph, fault.apply(graph), operator=True)
-                explains = _explains(at, step.after)
-                yield self._confirmed([(step,)], at is self.few) if explains else ()
+                yield self._if_explains(at, step)
 
     def _batches(self) -> Iterable[Side]:
         return dict.fromkeys((self.few, self.side))
@@ -347,6 +345,12 @@ class _Searching:
         if len(chosen) == 1:
             self._apart.setdefault(_distance(self.few, outputs), chosen[0])
         return ()
+
+    def _if_explains(self, at: Side, step: _Step) -> Causes:
+        """The cause, where a step explains the outputs of this side, and of the whole batch."""
+        outputs = _outputs(at, step.after, step.whole)
+        explains = outputs is not None and _passes(at, outputs)
+        return self._confirmed([(step,)], at is self.few) if explains else ()
 
     def _confirmed(self, chains: Iterable[tuple[_Step, ...]], proves: bool = True) -> Causes:
         """The causes, in the first of these ways that explains the whole batch."""
@@ -428,11 +432,6 @@ def _outputs(side: Side, graph: Graph, whole: bool = False) -> Values | None:
             return rerun(graph, side.traced.graph, side.traced.values, fast_backend())
     except OnernnError:
         return None
-
-
-def _explains(side: Side, graph: Graph, whole: bool = False) -> bool:
-    outputs = _outputs(side, graph, whole)
-    return outputs is not None and _passes(side, outputs)
 
 
 def _passes(side: Side, outputs: Values) -> bool:
