@@ -6,24 +6,19 @@ import os
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
-from pathlib import Path  # noqa: E402
-
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from support.recorded_operators import Recorded, read_recorded  # noqa: E402
 
 from onernn import convert_weights  # noqa: E402
-from onernn.adapters.mxnet.lower import lower  # noqa: E402
-from onernn.adapters.mxnet.read import parse_symbol  # noqa: E402
 
-RECORDED = read_recorded(Path(__file__).parents[1] / "data" / "mxnet" / "operators.json.gz")
-CASES = [case for case in RECORDED if case.name.endswith("_1_1_float32")]
+CASES = [case for case in read_recorded() if case.name.endswith("_1_1_float32")]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_mxnets_weights_run_in_keras(case: Recorded) -> None:
-    graph = lower(parse_symbol(case.symbol), case.params)
+    graph = case.graph()
     (node,) = [node for node in graph.nodes if node.op == "Rnn"]
     spec = node.attributes["spec"]
     layers = keras.layers

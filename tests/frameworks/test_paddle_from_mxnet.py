@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import paddle
 import pytest
 from support.recorded_operators import Recorded, read_recorded
 
 from onernn import convert_weights, fuse
-from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.read import parse_symbol
 
-RECORDED = read_recorded(Path(__file__).parents[1] / "data" / "mxnet" / "operators.json.gz")
 CASES = [
     case
-    for case in RECORDED
+    for case in read_recorded()
     if case.name.startswith(("RNN_rnn_", "RNN_lstm_", "RNN_gru_")) and case.name.endswith("32")
 ]
 
@@ -24,7 +19,7 @@ CASES = [
 @pytest.mark.usefixtures("dynamic_mode")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_mxnets_weights_run_in_paddle(case: Recorded) -> None:
-    graph = fuse(lower(parse_symbol(case.symbol), case.params)).model
+    graph = fuse(case.graph()).model
     (node,) = [node for node in graph.nodes if node.op == "Rnn"]
     spec = node.attributes["spec"]
     nn = paddle.nn

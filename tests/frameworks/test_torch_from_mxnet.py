@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from support.recorded_operators import Recorded, read_recorded
 
 from onernn import convert_weights, fuse
-from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.read import parse_symbol
 
-RECORDED = read_recorded(Path(__file__).parents[1] / "data" / "mxnet" / "operators.json.gz")
-CASES = [case for case in RECORDED if case.name.startswith(("RNN_rnn_", "RNN_lstm_", "RNN_gru_"))]
+CASES = [
+    case for case in read_recorded() if case.name.startswith(("RNN_rnn_", "RNN_lstm_", "RNN_gru_"))
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_mxnets_weights_run_in_torch(case: Recorded) -> None:
-    graph = fuse(lower(parse_symbol(case.symbol), case.params)).model
+    graph = fuse(case.graph()).model
     (node,) = [node for node in graph.nodes if node.op == "Rnn"]
     spec = node.attributes["spec"]
     kind = {"rnn": torch.nn.RNN, "lst": torch.nn.LSTM, "gru": torch.nn.GRU}[case.name[4:7]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,8 @@ from onnx import helper
 from support.recorded_operators import Recorded, read_recorded
 
 from onernn import convert_weights
-from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.read import parse_symbol
 
-RECORDED = read_recorded(Path(__file__).parents[2] / "data" / "mxnet" / "operators.json.gz")
-CASES = [case for case in RECORDED if case.name.endswith("_1_1_float32")]
+CASES = [case for case in read_recorded() if case.name.endswith("_1_1_float32")]
 # The operator, and what else it has to say for MXNet's cells.
 OPERATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "RNN_rnn_relu": ("RNN", {"activations": ["Relu"]}),
@@ -29,7 +25,7 @@ OPERATORS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_mxnets_weights_run_in_onnx_runtime(case: Recorded) -> None:
-    graph = lower(parse_symbol(case.symbol), case.params)
+    graph = case.graph()
     (node,) = [node for node in graph.nodes if node.op == "Rnn"]
     arrays = convert_weights(node, "onnx")
     assert sorted(arrays) == ["B", "R", "W"]
