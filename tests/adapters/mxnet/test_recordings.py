@@ -10,25 +10,11 @@ import pytest
 from support.backends import BACKENDS
 from support.recorded_operators import Recorded, differences, operators_of, read_recorded
 
-from onernn import Session, fuse, load, verify
+from onernn import Session, load, verify
 from onernn.adapters.mxnet.table import RULES
 from onernn.verification.recording import read_arrays
 
 OPERATORS = read_recorded()
-
-# The recurrent nodes that are left, and the operators of which none may be left.
-MODELS = {
-    "gluon_bidirectional_ntc": (1, ()),
-    "gluon_control": (1, ("Sigmoid",)),
-    "gluon_crnn": (1, ()),
-    "gluon_foreach": (1, ("Scan", "Sigmoid", "Tanh")),
-    "gluon_language_model": (1, ()),
-    "gluon_lengths": (1, ("Sigmoid",)),
-    "gluon_unrolled_stack": (4, ("Sigmoid", "Gemm")),
-    "legacy_fused_checkpoint": (1, ()),
-    "legacy_unfused": (1, ("Sigmoid", "Tanh", "Slice")),
-    "numpy_mode_model": (1, ()),
-}
 
 
 @pytest.mark.parametrize("case", OPERATORS, ids=lambda case: case.name)
@@ -51,22 +37,6 @@ def test_every_operator_of_the_table_has_a_recording(data: Path) -> None:
     symbols = [case.symbol for case in OPERATORS]
     symbols += [json.loads(file.read_text()) for file in data.glob("mxnet/*/model-symbol.json")]
     assert sorted(set(RULES) - set().union(*map(operators_of, symbols))) == []
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", MODELS)
-def test_a_recorded_model_gives_what_mxnet_gave(name: str, backend: str, data: Path) -> None:
-    folder = data / "mxnet" / name
-    report = verify(load(folder), folder / "io.npz", backend=backend)
-    assert report.passed and report.outputs, report.outputs
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_its_cells_become_rnns(name: str, data: Path) -> None:
-    count, gone = MODELS[name]
-    fused = [node.op for node in fuse(load(data / "mxnet" / name)).model.nodes]
-    assert fused.count("Rnn") == count
-    assert not set(fused) & set(gone), sorted(set(fused))
 
 
 @pytest.mark.parametrize("name", ["gluon_language_model", "gluon_bidirectional_ntc"])

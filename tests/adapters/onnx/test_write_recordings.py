@@ -20,7 +20,6 @@ from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 from onernn.verification.references import run_framework
 
 DATA = Path(__file__).parents[2] / "data"
-RECORDED = sorted(path.parent for path in DATA.glob("paddle/*/model.pdmodel"))
 
 
 RTOL = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 2e-2}
@@ -55,13 +54,6 @@ def check_ours(graph: onernn.Graph, model: Any, recording: Path) -> None:
         expected = want.to_padded(time=got[name].shape[1]) if isinstance(want, Ragged) else want
         largest = np.abs(expected).max(initial=0)
         np.testing.assert_allclose(got[name], expected, rtol=0, atol=1e-6 + 1e-5 * largest)
-
-
-@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
-def test_paddle_recordings_come_out_of_onnx_runtime(folder: Path, tmp_path: Path) -> None:
-    model, recording = onernn.load(folder), folder / "io.npz"
-    graph = converted(model, tmp_path / "m.onnx", recording)
-    check_ours(graph, model, recording)
 
 
 def test_every_shared_paddle_model_comes_out_of_onnx_runtime(

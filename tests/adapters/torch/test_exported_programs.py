@@ -19,15 +19,7 @@ import onernn
 from onernn import ModelFormatError, ShapeError, UnsupportedError
 
 DATA = Path(__file__).parents[2] / "data" / "torch"
-RECORDED = sorted(path.parent for path in DATA.glob("*/model.pt2"))
 ROWS = DATA / "rows" / "model.pt2"
-
-
-@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
-def test_programs_give_the_recorded_outputs(folder: Path) -> None:
-    model = onernn.load(folder / "model.pt2")
-    assert onernn.verify(model, folder / "io.npz")
-    assert any(node.op == "Rnn" for node in onernn.fuse(model).model.nodes)
 
 
 @pytest.mark.parametrize("name", ["tagger", "rows", "rows_dynamic", "textline", "heads", "masked"])
@@ -132,11 +124,6 @@ def test_a_tensor_that_is_not_in_the_file_is_told(tmp_path: Path) -> None:
     file = changed(change, ROWS, tmp_path / "model.pt2")
     with pytest.raises(ModelFormatError, match="'elsewhere' is not in the file"):
         onernn.load(file)
-
-
-def test_a_program_becomes_an_onnx_file(tmp_path: Path) -> None:
-    onernn.convert(DATA / "tagger" / "model.pt2", tmp_path / "m.onnx", check=DATA / "tagger/io.npz")
-    assert onernn.verify(tmp_path / "m.onnx", DATA / "tagger" / "io.npz")
 
 
 def test_an_archive_without_a_program_is_told(tmp_path: Path) -> None:
