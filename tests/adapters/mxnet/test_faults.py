@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.mxnet_files import write_params, write_symbol
+from support.mxnet_files import symbol_text, var, write_params
 
 from onernn import Session, audit, load
-from onernn.adapters.mxnet.read import Entry, Symbol, SymbolNode
 from onernn.ir.arrays import Array
 from onernn.reorders.mxnet import Stack
 from onernn.verification.auditing import predicted
@@ -29,15 +28,11 @@ def saved(folder: Path, mode: str, dtype: str = "float32", **attributes: str) ->
     stack = Stack(mode, H, layers, ways, width and int(width))
     names = ["data", "p", "h", *(["c"] if mode == "lstm" else [])]
     names += ["n"] if "use_sequence_length" in attributes else []
-    nodes = [SymbolNode("null", name) for name in names]
-    inputs = tuple(Entry(at) for at in range(len(names)))
-    nodes.append(
-        SymbolNode("RNN", "rnn", {"mode": mode, "state_size": str(H), **attributes}, inputs)
-    )
+    rnn = ("RNN", "rnn", {"mode": mode, "state_size": str(H), **attributes}, names)
     count = (2 + (mode == "lstm")) if attributes["state_outputs"] == "True" else 1
-    heads = tuple(Entry(len(names), k) for k in range(count))
-    versions = {"mxnet_version": ["int", 10901]}
-    write_symbol(Symbol(tuple(nodes), heads, versions), folder / "m-symbol.json")
+    heads = [[len(names), k, 0] for k in range(count)]
+    text = symbol_text(*map(var, names), rnn, heads=heads)
+    (folder / "m-symbol.json").write_text(text)
     rng = np.random.default_rng(3)
     flat = rng.uniform(-0.5, 0.5, stack.elements(C)).astype(dtype)
     write_params({"arg:p": flat}, folder / "m-0000.params")

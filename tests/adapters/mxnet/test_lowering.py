@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.mxnet_files import symbol, var, write_params, write_symbol
-from support.oracle import run_oracle
+from support.mxnet_files import symbol, symbol_text, var, write_params
 
 from onernn import Graph, Session, UnsupportedError, load
 from onernn.adapters.mxnet.lower import lower
@@ -19,93 +18,9 @@ from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import UNSUPPORTED
 from onernn.reorders import mxnet
 
-T, N, C, H = 5, 3, 4, 2
-
-
-def rnn_graph(semantics: str, *, mode: str = "lstm", **attributes: str) -> tuple[Graph, Any]:
-    stack = mxnet.Stack(mode, H, 1, 2)
-    flat = np.random.default_rng(1).uniform(-0.5, 0.5, stack.elements(C)).astype(np.float32)
-    options = {"mode": mode, "state_size": str(H), "num_layers": "1", "bidirectional": "True"}
-    names = ["data", "parameters", "state", *(["state_cell"] if mode == "lstm" else [])]
-    if "use_sequence_length" in attributes:
-        names.append("sequence_length")
-    built = symbol(
-        *map(var, names),
-        ("RNN", "net", options | {"state_outputs": "True"} | attributes, names),
-        heads=[[len(names), k, 0] for k in range(3 if mode == "lstm" else 2)],
-    )
-    weights = mxnet.weights(mxnet.split(flat, stack), stack)
-    return lower(built, {"parameters": flat}, semantics, "m"), (stack, weights)
-
-
-def feeds(mode: str, scale: float = 1) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(2)
-    made = {"data": rng.uniform(-2, 2, (T, N, C)), "state": rng.uniform(-1, 1, (2, N, H))}
-    if mode == "lstm":
-        made["state_cell"] = rng.uniform(-1, 1, (2, N, H)) * scale
-    return {name: array.astype(np.float32) for name, array in made.items()}
-
-
-@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
-@pytest.mark.parametrize("backend", ["reference", "onednn"])
-def test_sequence_lengths_mask_as_documented(mode: str, backend: str) -> None:
-    """Beside the oracle, which walks each sentence to its own end."""
-    graph, (stack, weights) = rnn_graph("documented", mode=mode, use_sequence_length="True")
-    given, lengths = feeds(mode), np.array([5, 1, 3], np.float32)
-    y, *states = Session(graph, backend=backend).run({**given, "sequence_length": lengths}).values()
-    begin = [given[name] for name in ("state", "state_cell") if name in given]
-    sentences = [given["data"][: int(length), n] for n, length in enumerate(lengths)]
-    ldnc = tuple(array.reshape(1, 2, N, H) for array in begin)
-    outputs, finals = run_oracle(stack.spec(C), list(weights), sentences, ldnc)
-    for n, (length, want) in enumerate(zip(lengths.astype(int), outputs, strict=True)):
-        np.testing.assert_allclose(y[:length, n], want, rtol=0, atol=2e-6)
-        assert not y[length:, n].any()
-    for got, want in zip(states, finals, strict=True):
-        np.testing.assert_allclose(got, want.reshape(2, N, H), rtol=0, atol=2e-6)
-    assert any("sequence lengths mask, as documented" in note for note in graph.notes)
-
-
-def test_mxnet_cpu_ignores_lengths_and_says_so() -> None:
-    graph, (stack, weights) = rnn_graph("mxnet-cpu", use_sequence_length="True")
-    given = feeds("lstm")
-    y, *_ = (
-        Session(graph, backend="reference")
-        .run({**given, "sequence_length": np.array([5, 1, 3])})
-        .values()
-    )
-    ldnc = tuple(given[name].reshape(1, 2, N, H) for name in ("state", "state_cell"))
-    whole = [given["data"][:, n] for n in range(N)]
-    outputs, _ = run_oracle(stack.spec(C), list(weights), whole, ldnc)
-    np.testing.assert_allclose(np.swapaxes(y, 0, 1), outputs, rtol=0, atol=2e-6)
-    assert graph.notes == (
-        "net (RNN): sequence lengths are ignored, as in MXNet 1.9.1 on CPU; documented is: sequence"
-        " lengths mask (semantics='documented')",
-    )
-
-
-def test_the_cell_state_is_clipped_as_documented_and_only_there() -> None:
-    clip = {"lstm_state_clip_min": "-0.1", "lstm_state_clip_max": "0.2"}
-    given = feeds("lstm", scale=3)
-    documented, _ = rnn_graph("documented", **clip)
-    (rnn,) = [node for node in documented.nodes if node.op == "Rnn"]
-    assert rnn.attributes["spec"].cell_clip == (-0.1, 0.2)
-    clipped = Session(documented, backend="reference").run(given)
-    c = list(clipped.values())[2]
-    assert c.min() == np.float32(-0.1) and c.max() == np.float32(0.2)
-    assert any("clipped to [-0.1, 0.2], as documented" in note for note in documented.notes)
-    as_run, _ = rnn_graph("mxnet-cpu", **clip)
-    plain, _ = rnn_graph("documented")
-    for ours, theirs in zip(
-        Session(as_run, backend="reference").run(given).values(),
-        Session(plain, backend="reference").run(given).values(),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(ours, theirs)
-    assert any("the cell state is not clipped, as in MXNet" in note for note in as_run.notes)
-
 
 def saved(folder: Path, *nodes: Any, params: dict[str, np.ndarray], **attrs: Any) -> Path:
-    write_symbol(symbol(*nodes, **attrs), folder / "m-symbol.json")
+    (folder / "m-symbol.json").write_text(symbol_text(*nodes, **attrs))
     write_params({f"arg:{name}": array for name, array in params.items()}, folder / "m-0000.params")
     return folder / "m-symbol.json"
 
@@ -363,9 +278,6 @@ def test_what_leads_to_a_label_alone_is_no_input_either() -> None:
 
 
 def test_inputs_know_what_the_operators_behind_them_tell() -> None:
-    graph, _ = rnn_graph("documented")
-    shapes = {value.name: value.shape for value in graph.inputs}
-    assert shapes == {"data": (None, None, C), "state": (2, None, H), "state_cell": (2, None, H)}
     swapped = lower(
         symbol(
             X, var("p"), ("SwapAxis", "t", {"dim1": "0", "dim2": "1"}, ["x"]),
@@ -537,10 +449,8 @@ def test_gluon_blocks_that_run_in_another_order_than_they_were_made_are_refused(
 
 def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> None:
     half = np.array([[0.1, 0.2, 0.3, 0.4]] * 3, np.float16)
-    write_params({"arg:w": half}, tmp_path / "m-0000.params")
     node = "FullyConnected", "n", {"num_hidden": "3", "no_bias": "True"}, ["x", "w"]
-    write_symbol(symbol(X, W, node), tmp_path / "m-symbol.json")
-    graph = load(tmp_path)
+    graph = load(saved(tmp_path, X, W, node, params={"w": half}))
     assert graph.notes == ("float16 parameters are computed in float32",)
     (out,) = Session(graph, backend="reference").run({"x": np.ones((1, 4), np.float32)}).values()
     assert out.dtype == np.float32
