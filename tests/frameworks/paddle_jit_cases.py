@@ -20,11 +20,14 @@ from paddle_nets import (
     STEPS,
     I,
     O,
+    all_close,
     close,
     data,
+    fed,
     net,
     operators,
     run_case,
+    run_program,
     spec,
     tensors,
 )
@@ -41,11 +44,9 @@ def case_translated_layer() -> None:
     for layer in (loaded, paddle.jit.load(str(FILES / "model"))):
         assert optimize(layer) is layer
         assert operators(layer.program()) == ["custom_op.onernn_rnn"]
-        for one, other in zip(layer(*tensors()), theirs, strict=True):
-            close(one, other)
+        all_close(layer(*tensors()), theirs)
     paddle.jit.save(loaded, str(FILES / "again"), input_spec=spec())
-    for one, other in zip(paddle.jit.load(str(FILES / "again"))(*tensors()), theirs, strict=True):
-        close(one, other)
+    all_close(paddle.jit.load(str(FILES / "again"))(*tensors()), theirs)
 
 
 def predicted(config: Any) -> list[Array]:
@@ -72,15 +73,13 @@ def case_predictors() -> None:
     theirs = predicted(inference.Config(*named))
     for config in (inference.Config(*named), inference.Config(str(folder))):
         assert optimize(config) is config
-        for one, other in zip(predicted(config), theirs, strict=True):
-            close(one, other)
+        all_close(predicted(config), theirs)
     other = net(kind="LSTM")
     for each in other.parameters():  # other numbers, which a predictor that is gone has not packed
         each.set_value(each * 0.5)
     paddle.jit.save(other, str(folder / "model"), input_spec=spec())
     ours = predicted(optimize(inference.Config(*named)))
-    for one, two in zip(ours, predicted(inference.Config(*named)), strict=True):
-        close(one, two)
+    all_close(ours, predicted(inference.Config(*named)))
     paddle.jit.save(made, str(folder / "model"), input_spec=spec())
     narrow = predicted(optimize(inference.Config(*named), dtype="bf16"))
     assert 1e-5 < np.abs(narrow[0] - theirs[0]).max() < 2e-2
@@ -231,8 +230,7 @@ def case_cells() -> None:
                     loss = (y * y).sum() + paddle.add_n([(s * s).sum() for s in states])
                     gradients = paddle.grad(loss, [x, *layer.parameters()])
                     results.append([y, *states, *gradients])
-                for one, other in zip(*results[::-1], strict=True):
-                    close(one, other, 2e-5)
+                all_close(*results[::-1], rounding=2e-5)
     layer = optimize(nn.BiRNN(nn.GRUCell(I, O), nn.GRUCell(I, O)))
     layer.eval()
     paddle.jit.save(layer, str(FILES / "cells"), input_spec=spec()[:1])
@@ -258,21 +256,18 @@ def case_mixed_precision() -> None:
     paddle.enable_static()
     losses = []
     for line in (optimize, lambda _: None):
-        main, startup = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(main, startup):
-            x = paddle.static.data("x", [None, None, I])
-            lengths = paddle.static.data("lengths", [None], "int32")
+
+        def build(main: Any, line: Callable[[Any], Any] = line) -> list[Any]:
             made = net(train=True)
             with paddle.amp.auto_cast(dtype="bfloat16", level="O1"):
-                y, _ = made(x, lengths)
+                y, _ = made(*fed())
                 loss = ((y - 0.5) ** 2).mean()
             paddle.optimizer.Adam(0.01).minimize(loss)
             line(main)
-        with paddle.static.scope_guard(paddle.static.Scope()):
-            executor = paddle.static.Executor()
-            executor.run(startup)
-            runs = [executor.run(main, feed=data(), fetch_list=[loss]) for _ in range(STEPS)]
-            losses.append(np.array([float(run[0]) for run in runs]))
+            return [loss]
+
+        _, runs = run_program(build, *[data()] * STEPS)
+        losses.append(np.array([float(run[0]) for run in runs]))
     # The linear layer computes in bfloat16, where a number that rounds the other way is 1/256 off.
     np.testing.assert_allclose(*losses, rtol=2**-8)
     assert losses[0][-1] < losses[0][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,32 @@ def close(got: Any, expected: Any, rounding: float = 4e-6) -> None:
     assert one.shape == other.shape, (one.shape, other.shape)
     assert np.abs(other).max() > 1e-3  # zeros would be close to anything
     np.testing.assert_allclose(one, other, rtol=0, atol=rounding * max(1, np.abs(other).max()))
+
+
+def all_close(got: Iterable[Any], expected: Iterable[Any], rounding: float = 4e-6) -> None:
+    for one, other in zip(got, expected, strict=True):
+        close(one, other, rounding)
+
+
+def fed() -> list[Any]:
+    """The variables of `data` in the program that is being built."""
+    return [
+        paddle.static.data("x", [None, None, I]),
+        paddle.static.data("lengths", [None], "int32"),
+    ]
+
+
+def run_program(
+    build: Callable[[Any], list[Any]], *feeds: Mapping[str, Array]
+) -> tuple[Any, list[list[Array]]]:
+    """A program that ``build`` fills, and what its runs give for the values that it wants."""
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.static.program_guard(main, startup):
+        wanted = build(main)
+    with paddle.static.scope_guard(paddle.static.Scope()):
+        executor = paddle.static.Executor()
+        executor.run(startup)
+        return main, [executor.run(main, feed=feed, fetch_list=wanted) for feed in feeds]
 
 
 def spec() -> list[Any]:

@@ -10,24 +10,46 @@ from typing import Any
 
 import numpy as np
 import paddle
-from paddle_nets import MODES, STEPS, I, N, O, T, close, data, net, operators, run_case
+import pytest
+from paddle_nets import (
+    MODES,
+    STEPS,
+    I,
+    N,
+    O,
+    T,
+    all_close,
+    close,
+    data,
+    fed,
+    net,
+    operators,
+    run_case,
+    run_program,
+)
 
 from onernn import UnsupportedError
 from onernn.adapters.paddle import optimize, register_operators
 from onernn.ir.arrays import Array
 
+Line = Callable[[Any, Sequence[Any]], Any]
 
-def run_program(
-    line: Callable[[Any, Sequence[Any]], Any], *, train: bool, early: bool = False, **more: Any
+
+def stock(*_: Any) -> None:
+    """No line."""
+
+
+def ours(program: Any, _: Any = None) -> None:
+    optimize(program)
+
+
+def ran(
+    line: Line, *, train: bool, early: bool = False, **more: Any
 ) -> tuple[Any, list[list[Array]]]:
     """A program, and what its runs gave: loss, output, state and gradients of the parameters."""
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        time_major = more.get("time_major", False)
-        x = paddle.static.data("x", [None, None, I])
-        lengths = paddle.static.data("lengths", [None], "int32")
-        made = net(train=train, **more)
-        y, last = made(x, lengths)
+
+    def build(main: Any) -> list[Any]:
+        y, last = net(train=train, **more)(*fed())
         loss = (y * y).mean() + (last * last).mean()
         wanted = [loss, y, last]
         if early:
@@ -39,12 +61,9 @@ def run_program(
             paddle.optimizer.SGD(0.1).apply_gradients(gradients)
         if not early:
             line(main, wanted)
-    with paddle.static.scope_guard(paddle.static.Scope()):
-        executor = paddle.static.Executor()
-        executor.run(startup)
-        feed = data(time_major)
-        runs = [executor.run(main, feed=feed, fetch_list=wanted) for _ in range(STEPS)]
-    return main, runs
+        return wanted
+
+    return run_program(build, *[data(more.get("time_major", False))] * STEPS)
 
 
 def same_runs(ours: list[list[Array]], theirs: list[list[Array]]) -> None:
@@ -57,58 +76,48 @@ def same_runs(ours: list[list[Array]], theirs: list[list[Array]]) -> None:
 def case_programs() -> None:
     paddle.enable_static()
     for kind in MODES:
-        _, theirs = run_program(lambda *_: None, train=False, kind=kind)
-        main, ours = run_program(lambda program, _: optimize(program), train=False, kind=kind)
+        _, theirs = ran(stock, train=False, kind=kind)
+        main, got = ran(ours, train=False, kind=kind)
         assert operators(main) == ["custom_op.onernn_rnn"]
         assert len(main.replaced) == 1 and not main.refusals
-        same_runs(ours, theirs)
+        same_runs(got, theirs)
 
 
 def case_training() -> None:
     paddle.enable_static()
     for kind in MODES:
-        _, theirs = run_program(lambda *_: None, train=True, kind=kind)
+        _, theirs = ran(stock, train=True, kind=kind)
         for early in (False, True):
-            main, ours = run_program(
-                lambda program, _: optimize(program), train=True, early=early, kind=kind
-            )
+            main, got = ran(ours, train=True, early=early, kind=kind)
             assert operators(main) == ["custom_op.onernn_rnn", "custom_op.onernn_rnn_grad"]
-            same_runs(ours, theirs)
+            same_runs(got, theirs)
 
 
 def case_time_major() -> None:
     """Its own result may be fetched, and must not vanish from what a run gives."""
     paddle.enable_static()
-    try:
-        run_program(lambda program, _: optimize(program), train=True, time_major=True)
-    except UnsupportedError as error:
-        assert "fetch_list" in str(error)
-    else:
-        raise AssertionError("a result that may be fetched is gone")
-    main, ours = run_program(
+    with pytest.raises(UnsupportedError, match="fetch_list"):
+        ran(ours, train=True, time_major=True)
+    main, got = ran(
         lambda program, wanted: optimize(program, fetch_list=wanted), train=True, time_major=True
     )
     assert operators(main) == ["custom_op.onernn_rnn", "custom_op.onernn_rnn_grad"]
-    same_runs(ours, run_program(lambda *_: None, train=True, time_major=True)[1])
+    same_runs(got, ran(stock, train=True, time_major=True)[1])
     layer = paddle.nn.GRU(I, O, time_major=True)
     with paddle.static.program_guard(paddle.static.Program()):
-        y, _ = layer(paddle.static.data("x", [None, None, I]))
+        y, _ = layer(fed()[0])
         for listed in ([], [y]):
-            try:
+            with pytest.raises(UnsupportedError, match=r"paddle\.assign\(\)"):
                 optimize(y.block.program, fetch_list=listed)
-            except UnsupportedError as error:
-                assert "paddle.assign()" in str(error)
-            else:
-                raise AssertionError("a result that is fetched is gone")
 
 
 def case_inner_blocks() -> None:
     paddle.enable_static()
+    value, results = np.abs(data()["x"]), []
+    for line in (ours, stock):
 
-    def run(line: Callable[[Any], Any]) -> tuple[Any, list[Array]]:
-        main, startup = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(main, startup):
-            x = paddle.static.data("x", [None, None, I])
+        def build(main: Any, line: Line = line) -> list[Any]:
+            x, _ = fed()
             layer, square = net(kind="LSTM").body, paddle.nn.GRU(I, I)
             square.eval()
             chosen = paddle.static.nn.cond(
@@ -118,138 +127,106 @@ def case_inner_blocks() -> None:
             _, turned = paddle.static.nn.while_loop(
                 lambda k, _: k < 3, lambda k, v: [k + 1, square(v)[0]], [count, x]
             )
-            line(main)
-        with paddle.static.scope_guard(paddle.static.Scope()):
-            executor = paddle.static.Executor()
-            executor.run(startup)
-            value, wanted = np.abs(data()["x"]), [chosen, turned]
-            return main, [
-                each
-                for x in (value, -value)
-                for each in executor.run(main, feed={"x": x}, fetch_list=wanted)
-            ]
+            line(main, [])
+            return [chosen, turned]
 
-    main, ours = run(optimize)
-    assert operators(main) == ["custom_op.onernn_rnn"] * 2
-    for one, other in zip(ours, run(lambda _: None)[1], strict=True):
-        close(one, other)
+        main, runs = run_program(build, *({**data(), "x": x} for x in (value, -value)))
+        results.append([each for run in runs for each in run])
+        if line is ours:
+            assert operators(main) == ["custom_op.onernn_rnn"] * 2
+    all_close(*results)
 
 
 def case_training_inside() -> None:
     """Of a conditional block, where the operator was there before the gradients."""
     paddle.enable_static()
 
-    def run(line: Callable[[Any], Any], early: bool) -> list[float]:
-        main, startup = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(main, startup):
-            x = paddle.static.data("x", [None, None, I])
+    def losses(line: Line, early: bool) -> list[float]:
+        def build(main: Any) -> list[Any]:
+            x, _ = fed()
             layer = net(train=True, kind="LSTM").body
             made = paddle.static.nn.cond(
                 x.sum() > -1e9, lambda: (layer(x)[0] - 0.5).square().mean(), lambda: x.sum()
             )
             loss = made * 1.0
             if early:
-                line(main)
+                line(main, [])
             paddle.optimizer.Adam(0.01).minimize(loss)
             if not early:
-                line(main)
-        with paddle.static.scope_guard(paddle.static.Scope()):
-            executor = paddle.static.Executor()
-            executor.run(startup)
-            feed = {"x": data()["x"]}
-            return [
-                float(executor.run(main, feed=feed, fetch_list=[loss])[0]) for _ in range(STEPS)
-            ]
+                line(main, [])
+            return [loss]
 
-    theirs = run(lambda _: None, True)
-    np.testing.assert_allclose(run(optimize, True), theirs, rtol=1e-4)
+        return [float(run[0]) for run in run_program(build, *[data()] * STEPS)[1]]
+
+    theirs = losses(stock, True)
+    np.testing.assert_allclose(losses(ours, True), theirs, rtol=1e-4)
     assert theirs[-1] < theirs[0]
-    try:
-        run(optimize, False)
-    except UnsupportedError as error:
-        assert "before its gradients are appended" in str(error)
-    else:
-        raise AssertionError("a gradient lost what it reads")
+    with pytest.raises(UnsupportedError, match="before its gradients are appended"):
+        losses(ours, False)
+
+
+def optimized(train: bool = False) -> tuple[Any, Any, Any, Any]:
+    """(program, executor, net, output), with the operator and initialized."""
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.static.program_guard(main, startup):
+        made = net(train=train)
+        y, _ = made(*fed())
+        optimize(main)
+    executor = paddle.static.Executor()
+    executor.run(startup)
+    return main, executor, made, y
 
 
 def case_clone() -> None:
     """A program for tests that is cloned from the one that is trained has the operator, too."""
     paddle.enable_static()
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        x, lengths = (
-            paddle.static.data("x", [None, None, I]),
-            paddle.static.data("lengths", [None], "int32"),
-        )
-        y, _ = net(train=True)(x, lengths)
-        optimize(main)
+    main, executor, _, y = optimized(train=True)
     mapping = paddle.pir.IrMapping()
     test = main.clone(mapping)
     assert operators(test) == ["custom_op.onernn_rnn"]
-    executor = paddle.static.Executor()
-    executor.run(startup)
     one = executor.run(main, feed=data(), fetch_list=[y])
-    other = executor.run(test, feed=data(), fetch_list=[mapping.look_up(y)])
-    close(one[0], other[0])
+    close(one[0], executor.run(test, feed=data(), fetch_list=[mapping.look_up(y)])[0])
 
 
 def case_refusals() -> None:
     paddle.enable_static()
-    for more, reason in (
-        ({"train": True, "dropout": 0.5}, "eval()"),
-        ({"train": False, "options": {"dtype": "u8"}}, "f32, bf16 or f16"),
-        ({"train": False, "options": {"backend": "onednn"}}, "backend='kernels'"),
-        ({"train": True, "options": {"dtype": "f16"}}, "no training in f16"),
+    for more, options, reason in (
+        ({"train": True, "dropout": 0.5}, {}, r"eval\(\)"),
+        ({"train": False}, {"dtype": "u8"}, "f32, bf16 or f16"),
+        ({"train": False}, {"backend": "onednn"}, "backend='kernels'"),
+        ({"train": True}, {"dtype": "f16"}, "no training in f16"),
     ):
-        options = more.pop("options", {})
-        try:
-            run_program(lambda program, _, o=options: optimize(program, **o), **more)
-        except UnsupportedError as error:
-            assert reason in str(error), error
-        else:
-            raise AssertionError(reason)
+        with pytest.raises(UnsupportedError, match=reason):
+            ran(lambda program, _, o=options: optimize(program, **o), **more)
 
 
 def case_gradients_twice() -> None:
     """The way back overwrites what the way forward left; a second one makes that anew."""
     paddle.enable_static()
-    runs = []
-    for line in (lambda _: None, optimize):
-        main, startup = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(main, startup):
-            x = paddle.static.data("x", [None, None, I])
+    results = []
+    for line in (stock, ours):
+
+        def build(main: Any, line: Line = line) -> list[Any]:
+            x, lengths = fed()
             x.stop_gradient = False
-            lengths = paddle.static.data("lengths", [None], "int32")
             y, last = net(train=True)(x, lengths)
-            (one,) = paddle.static.gradients([(y * y).sum()], [x])
-            (two,) = paddle.static.gradients([(last * last).sum()], [x])
-            line(main)
-        with paddle.static.scope_guard(paddle.static.Scope()):
-            executor = paddle.static.Executor()
-            executor.run(startup)
-            runs.append(executor.run(main, feed=data(), fetch_list=[one, two]))
+            wanted = [paddle.static.gradients([(v * v).sum()], [x])[0] for v in (y, last)]
+            line(main, [])
+            return wanted
+
+        main, (run,) = run_program(build, data())
+        results.append(run)
     assert operators(main).count("custom_op.onernn_rnn_grad") == 2
-    for one, other in zip(*runs, strict=True):
-        close(one, other, 2e-5)
+    all_close(*results, rounding=2e-5)
 
 
 def case_weights_that_change() -> None:
     """Parameters that a program sets are the ones that its next run reads."""
     paddle.enable_static()
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        x, lengths = (
-            paddle.static.data("x", [None, None, I]),
-            paddle.static.data("lengths", [None], "int32"),
-        )
-        made = net()
-        y, _ = made(x, lengths)
-        optimize(main)
-    executor, scope = paddle.static.Executor(), paddle.static.global_scope()
-    executor.run(startup)
+    main, executor, made, y = optimized()
     (first,) = executor.run(main, feed=data(), fetch_list=[y])
     name = made.body._all_weights[0].name
-    held = scope.find_var(name).get_tensor()
+    held = paddle.static.global_scope().find_var(name).get_tensor()
     held.set(np.array(held) * 2, paddle.CPUPlace())
     (second,) = executor.run(main, feed=data(), fetch_list=[y])
     assert np.abs(first - second).max() > 1e-3
@@ -260,26 +237,23 @@ def case_weights_that_change() -> None:
 def case_initial_states() -> None:
     """Their gradients; without lengths, with which Paddle's own are wrong in two directions."""
     paddle.enable_static()
-    runs = []
-    for line in (lambda _: None, optimize):
-        main, startup = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(main, startup):
-            x = paddle.static.data("x", [None, None, I])
+    results = []
+    for line in (stock, ours):
+
+        def build(main: Any, line: Line = line) -> list[Any]:
+            x, _ = fed()
             h, c = (paddle.static.data(name, [4, None, O]) for name in "hc")
             for each in (x, h, c):
                 each.stop_gradient = False
             y, last = net(train=True, kind="LSTM").body(x, (h, c))
-            line(main)
+            line(main, [])
             loss = (y * y).sum() + (last[0] * last[1]).sum()
-            wanted = [y, *last, *paddle.static.gradients([loss], [x, h, c])]
-        with paddle.static.scope_guard(paddle.static.Scope()):
-            executor = paddle.static.Executor()
-            executor.run(startup)
-            given = np.random.default_rng(1).normal(size=(2, 4, N, O)).astype(np.float32)
-            feed = {"x": data()["x"], "h": given[0], "c": given[1]}
-            runs.append(executor.run(main, feed=feed, fetch_list=wanted))
-    for one, other in zip(*runs, strict=True):
-        close(one, other, 2e-5)
+            return [y, *last, *paddle.static.gradients([loss], [x, h, c])]
+
+        given = np.random.default_rng(1).normal(size=(2, 4, N, O)).astype(np.float32)
+        _, (run,) = run_program(build, {**data(), "h": given[0], "c": given[1]})
+        results.append(run)
+    all_close(*results, rounding=2e-5)
 
 
 def case_wrong_arguments() -> None:
@@ -331,38 +305,22 @@ def case_wrong_arguments() -> None:
         ),
     ]
     for given, lengths, changed in wrong:
-        try:
+        with pytest.raises(Exception, match="onernn_rnn: "):
             call(given, lengths, **changed)
-        except Exception as error:
-            assert "onernn_rnn: " in str(error), error
-        else:
-            raise AssertionError(f"{len(given)} inputs, {lengths}, {changed}")
 
 
 def case_bad_lengths() -> None:
     paddle.enable_static()
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        x, lengths = (
-            paddle.static.data("x", [None, None, I]),
-            paddle.static.data("lengths", [None], "int32"),
-        )
-        y, _ = net()(x, lengths)
-        optimize(main)
-    executor = paddle.static.Executor()
-    executor.run(startup)
-    for wrong, told in (
+    main, executor, _, y = optimized()
+    for wrong, reason in (
         ([6, 2, 4, 7], "7 of 6 steps"),
         ([6, -2, 4, 1], "-2"),
         ([6, 2], "4 numbers"),
     ):
         feed = {**data(), "lengths": np.array(wrong, np.int32)}
-        try:
+        with pytest.raises(Exception, match="onernn_rnn") as error:
             executor.run(main, feed=feed, fetch_list=[y])
-        except Exception as error:
-            assert told in str(error) and "onernn_rnn" in str(error), error
-        else:
-            raise AssertionError(wrong)
+        assert reason in str(error.value)
     empty = {"x": np.zeros((N, 0, I), np.float32), "lengths": np.zeros(N, np.int32)}
     assert executor.run(main, feed=empty, fetch_list=[y])[0].shape == (N, 0, 2)
 
