@@ -6,11 +6,9 @@ import itertools
 import json
 import subprocess
 import sys
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -210,15 +208,6 @@ def test_the_report_is_made_from_the_file(
 
 class TestWithoutProcesses:
     """The parts that need no contender."""
-
-    @pytest.fixture
-    def module(self, repo: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-        monkeypatch.syspath_prepend(str(repo))
-
-        def imported(name: str) -> ModuleType:
-            return import_module(f"benchmarks.{name}")
-
-        return imported
 
     @pytest.mark.parametrize("name", ["onernn kernels", "paddle onernn"])
     def test_ours_is_no_peer_under_any_name(self, module: Any, name: str) -> None:

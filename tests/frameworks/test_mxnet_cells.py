@@ -11,7 +11,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
-from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
+from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run, trained
 from tests.frameworks.mxnet_models import contractive
 
 from onernn import UnsupportedError, plugins_disabled
@@ -68,18 +68,6 @@ def close(ours: Array, theirs: Array, scale: float = 1e-5) -> None:
 
 def params_of(symbol: Any, **inputs: Array) -> dict[str, Array]:
     return contractive(np.random.default_rng(2), symbol, inputs or {"data": X}, "float32")
-
-
-def trained(symbol: Any, given: dict[str, Array], dtype: str = "float32") -> dict[str, Array]:
-    """Outputs and all gradients, of random gradients of the outputs."""
-    made = {name: mx.nd.array(a, dtype=dtype) for name, a in given.items()}
-    grads = {name: mx.nd.zeros(a.shape, dtype=dtype) for name, a in given.items()}
-    bound = symbol.bind(mx.cpu(), made, args_grad=grads)
-    outputs = bound.forward(is_train=True)
-    rng = np.random.default_rng(9)
-    bound.backward([mx.nd.array(rng.uniform(-1, 1, o.shape), dtype=dtype) for o in outputs])
-    found = {name: grad.asnumpy() for name, grad in grads.items()}
-    return {**found, **{str(k): out.asnumpy() for k, out in enumerate(outputs)}}
 
 
 @pytest.mark.parametrize("layout", ["NTC", "TNC"])

@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
-from tests.frameworks.mxnet_graphs import operators_of, optimize, run
+from tests.frameworks.mxnet_graphs import operators_of, optimize, run, trained
 from tests.frameworks.mxnet_models import contractive
 from tests.frameworks.mxnet_rnn import MODES
 
@@ -30,17 +30,6 @@ def chain(mode: str, *, bias: bool = True, directions: int = 2, **more: Any) -> 
 def arrays(symbol: Any, seed: int = 0) -> dict[str, Array]:
     x = np.random.default_rng(seed).uniform(-1, 1, (T, N, C)).astype(np.float32)
     return {"data": x, **contractive(np.random.default_rng(1), symbol, {"data": x}, "float32")}
-
-
-def trained(symbol: Any, given: dict[str, Array]) -> dict[str, Array]:
-    made = {name: mx.nd.array(a) for name, a in given.items()}
-    grads = {name: mx.nd.zeros(a.shape) for name, a in given.items()}
-    bound = symbol.bind(mx.cpu(), made, args_grad=grads)
-    outputs = bound.forward(is_train=True)
-    rng = np.random.default_rng(9)
-    bound.backward([mx.nd.array(rng.uniform(-1, 1, o.shape)) for o in outputs])
-    found = {name: grad.asnumpy() for name, grad in grads.items()}
-    return {**found, **{str(k): out.asnumpy() for k, out in enumerate(outputs)}}
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.mxnet.read import Symbol, parse_symbol
+from onernn.reorders.mxnet import Stack
 
 Node = tuple[str, str, dict[str, str], list[Any]]
 CPU = struct.pack("<ii", 1, 0)
@@ -28,7 +29,9 @@ def symbol_text(*nodes: Node, **attrs: Any) -> str:
         listed.append({"op": op, "name": name, "attrs": attributes, "inputs": entries})
     heads = attrs.pop("heads", [[len(nodes) - 1, 0, 0]])
     versions = {"mxnet_version": ["int", 10901], **attrs}
-    return json.dumps({"nodes": listed, "heads": heads, "attrs": versions})
+    variables = [k for k, node in enumerate(nodes) if node[0] == "null"]
+    graph = {"nodes": listed, "arg_nodes": variables, "heads": heads, "attrs": versions}
+    return json.dumps(graph)
 
 
 def symbol(*nodes: Node, **attrs: Any) -> Symbol:
@@ -63,3 +66,36 @@ def dense(array: np.ndarray) -> bytes:
 def write_params(arrays: Mapping[str, np.ndarray], file: Path) -> None:
     """Keys as they are (``arg:NAME``, ``aux:NAME``)."""
     file.write_bytes(listed(*map(dense, arrays.values()), keys=tuple(arrays)))
+
+
+T, N, C, H = 6, 3, 4, 5
+"""Steps, sentences, channels and units of `recurrent_model`."""
+CLIP = {"lstm_state_clip_min": -0.2, "lstm_state_clip_max": 0.2}
+
+
+def recurrent_model(
+    folder: Path, mode: str, dtype: str = "float32", **attributes: Any
+) -> dict[str, np.ndarray]:
+    """``model-symbol.json`` of one RNN, and its parameters; what it is bound to: a batch, and p."""
+    attributes = {"num_layers": 1, "state_outputs": True, **attributes}
+    layers, ways = attributes["num_layers"], 2 if "bidirectional" in attributes else 1
+    stack = Stack(mode, H, layers, ways, attributes.get("projection_size"))
+    names = ["data", "p", "h", *(["c"] if mode == "lstm" else [])]
+    names += ["n"] if "use_sequence_length" in attributes else []
+    options = {k: str(v) for k, v in {"mode": mode, "state_size": H, **attributes}.items()}
+    count = (2 + (mode == "lstm")) if attributes["state_outputs"] else 1
+    heads = [[len(names), k, 0] for k in range(count)]
+    text = symbol_text(*map(var, names), ("RNN", "rnn", options, names), heads=heads)
+    (folder / "model-symbol.json").write_text(text)
+    rng = np.random.default_rng(3)
+    parameters = rng.uniform(-0.5, 0.5, stack.elements(C)).astype(dtype)
+    write_params({"arg:p": parameters}, folder / "model-0000.params")
+    rows = layers * ways
+    shapes = {"data": (T, N, C), "h": (rows, N, stack.recurrent), "c": (rows, N, H)}
+    given = {n: rng.uniform(-2, 2, shapes[n]).astype(dtype) for n in names if n in shapes}
+    given |= {"n": np.array([6, 2, 4]).astype(dtype)} if "n" in names else {}
+    return {**given, "p": parameters}
+
+
+def recording_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"in__{name}": array for name, array in arrays.items() if name != "p"}
