@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from support.backends import BACKENDS
 from support.machine import SATURATES, cut_off_by_onnx_runtime
-from support.onnx_written import assert_same, padded_feed
+from support.onnx_written import converted
 from support.recordings import RECORDED, model_of
 
 from onernn import Graph, Session, UnsupportedError, fuse, load, verify
-from onernn.adapters.converting import write_model
 from onernn.ir.rnn import Recurrent
-from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+from onernn.verification.recording import read_arrays
 
 
 def model(name: str) -> Graph:
@@ -209,8 +206,6 @@ TO_ONNX = [
     for name in RECORDED
     for opset in next((opsets for of, opsets in OPSETS.items() if name.startswith(of)), (18,))
 ]
-# A model of Keras 2 takes words as int32, ONNX's Cast in front of its table as floats.
-DTYPES = {"tensor(float)": np.float32}
 
 
 @pytest.mark.parametrize("name, opset", TO_ONNX)
@@ -218,24 +213,12 @@ def test_a_recording_comes_out_of_onnx_runtime(name: str, opset: int, tmp_path: 
     """Written as ONNX: by ONNX Runtime, and read again by us."""
     if SATURATES and name.startswith("onnx/onnxruntime_quantized"):
         pytest.skip(cut_off_by_onnx_runtime)
-    graph, arrays = model(name), read_arrays(RECORDED[name] / "io.npz")
-    inputs, file = read_inputs(arrays, graph.inputs), tmp_path / "m.onnx"
+    recording, file = RECORDED[name] / "io.npz", tmp_path / "m.onnx"
     if (name, opset) == ("onnx/torch_gru_dynamic", 13):
         with pytest.raises(UnsupportedError, match="attribute start needs opset 15"):
-            write_model(graph, file, inputs=inputs, opset=opset)
-        return
-    write_model(graph, file, inputs=inputs, opset=opset)
-    onnx.checker.check_model(str(file), full_check=True)
-    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    feed = padded_feed(inputs)
-    for each in session.get_inputs():
-        feed[each.name] = feed[each.name].astype(DTYPES.get(each.type, feed[each.name].dtype))
-    theirs = session.run(None, feed)
-    named = dict(zip((v.name for v in session.get_outputs()), theirs, strict=True))
-    ours = Session(load(file)).run(feed)
-    for each, want in zip(graph.outputs, read_outputs(arrays, graph.outputs).values(), strict=True):
-        assert_same(named[each.name], want)
-        assert_same(ours[each.name], want)
+            converted(model(name), file, recording, opset=opset)
+    else:
+        converted(model(name), file, recording, opset=opset)
 
 
 def test_the_recordings_are_there() -> None:
