@@ -153,10 +153,10 @@ def test_a_peer_that_is_not_there_is_named_and_left_out(
 
 def test_whoever_does_not_answer_is_given_up(repo: Path, tmp_path: Path) -> None:
     silent = written(tmp_path, "silent", SILENT)
-    more = ("--only", "lstm", "--patience", "5")
+    more = ("--only", "lstm", "--patience", "1")
     done = run(repo, tmp_path / "results.json", silent, more=more)
     assert done.returncode == 0
-    assert "no answer in 5 seconds" in done.stdout
+    assert "no answer in 1 seconds" in done.stdout
 
 
 def test_if_ours_is_wrong_the_run_fails(repo: Path, tmp_path: Path) -> None:

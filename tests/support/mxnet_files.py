@@ -42,6 +42,10 @@ def var(name: str, **attributes: str) -> Node:
     return "null", name, attributes, []
 
 
+def node(op: str, *inputs: Any, name: str = "n", **attributes: str) -> Node:
+    return op, name, attributes, list(inputs)
+
+
 def listed(*arrays: bytes, keys: tuple[str, ...] = ()) -> bytes:
     """A file of these arrays."""
     head = struct.pack("<QQQ", 0x112, 0, len(arrays))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.mxnet_files import symbol, symbol_text, var, write_params
+from support.mxnet_files import node, symbol, symbol_text, var, write_params
 
 from onernn import Graph, Session, UnsupportedError, load
 from onernn.adapters.mxnet.lower import lower
@@ -87,78 +87,68 @@ def refused(*nodes: Any, params: dict[str, np.ndarray] | None = None, **attrs: A
 X, W = var("x"), var("w")
 WEIGHT = {"w": np.ones((3, 4), np.float32)}
 REFUSED = {
-    "node 'n' (NoSuchOp): this operator is not known": [X, ("NoSuchOp", "n", {}, ["x"])],
-    "not understood: attribute strange": [X, ("relu", "n", {"strange": "1"}, ["x"])],
-    "2 inputs, expected data": [X, W, ("relu", "n", {}, ["x", "w"])],
-    "input weight is missing": [X, ("FullyConnected", "n", {"num_hidden": "3"}, ["x"])],
+    "node 'n' (NoSuchOp): this operator is not known": [node("NoSuchOp", "x")],
+    "not understood: attribute strange": [node("relu", "x", strange="1")],
+    "2 inputs, expected data": [node("relu", "x", "w")],
+    "input weight is missing": [node("FullyConnected", "x", num_hidden="3")],
     "input weight: expected (5, I), got (3, 4)": [
-        X, W, ("FullyConnected", "n", {"num_hidden": "5", "no_bias": "True"}, ["x", "w"])
+        node("FullyConnected", "x", "w", num_hidden="5", no_bias="True")
     ],
     "attribute num_hidden: expected an integer, got 'many'": [
-        X, W, ("FullyConnected", "n", {"num_hidden": "many", "no_bias": "1"}, ["x", "w"])
+        node("FullyConnected", "x", "w", num_hidden="many", no_bias="1")
     ],
-    "attribute act_type='gelu'": [X, ("Activation", "n", {"act_type": "gelu"}, ["x"])],
-    "mode='always' draws random numbers": [X, ("Dropout", "n", {"mode": "always"}, ["x"])],
-    "attribute dtype=float16": [X, ("Cast", "n", {"dtype": "float16"}, ["x"])],
-    "attribute use_length": [X, ("softmax", "n", {"use_length": "True"}, ["x"])],
+    "attribute act_type='gelu'": [node("Activation", "x", act_type="gelu")],
+    "mode='always' draws random numbers": [node("Dropout", "x", mode="always")],
+    "attribute dtype=float16": [node("Cast", "x", dtype="float16")],
+    "attribute use_length": [node("softmax", "x", use_length="True")],
     "attribute mode='rnn': expected one of": [
-        X, W, ("RNN", "n", {"mode": "rnn", "state_size": "2"}, ["x", "w", "x"])
+        node("RNN", "x", "w", "x", mode="rnn", state_size="2")
     ],
-    "attributes state_size=0": [X, W, ("RNN", "n", {"mode": "gru"}, ["x", "w", "x"])],
+    "attributes state_size=0": [node("RNN", "x", "w", "x", mode="gru")],
     "parameters 'x' is computed at run time": [
-        X, ("RNN", "n", {"mode": "gru", "state_size": "2", "num_layers": "1"}, ["x", "x", "x"])
+        node("RNN", "x", "x", "x", mode="gru", state_size="2", num_layers="1")
     ],
     "fit no input size": [
-        X, W, ("Reshape", "r", {"shape": "-1"}, ["w"]),
-        ("RNN", "n", {"mode": "gru", "state_size": "9", "num_layers": "1"}, ["x", "r", "x"]),
+        node("Reshape", "w", name="r", shape="-1"),
+        node("RNN", "x", "r", "x", mode="gru", state_size="9", num_layers="1"),
     ],
-    "axes 'x' has; it declares no shape (__shape__) of x": [X, ("dot", "n", {}, ["x", "x"])],
+    "axes 'x' has; it declares no shape (__shape__) of x": [node("dot", "x", "x")],
     "an input of zeros, whose size MXNet would infer": [
-        X, ("_zeros", "z", {"shape": "(0, 4)"}, []), ("Concat", "n", {"dim": "1"}, ["x", "z"])
+        node("_zeros", name="z", shape="(0, 4)"),
+        node("Concat", "x", "z", dim="1"),
     ],
-    "attribute shape=(100000, 100000)": [("_zeros", "n", {"shape": "(100000, 100000)"}, [])],
+    "attribute shape=(100000, 100000)": [node("_zeros", shape="(100000, 100000)")],
     "attribute layout='NHWC': expected one of None, NCW, NCHW, NCDHW": [
-        X, W, ("Convolution", "n", {"kernel": "(3, 3)", "layout": "NHWC"}, ["x", "w"])
+        node("Convolution", "x", "w", kernel="(3, 3)", layout="NHWC")
     ],
     "input weight (3, 4): expected 3 on axis 0 and (2,) behind": [
-        X, W,
-        ("Convolution", "n", {"kernel": "(2,)", "num_filter": "3", "no_bias": "1"}, ["x", "w"]),
+        node("Convolution", "x", "w", kernel="(2,)", num_filter="3", no_bias="1")
     ],
-    "attribute kernel=(): expected one to three sizes": [X, ("Pooling", "n", {}, ["x"])],
+    "attribute kernel=(): expected one to three sizes": [node("Pooling", "x")],
     "attribute stride=(2,) for a kernel of (2, 2)": [
-        X, ("Pooling", "n", {"kernel": "(2, 2)", "stride": "(2,)"}, ["x"])
+        node("Pooling", "x", kernel="(2, 2)", stride="(2,)")
     ],
     "attribute pool_type='sum': expected one of max, avg": [
-        X, ("Pooling", "n", {"kernel": "(2,)", "pool_type": "sum"}, ["x"])
+        node("Pooling", "x", kernel="(2,)", pool_type="sum")
     ],
-    "attribute pool_type='lp'": [
-        X, ("Pooling", "n", {"kernel": "(2,)", "pool_type": "lp", "p_value": "2"}, ["x"])
-    ],
+    "attribute pool_type='lp'": [node("Pooling", "x", kernel="(2,)", pool_type="lp", p_value="2")],
     "attribute pooling_convention='same': only valid and full, MXNet 1.9.1 itself": [
-        X, ("Pooling", "n", {"kernel": "(2,)", "pooling_convention": "same"}, ["x"])
+        node("Pooling", "x", kernel="(2,)", pooling_convention="same")
     ],
-    "attribute num_group=0": [
-        X, W, ("Deconvolution", "n", {"kernel": "(2,)", "num_group": "0"}, ["x", "w"])
-    ],
-    "attribute scale=0": [X, ("UpSampling", "n", {"scale": "0"}, ["x"])],
+    "attribute num_group=0": [node("Deconvolution", "x", "w", kernel="(2,)", num_group="0")],
+    "attribute scale=0": [node("UpSampling", "x", scale="0")],
     "attributes sample_type='bilinear', multi_input_mode='concat'": [
-        X, ("UpSampling", "n", {"scale": "2", "sample_type": "bilinear"}, ["x"])
+        node("UpSampling", "x", scale="2", sample_type="bilinear")
     ],
-    "attributes mode='symmetric'": [
-        X, ("Pad", "n", {"mode": "symmetric", "pad_width": "(0, 0)"}, ["x"])
-    ],
+    "attributes mode='symmetric'": [node("Pad", "x", mode="symmetric", pad_width="(0, 0)")],
     "windows that may see nothing but pads": [
-        X,
-        (
-            "Pooling", "n",
-            {"kernel": "(2,)", "stride": "(2,)", "pad": "(1,)", "pooling_convention": "full"},
-            ["x"],
-        ),
+        node("Pooling", "x", kernel="(2,)", stride="(2,)", pad="(1,)", pooling_convention="full")
     ],
-    "0 subgraphs, expected 2": [X, ("_while_loop", "n", {}, ["x"])],
-    "0 subgraphs, expected 3": [X, ("_cond", "n", {}, ["x"])],
-    "0 subgraphs, expected one": [X, ("_foreach", "n", {}, ["x"])],
-}  # fmt: skip
+    "0 subgraphs, expected 2": [node("_while_loop", "x")],
+    "0 subgraphs, expected 3": [node("_cond", "x")],
+    "0 subgraphs, expected one": [node("_foreach", "x")],
+}
+"""Nodes behind x and w."""
 
 
 def looping(**attributes: str) -> Any:
@@ -231,7 +221,7 @@ def test_a_loop_that_contradicts_itself_is_refused(attributes: Any, reason: str)
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_cannot_run_exactly_is_refused_with_the_reason(reason: str) -> None:
 
-    assert reason in refused(*REFUSED[reason], params=WEIGHT)
+    assert reason in refused(X, W, *REFUSED[reason], params=WEIGHT)
 
 
 def test_a_scalar_that_the_dtype_cannot_hold_is_refused() -> None:
