@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,29 @@ def trained(symbol: Any, given: Arrays) -> dict[str, Array]:
     bound.backward([mx.nd.array(rng.uniform(-1, 1, o.shape)) for o in outputs])
     found = {name: grad.asnumpy() for name, grad in grads.items()}
     return {**found, **{str(k): out.asnumpy() for k, out in enumerate(outputs)}}
+
+
+def losses_of(
+    block: Any, *given: Array, plug: Callable[[Any], Any] = lambda block: block, steps: int = 20
+) -> list[float]:
+    """Of a hybridized block that Adam trains, from parameters of a seed; ``plug`` changes it."""
+    inputs = [mx.nd.array(array) for array in given]
+    block.initialize()
+    block.hybridize()
+    block(*inputs)
+    rng = np.random.default_rng(6)
+    for _, parameter in sorted(block.collect_params().items()):
+        parameter.set_data(mx.nd.array(rng.uniform(-0.3, 0.3, parameter.shape)))
+    plug(block)
+    trainer = mx.gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 0.02})
+    losses = []
+    for _ in range(steps):
+        with mx.autograd.record():
+            loss = ((block(*inputs) - 0.3) ** 2).mean()
+        loss.backward()
+        trainer.step(1)
+        losses.append(float(loss.asscalar()))
+    return losses
 
 
 def run_recorded(case: Recorded) -> dict[str, Array]:
