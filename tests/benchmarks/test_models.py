@@ -7,9 +7,7 @@ import json
 import subprocess
 import sys
 import zipfile
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -110,15 +108,6 @@ def test_what_the_models_own_framework_gives_counts(repo: Path, tmp_path: Path) 
 
 
 class TestWithoutProcesses:
-    @pytest.fixture
-    def module(self, repo: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-        monkeypatch.syspath_prepend(str(repo))
-
-        def imported(name: str) -> ModuleType:
-            return import_module(f"benchmarks.{name}")
-
-        return imported
-
     def test_every_row_of_the_list_can_be_asked_for(self, module: Any) -> None:
         m = module("models")
         for name, told in m.models().items():

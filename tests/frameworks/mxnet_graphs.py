@@ -1,25 +1,20 @@
-"""Symbols of MXNet: built, run by MXNet on CPU, saved as users do, run by us."""
+"""Symbols of MXNet: run by MXNet on CPU, saved as users do, run by us."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
+from support import recorded_operators
+from support.recorded_operators import Recorded
 
-from onernn import Session, load
 from onernn.adapters.mxnet import plugin
-from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.read import Symbol, parse_symbol
 from onernn.ir.arrays import Array
-from onernn.ir.graph import Graph
-from onernn.verification.comparing import TOLERANCES, Tolerance, compare
 
 Arrays = Mapping[str, Array]
 
@@ -29,43 +24,6 @@ def numpy_mode(on: bool = True) -> Iterator[None]:
     """MXNet's NumPy mode: a size of 0 is empty, results may be scalars."""
     with mx.util.np_shape(on), mx.util.np_array(on):
         yield
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One small symbol: ``build`` makes it from variables; inputs and parameters by name."""
-
-    name: str
-    build: Callable[..., Any]
-    inputs: Arrays
-    params: Arrays = field(default_factory=dict)
-    numpy: bool = False
-
-    @cached_property
-    def symbol(self) -> Any:
-        with numpy_mode(self.numpy):
-            whole = {**self.inputs, **self.params}
-            made = {
-                name: mx.sym.Variable(name, dtype=None if a.dtype == np.float32 else a.dtype)
-                for name, a in whole.items()
-            }
-            if self.numpy:
-                made = {name: each.as_np_ndarray() for name, each in made.items()}
-            return self.build(**made)
-
-    def expected(self) -> list[Array]:
-        return run(self.symbol, {**self.inputs, **self.params}, numpy=self.numpy)
-
-    @cached_property
-    def text(self) -> str:
-        with numpy_mode(self.numpy):  # the file says in which mode it was written
-            return str(self.symbol.tojson())
-
-    def parsed(self) -> Symbol:
-        return parse_symbol(self.text)
-
-    def graph(self, semantics: str = "documented") -> Graph:
-        return lower(self.parsed(), self.params, semantics, self.name)
 
 
 def run(symbol: Any, arrays: Arrays, *, numpy: bool = False) -> list[Array]:
@@ -86,6 +44,49 @@ def run(symbol: Any, arrays: Arrays, *, numpy: bool = False) -> list[Array]:
         return [out.asnumpy() for out in bound.forward(is_train=False)]
 
 
+def trained(symbol: Any, given: Arrays) -> dict[str, Array]:
+    """All gradients, by name, of random gradients of the outputs; the outputs by position."""
+    made = {name: mx.nd.array(a) for name, a in given.items()}
+    grads = {name: mx.nd.zeros(a.shape) for name, a in given.items()}
+    bound = symbol.bind(mx.cpu(), made, args_grad=grads)
+    outputs = bound.forward(is_train=True)
+    rng = np.random.default_rng(9)
+    bound.backward([mx.nd.array(rng.uniform(-1, 1, o.shape)) for o in outputs])
+    found = {name: grad.asnumpy() for name, grad in grads.items()}
+    return {**found, **{str(k): out.asnumpy() for k, out in enumerate(outputs)}}
+
+
+def losses_of(
+    block: Any, *given: Array, plug: Callable[[Any], Any] = lambda block: block, steps: int = 20
+) -> list[float]:
+    """Of a hybridized block that Adam trains, from parameters of a seed; ``plug`` changes it."""
+    inputs = [mx.nd.array(array) for array in given]
+    block.initialize()
+    block.hybridize()
+    block(*inputs)
+    rng = np.random.default_rng(6)
+    for _, parameter in sorted(block.collect_params().items()):
+        parameter.set_data(mx.nd.array(rng.uniform(-0.3, 0.3, parameter.shape)))
+    plug(block)
+    trainer = mx.gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 0.02})
+    losses = []
+    for _ in range(steps):
+        with mx.autograd.record():
+            loss = ((block(*inputs) - 0.3) ** 2).mean()
+        loss.backward()
+        trainer.step(1)
+        losses.append(float(loss.asscalar()))
+    return losses
+
+
+def run_recorded(case: Recorded) -> dict[str, Array]:
+    """What this MXNet computes from a recorded symbol, by its own names of outputs."""
+    with numpy_mode(case.numpy):
+        symbol = mx.sym.load_json(case.text)
+    outputs = run(symbol, {**case.inputs, **case.params}, numpy=case.numpy)
+    return dict(zip(symbol.list_outputs(), outputs, strict=True))
+
+
 def save(symbol: Any, params: Arrays, prefix: Path) -> Path:
     """``prefix-symbol.json`` and ``prefix-0000.params``, as Module and export write them."""
     auxiliary = set(symbol.list_auxiliary_states())
@@ -98,48 +99,11 @@ def save(symbol: Any, params: Arrays, prefix: Path) -> Path:
     return Path(f"{prefix}-symbol.json")
 
 
-def differences(
-    actual: Mapping[str, Any],
-    expected: Sequence[Array],
-    names: Sequence[str],
-    tolerance: Tolerance = TOLERANCES["f32"],
-) -> list[str]:
-    """What is not the same in names, values, dtype or shape; none if all is."""
-    if list(actual) != list(names):
-        return [f"outputs {list(actual)}, MXNet's are {list(names)}"]
-    found = []
-    for (name, ours), theirs in zip(actual.items(), expected, strict=True):
-        if ours.dtype != theirs.dtype:
-            found.append(f"{name}: dtype {ours.dtype}, MXNet's is {theirs.dtype}")
-        elif not (verdict := compare(name, ours, theirs, tolerance)).passed:
-            found.append(f"{name}: {verdict.reason}")
-    return found
-
-
-def check(case: Case, backend: str = "reference", semantics: str = "mxnet-cpu") -> None:
-    """Ours and MXNet's give the same."""
-    actual = Session(case.graph(semantics), backend=backend).run(case.inputs)
-    found = differences(actual, case.expected(), case.symbol.list_outputs())
-    assert not found, (case.name, found)
-
-
 def operators_of(symbol: Any) -> set[str]:
     """The names of all operators in a symbol, subgraphs included."""
-
-    def walk(graph: Any) -> set[str]:
-        found = {node["op"] for node in graph["nodes"]}
-        for node in graph["nodes"]:
-            for inner in node.get("subgraphs", []):
-                found |= walk(inner)
-        return found
-
-    return walk(json.loads(symbol.tojson())) - {"null"}
+    return recorded_operators.operators_of(json.loads(symbol.tojson()))
 
 
 def optimize(target: Any, params: Any = None, **options: Any) -> Any:
     """The plug-in's, where small layers become ours, too: those that MXNet is faster at."""
     return plugin.optimize(target, params, **{"backend": "kernels", **options})
-
-
-def load_saved(prefix: Path, **options: Any) -> Graph:
-    return load(f"{prefix}-symbol.json", **options)

@@ -6,7 +6,8 @@ import warnings
 
 # Paddle 2.6.2 brings its own zlib; whoever loads Python's after it crashes.
 import zlib  # noqa: F401
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ core = paddle.base.core
 Tensor = getattr(core, "LoDTensor", None) or core.DenseTensor
 Batch = Ragged | Array
 Variable = Any
+Build = Callable[["PaddleGraph", Mapping[str, Variable]], list[Variable]]
 
 # One-level LoD with a sentence of length zero, two levels, a single word.
 LODS = {
@@ -197,3 +199,100 @@ def check(
     session = Session(model or load(saved.folder), backend=backend)
     for each in feeds:
         assert not (found := differences(session.run(each), saved.run(each))), found
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """A parameter of these numbers."""
+
+    array: Array
+
+
+# What operators give, the results that are asked for first; the others give ``Out``.
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("reshape2", "squeeze2", "unsqueeze2", "transpose2"), ("Out", "XShape")),
+    "flatten_contiguous_range": ("Out", "XShape"),
+    "dropout": ("Out", "Mask"),
+    "layer_norm": ("Y", "Mean", "Variance"),
+    "batch_norm": ("Y", "SavedMean", "SavedVariance"),
+    **dict.fromkeys(("top_k", "top_k_v2"), ("Out", "Indices")),
+    **dict.fromkeys(("stack", "sequence_reverse"), ("Y",)),
+    "sequence_pool": ("Out", "MaxIndex"),
+    "sequence_pad": ("Out", "Length"),
+    "crf_decoding": ("ViterbiPath",),
+    "gru": ("Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden"),
+    "fusion_gru": ("Hidden", "ReorderedH0", "XX", "BatchedInput", "BatchedOut"),
+    "gru_unit": ("Hidden", "Gate", "ResetHiddenPrev"),
+    "multi_gru": ("Hidden",),
+    "lstm": ("Hidden", "Cell", "BatchGate", "BatchCellPreAct"),
+    "fused_embedding_fc_lstm": (
+        *("Hidden", "Cell", "XX", "BatchedInput", "BatchedHidden", "BatchedCell"),
+        *("ReorderedH0", "ReorderedC0"),
+    ),
+    "attention_lstm": ("Hidden", "Cell", "AttentionedX", "AttentionFCOut", "LSTMX", "LSTMOUT"),
+    "rnn": ("Out", "State", "Reserve", "DropoutState"),
+}
+OUTPUTS["fusion_lstm"] = (*OUTPUTS["fused_embedding_fc_lstm"], "CheckedCell")
+RESULTS = dict.fromkeys(("top_k", "top_k_v2", "sequence_pad", "rnn"), 2)
+RESULTS |= dict.fromkeys(("lstm", "fusion_lstm", "fused_embedding_fc_lstm"), 2)
+"""How many of them are asked for, where it is not the first one only."""
+DTYPES = {"Indices": "int64", "MaxIndex": "int32", "Length": "int64", "ViterbiPath": "int64"}
+DTYPES |= dict.fromkeys(("Reserve", "DropoutState"), "uint8")
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng([seed, *shape]).uniform(-2, 2, shape).astype(np.float32)
+
+
+def ragged(lod: list[list[int]] | None, *sizes: int, seed: int = 0) -> Batch:
+    """Numbers under a LoD, or 5 rows without one."""
+    data = numbers(lod[-1][-1] if lod else 5, *sizes, seed=seed)
+    return Ragged.from_lod(data, lod) if lod else data
+
+
+def row(operator: str, *, gives: str = "float32", counts: Any = None, **slots: Any) -> Build:
+    """What appends an operator, and gives the results that are asked for.
+
+    Names in capitals are slots, which hold an input of the graph (its name), a parameter (`Fixed`,
+    or the shape of random numbers), the result of another row, or a list of them; the others are
+    attributes.
+    """
+    attributes = {name: slots.pop(name) for name in list(slots) if not name[0].isupper()}
+    names = OUTPUTS.get(operator, ("Out",))
+    dtypes = {name: DTYPES.get(name, gives) for name in names}
+    wanted = RESULTS.get(operator, 1)
+
+    def build(graph: PaddleGraph, inputs: Mapping[str, Variable]) -> list[Variable]:
+        def variable(value: Any) -> Any:
+            if isinstance(value, list):
+                return [variable(each) for each in value]
+            if isinstance(value, str):
+                return inputs[value]
+            if callable(value):
+                return value(graph, inputs)[0]
+            return graph.parameter(value.array if isinstance(value, Fixed) else numbers(*value))
+
+        made = {slot: variable(value) for slot, value in slots.items()}
+        into = {f"{slot}Out": made[slot] for slot in ("Mean", "Variance") if slot in made}
+        found = graph.op(
+            operator, made, names, gives=dtypes, counts=counts, into=into, **attributes
+        )
+        results = found[:wanted] if len(names) > 1 else [found]
+        return [v for each in results for v in (each if isinstance(each, list) else [each])]
+
+    return build
+
+
+def saved_graph(folder: Path, feeds: Mapping[str, Batch], build: Build) -> SavedModel:
+    """The files of what ``build`` appends to inputs like these."""
+    graph = PaddleGraph()
+    made = build(graph, {name: graph.feed_like(name, value) for name, value in feeds.items()})
+    folder.mkdir(parents=True, exist_ok=True)
+    return graph.save(folder, made)
+
+
+def assert_same(
+    folder: Path, feeds: Mapping[str, Batch], build: Build, backend: str = "reference"
+) -> None:
+    """Ours and Paddle's give the same, in a second run of the session, too."""
+    check(saved_graph(folder, feeds, build), [feeds, feeds], backend)

@@ -1,25 +1,28 @@
 """Writes what MXNet computed, for tests that have no MXNet.
 
     python -m tests.frameworks.record_mxnet tests/data/mxnet
+    python -m tests.frameworks.record_mxnet --add Pad_edge \\
+        "S.Pad(x, mode='edge', pad_width=(0, 0, 0, 0, 1, 2))" x=2,3,5
 
-Run in an environment with MXNet 1.9.1. ``operators.json.gz``: a small symbol for each operator;
-the folders: models saved in the ways that MXNet had.
+Run in an environment with MXNet 1.9.1. ``operators.jsonl``: a small symbol for each operator, run
+again, or added to; the folders: models saved in the ways that MXNet had.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
-from support.recorded_operators import Recorded, write_recorded
+from support.recorded_operators import Recorded, read_recorded, write_recorded
 from tests.frameworks.mxnet_crnn import Crnn
-from tests.frameworks.mxnet_graphs import numpy_mode, run, save
+from tests.frameworks.mxnet_graphs import numpy_mode, run, run_recorded, save
 from tests.frameworks.mxnet_models import Around, Looped, Masked, Unrolled, _sequential, contractive
-from tests.frameworks.mxnet_operators import CASES
 
 from onernn.ir.arrays import Array
 
@@ -195,18 +198,31 @@ def legacy_unfused(folder: Path) -> None:
     record(folder, {"data": x}, run(symbol, {"data": x, **params}))
 
 
-def operators() -> list[Recorded]:
-    found = []
-    for case in CASES:
-        outputs = dict(zip(case.symbol.list_outputs(), case.expected(), strict=True))
-        found.append(Recorded(case.name, case.text, dict(case.inputs), dict(case.params), outputs))
-    return found
+def added(name: str, expression: str, *inputs: str) -> Recorded:
+    """An expression of `S` (mx.sym), or `NP` and `NPX` in NumPy mode, over inputs ``name=sizes``;
+    those with a name in capitals are parameters."""
+    numpy = "NP" in expression
+    arrays = {}
+    for seed, (key, _, sizes) in enumerate(each.partition("=") for each in inputs):
+        arrays[key] = 2 * words(*map(int, sizes.split(",")), seed=seed)
+    with numpy_mode(numpy):
+        made = {key: mx.sym.Variable(key) for key in arrays}
+        if numpy:
+            made = {key: each.as_np_ndarray() for key, each in made.items()}
+        known = {"S": mx.sym, "NP": mx.sym.np, "NPX": mx.sym.npx, **made}
+        symbol = json.loads(eval(expression, known).tojson())
+    params = {key: array for key, array in arrays.items() if key.isupper()}
+    given = {key: array for key, array in arrays.items() if key not in params}
+    return Recorded(name, symbol, given, params, {})
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    target.mkdir(parents=True, exist_ok=True)
-    write_recorded(target / "operators.json.gz", operators())
-    for name, make in MODELS.items():
-        (target / name).mkdir(exist_ok=True)
-        make(target / name)
+    cases = read_recorded()
+    if sys.argv[1] == "--add":
+        cases = [*(case for case in cases if case.name != sys.argv[2]), added(*sys.argv[2:])]
+    write_recorded(replace(case, outputs=run_recorded(case)) for case in cases)
+    if sys.argv[1] != "--add":
+        target = Path(sys.argv[1])
+        for name, make in MODELS.items():
+            (target / name).mkdir(parents=True, exist_ok=True)
+            make(target / name)

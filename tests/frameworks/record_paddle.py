@@ -8,25 +8,23 @@ Run in an environment with PaddlePaddle 2.6.2; what each model is for stands in 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tests.frameworks.paddle_graphs import Batch, PaddleGraph, SavedModel, Variable
+from tests.frameworks.recording import registry, strip_call_stacks
 
 from onernn import Ragged
 from onernn.ir.arrays import Array
 
 Feeds = dict[str, Batch]
-MODELS: dict[str, Callable[[], tuple[PaddleGraph, list[Variable], Feeds]]] = {}
 GRU = ("BatchGate", "BatchResetHiddenPrev", "BatchHidden", "Hidden")
 OFFSETS = [0, 3, 3, 4, 9, 11]
 
 
-def model(function: Callable[[], Any]) -> Callable[[], Any]:
-    MODELS[function.__name__] = function
-    return function
+MODELS, model = registry()
 
 
 class Builder:
@@ -202,30 +200,21 @@ def arrays(prefix: str, lod_prefix: str, values: Mapping[str, Batch]) -> dict[st
     return found
 
 
-def strip_call_stacks(file: Path) -> None:
-    """Without the paths of the machine that built the operators."""
-    from paddle.base.proto import framework_pb2
-
-    program = framework_pb2.ProgramDesc.FromString(file.read_bytes())
-    for block in program.blocks:
-        for op in block.ops:
-            kept = [each for each in op.attrs if each.name != "op_callstack"]
-            del op.attrs[:]
-            op.attrs.extend(kept)
-    file.write_bytes(program.SerializeToString(deterministic=True))
-
-
 def record(name: str, folder: Path) -> None:
     graph, fetches, feeds = MODELS[name]()
     folder.mkdir(parents=True, exist_ok=True)
     graph.save(folder, fetches)
     strip_call_stacks(folder / "model.pdmodel")
-    saved = SavedModel(folder / "model")
+    record_runs(SavedModel(folder / "model"), feeds)
+
+
+def record_runs(saved: SavedModel, feeds: Feeds) -> None:
+    """``io.npz`` beside the model."""
     used = {name: feeds[name] for name in saved.inputs}
     outputs = dict(zip([v.name for v in saved.fetches], saved.run(used), strict=True))
     # NAME is the fetch's own name; compressed, the folder stays below 15 kB
     recording = arrays("in__", "lod__", used) | arrays("out__", "outlod__", outputs)
-    np.savez_compressed(folder / "io.npz", **recording)
+    np.savez_compressed(saved.folder / "io.npz", **recording)
 
 
 if __name__ == "__main__":

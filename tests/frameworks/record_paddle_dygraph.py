@@ -7,12 +7,8 @@ In the format of the Paddle that runs it, as record_paddle_loops.py does.
 
 from __future__ import annotations
 
-import sys
-
 # Paddle brings its own zlib; whoever loads Python's after it crashes.
 import zlib  # noqa: F401
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +16,11 @@ import numpy.random  # noqa: F401
 import paddle
 import paddle.nn.functional as F
 from paddle import nn
-from tests.frameworks.record_paddle_loops import NEW, Made, numbers, record
+from tests.frameworks.record_paddle_loops import Made, numbers, record_all
+from tests.frameworks.recording import registry
 
-MODELS: dict[str, Callable[[], Made]] = {}
+MODELS, model = registry()
 _RNG = np.random.default_rng(2)
-
-
-def model(function: Callable[[], Made]) -> Callable[[], Made]:
-    MODELS[function.__name__] = function
-    return function
 
 
 class Listener(nn.Layer):
@@ -103,6 +95,4 @@ def around() -> Made:
 
 
 if __name__ == "__main__":
-    for name, each in MODELS.items():
-        record(each, Path(sys.argv[1]) / f"dygraph_{name}_{3 if NEW else 2}")
-        print(name)
+    record_all(MODELS, "dygraph_{}_{}")

@@ -7,12 +7,8 @@ In the format of the Paddle that runs it, as record_paddle_loops.py does.
 
 from __future__ import annotations
 
-import sys
-
 # Paddle brings its own zlib; whoever loads Python's after it crashes.
 import zlib  # noqa: F401
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +16,11 @@ import numpy.random  # noqa: F401
 import paddle
 import paddle.nn.functional as F
 from paddle import nn
-from tests.frameworks.record_paddle_loops import NEW, Made, numbers, record
+from tests.frameworks.record_paddle_loops import Made, numbers, record_all
+from tests.frameworks.recording import registry
 
-MODELS: dict[str, Callable[[], Made]] = {}
+MODELS, model = registry()
 _RNG = np.random.default_rng(1)
-
-
-def model(function: Callable[[], Made]) -> Callable[[], Made]:
-    MODELS[function.__name__] = function
-    return function
 
 
 def trained(net: nn.Layer) -> nn.Layer:
@@ -80,7 +72,7 @@ def crnn() -> Made:
             )
             self.neck = nn.LSTM(6, 4, num_layers=2, direction="bidirect")
             self.head = nn.Linear(8, 7)
-            self.sizes = [None, 3, 16, None]
+            self.sizes = {"x": [None, 3, 16, None]}
 
         def forward(self, x: Any) -> Any:
             columns = paddle.squeeze(self.backbone(x), axis=2)
@@ -97,7 +89,7 @@ class Several(nn.Layer):
         super().__init__()
         self.layers = nn.LayerList([part for part in parts if isinstance(part, nn.Layer)])
         self.functions = [part for part in parts if not isinstance(part, nn.Layer)]
-        self.sizes = [None, 4, None, None]
+        self.sizes = {"x": [None, 4, None, None]}
 
     def forward(self, x: Any) -> Any:
         return (*(part(x) for part in self.layers), *(part(x) for part in self.functions))
@@ -143,6 +135,4 @@ def group_norm() -> Made:
 
 
 if __name__ == "__main__":
-    for name, each in MODELS.items():
-        record(each, Path(sys.argv[1]) / f"image_{name}_{3 if NEW else 2}")
-        print(name)
+    record_all(MODELS, "image_{}_{}")

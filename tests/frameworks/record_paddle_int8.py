@@ -9,22 +9,20 @@ int8 and bf16 primitives. Layers and scales: `cpu_quantize_pass` and `cpu_bfloat
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tests.frameworks.paddle_graphs import SavedModel, Variable, core, paddle
-from tests.frameworks.record_paddle import Builder, arrays, strip_call_stacks
-
-from onernn.ir.arrays import Array
+from tests.frameworks.record_paddle import Builder, record_runs
+from tests.frameworks.recording import registry, strip_call_stacks
 
 if not hasattr(np, "Inf"):  # Paddle 2.6.2's pass asks NumPy 1 for it
     np.Inf = np.inf
 
 IrGraph = paddle.base.framework.IrGraph
 Quantizer = paddle.static.quantization.Quant2Int8MkldnnPass
-MODELS: dict[str, Callable[[], tuple[Builder, list[Variable], Any]]] = {}
+MODELS, model = registry()
 GRU = ("Hidden", "XX", "ReorderedH0", "BatchedInput", "BatchedOut")
 LSTM = (
     *("Hidden", "Cell", "XX", "BatchedInput", "BatchedHidden", "BatchedCell"),
@@ -32,11 +30,6 @@ LSTM = (
 )
 RANGE = 0.5
 """The largest magnitude of x and h that bytes hold: some of both are beyond it."""
-
-
-def model(function: Callable[[], Any]) -> Callable[[], Any]:
-    MODELS[function.__name__] = function
-    return function
 
 
 def int8(b: Builder) -> Any:
@@ -181,12 +174,7 @@ def record(name: str, folder: Path) -> None:
             clip_extra=False,
         )
     strip_call_stacks(folder / "model.pdmodel")
-    saved = SavedModel(folder / "model")
-    used = {name: b.feeds[name] for name in saved.inputs}
-    outputs = dict(zip([v.name for v in saved.fetches], saved.run(used), strict=True))
-    recording: dict[str, Array] = arrays("in__", "lod__", used)
-    recording |= arrays("out__", "outlod__", outputs)
-    np.savez_compressed(folder / "io.npz", **recording)
+    record_runs(SavedModel(folder / "model"), b.feeds)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 from tests.frameworks import record_paddle
 from tests.frameworks.paddle_graphs import Variable
 from tests.frameworks.record_paddle import Builder, model, record
+from tests.frameworks.recording import strip_call_stacks
 
 from onernn import Ragged
 
@@ -282,7 +283,7 @@ def clip(name: str, folder: Path) -> None:
     clipped = folder / f"{name}_clipped"
     clipped.mkdir(exist_ok=True)
     graph.save(clipped, fetches, clip_extra=True)
-    record_paddle.strip_call_stacks(clipped / "model.pdmodel")
+    strip_call_stacks(clipped / "model.pdmodel")
     arrays = np.load(folder / name / "io.npz")
     # Fetches bear other names in each process: by position.
     names = [key for key in arrays if key.startswith(("out__", "outlod__"))]

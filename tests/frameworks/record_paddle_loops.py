@@ -19,23 +19,20 @@ import numpy as np
 import numpy.random  # noqa: F401
 import paddle
 from paddle import nn
+from tests.frameworks.recording import Models, registry, strip_call_stacks
 
 from onernn import load
-from onernn.adapters.paddle import messages
 
 Made = tuple[nn.Layer, dict[str, np.ndarray]]
-MODELS: dict[str, Callable[[], Made]] = {}
 NEW = paddle.__version__ >= "3"
-_RNG = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 
 
-def model(function: Callable[[], Made]) -> Callable[[], Made]:
-    MODELS[function.__name__] = function
-    return function
+MODELS, model = registry()
 
 
 def numbers(*shape: int) -> np.ndarray:
-    return _RNG.uniform(-1, 1, shape).astype(np.float32)
+    return RNG.uniform(-1, 1, shape).astype(np.float32)
 
 
 class OwnCell(nn.RNNCellBase):
@@ -221,14 +218,12 @@ def record(made_by: Callable[[], Made], folder: Path) -> None:
     paddle.seed(sum(map(ord, made_by.__name__)))
     layer, feeds = made_by()
     layer.eval()
+    sizes = {key: [None] * value.ndim for key, value in feeds.items()}
+    if "x" in feeds:
+        sizes["x"][-1] = feeds["x"].shape[-1]
+    sizes |= getattr(layer, "sizes", {})
     specs = [
-        paddle.static.InputSpec(
-            getattr(layer, "sizes", None)
-            or [None] * (value.ndim - (key == "x")) + [value.shape[-1]] * (key == "x"),
-            str(value.dtype),
-            key,
-        )
-        for key, value in feeds.items()
+        paddle.static.InputSpec(sizes[key], str(value.dtype), key) for key, value in feeds.items()
     ]
     folder.mkdir(parents=True, exist_ok=True)
     paddle.jit.save(layer, str(folder / "model"), input_spec=specs)
@@ -240,22 +235,16 @@ def record(made_by: Callable[[], Made], folder: Path) -> None:
     arrays |= {f"out__{key}": each.numpy() for key, each in zip(names, made, strict=True)}
     np.savez_compressed(folder / "io.npz", **arrays)
     if not NEW:
-        without_call_stacks(folder / "model.pdmodel")
+        strip_call_stacks(folder / "model.pdmodel")
         (folder / "model.pdiparams.info").unlink()
 
 
-def without_call_stacks(file: Path) -> None:
-    """They are most of the file, and paths of this machine."""
-    desc = messages.parse("ProgramDesc", file.read_bytes(), file)
-    for block in desc.blocks:
-        for op in block.ops:
-            kept = [each for each in op.attrs if each.name != "op_callstack"]
-            del op.attrs[:]
-            op.attrs.extend(kept)
-    file.write_bytes(desc.SerializeToString())
+def record_all(models: Models, form: str) -> None:
+    """``form``: of a folder's name, with places for the model's and for Paddle's version."""
+    for name, make in models.items():
+        record(make, Path(sys.argv[1]) / form.format(name, 3 if NEW else 2))
+        print(name)
 
 
 if __name__ == "__main__":
-    for name, each in MODELS.items():
-        record(each, Path(sys.argv[1]) / f"loop_{name}_{3 if NEW else 2}")
-        print(name)
+    record_all(MODELS, "loop_{}_{}")

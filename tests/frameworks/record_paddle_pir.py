@@ -7,35 +7,18 @@ Run in an environment with PaddlePaddle 3.3.1, in a process of its own: a format
 
 from __future__ import annotations
 
-import os
-import sys
-
 # Paddle brings its own zlib; whoever loads Python's after it crashes.
 import zlib  # noqa: F401
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.random  # noqa: F401
+import paddle
+import paddle.nn.functional as F
+from tests.frameworks.record_paddle_loops import RNG, numbers, record_all
+from tests.frameworks.recording import registry
 
-os.environ["FLAGS_enable_pir_api"] = "1"
-import paddle  # noqa: E402
-import paddle.nn.functional as F  # noqa: E402
-from paddle import inference  # noqa: E402
-
-Feeds = dict[str, np.ndarray]
-MODELS: dict[str, Callable[[], tuple[Any, Feeds]]] = {}
-_RNG = np.random.default_rng(0)
-
-
-def model(function: Callable[[], Any]) -> Callable[[], Any]:
-    MODELS[function.__name__] = function
-    return function
-
-
-def numbers(*shape: int) -> np.ndarray:
-    return _RNG.uniform(-1, 1, shape).astype(np.float32)
+MODELS, model = registry()
 
 
 @model
@@ -55,7 +38,7 @@ def pir_recurrent() -> Any:
             y, (_, c) = self.lstm(y)
             return F.softmax(self.out(y)), h, c
 
-    feeds = {"ids": _RNG.integers(0, 7, (3, 3)), "lengths": np.array([3, 0, 2])}
+    feeds = {"ids": RNG.integers(0, 7, (3, 3)), "lengths": np.array([3, 0, 2])}
     return Model(), feeds
 
 
@@ -70,6 +53,7 @@ def pir_initial_state() -> Any:
             self.layer, self.batch = paddle.nn.LayerNorm(6), paddle.nn.BatchNorm1D(6)
             self.less = paddle.nn.Dropout(0.3, mode="downscale_in_infer")
             self.same = paddle.nn.Dropout(0.5)
+            self.sizes = {"h": [2, None, 3]}
 
         def forward(self, x: Any, h: Any) -> Any:
             y, end = self.rnn(x, h)
@@ -107,34 +91,5 @@ def pir_around() -> Any:
     return Model(), {"x": numbers(2, 3, 4)}
 
 
-def record(name: str, folder: Path) -> None:
-    paddle.seed(sum(map(ord, name)))
-    layer, feeds = MODELS[name]()
-    layer.eval()
-    states = {"h": [2, None, 3]}
-    specs = [
-        paddle.static.InputSpec(
-            states.get(key, [None] * (value.ndim - (key == "x")) + [4] * (key == "x")),
-            str(value.dtype),
-            key,
-        )
-        for key, value in feeds.items()
-    ]
-    folder.mkdir(parents=True, exist_ok=True)
-    paddle.jit.save(layer, str(folder / "model"), input_spec=specs)
-    config = inference.Config(str(folder / "model.json"), str(folder / "model.pdiparams"))
-    config.disable_glog_info()
-    predictor = inference.create_predictor(config)
-    for key in predictor.get_input_names():
-        predictor.get_input_handle(key).copy_from_cpu(feeds[key])
-    predictor.run()
-    arrays = {f"in__{key}": value for key, value in feeds.items()}
-    for key in predictor.get_output_names():
-        arrays[f"out__{key}"] = predictor.get_output_handle(key).copy_to_cpu()
-    np.savez_compressed(folder / "io.npz", **arrays)
-
-
 if __name__ == "__main__":
-    for each in MODELS:
-        record(each, Path(sys.argv[1]) / each)
-        print(each)
+    record_all(MODELS, "{}")

@@ -6,24 +6,20 @@ import os
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
-from pathlib import Path  # noqa: E402
-
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-from support.recorded_operators import Recorded, read_recorded  # noqa: E402
+from support.recorded_operators import assert_gives, recorded_layers  # noqa: E402
 
 from onernn import convert_weights  # noqa: E402
-from onernn.adapters.mxnet.lower import lower  # noqa: E402
-from onernn.adapters.mxnet.read import parse_symbol  # noqa: E402
 
-RECORDED = read_recorded(Path(__file__).parents[1] / "data" / "mxnet" / "operators.json.gz")
-CASES = [case for case in RECORDED if case.name.endswith("_1_1_float32")]
+CASES = recorded_layers(forms="1_1")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_mxnets_weights_run_in_keras(case: Recorded) -> None:
-    graph = lower(parse_symbol(case.symbol), case.params)
+@pytest.mark.parametrize("name", CASES)
+def test_mxnets_weights_run_in_keras(name: str) -> None:
+    case = CASES[name]
+    graph = case.graph()
     (node,) = [node for node in graph.nodes if node.op == "Rnn"]
     spec = node.attributes["spec"]
     layers = keras.layers
@@ -34,10 +30,6 @@ def test_mxnets_weights_run_in_keras(case: Recorded) -> None:
     layer.build((x.shape[1], x.shape[0], x.shape[2]))
     layer.set_weights(list(convert_weights(node, "keras").values()))
     y, *after = layer(x.swapaxes(0, 1).copy(), initial_state=[state[0] for state in states])
-    got = [np.asarray(y).swapaxes(0, 1), *(np.asarray(state)[None] for state in after)]
-    for ours, theirs in zip(got, case.outputs.values(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
-
-
-def test_every_mode_is_among_them() -> None:
-    assert len(CASES) == 4
+    assert_gives(
+        case, [np.asarray(y).swapaxes(0, 1), *(np.asarray(state)[None] for state in after)]
+    )

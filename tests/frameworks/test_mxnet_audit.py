@@ -12,15 +12,13 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
+from support.mxnet_files import CLIP, recording_of, recurrent_model
 from tests.frameworks.mxnet_graphs import run
 
 from onernn import audit
 from onernn.ir.arrays import Array
-from onernn.reorders.mxnet import Stack
 from onernn.verification.auditing import predicted
 
-T, N, C, H = 6, 3, 4, 5
-CLIP = {"lstm_state_clip_min": -0.2, "lstm_state_clip_max": 0.2}
 OUTCOME = """
 import sys, mxnet as mx
 symbol, arguments, _ = mx.model.load_checkpoint(sys.argv[1], 0)
@@ -31,36 +29,11 @@ bound = symbol.bind(mx.cpu(), {name: arguments[name] for name in symbol.list_arg
 
 
 def saved(folder: Path, mode: str, dtype: str = "float32", **attributes: Any) -> dict[str, Array]:
-    """A symbol and its parameters as Module saves them, and a batch for it."""
-    rng = np.random.default_rng(3)
-    lengths = attributes.get("use_sequence_length", False)
-    names = ["data", "p", "h", *(["c"] if mode == "lstm" else []), *(["n"] if lengths else [])]
-    slots = {"data": "data", "p": "parameters", "h": "state", "c": "state_cell"}
-    slots["n"] = "sequence_length"
-    made = {slots[name]: mx.sym.Variable(name) for name in names}
-    given = {"state_size": H, "num_layers": 1, "state_outputs": True, **attributes}
-    symbol = mx.sym.RNN(**made, mode=mode, name="rnn", **given)
-    layers, both = given["num_layers"], given.get("bidirectional", False)
-    stack = Stack(mode, H, layers, 2 if both else 1, given.get("projection_size"))
-    rows = layers * stack.directions
-    batch = {
-        "data": rng.uniform(-2, 2, (T, N, C)),
-        "h": rng.uniform(-1, 1, (rows, N, stack.recurrent)),
-    }
-    if mode == "lstm":
-        batch["c"] = rng.uniform(-1, 1, (rows, N, H))
-    batch = {name: array.astype(dtype) for name, array in batch.items()}
-    if lengths:
-        batch["n"] = np.array([6, 2, 4]).astype(dtype)
-    flat = rng.uniform(-0.5, 0.5, stack.elements(C)).astype(dtype)
-    symbol.save(str(folder / "model-symbol.json"))
-    mx.nd.save(str(folder / "model-0000.params"), {"arg:p": mx.nd.array(flat, dtype=dtype)})
-    mx.nd.save(str(folder / "batch"), {n: mx.nd.array(a, dtype=a.dtype) for n, a in batch.items()})
-    return batch | {"p": flat}
-
-
-def recording(arrays: dict[str, Array]) -> dict[str, Array]:
-    return {f"in__{name}": array for name, array in arrays.items() if name != "p"}
+    """A model of one RNN in files, beside a batch for it."""
+    arrays = recurrent_model(folder, mode, dtype, **attributes)
+    batch = {n: mx.nd.array(a, dtype=a.dtype) for n, a in arrays.items() if n != "p"}
+    mx.nd.save(str(folder / "batch"), batch)
+    return arrays
 
 
 def outcome(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -84,13 +57,13 @@ WRONG = {
 def test_mxnet_gives_what_its_faults_predict(name: str, mode: str, tmp_path: Path) -> None:
     fault, attributes = WRONG[name]
     arrays = saved(tmp_path, mode, **attributes)
-    found = {each.fault: each for each in audit(tmp_path, recording(arrays)).findings}[fault]
+    found = {each.fault: each for each in audit(tmp_path, recording_of(arrays)).findings}[fault]
     symbol = mx.sym.load(str(tmp_path / "model-symbol.json"))
     outputs = run(symbol, arrays)
-    guessed = predicted(tmp_path, "cpu", recording(arrays)).values()
+    guessed = predicted(tmp_path, "cpu", recording_of(arrays)).values()
     for ours, theirs in zip(guessed, outputs, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
-    right = predicted(tmp_path, "none", recording(arrays)).values()
+    right = predicted(tmp_path, "none", recording_of(arrays)).values()
     error = max(np.abs(a - b).max() for a, b in zip(right, outputs, strict=True))
     assert found.counts and abs(error - found.max_abs) < 2e-6 < 1e-2 < error
 
@@ -107,7 +80,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
 def test_mxnet_s_own_kernels_raise_an_error(name: str, tmp_path: Path) -> None:
     fault, attributes, dtype, fast = REFUSED[name]
     arrays = saved(tmp_path, "lstm", dtype, **attributes)
-    found = {each.fault: each for each in audit(tmp_path, recording(arrays)).findings}
+    found = {each.fault: each for each in audit(tmp_path, recording_of(arrays)).findings}
     assert found[fault].effect == "refuses" and found[fault].counts
     assert ("cpu" in found[fault].paths) == (fast == "1")
     assert "MXNetError" in outcome(tmp_path, MXNET_USE_MKLDNN_RNN=fast).stderr
@@ -115,16 +88,16 @@ def test_mxnet_s_own_kernels_raise_an_error(name: str, tmp_path: Path) -> None:
 
 def test_a_projection_without_states_crashes(tmp_path: Path) -> None:
     arrays = saved(tmp_path, "lstm", projection_size=2, state_outputs=False)
-    (found,) = (each for each in audit(tmp_path, recording(arrays)).findings if each.counts)
+    (found,) = (each for each in audit(tmp_path, recording_of(arrays)).findings if each.counts)
     assert (found.fault, found.effect) == ("projection_crashes", "crashes")
     assert "Segmentation fault" in outcome(tmp_path).stderr
 
 
 def test_what_an_audit_finds_nothing_in_is_right(tmp_path: Path) -> None:
     arrays = saved(tmp_path, "gru", bidirectional=True, num_layers=2)
-    assert audit(tmp_path, recording(arrays))
+    assert audit(tmp_path, recording_of(arrays))
     symbol = mx.sym.load(str(tmp_path / "model-symbol.json"))
-    guessed = predicted(tmp_path, "cpu", recording(arrays)).values()
+    guessed = predicted(tmp_path, "cpu", recording_of(arrays)).values()
     for ours, theirs in zip(guessed, run(symbol, arrays), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
 
@@ -148,7 +121,7 @@ def test_the_exporter_refuses_what_an_audit_says(
     mode: str, attributes: dict[str, Any], tmp_path: Path
 ) -> None:
     arrays = saved(tmp_path, mode, **attributes)
-    faults = {each.fault for each in audit(tmp_path, recording(arrays)).findings}
+    faults = {each.fault for each in audit(tmp_path, recording_of(arrays)).findings}
     names = mx.sym.load(str(tmp_path / "model-symbol.json")).list_inputs()
     shapes = [arrays[name].shape for name in names if name != "p"]
     files = [str(tmp_path / name) for name in ("model-symbol.json", "model-0000.params", "x.onnx")]

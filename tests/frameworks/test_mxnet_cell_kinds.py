@@ -12,9 +12,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet.gluon import contrib
-from tests.frameworks.mxnet_graphs import operators_of, optimize
+from tests.frameworks.mxnet_graphs import losses_of, operators_of, optimize
 
 from onernn.adapters.mxnet import explain
+from onernn.ir.arrays import Array
 
 T, N, C, H, R = 12, 3, 6, 5, 4
 X = np.random.default_rng(0).uniform(-1, 1, (N, T, C)).astype(np.float32)
@@ -56,39 +57,19 @@ KINDS: dict[str, tuple[int, Callable[[], Any]]] = {
 }
 
 
-def arrays(lengths: bool) -> list[Any]:
-    return [mx.nd.array(X), *([mx.nd.array(LENGTHS)] if lengths else [])]
-
-
-def curve(kind: str, lengths: bool, states: bool, ours: bool) -> tuple[list[float], Any]:
+def curve(block: Any, *given: Array, **how: Any) -> list[float]:
     """Ten losses of training, then all outputs."""
-    block = Net(KINDS[kind][1], states)
-    block.initialize()
-    block.hybridize()
-    given = arrays(lengths)
-    block(*given)
-    rng = np.random.default_rng(6)
-    for parameter in block.collect_params().values():
-        parameter.set_data(mx.nd.array(rng.uniform(-0.4, 0.4, parameter.shape)))
-    if ours:
-        optimize(block)
-    trainer = mx.gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 0.02})
-    losses = []
-    for _ in range(10):
-        with mx.autograd.record():
-            loss = ((block(*given) - 0.3) ** 2).mean()
-        loss.backward()
-        trainer.step(1)
-        losses.append(float(loss.asscalar()))
-    return [*losses, *block(*given).asnumpy().ravel().tolist()], block
+    losses = losses_of(block, *given, steps=10, **how)
+    return [*losses, *block(*map(mx.nd.array, given)).asnumpy().ravel().tolist()]
 
 
 @pytest.mark.parametrize("states", [False, True], ids=["outputs", "states"])
 @pytest.mark.parametrize("lengths", [False, True], ids=["whole", "lengths"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cell_gives_the_same_and_trains_the_same(kind: str, lengths: bool, states: bool) -> None:
-    want, _ = curve(kind, lengths, states, False)
-    got, block = curve(kind, lengths, states, True)
+    given = [X, LENGTHS] if lengths else [X]
+    want, block = curve(Net(KINDS[kind][1], states), *given), Net(KINDS[kind][1], states)
+    got = curve(block, *given, plug=optimize)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
     replaced, refusals = explain(block._cached_graph[1])
     # Lengths choose among the cell states of all steps, which a layer does not give.
@@ -117,9 +98,9 @@ def test_what_changes_between_steps_stays_mxnets_by_name(name: str) -> None:
     block = Net(cell, False)
     block.initialize()
     block.hybridize()
-    want = block(*arrays(False)).asnumpy()
+    want = block(mx.nd.array(X)).asnumpy()
     optimize(block)
-    np.testing.assert_array_equal(block(*arrays(False)).asnumpy(), want)
+    np.testing.assert_array_equal(block(mx.nd.array(X)).asnumpy(), want)
     symbol = block._cached_graph[1]
     assert "Custom" not in operators_of(symbol)
     assert any(

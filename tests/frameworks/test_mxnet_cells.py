@@ -11,7 +11,14 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
-from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
+from tests.frameworks.mxnet_graphs import (
+    losses_of,
+    numpy_mode,
+    operators_of,
+    optimize,
+    run,
+    trained,
+)
 from tests.frameworks.mxnet_models import contractive
 from tests.frameworks.mxnet_rnn import close, ndarrays, trained
 
@@ -289,31 +296,11 @@ class Tagger(mx.gluon.HybridBlock):  # type: ignore[misc]
 KINDS = ["LSTMCell", "GRUCell", "RNNCell"]
 
 
-def gluon_curve(block: Any, plug: Callable[[Any], Any]) -> tuple[list[float], Any]:
-    block.initialize(mx.init.Uniform(0.1))
-    x = mx.nd.array(X)
-    block.hybridize()
-    block(x)
-    rng = np.random.default_rng(6)
-    for _, parameter in sorted(block.collect_params().items()):
-        parameter.set_data(mx.nd.array(rng.uniform(-0.3, 0.3, parameter.shape)))
-    plug(block)
-    trainer = mx.gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 0.02})
-    losses = []
-    for _ in range(20):
-        with mx.autograd.record():
-            loss = ((block(x) - 0.3) ** 2).mean()
-        loss.backward()
-        trainer.step(1)
-        losses.append(float(loss.asscalar()))
-    return losses, block
-
-
 @pytest.mark.parametrize("loop", [False, True], ids=["unroll", "foreach"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hybridized_block_trains_the_same_curve(kind: str, loop: bool) -> None:
-    want, _ = gluon_curve(Tagger(kind, loop), lambda block: block)
-    got, block = gluon_curve(Tagger(kind, loop), optimize)
+    block = Tagger(kind, loop)
+    want, got = losses_of(Tagger(kind, loop), X), losses_of(block, X, plug=optimize)
     assert "Custom" in operators_of(block._cached_graph[1])
     assert "_foreach" not in operators_of(block._cached_graph[1])
     assert want[-1] < 0.8 * want[0]

@@ -1,21 +1,19 @@
-"""Files beside MXNet: what it writes we read to the bit, and it reads what we write."""
+"""Files beside MXNet: what it writes we read to the bit."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import mxnet as mx
 import numpy as np
 import pytest
 from support.layers import random_weights
 from support.mxnet_ages import old_symbol
-from support.mxnet_files import symbol_text, write_params, write_symbol
 from tests.frameworks.mxnet_graphs import numpy_mode, run, save
 from tests.frameworks.mxnet_models import contractive, uniform
 
 from onernn import Session, load
-from onernn.adapters.mxnet.read import read_params, read_symbol
+from onernn.adapters.mxnet.read import read_params
 from onernn.backend import open_backend
 from onernn.reorders import mxnet as reorders
 
@@ -58,39 +56,6 @@ def test_a_list_without_keys_gets_positions(tmp_path: Path) -> None:
     mx.nd.save(str(tmp_path / "l.params"), [mx.nd.ones((2,)), mx.nd.zeros((3,))])
     found = read_params(tmp_path / "l.params")
     same(found, {"0": np.ones(2, np.float32), "1": np.zeros(3, np.float32)})
-
-
-@pytest.mark.parametrize("numpy", [False, True])
-def test_mxnet_reads_the_parameters_that_we_write(numpy: bool, tmp_path: Path) -> None:
-    arrays = {f"arg:{d}": RNG.uniform(0, 100, (2, 3)).astype(d) for d in DTYPES}
-    if numpy:
-        arrays["scalar"] = np.array(3, np.float32)
-    write_params(arrays, tmp_path / "w.params", np_shape=numpy)
-    with numpy_mode(numpy):
-        loaded = (mx.npx if numpy else mx.nd).load(str(tmp_path / "w.params"))
-        same({key: value.asnumpy() for key, value in loaded.items()}, arrays)
-
-
-def big_symbol() -> Any:
-    """More inputs than dmlc's writer puts into one line, text to escape, two graph attributes."""
-    x = mx.sym.Variable("x", attr={"__note__": 'a "quoted"\ttext\\'})
-    pieces = mx.sym.SliceChannel(x, num_outputs=12, axis=1, squeeze_axis=True)
-    return mx.sym.Group([mx.sym.stack(*pieces, axis=1), mx.sym.tanh(pieces[3])])
-
-
-def test_our_text_of_a_symbol_is_mxnets(tmp_path: Path) -> None:
-    with numpy_mode():
-        cell = mx.rnn.FusedRNNCell(3, 2, "gru", prefix="g_").unfuse()
-        unrolled, _ = cell.unroll(12, mx.sym.Variable("data"), merge_outputs=True)
-    for symbol in (big_symbol(), unrolled):
-        symbol.save(str(tmp_path / "m-symbol.json"))
-        text = (tmp_path / "m-symbol.json").read_text()
-        read = read_symbol(tmp_path / "m-symbol.json")
-        assert symbol_text(read) == text
-        write_symbol(read, tmp_path / "again-symbol.json")
-        again = mx.sym.load(str(tmp_path / "again-symbol.json"))
-        assert again.list_outputs() == symbol.list_outputs()
-        assert again.tojson() == symbol.tojson()
 
 
 @pytest.mark.parametrize("age", ["0.8", "0.11", "1.9"])

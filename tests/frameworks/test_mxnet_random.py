@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from tests.frameworks.mxnet_graphs import differences
+from support.recorded_operators import differences
 from tests.frameworks.mxnet_models import KINDS, random_model
 
 from onernn import Session, load

@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.frameworks import paddle_paths
-from tests.frameworks.paddle_graphs import PaddleGraph, Variable, differences
-from tests.frameworks.paddle_taggers import OUTPUTS
+from tests.frameworks.paddle_graphs import OUTPUTS, PaddleGraph, Variable, differences
 
 from onernn import Ragged, audit, load
 from onernn.ir.arrays import Array
 from onernn.verification.auditing import predicted
 
 I, O = 4, 5  # noqa: E741
-LSTM = ("Hidden", "Cell", "BatchGate", "BatchCellPreAct")
-FUSION_LSTM = ("Hidden", "Cell", "XX", "BatchedInput", "BatchedHidden", "BatchedCell")
-FUSION_LSTM += ("ReorderedH0", "ReorderedC0", "CheckedCell")
 GRU_FUNCTIONS = {"activation": "tanh", "gate_activation": "sigmoid"}
 LSTM_FUNCTIONS = {
     "gate_activation": "sigmoid",
@@ -55,45 +51,34 @@ class Build:
     def states(self, *slots: str) -> dict[str, Variable]:
         return {slot: self.graph.feed(slot.lower(), [-1, self.size]) for slot in slots}
 
-    def gru(
-        self, *states: str, fc: bool = True, bias: Variable = None, **attributes: Any
-    ) -> Variable:
-        inputs = {
-            "Input": self.projection(3, bias=fc),
-            "Weight": self.parameter(self.size, 3 * self.size),
-        }
-        inputs |= {"Bias": bias or self.parameter(1, 3 * self.size), **self.states(*states)}
-        given = {"is_reverse": False, "origin_mode": False, **GRU_FUNCTIONS, **attributes}
-        return self.graph.op("gru", inputs, OUTPUTS["gru"], **given)[-1]
+    def layer(self, kind: str, gates: int, states: Any, **attributes: Any) -> Any:
+        """Hidden and all behind it, of an input that is projected already or of x."""
+        wide, bias = gates * self.size, attributes.pop("bias", None)
+        if kind.startswith("fusion"):
+            inputs, weight = {"X": self.x, "WeightX": self.parameter(I, wide)}, "WeightH"
+            attributes = {"use_seq": True, **attributes}
+        else:
+            inputs = {"Input": self.projection(gates, bias=attributes.pop("fc", False))}
+            weight = "Weight"
+        inputs |= {weight: self.parameter(self.size, wide)}
+        inputs |= {"Bias": bias or self.parameter(1, wide), **self.states(*states)}
+        return self.graph.op(kind, inputs, OUTPUTS[kind], **{"is_reverse": False, **attributes})
+
+    def gru(self, *states: str, fc: bool = True, **attributes: Any) -> Variable:
+        given = {"origin_mode": False, **GRU_FUNCTIONS, **attributes}
+        return self.layer("gru", 3, states, fc=fc, **given)[0]
 
     def fusion_gru(self, *states: str, **attributes: Any) -> Variable:
-        inputs = {"X": self.x, "WeightX": self.parameter(I, 3 * self.size), **self.states(*states)}
-        inputs |= {
-            "WeightH": self.parameter(self.size, 3 * self.size),
-            "Bias": self.parameter(1, 3 * self.size),
-        }
-        given = {"is_reverse": False, "origin_mode": False, "use_seq": True}
-        given |= {**GRU_FUNCTIONS, **attributes}
-        return self.graph.op("fusion_gru", inputs, OUTPUTS["fusion_gru"], **given)[-1]
+        given = {"origin_mode": False, **GRU_FUNCTIONS, **attributes}
+        return self.layer("fusion_gru", 3, states, **given)[0]
 
     def lstm(self, *states: str, **attributes: Any) -> tuple[Variable, Variable]:
-        inputs = {
-            "Input": self.projection(4, bias=False),
-            "Weight": self.parameter(self.size, 4 * self.size),
-        }
-        inputs |= {"Bias": self.parameter(1, 4 * self.size), **self.states(*states)}
-        given = {"use_peepholes": False, "is_reverse": False, **LSTM_FUNCTIONS, **attributes}
-        return self.graph.op("lstm", inputs, LSTM, **given)[:2]
+        given = {"use_peepholes": False, **LSTM_FUNCTIONS, **attributes}
+        return self.layer("lstm", 4, states, **given)[:2]
 
     def fusion_lstm(self, *states: str, **attributes: Any) -> tuple[Variable, Variable]:
-        inputs = {"X": self.x, "WeightX": self.parameter(I, 4 * self.size), **self.states(*states)}
-        inputs |= {
-            "WeightH": self.parameter(self.size, 4 * self.size),
-            "Bias": self.parameter(1, 4 * self.size),
-        }
-        given = {"use_peepholes": False, "is_reverse": False, "use_seq": True}
-        given |= {**LSTM_FUNCTIONS, **attributes}
-        return self.graph.op("fusion_lstm", inputs, FUSION_LSTM, **given)[:2]
+        given = {"use_peepholes": False, **LSTM_FUNCTIONS, **attributes}
+        return self.layer("fusion_lstm", 4, states, **given)[:2]
 
 
 def shared(build: Build) -> list[Variable]:

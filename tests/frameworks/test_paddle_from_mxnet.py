@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import paddle
 import pytest
-from support.recorded_operators import Recorded, read_recorded
+from support.recorded_operators import assert_gives, recorded_layers
 
 from onernn import convert_weights, fuse
-from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.read import parse_symbol
 
-RECORDED = read_recorded(Path(__file__).parents[1] / "data" / "mxnet" / "operators.json.gz")
-CASES = [
-    case
-    for case in RECORDED
-    if case.name.startswith(("RNN_rnn_", "RNN_lstm_", "RNN_gru_")) and case.name.endswith("32")
-]
+CASES = recorded_layers()
 
 
 @pytest.mark.usefixtures("dynamic_mode")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_mxnets_weights_run_in_paddle(case: Recorded) -> None:
-    graph = fuse(lower(parse_symbol(case.symbol), case.params)).model
+@pytest.mark.parametrize("name", CASES)
+def test_mxnets_weights_run_in_paddle(name: str) -> None:
+    case = CASES[name]
+    graph = fuse(case.graph()).model
     (node,) = [node for node in graph.nodes if node.op == "Rnn"]
     spec = node.attributes["spec"]
     nn = paddle.nn
@@ -41,6 +32,4 @@ def test_mxnets_weights_run_in_paddle(case: Recorded) -> None:
     assert unexpected == [] and not set(missing) & set(arrays)
     x, *states = (paddle.to_tensor(array.copy()) for array in case.inputs.values())
     y, after = layer(x, tuple(states) if len(states) > 1 else states[0])
-    got = [y, *(after if isinstance(after, tuple) else [after])]
-    for ours, theirs in zip(got, case.outputs.values(), strict=True):
-        np.testing.assert_allclose(ours.numpy(), theirs, rtol=0, atol=2e-6)
+    assert_gives(case, [y, *(after if isinstance(after, tuple) else [after])])

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.frameworks.paddle_graphs import PaddleGraph, SavedModel
+from tests.frameworks.paddle_graphs import OUTPUTS, PaddleGraph, SavedModel
 
 from onernn import Ragged, RnnSpec, RnnWeights, fuse, load
 from onernn.ir.graph import Graph
 from onernn.verification.suite import Case, Conformance
-
-GRU = ("BatchGate", "BatchResetHiddenPrev", "BatchHidden", "Hidden")
-LSTM = ("BatchGate", "BatchCellPreAct", "Hidden", "Cell")
 
 
 def rnns(graph: Graph) -> tuple[RnnSpec, list[RnnWeights]]:
@@ -63,12 +60,9 @@ class TestLod(Saved):
                 for part in spec.cell.states
             }
             inputs = {"Input": projected, **parameters, **states}
-            if case.cell == "gru":
-                value = graph.op("gru", inputs, GRU, is_reverse=reverse)[-1]
-            else:
-                value = graph.op(
-                    "lstm", inputs, LSTM, is_reverse=reverse, use_peepholes=spec.peephole
-                )[-2]
+            kind = "gru" if case.cell == "gru" else "lstm"
+            peepholes = {"use_peepholes": spec.peephole} if kind == "lstm" else {}
+            value, *_ = graph.op(kind, inputs, OUTPUTS[kind], is_reverse=reverse, **peepholes)
             width = units
         return graph.save(self.folder, [value])
 
@@ -111,7 +105,7 @@ class TestRnn(Saved):
         out, after = graph.op(
             "rnn",
             inputs,
-            ("Out", "State", "DropoutState", "Reserve"),
+            OUTPUTS["rnn"],
             counts={"State": len(states)},
             mode=MODES[case.cell],
             is_bidirec=spec.directions == 2,

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.mxnet_files import write_params, write_symbol
 
 import onernn
-from onernn.adapters.mxnet.read import read_symbol
 from onernn.ir.files import replacing, replacing_all
 from onernn.verification.recording import write_inputs, write_outputs
 from onernn.verification.report import write_report
@@ -42,14 +40,6 @@ def _inputs(out: Path, _: Path) -> None:
     write_inputs(out, {"y": np.zeros(1000)})
 
 
-def _symbol(out: Path, data: Path) -> None:
-    write_symbol(read_symbol(next((data / "mxnet").glob("*/*-symbol.json"))), out)
-
-
-def _params(out: Path, _: Path) -> None:
-    write_params({"arg:w": np.zeros(1000, np.float32)}, out)
-
-
 def _report(out: Path, data: Path) -> None:
     folder = data / "paddle" / "fc_gru_h0_rev0"
     report = onernn.verify(onernn.load(folder), folder / "io.npz")
@@ -63,8 +53,6 @@ def _converted(out: Path, data: Path) -> None:
 WRITERS: dict[str, Callable[[Path, Path], None]] = {
     "out.npz": _arrays,
     "in.npz": _inputs,
-    "m-symbol.json": _symbol,
-    "m.params": _params,
     "report.html": _report,
     "m.onnx": _converted,
     "m.pdmodel": _converted,

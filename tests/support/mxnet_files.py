@@ -1,144 +1,105 @@
-"""Writes MXNet's files: what was read comes out again, byte by byte where MXNet 1.x wrote it."""
+"""Files as MXNet writes them, made by hand: symbols, and arrays in their documented layout."""
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.mxnet.read import (
-    BFLOAT16,
-    DENSE,
-    DTYPES,
-    LIST_MAGIC,
-    V2,
-    V3,
-    VARIABLE,
-    Symbol,
-    SymbolNode,
-    parse_symbol,
-)
-from onernn.ir.arrays import Array
-from onernn.ir.errors import UnsupportedError
-from onernn.ir.files import replacing
+from onernn.adapters.mxnet.read import Symbol, parse_symbol
+from onernn.reorders.mxnet import Stack
 
-_CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items() if code != BFLOAT16}
-_ONE_LINE = 10  # numbers that dmlc's writer puts into one line
-_CPU = struct.pack("<ii", 1, 0)
+Node = tuple[str, str, dict[str, str], list[Any]]
+CPU = struct.pack("<ii", 1, 0)
+V1, V2, V3 = (struct.pack("<I", 0xF993FAC8 + k) for k in range(3))
+CODES = dict(enumerate("float32 float64 float16 uint8 int32 int8 int64".split())) | {7: "bool"}
 
 
-def symbol(*nodes: tuple[str, str, dict[str, str], list[Any]], **attrs: Any) -> Any:
+def symbol_text(*nodes: Node, **attrs: Any) -> str:
     """Nodes (op, name, attributes, inputs by name or (name, output)); heads: the last one."""
     names = [name for _, name, _, _ in nodes]
     listed = []
     for op, name, attributes, inputs in nodes:
-        pairs = [given if isinstance(given, tuple) else (given, 0) for given in inputs]
+        pairs = [each if isinstance(each, tuple) else (each, 0) for each in inputs]
         entries = [[names.index(source), output, 0] for source, output in pairs]
         listed.append({"op": op, "name": name, "attrs": attributes, "inputs": entries})
     heads = attrs.pop("heads", [[len(nodes) - 1, 0, 0]])
     versions = {"mxnet_version": ["int", 10901], **attrs}
-    return parse_symbol(json.dumps({"nodes": listed, "heads": heads, "attrs": versions}))
+    variables = [k for k, node in enumerate(nodes) if node[0] == "null"]
+    graph = {"nodes": listed, "arg_nodes": variables, "heads": heads, "attrs": versions}
+    return json.dumps(graph)
 
 
-def var(name: str, **attributes: str) -> tuple[str, str, dict[str, str], list[Any]]:
+def symbol(*nodes: Node, **attrs: Any) -> Symbol:
+    return parse_symbol(symbol_text(*nodes, **attrs))
+
+
+def var(name: str, **attributes: str) -> Node:
     return "null", name, attributes, []
 
 
-def write_symbol(symbol: Symbol, file: str | Path) -> None:
-    """A ``-symbol.json`` that MXNet 1.x loads."""
-    text = symbol_text(symbol).encode()
-    with replacing(file) as stream:
-        stream.write(text)
+def node(op: str, *inputs: Any, name: str = "n", **attributes: str) -> Node:
+    return op, name, attributes, list(inputs)
 
 
-def write_params(arrays: Mapping[str, Array], file: str | Path, *, np_shape: bool = False) -> None:
-    """A ``.params`` file of dense arrays; keys as they are (``arg:NAME``, ``aux:NAME``).
-
-    ``np_shape``: for NumPy mode, which alone knows scalars and empty arrays. Raises
-    `UnsupportedError` for a dtype or shape that the file cannot say.
-    """
-    parts = [struct.pack("<QQQ", LIST_MAGIC, 0, len(arrays))]
-    for key, array in arrays.items():
-        code = _CODES.get(array.dtype.newbyteorder("<"))
-        if code is None:
-            raise UnsupportedError(f"{key!r}: MXNet has no dtype {array.dtype}")
-        if not np_shape and 0 in (array.ndim, array.size):
-            raise UnsupportedError(f"{key!r}: only NumPy mode has arrays of shape {array.shape}")
-        shape = struct.pack(f"<i{array.ndim}q", array.ndim, *array.shape)
-        head = struct.pack("<Ii", V3 if np_shape else V2, DENSE)
-        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        parts += [head, shape, _CPU, struct.pack("<i", code), little.tobytes()]
-    parts.append(struct.pack("<Q", len(arrays)))
-    for key in arrays:
-        name = key.encode()
-        parts += [struct.pack("<Q", len(name)), name]
-    with replacing(file) as stream:
-        stream.writelines(parts)
+def listed(*arrays: bytes, keys: tuple[str, ...] = ()) -> bytes:
+    """A file of these arrays."""
+    head = struct.pack("<QQQ", 0x112, 0, len(arrays))
+    tail = b"".join(struct.pack("<Q", len(key)) + key.encode() for key in keys)
+    return head + b"".join(arrays) + struct.pack("<Q", len(keys)) + tail
 
 
-def symbol_text(symbol: Symbol) -> str:
-    """JSON in the layout of nnvm's SaveJSON pass, with dmlc's line breaks."""
-    return _graph(symbol, 0)
+def shape(*sizes: int) -> bytes:
+    return struct.pack(f"<i{len(sizes)}q", len(sizes), *sizes)
 
 
-def _graph(symbol: Symbol, depth: int) -> str:
-    variables = [at for at, node in enumerate(symbol.nodes) if node.op == VARIABLE]
-    fields: dict[str, str] = {
-        "nodes": _list([_node(node, depth + 2) for node in symbol.nodes], depth + 1, True),
-        "arg_nodes": _numbers(variables, depth + 1),
-    }
-    if symbol.row_ptr:
-        fields["node_row_ptr"] = _numbers(symbol.row_ptr, depth + 1)
-    fields["heads"] = _numbers(symbol.heads, depth + 1)
-    if symbol.attributes:
-        fields["attrs"] = _fields(symbol.attributes, json.dumps, depth + 1)
-    return _object(fields, depth, True)
+def kind(code: int) -> bytes:
+    return struct.pack("<i", code)
 
 
-def _node(node: SymbolNode, depth: int) -> str:
-    fields = {"op": _string(node.op), "name": _string(node.name)}
-    if node.attributes:
-        fields["attrs"] = _fields(node.attributes, _string, depth + 1)
-    fields["inputs"] = _numbers(node.inputs, depth + 1)
-    if node.subgraphs:
-        graphs = [_graph(graph, depth + 2) for graph in node.subgraphs]
-        fields["subgraphs"] = _list(graphs, depth + 1, True)
-    return _object(fields, depth, True)
+def dense(array: np.ndarray) -> bytes:
+    """Of the second form."""
+    (code,) = (code for code, name in CODES.items() if name == array.dtype)
+    return V2 + kind(0) + shape(*array.shape) + CPU + kind(code) + array.tobytes()
 
 
-def _fields(found: Mapping[str, Any], text: Callable[[Any], str], depth: int) -> str:
-    return _object({key: text(value) for key, value in found.items()}, depth, len(found) > 1)
+def write_params(arrays: Mapping[str, np.ndarray], file: Path) -> None:
+    """Keys as they are (``arg:NAME``, ``aux:NAME``)."""
+    file.write_bytes(listed(*map(dense, arrays.values()), keys=tuple(arrays)))
 
 
-def _numbers(found: Sequence[Any], depth: int) -> str:
-    items = [str(list(each)) if isinstance(each, tuple) else str(each) for each in found]
-    return _list(items, depth, len(items) > _ONE_LINE)
+T, N, C, H = 6, 3, 4, 5
+"""Steps, sentences, channels and units of `recurrent_model`."""
+CLIP = {"lstm_state_clip_min": -0.2, "lstm_state_clip_max": 0.2}
 
 
-def _object(fields: Mapping[str, str], depth: int, lines: bool) -> str:
-    items = [f"{_string(key)}: {value}" for key, value in fields.items()]
-    return f"{{{_joined(items, depth, lines)}}}"
+def recurrent_model(
+    folder: Path, mode: str, dtype: str = "float32", **attributes: Any
+) -> dict[str, np.ndarray]:
+    """``model-symbol.json`` of one RNN, and its parameters; what it is bound to: a batch, and p."""
+    attributes = {"num_layers": 1, "state_outputs": True, **attributes}
+    layers, ways = attributes["num_layers"], 2 if "bidirectional" in attributes else 1
+    stack = Stack(mode, H, layers, ways, attributes.get("projection_size"))
+    names = ["data", "p", "h", *(["c"] if mode == "lstm" else [])]
+    names += ["n"] if "use_sequence_length" in attributes else []
+    options = {k: str(v) for k, v in {"mode": mode, "state_size": H, **attributes}.items()}
+    count = (2 + (mode == "lstm")) if attributes["state_outputs"] else 1
+    heads = [[len(names), k, 0] for k in range(count)]
+    text = symbol_text(*map(var, names), ("RNN", "rnn", options, names), heads=heads)
+    (folder / "model-symbol.json").write_text(text)
+    rng = np.random.default_rng(3)
+    parameters = rng.uniform(-0.5, 0.5, stack.elements(C)).astype(dtype)
+    write_params({"arg:p": parameters}, folder / "model-0000.params")
+    rows = layers * ways
+    shapes = {"data": (T, N, C), "h": (rows, N, stack.recurrent), "c": (rows, N, H)}
+    given = {n: rng.uniform(-2, 2, shapes[n]).astype(dtype) for n in names if n in shapes}
+    given |= {"n": np.array([6, 2, 4]).astype(dtype)} if "n" in names else {}
+    return {**given, "p": parameters}
 
 
-def _list(items: Sequence[str], depth: int, lines: bool) -> str:
-    return f"[{_joined(items, depth, lines)}]"
-
-
-def _joined(items: Sequence[str], depth: int, lines: bool) -> str:
-    if not items or not lines:
-        return ", ".join(items)
-    inner = "\n" + "  " * (depth + 1)
-    return inner + f", {inner}".join(items) + "\n" + "  " * depth
-
-
-_ESCAPES = str.maketrans({"\r": "\\r", "\n": "\\n", "\\": "\\\\", "\t": "\\t", '"': '\\"'})
-
-
-def _string(text: str) -> str:
-    """dmlc escapes these five; the other control characters are not JSON as they are."""
-    plain = text.translate(_ESCAPES)
-    return f'"{plain}"' if plain.isprintable() else json.dumps(text, ensure_ascii=False)
+def recording_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"in__{name}": array for name, array in arrays.items() if name != "p"}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.onnx_rnn import Case, run_oracle
 
 import onernn
 
@@ -39,34 +40,20 @@ def _saved(path: Path, layer: dict[str, Any], arrays: list[np.ndarray]) -> Path:
     return path
 
 
-def _sigmoid(a: Any) -> Any:
-    return 1 / (1 + np.exp(-a))
+def _states(kind: str, x: Any, kernel: Any, recurrent: Any, bias: Any) -> Any:
+    """h behind each of the steps x (T, I), by ONNX's formulas: they are those of Keras."""
+    order = [0, 3, 1, 2] if kind == "LSTM" else range(GATES[kind])  # i, f, c, o as i, o, f, c
 
+    def gates(array: Any) -> Any:
+        parts = np.split(array, GATES[kind], axis=-1)
+        return np.concatenate([parts[k] for k in order], axis=-1)
 
-def _step(
-    kind: str, x: Any, states: list[Any], kernel: Any, recurrent: Any, bias: Any
-) -> list[Any]:
-    """The states behind a step, by the formulas of Keras's documentation."""
-    h = states[0]
-    if kind == "SimpleRNN":
-        return [np.tanh(x @ kernel + bias + h @ recurrent)]
-    if kind == "LSTM":
-        i, f, g, o = np.split(x @ kernel + h @ recurrent + bias, 4)
-        c = _sigmoid(f) * states[1] + _sigmoid(i) * np.tanh(g)
-        return [_sigmoid(o) * np.tanh(c), c]
-    if bias.ndim == 2:  # reset_after
-        (xz, xr, xh), (hz, hr, hh) = (
-            np.split(x @ kernel + bias[0], 3),
-            np.split(h @ recurrent + bias[1], 3),
-        )
-        z, r = _sigmoid(xz + hz), _sigmoid(xr + hr)
-        new = np.tanh(xh + r * hh)
-    else:
-        xz, xr, xh = np.split(x @ kernel + bias, 3)
-        wz, wr, wh = np.split(recurrent, 3, axis=1)
-        z, r = _sigmoid(xz + h @ wz), _sigmoid(xr + h @ wr)
-        new = np.tanh(xh + (r * h) @ wh)
-    return [z * h + (1 - z) * new]
+    both = bias if bias.ndim == 2 else np.stack([bias, 0 * bias])
+    arrays = {"X": x[:, None], "W": gates(kernel).T[None], "R": gates(recurrent).T[None]}
+    arrays["B"] = gates(both).reshape(1, -1)
+    more = {"linear_before_reset": int(bias.ndim == 2)} if kind == "GRU" else {}
+    op = kind.removeprefix("Simple")
+    return run_oracle(Case(op, more, arrays, ["Y"], hidden=UNITS))["Y"][:, 0, 0]
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -93,13 +80,12 @@ def test_masked_steps_hold_states_and_repeat_or_are_zero(
     x[masked] = 0
     want = np.zeros((4, 7, UNITS))
     for n in range(4):
-        states = [np.zeros(UNITS), np.zeros(UNITS)]
-        before = np.zeros(UNITS)
-        for place, t in enumerate(range(7)[:: -1 if backwards else 1]):
-            if not masked[n, t]:
-                states = _step(kind, x[n, t].astype(float), states, *map(np.float64, arrays))
-                before = states[0]
-            want[n, place] = 0 if masked[n, t] and zeros else before
+        steps = np.arange(7)[:: -1 if backwards else 1]
+        runs = ~masked[n, steps]
+        held = np.array([np.zeros(UNITS), *_states(kind, x[n, steps[runs]], *arrays)])
+        want[n] = held[np.cumsum(runs)]
+        if zeros:
+            want[n, ~runs] = 0
     (made,) = onernn.Session(path, threads=1).run({"x": x}).values()
     # Sums of 8 products a gate, 7 steps, functions that shrink: some roundings each.
     np.testing.assert_allclose(made, want, rtol=0, atol=100 * 2.0**-24)

@@ -7,47 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.mxnet_files import write_params, write_symbol
+from support.mxnet_files import CLIP, N, T, recording_of, recurrent_model
 
 from onernn import Session, audit, load
-from onernn.adapters.mxnet.read import Entry, Symbol, SymbolNode
 from onernn.ir.arrays import Array
-from onernn.reorders.mxnet import Stack
 from onernn.verification.auditing import predicted
 from onernn.verification.recording import read_arrays, read_inputs
 
-T, N, C, H = 6, 3, 4, 5
-CLIP = {"lstm_state_clip_min": "-0.2", "lstm_state_clip_max": "0.2"}
-LENGTHS = {"use_sequence_length": "True"}
+LENGTHS = {"use_sequence_length": True}
 
 
-def saved(folder: Path, mode: str, dtype: str = "float32", **attributes: str) -> dict[str, Array]:
-    """A symbol of one RNN and its parameters; a recording of inputs for it."""
-    attributes = {"num_layers": "1", "state_outputs": "True", **attributes}
-    layers, ways = int(attributes["num_layers"]), 2 if "bidirectional" in attributes else 1
-    width = attributes.get("projection_size")
-    stack = Stack(mode, H, layers, ways, width and int(width))
-    names = ["data", "p", "h", *(["c"] if mode == "lstm" else [])]
-    names += ["n"] if "use_sequence_length" in attributes else []
-    nodes = [SymbolNode("null", name) for name in names]
-    inputs = tuple(Entry(at) for at in range(len(names)))
-    nodes.append(
-        SymbolNode("RNN", "rnn", {"mode": mode, "state_size": str(H), **attributes}, inputs)
-    )
-    count = (2 + (mode == "lstm")) if attributes["state_outputs"] == "True" else 1
-    heads = tuple(Entry(len(names), k) for k in range(count))
-    versions = {"mxnet_version": ["int", 10901]}
-    write_symbol(Symbol(tuple(nodes), heads, versions), folder / "m-symbol.json")
-    rng = np.random.default_rng(3)
-    flat = rng.uniform(-0.5, 0.5, stack.elements(C)).astype(dtype)
-    write_params({"arg:p": flat}, folder / "m-0000.params")
-    rows = layers * ways
-    shapes = {"data": (T, N, C), "h": (rows, N, stack.recurrent), "c": (rows, N, H)}
-    given = {
-        name: rng.uniform(-2, 2, shapes[name]).astype(dtype) for name in names if name in shapes
-    }
-    given |= {"n": np.array([6, 2, 4]).astype(dtype)} if "n" in names else {}
-    return {f"in__{name}": array for name, array in given.items()}
+def saved(folder: Path, mode: str, dtype: str = "float32", **attributes: Any) -> dict[str, Array]:
+    """A recording of inputs for a model of one RNN."""
+    return recording_of(recurrent_model(folder, mode, dtype, **attributes))
 
 
 def run(folder: Path, semantics: Any, recording: dict[str, Array]) -> dict[str, Any]:
@@ -66,13 +38,13 @@ def told(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "mode, attributes, fault",
     [
-        ("gru", {**LENGTHS, "bidirectional": "True"}, "lengths_ignored"),
-        ("lstm", {**LENGTHS, "num_layers": "2"}, "lengths_ignored"),
+        ("gru", {**LENGTHS, "bidirectional": True}, "lengths_ignored"),
+        ("lstm", {**LENGTHS, "num_layers": 2}, "lengths_ignored"),
         ("lstm", CLIP, "clip_ignored"),
     ],
 )
 def test_an_error_is_the_distance_of_the_two_meanings(
-    mode: str, attributes: dict[str, str], fault: str, tmp_path: Path
+    mode: str, attributes: dict[str, Any], fault: str, tmp_path: Path
 ) -> None:
     recording = saved(tmp_path, mode, **attributes)
     right, wrong = (run(tmp_path, s, recording) for s in ("documented", "mxnet-cpu"))
@@ -87,15 +59,15 @@ def test_an_error_is_the_distance_of_the_two_meanings(
 
 
 def test_lengths_that_cut_nothing_off_and_wide_clips_change_nothing(tmp_path: Path) -> None:
-    wide = {"lstm_state_clip_min": "-99", "lstm_state_clip_max": "99"}
+    wide = {"lstm_state_clip_min": -99, "lstm_state_clip_max": 99}
     recording = saved(tmp_path, "lstm", **LENGTHS, **wide)
     recording["in__n"] = np.full(N, T, np.float32)
     assert counted(tmp_path, recording).keys() == {"lengths_refused", "clip_refused"}
 
 
-@pytest.mark.parametrize("dtype, width", [("float64", None), ("float32", "2")])
+@pytest.mark.parametrize("dtype, width", [("float64", None), ("float32", 2)])
 def test_where_mxnet_s_own_kernels_run_it_refuses(
-    dtype: str, width: str | None, tmp_path: Path
+    dtype: str, width: int | None, tmp_path: Path
 ) -> None:
     attributes = {**LENGTHS, **CLIP, **({"projection_size": width} if width else {})}
     saved(tmp_path, "lstm", dtype, **attributes)
@@ -105,25 +77,25 @@ def test_where_mxnet_s_own_kernels_run_it_refuses(
 
 
 def test_a_projection_without_states_crashes(tmp_path: Path) -> None:
-    saved(tmp_path, "lstm", projection_size="2", state_outputs="False")
+    saved(tmp_path, "lstm", projection_size=2, state_outputs=False)
     assert counted(tmp_path).keys() == {"projection_crashes"}
-    saved(tmp_path, "lstm", projection_size="2")
+    saved(tmp_path, "lstm", projection_size=2)
     assert not counted(tmp_path)
 
 
 @pytest.mark.parametrize(
     "mode, attributes, reason",
     [
-        ("gru", {"bidirectional": "True"}, "two directions"),
-        ("lstm", {"bidirectional": "True", "num_layers": "2"}, "two directions"),
-        ("rnn_tanh", {"num_layers": "3"}, "3 layers"),
-        ("lstm", {"projection_size": "2"}, "a projection"),
+        ("gru", {"bidirectional": True}, "two directions"),
+        ("lstm", {"bidirectional": True, "num_layers": 2}, "two directions"),
+        ("rnn_tanh", {"num_layers": 3}, "3 layers"),
+        ("lstm", {"projection_size": 2}, "a projection"),
         ("lstm", LENGTHS, "sequence lengths"),
-        ("gru", {"state_outputs": "False"}, "state_outputs=False"),
+        ("gru", {"state_outputs": False}, "state_outputs=False"),
     ],
 )
 def test_what_the_exporter_refuses_is_told_and_does_not_count(
-    mode: str, attributes: dict[str, str], reason: str, tmp_path: Path
+    mode: str, attributes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     saved(tmp_path, mode, **attributes)
     finding = told(tmp_path)["export_refused"]
@@ -131,11 +103,11 @@ def test_what_the_exporter_refuses_is_told_and_does_not_count(
 
 
 def test_what_the_exporter_takes_wrongly_is_told(tmp_path: Path) -> None:
-    saved(tmp_path, "lstm", bidirectional="True")
+    saved(tmp_path, "lstm", bidirectional=True)
     assert not told(tmp_path)
     saved(tmp_path, "lstm", **CLIP)
     assert told(tmp_path)["export_drops_clip"].max_abs > 1e-2
-    saved(tmp_path, "gru", num_layers="2", p="0.5")
+    saved(tmp_path, "gru", num_layers=2, p=0.5)
     assert told(tmp_path).keys() == {"dropout_ignored", "export_two_layers"}
     assert audit(tmp_path)  # nothing of it hits a run
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.mxnet_files import symbol, var, write_params, write_symbol
-from support.oracle import run_oracle
+from support.mxnet_files import node, symbol, symbol_text, var, write_params
 
 from onernn import Graph, Session, UnsupportedError, load
 from onernn.adapters.mxnet.lower import lower
@@ -19,93 +18,9 @@ from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import UNSUPPORTED
 from onernn.reorders import mxnet
 
-T, N, C, H = 5, 3, 4, 2
-
-
-def rnn_graph(semantics: str, *, mode: str = "lstm", **attributes: str) -> tuple[Graph, Any]:
-    stack = mxnet.Stack(mode, H, 1, 2)
-    flat = np.random.default_rng(1).uniform(-0.5, 0.5, stack.elements(C)).astype(np.float32)
-    options = {"mode": mode, "state_size": str(H), "num_layers": "1", "bidirectional": "True"}
-    names = ["data", "parameters", "state", *(["state_cell"] if mode == "lstm" else [])]
-    if "use_sequence_length" in attributes:
-        names.append("sequence_length")
-    built = symbol(
-        *map(var, names),
-        ("RNN", "net", options | {"state_outputs": "True"} | attributes, names),
-        heads=[[len(names), k, 0] for k in range(3 if mode == "lstm" else 2)],
-    )
-    weights = mxnet.weights(mxnet.split(flat, stack), stack)
-    return lower(built, {"parameters": flat}, semantics, "m"), (stack, weights)
-
-
-def feeds(mode: str, scale: float = 1) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(2)
-    made = {"data": rng.uniform(-2, 2, (T, N, C)), "state": rng.uniform(-1, 1, (2, N, H))}
-    if mode == "lstm":
-        made["state_cell"] = rng.uniform(-1, 1, (2, N, H)) * scale
-    return {name: array.astype(np.float32) for name, array in made.items()}
-
-
-@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
-@pytest.mark.parametrize("backend", ["reference", "onednn"])
-def test_sequence_lengths_mask_as_documented(mode: str, backend: str) -> None:
-    """Beside the oracle, which walks each sentence to its own end."""
-    graph, (stack, weights) = rnn_graph("documented", mode=mode, use_sequence_length="True")
-    given, lengths = feeds(mode), np.array([5, 1, 3], np.float32)
-    y, *states = Session(graph, backend=backend).run({**given, "sequence_length": lengths}).values()
-    begin = [given[name] for name in ("state", "state_cell") if name in given]
-    sentences = [given["data"][: int(length), n] for n, length in enumerate(lengths)]
-    ldnc = tuple(array.reshape(1, 2, N, H) for array in begin)
-    outputs, finals = run_oracle(stack.spec(C), list(weights), sentences, ldnc)
-    for n, (length, want) in enumerate(zip(lengths.astype(int), outputs, strict=True)):
-        np.testing.assert_allclose(y[:length, n], want, rtol=0, atol=2e-6)
-        assert not y[length:, n].any()
-    for got, want in zip(states, finals, strict=True):
-        np.testing.assert_allclose(got, want.reshape(2, N, H), rtol=0, atol=2e-6)
-    assert any("sequence lengths mask, as documented" in note for note in graph.notes)
-
-
-def test_mxnet_cpu_ignores_lengths_and_says_so() -> None:
-    graph, (stack, weights) = rnn_graph("mxnet-cpu", use_sequence_length="True")
-    given = feeds("lstm")
-    y, *_ = (
-        Session(graph, backend="reference")
-        .run({**given, "sequence_length": np.array([5, 1, 3])})
-        .values()
-    )
-    ldnc = tuple(given[name].reshape(1, 2, N, H) for name in ("state", "state_cell"))
-    whole = [given["data"][:, n] for n in range(N)]
-    outputs, _ = run_oracle(stack.spec(C), list(weights), whole, ldnc)
-    np.testing.assert_allclose(np.swapaxes(y, 0, 1), outputs, rtol=0, atol=2e-6)
-    assert graph.notes == (
-        "net (RNN): sequence lengths are ignored, as in MXNet 1.9.1 on CPU; documented is: sequence"
-        " lengths mask (semantics='documented')",
-    )
-
-
-def test_the_cell_state_is_clipped_as_documented_and_only_there() -> None:
-    clip = {"lstm_state_clip_min": "-0.1", "lstm_state_clip_max": "0.2"}
-    given = feeds("lstm", scale=3)
-    documented, _ = rnn_graph("documented", **clip)
-    (rnn,) = [node for node in documented.nodes if node.op == "Rnn"]
-    assert rnn.attributes["spec"].cell_clip == (-0.1, 0.2)
-    clipped = Session(documented, backend="reference").run(given)
-    c = list(clipped.values())[2]
-    assert c.min() == np.float32(-0.1) and c.max() == np.float32(0.2)
-    assert any("clipped to [-0.1, 0.2], as documented" in note for note in documented.notes)
-    as_run, _ = rnn_graph("mxnet-cpu", **clip)
-    plain, _ = rnn_graph("documented")
-    for ours, theirs in zip(
-        Session(as_run, backend="reference").run(given).values(),
-        Session(plain, backend="reference").run(given).values(),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(ours, theirs)
-    assert any("the cell state is not clipped, as in MXNet" in note for note in as_run.notes)
-
 
 def saved(folder: Path, *nodes: Any, params: dict[str, np.ndarray], **attrs: Any) -> Path:
-    write_symbol(symbol(*nodes, **attrs), folder / "m-symbol.json")
+    (folder / "m-symbol.json").write_text(symbol_text(*nodes, **attrs))
     write_params({f"arg:{name}": array for name, array in params.items()}, folder / "m-0000.params")
     return folder / "m-symbol.json"
 
@@ -172,78 +87,68 @@ def refused(*nodes: Any, params: dict[str, np.ndarray] | None = None, **attrs: A
 X, W = var("x"), var("w")
 WEIGHT = {"w": np.ones((3, 4), np.float32)}
 REFUSED = {
-    "node 'n' (NoSuchOp): this operator is not known": [X, ("NoSuchOp", "n", {}, ["x"])],
-    "not understood: attribute strange": [X, ("relu", "n", {"strange": "1"}, ["x"])],
-    "2 inputs, expected data": [X, W, ("relu", "n", {}, ["x", "w"])],
-    "input weight is missing": [X, ("FullyConnected", "n", {"num_hidden": "3"}, ["x"])],
+    "node 'n' (NoSuchOp): this operator is not known": [node("NoSuchOp", "x")],
+    "not understood: attribute strange": [node("relu", "x", strange="1")],
+    "2 inputs, expected data": [node("relu", "x", "w")],
+    "input weight is missing": [node("FullyConnected", "x", num_hidden="3")],
     "input weight: expected (5, I), got (3, 4)": [
-        X, W, ("FullyConnected", "n", {"num_hidden": "5", "no_bias": "True"}, ["x", "w"])
+        node("FullyConnected", "x", "w", num_hidden="5", no_bias="True")
     ],
     "attribute num_hidden: expected an integer, got 'many'": [
-        X, W, ("FullyConnected", "n", {"num_hidden": "many", "no_bias": "1"}, ["x", "w"])
+        node("FullyConnected", "x", "w", num_hidden="many", no_bias="1")
     ],
-    "attribute act_type='gelu'": [X, ("Activation", "n", {"act_type": "gelu"}, ["x"])],
-    "mode='always' draws random numbers": [X, ("Dropout", "n", {"mode": "always"}, ["x"])],
-    "attribute dtype=float16": [X, ("Cast", "n", {"dtype": "float16"}, ["x"])],
-    "attribute use_length": [X, ("softmax", "n", {"use_length": "True"}, ["x"])],
+    "attribute act_type='gelu'": [node("Activation", "x", act_type="gelu")],
+    "mode='always' draws random numbers": [node("Dropout", "x", mode="always")],
+    "attribute dtype=float16": [node("Cast", "x", dtype="float16")],
+    "attribute use_length": [node("softmax", "x", use_length="True")],
     "attribute mode='rnn': expected one of": [
-        X, W, ("RNN", "n", {"mode": "rnn", "state_size": "2"}, ["x", "w", "x"])
+        node("RNN", "x", "w", "x", mode="rnn", state_size="2")
     ],
-    "attributes state_size=0": [X, W, ("RNN", "n", {"mode": "gru"}, ["x", "w", "x"])],
+    "attributes state_size=0": [node("RNN", "x", "w", "x", mode="gru")],
     "parameters 'x' is computed at run time": [
-        X, ("RNN", "n", {"mode": "gru", "state_size": "2", "num_layers": "1"}, ["x", "x", "x"])
+        node("RNN", "x", "x", "x", mode="gru", state_size="2", num_layers="1")
     ],
     "fit no input size": [
-        X, W, ("Reshape", "r", {"shape": "-1"}, ["w"]),
-        ("RNN", "n", {"mode": "gru", "state_size": "9", "num_layers": "1"}, ["x", "r", "x"]),
+        node("Reshape", "w", name="r", shape="-1"),
+        node("RNN", "x", "r", "x", mode="gru", state_size="9", num_layers="1"),
     ],
-    "axes 'x' has; it declares no shape (__shape__) of x": [X, ("dot", "n", {}, ["x", "x"])],
+    "axes 'x' has; it declares no shape (__shape__) of x": [node("dot", "x", "x")],
     "an input of zeros, whose size MXNet would infer": [
-        X, ("_zeros", "z", {"shape": "(0, 4)"}, []), ("Concat", "n", {"dim": "1"}, ["x", "z"])
+        node("_zeros", name="z", shape="(0, 4)"),
+        node("Concat", "x", "z", dim="1"),
     ],
-    "attribute shape=(100000, 100000)": [("_zeros", "n", {"shape": "(100000, 100000)"}, [])],
+    "attribute shape=(100000, 100000)": [node("_zeros", shape="(100000, 100000)")],
     "attribute layout='NHWC': expected one of None, NCW, NCHW, NCDHW": [
-        X, W, ("Convolution", "n", {"kernel": "(3, 3)", "layout": "NHWC"}, ["x", "w"])
+        node("Convolution", "x", "w", kernel="(3, 3)", layout="NHWC")
     ],
     "input weight (3, 4): expected 3 on axis 0 and (2,) behind": [
-        X, W,
-        ("Convolution", "n", {"kernel": "(2,)", "num_filter": "3", "no_bias": "1"}, ["x", "w"]),
+        node("Convolution", "x", "w", kernel="(2,)", num_filter="3", no_bias="1")
     ],
-    "attribute kernel=(): expected one to three sizes": [X, ("Pooling", "n", {}, ["x"])],
+    "attribute kernel=(): expected one to three sizes": [node("Pooling", "x")],
     "attribute stride=(2,) for a kernel of (2, 2)": [
-        X, ("Pooling", "n", {"kernel": "(2, 2)", "stride": "(2,)"}, ["x"])
+        node("Pooling", "x", kernel="(2, 2)", stride="(2,)")
     ],
     "attribute pool_type='sum': expected one of max, avg": [
-        X, ("Pooling", "n", {"kernel": "(2,)", "pool_type": "sum"}, ["x"])
+        node("Pooling", "x", kernel="(2,)", pool_type="sum")
     ],
-    "attribute pool_type='lp'": [
-        X, ("Pooling", "n", {"kernel": "(2,)", "pool_type": "lp", "p_value": "2"}, ["x"])
-    ],
+    "attribute pool_type='lp'": [node("Pooling", "x", kernel="(2,)", pool_type="lp", p_value="2")],
     "attribute pooling_convention='same': only valid and full, MXNet 1.9.1 itself": [
-        X, ("Pooling", "n", {"kernel": "(2,)", "pooling_convention": "same"}, ["x"])
+        node("Pooling", "x", kernel="(2,)", pooling_convention="same")
     ],
-    "attribute num_group=0": [
-        X, W, ("Deconvolution", "n", {"kernel": "(2,)", "num_group": "0"}, ["x", "w"])
-    ],
-    "attribute scale=0": [X, ("UpSampling", "n", {"scale": "0"}, ["x"])],
+    "attribute num_group=0": [node("Deconvolution", "x", "w", kernel="(2,)", num_group="0")],
+    "attribute scale=0": [node("UpSampling", "x", scale="0")],
     "attributes sample_type='bilinear', multi_input_mode='concat'": [
-        X, ("UpSampling", "n", {"scale": "2", "sample_type": "bilinear"}, ["x"])
+        node("UpSampling", "x", scale="2", sample_type="bilinear")
     ],
-    "attributes mode='symmetric'": [
-        X, ("Pad", "n", {"mode": "symmetric", "pad_width": "(0, 0)"}, ["x"])
-    ],
+    "attributes mode='symmetric'": [node("Pad", "x", mode="symmetric", pad_width="(0, 0)")],
     "windows that may see nothing but pads": [
-        X,
-        (
-            "Pooling", "n",
-            {"kernel": "(2,)", "stride": "(2,)", "pad": "(1,)", "pooling_convention": "full"},
-            ["x"],
-        ),
+        node("Pooling", "x", kernel="(2,)", stride="(2,)", pad="(1,)", pooling_convention="full")
     ],
-    "0 subgraphs, expected 2": [X, ("_while_loop", "n", {}, ["x"])],
-    "0 subgraphs, expected 3": [X, ("_cond", "n", {}, ["x"])],
-    "0 subgraphs, expected one": [X, ("_foreach", "n", {}, ["x"])],
-}  # fmt: skip
+    "0 subgraphs, expected 2": [node("_while_loop", "x")],
+    "0 subgraphs, expected 3": [node("_cond", "x")],
+    "0 subgraphs, expected one": [node("_foreach", "x")],
+}
+"""Nodes behind x and w."""
 
 
 def looping(**attributes: str) -> Any:
@@ -316,7 +221,7 @@ def test_a_loop_that_contradicts_itself_is_refused(attributes: Any, reason: str)
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_cannot_run_exactly_is_refused_with_the_reason(reason: str) -> None:
 
-    assert reason in refused(*REFUSED[reason], params=WEIGHT)
+    assert reason in refused(X, W, *REFUSED[reason], params=WEIGHT)
 
 
 def test_a_scalar_that_the_dtype_cannot_hold_is_refused() -> None:
@@ -363,9 +268,6 @@ def test_what_leads_to_a_label_alone_is_no_input_either() -> None:
 
 
 def test_inputs_know_what_the_operators_behind_them_tell() -> None:
-    graph, _ = rnn_graph("documented")
-    shapes = {value.name: value.shape for value in graph.inputs}
-    assert shapes == {"data": (None, None, C), "state": (2, None, H), "state_cell": (2, None, H)}
     swapped = lower(
         symbol(
             X, var("p"), ("SwapAxis", "t", {"dim1": "0", "dim2": "1"}, ["x"]),
@@ -537,10 +439,8 @@ def test_gluon_blocks_that_run_in_another_order_than_they_were_made_are_refused(
 
 def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> None:
     half = np.array([[0.1, 0.2, 0.3, 0.4]] * 3, np.float16)
-    write_params({"arg:w": half}, tmp_path / "m-0000.params")
     node = "FullyConnected", "n", {"num_hidden": "3", "no_bias": "True"}, ["x", "w"]
-    write_symbol(symbol(X, W, node), tmp_path / "m-symbol.json")
-    graph = load(tmp_path)
+    graph = load(saved(tmp_path, X, W, node, params={"w": half}))
     assert graph.notes == ("float16 parameters are computed in float32",)
     (out,) = Session(graph, backend="reference").run({"x": np.ones((1, 4), np.float32)}).values()
     assert out.dtype == np.float32

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.mxnet_files import symbol_text, write_params, write_symbol
+from support.mxnet_files import write_params
 
 from onernn import ModelFormatError, UnsupportedError, load
 from onernn.adapters.mxnet import attributes as parse
@@ -209,20 +209,3 @@ def test_attributes_are_parsed_as_dmlc_writes_them(
 def test_attributes_of_no_known_form_are_refused(parser: Any, wrong: str) -> None:
     with pytest.raises(UnsupportedError, match="expected"):
         parser(wrong)
-
-
-def test_a_symbol_is_written_as_it_was(data: Path, tmp_path: Path) -> None:
-    recorded = sorted(data.glob("mxnet/*/model-symbol.json"))
-    assert len(recorded) >= 8
-    for file in recorded:
-        symbol = read_symbol(file)
-        assert symbol_text(symbol) == file.read_text(), file
-        write_symbol(symbol, tmp_path / "again-symbol.json")
-        assert read_symbol(tmp_path / "again-symbol.json") == symbol
-
-
-def test_text_with_quotes_and_control_characters_survives_writing(tmp_path: Path) -> None:
-    name = 'a "b"\\\t\n\x01é'
-    symbol = parse_symbol(json.dumps({"nodes": [{**VARIABLE, "name": name}], "heads": [[0, 0]]}))
-    write_symbol(symbol, tmp_path / "m-symbol.json")
-    assert read_symbol(tmp_path / "m-symbol.json").nodes[0].name == name

@@ -104,7 +104,9 @@ def documented(
     return [out, h_n, c_n][: 3 if mode == "lstm" else 2]
 
 
-def graph_of(mode: str, flat: np.ndarray, **attributes: Any) -> Graph:
+def graph_of(
+    mode: str, flat: np.ndarray, semantics: Any = "documented", **attributes: Any
+) -> Graph:
     """A symbol of the operator alone, as a file has it."""
     names = ["data", "parameters", "state", *["state_cell"] * (mode == "lstm")]
     if attributes.get("use_sequence_length"):
@@ -114,7 +116,7 @@ def graph_of(mode: str, flat: np.ndarray, **attributes: Any) -> Graph:
     count = (3 if mode == "lstm" else 2) if attributes.get("state_outputs") else 1
     heads = [[len(names), k, 0] for k in range(count)]
     built = symbol(*map(var, names), ("RNN", "net", told, names), heads=heads)
-    return lower(built, {"parameters": flat}, "documented", "m")
+    return lower(built, {"parameters": flat}, semantics, "m")
 
 
 def arrays(mode: str, *, layers: int = 2, sides: int = 2, p: int | None = None) -> tuple[Any, Any]:
@@ -201,14 +203,16 @@ def test_flags_and_numbers_have_the_documented_defaults(mode: str) -> None:
     assert_equal(ran(told, feed), right)
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference", "onednn"])
 @pytest.mark.parametrize("mode", GATES)
-def test_lengths_are_an_input_where_the_flag_says_so(mode: str) -> None:
+def test_lengths_are_an_input_where_the_flag_says_so(mode: str, backend: str) -> None:
     feed, flat = arrays(mode)
     lengths = np.array([5, 1, 3])
     graph = graph_of(mode, flat, use_sequence_length=True, state_outputs=True)
     assert [value.name for value in graph.inputs][-1] == "sequence_length"
-    got = ran(graph, {**feed, "sequence_length": lengths.astype(np.float32)})
+    got = ran(graph, {**feed, "sequence_length": lengths.astype(np.float32)}, backend)
     assert_equal(got, documented(mode, feed, flat, lengths=lengths))
+    assert any("sequence lengths mask, as documented" in note for note in graph.notes)
     silent = graph_of(mode, flat, state_outputs=True)
     assert "sequence_length" not in {value.name for value in silent.inputs}
 
@@ -220,8 +224,10 @@ def test_cell_states_are_inputs_of_lstms_only(mode: str) -> None:
     graph = graph_of(mode, flat, use_sequence_length=True)
     assert [value.name for value in graph.inputs] == ["data", "state", "sequence_length"]
     lstm = graph_of("lstm", arrays("lstm")[1], use_sequence_length=True)
-    named = [value.name for value in lstm.inputs]
-    assert named == ["data", "state", "state_cell", "sequence_length"]
+    state = (4, None, H)
+    assert {value.name: value.shape for value in lstm.inputs} == {
+        "data": (None, None, C), "state": state, "state_cell": state, "sequence_length": (None,)
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("layers, drops", [(1, False), (2, True)])
@@ -258,7 +264,27 @@ def test_clips_bound_the_cell_state_in_every_step(projection: int | None) -> Non
     right = documented("lstm", feed, flat, bounds=bounds, p=projection)
     assert_equal(ran(graph, feed), right)
     assert np.abs(documented("lstm", feed, flat, p=projection)[0] - right[0]).max() > 0.01
+    assert any("clipped to [-0.2, 0.15], as documented" in note for note in graph.notes)
     assert graph_of("gru", arrays("gru")[1], **clips).notes == ()  # of LSTMs only
+
+
+CPU = {
+    "sequence lengths are ignored, as in MXNet 1.9.1 on CPU; documented is: sequence lengths mask"
+    " (semantics='documented')": {"use_sequence_length": True},
+    "the cell state is not clipped, as in MXNet": {
+        "lstm_state_clip_min": -0.2, "lstm_state_clip_max": 0.15
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", CPU)
+def test_mxnets_cpu_ignores_lengths_and_clips_which_is_noted(said: str) -> None:
+    feed, flat = arrays("lstm")
+    graph = graph_of("lstm", flat, "mxnet-cpu", state_outputs=True, **CPU[said])
+    lengths = {"sequence_length": np.array([5, 1, 3], np.float32)}
+    given = {value.name: {**feed, **lengths}[value.name] for value in graph.inputs}
+    assert_equal(ran(graph, given), documented("lstm", feed, flat))
+    assert any(said in note for note in graph.notes)
 
 
 @pytest.mark.parametrize("stops", [False, True])

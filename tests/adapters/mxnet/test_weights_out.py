@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from support.recorded_operators import Recorded, read_recorded
+from support.recorded_operators import assert_gives, recorded_layers
 
 from onernn import convert_weights
-from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.read import parse_symbol
 
-RECORDED = read_recorded(Path(__file__).parents[2] / "data" / "mxnet" / "operators.json.gz")
-CASES = [case for case in RECORDED if case.name.endswith("_1_1_float32")]
+CASES = recorded_layers(forms="1_1")
 # The operator, and what else it has to say for MXNet's cells.
 OPERATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "RNN_rnn_relu": ("RNN", {"activations": ["Relu"]}),
@@ -27,9 +22,10 @@ OPERATORS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_mxnets_weights_run_in_onnx_runtime(case: Recorded) -> None:
-    graph = lower(parse_symbol(case.symbol), case.params)
+@pytest.mark.parametrize("name", CASES)
+def test_mxnets_weights_run_in_onnx_runtime(name: str) -> None:
+    case = CASES[name]
+    graph = case.graph()
     (node,) = [node for node in graph.nodes if node.op == "Rnn"]
     arrays = convert_weights(node, "onnx")
     assert sorted(arrays) == ["B", "R", "W"]
@@ -51,9 +47,4 @@ def test_mxnets_weights_run_in_onnx_runtime(case: Recorded) -> None:
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     y, *after = session.run(None, feeds)
-    for ours, theirs in zip([y[:, 0], *after], case.outputs.values(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
-
-
-def test_every_mode_is_among_them() -> None:
-    assert len(CASES) == len(OPERATORS)
+    assert_gives(case, [y[:, 0], *after])

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from support.paddle_operators import op, program
 
-from onernn import Graph, Session, ShapeError, UnsupportedError, load, verify
+from onernn import Graph, Session, ShapeError, UnsupportedError, load
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Variable
 from onernn.ir.arrays import Array
 from onernn.verification.recording import read_arrays
 
 DATA = Path(__file__).parents[2] / "data" / "paddle"
-RECORDED = sorted(folder.name for folder in DATA.glob("dygraph_*"))
 X = np.array([[0.5, -1, 2, 3], [-2, 4, 0.25, 1]], np.float32)
 AT = Variable("at", 7, "int64", (None, 1), 0, False)
 
@@ -37,13 +36,6 @@ def graph(kind: str, slots: dict[str, str], out: str = "Out", lod: int = 0, **mo
 def ran(kind: str, slots: dict[str, str], feed: dict[str, Array], **more: Any) -> Array:
     (out,) = Session(graph(kind, slots, **more), backend="reference").run({"x": X, **feed}).values()
     return np.asarray(out)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_recording_of_paddle_is_met(name: str) -> None:
-    for passes in ({}, {"passes": ()}):
-        report = verify(load(DATA / name), DATA / name / "io.npz", **passes)
-        assert report.passed and report.outputs, report.outputs
 
 
 @pytest.mark.parametrize("form", [2, 3])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import paddle_operators
+from support.paddle_operators import op
 
 from onernn import Ragged
 from onernn.adapters.common.fault import FaultyModel
@@ -19,14 +19,6 @@ from onernn.verification.auditing import AuditRun, predicted
 
 C, O = 3, 2  # noqa: E741
 WIDTHS = {"x": C, "h0": O, "c0": O}
-Slots = Mapping[str, str | tuple[str, ...]]
-
-
-def op(type: str, inputs: Slots, outputs: Slots, **attributes: Any) -> Operator:  # noqa: A002
-    def slots(given: Slots) -> dict[str, tuple[str, ...]]:
-        return {slot: (v,) if isinstance(v, str) else v for slot, v in given.items()}
-
-    return Operator(0, type, slots(inputs), slots(outputs), attributes)
 
 
 def program(
@@ -34,16 +26,12 @@ def program(
 ) -> Program:
     """Feeds x (ragged) and, where an operator reads them, h0 and c0."""
     read = {n for each in operators for names in each.inputs.values() for n in names}
-    feeds = [name for name in WIDTHS if name in read]
-    fed = [op("feed", {"X": "feed"}, {"Out": name}, col=k) for k, name in enumerate(feeds)]
-    got = [op("fetch", {"X": name}, {"Out": "f"}, col=k) for k, name in enumerate(fetches)]
-    whole = [replace(each, position=k) for k, each in enumerate([*fed, *operators, *got])]
-    names = {n for o in whole for s in (o.inputs, o.outputs) for v in s.values() for n in v}
-    variables = {
-        n: Variable(n, 7, "float32", (None, WIDTHS.get(n)), int(n == "x"), False)
-        for n in names - set(parameters)
-    }
-    return Program(Path("somewhere"), tuple(whole), variables, parameters, 2006002, 1)
+    feeds = tuple(name for name in WIDTHS if name in read)
+    declared = {n: Variable(n, 7, "float32", (None, w), int(n == "x"), False)
+                for n, w in WIDTHS.items()}  # fmt: skip
+    return paddle_operators.program(
+        *operators, feeds=feeds, fetches=fetches, parameters=parameters, **declared
+    )
 
 
 def numbers(seed: int = 0, **shapes: tuple[int, ...]) -> dict[str, Array]:

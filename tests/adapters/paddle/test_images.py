@@ -11,21 +11,13 @@ import numpy as np
 import pytest
 from support.paddle_operators import op, program
 
-from onernn import Session, UnsupportedError, fuse, load, verify
+from onernn import Session, UnsupportedError, fuse, load
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Variable
 from onernn.verification.recording import read_arrays
 
 DATA = Path(__file__).parents[2] / "data" / "paddle"
-RECORDED = sorted(folder.name for folder in DATA.glob("image_*"))
 IMAGE = Variable("x", 7, "float32", (None, 2, None, None), 0, False)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_recording_of_paddle_is_met(name: str) -> None:
-    for passes in ({}, {"passes": ()}):
-        report = verify(load(DATA / name), DATA / name / "io.npz", **passes)
-        assert report.passed and report.outputs, report.outputs
 
 
 @pytest.mark.parametrize("form", [2, 3])

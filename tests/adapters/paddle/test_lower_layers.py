@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.paddle_operators import op, program
 
-from onernn import BudgetError, Ragged, Session, UnsupportedError
+from onernn import BudgetError, Cell, Ragged, RnnSpec, Session, UnsupportedError, load, verify
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Program, Variable
+from onernn.ir.rnn import check_cells
+from onernn.verification.recording import read_arrays
 
 F32 = np.float32
 
@@ -113,3 +116,31 @@ def test_a_value_in_float16_that_is_computed_is_not_cast() -> None:
     cast = op("cast", {"X": "x"}, {"Out": "y"}, in_dtype=4, out_dtype=5)
     with pytest.raises(UnsupportedError, match="float16 numbers"):
         Session(lower(program(cast, x=variable("x", "float16", None, 4))), backend="reference")
+
+
+def test_cells_of_every_word_are_computed_only_where_somebody_looks(data: Path) -> None:
+    model = load(data / "paddle" / "lstm_cell_used")
+    arrays = read_arrays(data / "paddle" / "lstm_cell_used" / "io.npz")
+    hidden = model.outputs[0]
+    alone = type(model)(model.name, model.inputs, (hidden,), model.nodes, model.constants).pruned()
+    assert "the cell of every word" in Session(model, backend="reference").explain()
+    assert "the cell of every word" not in Session(alone, backend="reference").explain()
+    given = {key for key in arrays if "in__" in key or "lod__" in key and "out" not in key}
+    kept = {key: arrays[key] for key in arrays if key in given or hidden.name in key}
+    assert verify(alone, kept, backend="reference").passed
+
+
+def test_cells_of_a_stack_are_refused() -> None:
+    check_cells(RnnSpec(Cell.LSTM, 4, 3, peephole=True, direction="right2left"))
+    for more in (
+        {"layers": 2},
+        {"direction": "bidirectional_concat"},
+        {"projection_size": 2},
+        {"cell_clip": (-1.0, 1.0)},
+        {"gate_clip": 1.0},
+        {"input_forget": True},
+    ):
+        with pytest.raises(UnsupportedError, match="one LSTM layer in one direction only"):
+            check_cells(RnnSpec(Cell.LSTM, 4, 3, **more))
+    with pytest.raises(UnsupportedError, match="one LSTM layer in one direction only"):
+        check_cells(RnnSpec(Cell.GRU, 4, 3))

@@ -12,36 +12,14 @@ import numpy as np
 import pytest
 
 from onernn import (
-    Cell,
     ModelFormatError,
     UnsupportedError,
-    fuse,
     load,
-    verify,
 )
 from onernn.adapters.paddle.read import VERSIONS, Program, Variable, find, parse_pir, read_program
 from onernn.engine.session import unsupported
 
 DATA = Path(__file__).parents[2] / "data" / "paddle"
-CELLS: dict[str, list[Cell]] = {
-    "pir_around": [],
-    "pir_initial_state": [Cell.RNN_TANH],
-    "pir_recurrent": [Cell.LBR_GRU, Cell.LSTM],
-}
-
-
-@pytest.mark.parametrize("passes", [None, ()], ids=["fused", "unfused"])
-@pytest.mark.parametrize("name", CELLS)
-def test_a_recording_of_paddle_3_is_met(name: str, passes: Any, data: Path) -> None:
-    folder = data / "paddle" / name
-    report = verify(load(folder), folder / "io.npz", backend="reference", passes=passes)
-    assert report.passed and len(report.outputs) > 1, report.outputs
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_its_layers_are_the_canonical_ones(name: str) -> None:
-    nodes = fuse(load(DATA / name)).model.nodes
-    assert [n.attributes["spec"].cell for n in nodes if n.op == "Rnn"] == CELLS[name]
 
 
 def test_faces_and_parameters_bear_paddles_names() -> None:
@@ -178,13 +156,6 @@ def test_a_large_constant_is_left_to_the_run(sizes: list[int]) -> None:
     shape = next(each for each in full["A"] if each["N"] == "shape")
     shape["AT"]["D"] = sizes
     assert f"%{full['O'][0]['%']}" not in parsed(program).parameters
-
-
-def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    if not isinstance(value, dict | list):
-        return [here]
-    inner = value.items() if isinstance(value, dict) else enumerate(value)
-    return [here, *(path for key, each in inner for path in paths(each, (*here, key)))]
 
 
 def test_variables_know_dtype_and_sizes() -> None:

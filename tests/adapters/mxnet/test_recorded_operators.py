@@ -8,82 +8,35 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.backends import BACKENDS
-from support.recorded_operators import Recorded, read_recorded
+from support.recorded_operators import Recorded, differences, operators_of, read_recorded
 
-from onernn import Graph, Session, fuse, load, verify
-from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.read import parse_symbol
+from onernn import Session, load, verify
 from onernn.adapters.mxnet.table import RULES
-from onernn.verification.comparing import TOLERANCES, compare
 from onernn.verification.recording import read_arrays
 
-OPERATORS = read_recorded(Path(__file__).parents[2] / "data" / "mxnet" / "operators.json.gz")
-
-# The recurrent nodes that are left, and the operators of which none may be left.
-MODELS = {
-    "gluon_bidirectional_ntc": (1, ()),
-    "gluon_control": (1, ("Sigmoid",)),
-    "gluon_crnn": (1, ()),
-    "gluon_foreach": (1, ("Scan", "Sigmoid", "Tanh")),
-    "gluon_language_model": (1, ()),
-    "gluon_lengths": (1, ("Sigmoid",)),
-    "gluon_unrolled_stack": (4, ("Sigmoid", "Gemm")),
-    "legacy_fused_checkpoint": (1, ()),
-    "legacy_unfused": (1, ("Sigmoid", "Tanh", "Slice")),
-    "numpy_mode_model": (1, ()),
-}
-
-
-def graph_of(case: Recorded) -> Graph:
-    return lower(parse_symbol(case.symbol), case.params, "mxnet-cpu", case.name)
-
-
-def differences(case: Recorded, actual: dict) -> list[str]:
-    found = [] if list(actual) == list(case.outputs) else [f"outputs {list(actual)}"]
-    for ours, (name, theirs) in zip(actual.values(), case.outputs.items(), strict=True):
-        verdict = compare(name, ours, theirs, TOLERANCES["f32"])
-        if not verdict.passed or ours.dtype != theirs.dtype:
-            found.append(f"{name}: {verdict.reason}, {ours.dtype} for {theirs.dtype}")
-    return found
+OPERATORS = read_recorded()
 
 
 @pytest.mark.parametrize("case", OPERATORS, ids=lambda case: case.name)
 def test_an_operator_gives_what_mxnet_gave(case: Recorded) -> None:
-    actual = Session(graph_of(case), backend="reference").run(case.inputs)
-    assert not (found := differences(case, actual)), found
+    actual = Session(case.graph("mxnet-cpu"), backend="reference").run(case.inputs)
+    assert not (found := differences(actual, [*case.outputs.values()], case.outputs)), found
 
 
 def test_the_comparison_sees_a_wrong_number_and_a_wrong_dtype() -> None:
     case = next(case for case in OPERATORS if case.name == "FullyConnected")
-    actual = Session(graph_of(case), backend="reference").run(case.inputs)
-    (name, right), *_ = actual.items()
+    (name, right), *_ = case.outputs.items()
+    assert not differences({name: right}, [right], case.outputs)
     for wrong in (right + np.float32(1e-4), right.astype(np.float64), right[:, :-1]):
-        assert differences(case, {name: wrong})
-    assert differences(case, {"another name": right})
+        assert differences({name: wrong}, [right], case.outputs)
+    assert differences({"another name": right}, [right], case.outputs)
 
 
 def test_every_operator_of_the_table_has_a_recording(data: Path) -> None:
     """_rnn_param_concat and RNN's other forms are in the recorded models."""
-    texts = [case.symbol for case in OPERATORS]
-    texts += [file.read_text() for file in data.glob("mxnet/*/model-symbol.json")]
-    seen = {node["op"] for text in texts for node in json.loads(text)["nodes"]}
-    assert sorted(set(RULES) - seen) == []
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", MODELS)
-def test_a_recorded_model_gives_what_mxnet_gave(name: str, backend: str, data: Path) -> None:
-    folder = data / "mxnet" / name
-    report = verify(load(folder), folder / "io.npz", backend=backend)
-    assert report.passed and report.outputs, report.outputs
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_its_cells_become_rnns(name: str, data: Path) -> None:
-    count, gone = MODELS[name]
-    fused = [node.op for node in fuse(load(data / "mxnet" / name)).model.nodes]
-    assert fused.count("Rnn") == count
-    assert not set(fused) & set(gone), sorted(set(fused))
+    symbols = [case.symbol for case in OPERATORS]
+    symbols += [json.loads(file.read_text()) for file in data.glob("mxnet/*/model-symbol.json")]
+    assert sorted(set(RULES) - set().union(*map(operators_of, symbols))) == []
 
 
 @pytest.mark.parametrize("name", ["gluon_language_model", "gluon_bidirectional_ntc"])
