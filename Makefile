@@ -11,7 +11,9 @@ LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 .PHONY: demo test kernels emit frameworks check doctor ruff clang-format mypy imports fuzz bench bench-smoke clean
 .DEFAULT_GOAL := test
 
-demo: .venv/.installed
+# The kernels compile while pip downloads; pip's own build then waits for them.
+demo:
+	@$(MAKE) --no-print-directory -j 2 kernels .venv/.installed
 	$(BIN)/python examples/segmenter/segment.py "thequickbrownfoxjumpsoverthelazydog"
 
 # SHOWN=1: and nothing that a design page names may have been skipped (see tests/support/shown.py).
@@ -173,7 +175,7 @@ define environment
 	@touch $(1)/$(or $(3),.ready)
 endef
 
-.venv/.installed: pyproject.toml | kernels
+.venv/.installed: pyproject.toml
 	$(call environment,.venv,-e .,.installed)
 .venv/.ready: pyproject.toml | kernels
 	$(call environment,.venv,$(HERE))

@@ -44,18 +44,6 @@ def run(symbol: Any, arrays: Arrays, *, numpy: bool = False) -> list[Array]:
         return [out.asnumpy() for out in bound.forward(is_train=False)]
 
 
-def trained(symbol: Any, given: Arrays) -> dict[str, Array]:
-    """All gradients, by name, of random gradients of the outputs; the outputs by position."""
-    made = {name: mx.nd.array(a) for name, a in given.items()}
-    grads = {name: mx.nd.zeros(a.shape) for name, a in given.items()}
-    bound = symbol.bind(mx.cpu(), made, args_grad=grads)
-    outputs = bound.forward(is_train=True)
-    rng = np.random.default_rng(9)
-    bound.backward([mx.nd.array(rng.uniform(-1, 1, o.shape)) for o in outputs])
-    found = {name: grad.asnumpy() for name, grad in grads.items()}
-    return {**found, **{str(k): out.asnumpy() for k, out in enumerate(outputs)}}
-
-
 def losses_of(
     block: Any, *given: Array, plug: Callable[[Any], Any] = lambda block: block, steps: int = 20
 ) -> list[float]:

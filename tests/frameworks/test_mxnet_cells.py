@@ -17,7 +17,6 @@ from tests.frameworks.mxnet_graphs import (
     operators_of,
     optimize,
     run,
-    trained,
 )
 from tests.frameworks.mxnet_models import contractive
 from tests.frameworks.mxnet_rnn import close, ndarrays, trained

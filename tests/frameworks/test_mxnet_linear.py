@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
-from tests.frameworks.mxnet_graphs import operators_of, optimize, run, trained
+from tests.frameworks.mxnet_graphs import operators_of, optimize, run
 from tests.frameworks.mxnet_models import contractive
 from tests.frameworks.mxnet_rnn import MODES, close, trained
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "check.hpp"
-#include "library/division.hpp"
+#include "library/division.cpp"
 #include "serial.hpp"
 
 using namespace onernn;

@@ -40,7 +40,7 @@ _X86 = {
 }
 # Sources that gain nothing by wider registers are compiled for the least demanding set alone, and
 # linked into all libraries. They may not include lanes.hpp, whose types differ.
-_SHARED = frozenset({"copies", "engine", "interface", "moves", "onnxruntime"})
+_SHARED = frozenset({"copies", "division", "engine", "interface", "moves", "onnxruntime"})
 # About how many seconds of one core these sources take to compile (GCC 12, a rented Zen core; half
 # of that with a level of `_LEVELS`), in the order in which they are compiled: the slowest first, so
 # that no core waits for one of them in the end.

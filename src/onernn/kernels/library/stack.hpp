@@ -129,7 +129,7 @@ class Stack final : public onernn_stack {
     Recurrent<Cell> first, upper;
     Memory<Real> between[2];  // what one layer writes and the next one reads, in turn
     Deal deal;
-    std::vector<Share> shares;  // of each piece those of the first layer, and of the upper ones
+    Share shares[2 * Workers::kMost];  // of each piece those of the first layer, of the upper ones
   };
 
   void grow(Extent extent) {
@@ -141,15 +141,11 @@ class Stack final : public onernn_stack {
     room_ = std::make_unique<Room>(spec_, above(), most_);
   }
 
-  Share& share(std::int64_t piece, bool upper) {
-    return room_->shares[static_cast<std::size_t>(2 * piece + upper)];
-  }
+  Share& share(std::int64_t piece, bool upper) { return room_->shares[2 * piece + upper]; }
   /// Makes those of a layer large enough; members allocate nothing.
   [[gnu::noinline]] void shares(std::int64_t groups, std::int64_t beside, bool upper,
                                 const Batch& batch) {
     const std::int64_t pieces = groups * beside;
-    if (room_->shares.size() < static_cast<std::size_t>(2 * pieces))
-      room_->shares.resize(static_cast<std::size_t>(2 * pieces));
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
       const std::int64_t count = room_->deal.part(batch, piece % groups).sequences;
       Share& own = share(piece, upper);
