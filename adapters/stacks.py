@@ -36,26 +36,26 @@ def joined_layers(model: Graph) -> Graph:
     may be a forward one over reversed steps. To weights that means nothing, so the layers are one
     stack. Who reads outputs of several layers side by side reads an input of the graph.
     """
-    found = _Ways(model)
+    result = _Ways(model)
     nodes, sizes = list[Node](), list[Value]()
     for node in model.nodes:
-        ways = found.of(node.outputs[0]) if node.op == "Concat" else ()
+        ways = result.of(node.outputs[0]) if node.op == "Concat" else ()
         if node.op == "Rnn":
-            nodes += found.layer(node)
-        elif len(ways) > 1 and all(name in found.turned and not turned for name, turned in ways):
-            end, made = found.beside(ways, node.outputs[0])
-            found.names[node.outputs[0]] = end
+            nodes += result.layer(node)
+        elif len(ways) > 1 and all(name in result.turned and not turned for name, turned in ways):
+            end, made = result.beside(ways, node.outputs[0])
+            result.names[node.outputs[0]] = end
             nodes += made
         elif node.op == "Shape":  # who asks how many sentences there are reads no layer
             sizes.append(Value(node.outputs[0]))
         else:
             nodes.append(node)
-    inputs = (*model.inputs, *map(Value, found.names), *sizes)
+    inputs = (*model.inputs, *map(Value, result.names), *sizes)
     gone = {value.name for value in inputs}
     outputs = [value for value in model.outputs if value.name not in gone]
-    ends = tuple(map(Value, dict.fromkeys(found.names.values())))
+    ends = tuple(map(Value, dict.fromkeys(result.names.values())))
     whole = replace(model, inputs=inputs, outputs=(*outputs, *ends), nodes=tuple(nodes)).pruned()
-    read = {end for name, end in found.names.items() if whole.users(name) or model.is_output(name)}
+    read = {end for name, end in result.names.items() if whole.users(name) or model.is_output(name)}
     inner = {end.name for end in ends if whole.users(end.name)} - read  # layers alone read these
     left = tuple(value for value in whole.outputs if value.name not in inner)
     return replace(whole, outputs=left).pruned()
@@ -162,8 +162,8 @@ def read_stacks(
 
     ``node``: that one alone. Raises what `load` does, and `UnsupportedError` where there is none.
     """
-    found = (each.weights.get(Path(path).suffix.lower()) for each in ADAPTERS)
-    if not (read := next(filter(None, found), None)):
+    result = (each.weights.get(Path(path).suffix.lower()) for each in ADAPTERS)
+    if not (read := next(filter(None, result), None)):
         return stacks_of(load(path, params, semantics), node)
     with reading(path):
         layers = read(path)
@@ -180,26 +180,26 @@ def stacks_of(model: Graph, node: str | None = None) -> dict[str, PivotLayer]:
     there is none.
     """
     fused = fuse(joined_layers(without_states(fuse(model).model))).model
-    found: dict[str, PivotLayer] = {}
+    result: dict[str, PivotLayer] = {}
     called: dict[str, list[str]] = {}
     for each in filter(lambda each: each.op == "Rnn", _nodes(fused)):
         rnn = Recurrent.of(each)
         layers = layer_operators(each.origin)
         native = [name for op in layers for name in (op.name, op.value) if name]
         stack = PivotLayer.of(rnn.spec, rnn.weights)
-        if same := [name for name, other in found.items() if _same(stack, other)]:
+        if same := [name for name, other in result.items() if _same(stack, other)]:
             called[same[0]] += [rnn.y, *native]
             continue
         key = native[0] if native and (is_named_here(rnn.y) or rnn.y.endswith(JOINED)) else rnn.y
         # Several cells in one layer of the file have numbers.
         numbers = (f"{key}#{at}" if at > 1 else key for at in itertools.count(1))
-        name = next(each for each in numbers if each not in found)
-        found[name], called[name] = stack, [rnn.y, *native]
-    if node is not None and node not in found and found:
-        chosen = {name: each for name, each in found.items() if node in called[name]}
-        return chosen or _refused(model.name, node, found)
-    if found:
-        return found if node is None else {node: found[node]}
+        name = next(each for each in numbers if each not in result)
+        result[name], called[name] = stack, [rnn.y, *native]
+    if node is not None and node not in result and result:
+        chosen = {name: each for name, each in result.items() if node in called[name]}
+        return chosen or _refused(model.name, node, result)
+    if result:
+        return result if node is None else {node: result[node]}
     raise UnsupportedError(
         f"{model.name}: it has no recurrent layer. {len([*_nodes(model)])} operators were searched,"
         " those inside of loops and branches, too: for layers, for loops over one cell, and for"

@@ -166,19 +166,19 @@ def _keras_directions(layer: Any) -> PivotLayer:
 def _keras_stack(model: Any) -> PivotLayer:
     """The recurrent layers of a Sequential, where they are one stack; the only one of a model."""
     listed = list(getattr(model, "layers", ()))
-    found = [at for at, each in enumerate(listed) if _keras_kind(each)]
+    result = [at for at, each in enumerate(listed) if _keras_kind(each)]
     told = f"{getattr(model, 'name', model)} ({type(model).__name__})"
-    if not found:
+    if not result:
         known = ", ".join(_KERAS)
         raise UnsupportedError(f"{told}: expected one of {known}, or a model with such layers")
-    inner = listed[found[0] : found[-1] + 1]
+    inner = listed[result[0] : result[-1] + 1]
     others = [each for each in inner if not _kind(each, _KERAS_HOMES, (*_KERAS, *_RESTING))]
-    if len(found) > 1 and (others or not _kind(model, _KERAS_HOMES, ("Sequential",))):
-        names = ", ".join(repr(listed[at].name) for at in found)
+    if len(result) > 1 and (others or not _kind(model, _KERAS_HOMES, ("Sequential",))):
+        names = ", ".join(repr(listed[at].name) for at in result)
         raise UnsupportedError(
             f"{told}: layers {names} are no stack; give one, model.get_layer(name)"
         )
-    return _as_one(told, [_from_keras(listed[at]) for at in found])
+    return _as_one(told, [_from_keras(listed[at]) for at in result])
 
 
 def _as_one(name: str, stacks: list[PivotLayer]) -> PivotLayer:

@@ -87,10 +87,10 @@ def affine_inside(graph: Graph, name: str, function: str) -> Affine | None:
     node = graph.producer(cut.inputs[0] if cut else name, function)
     if node is None:
         return None
-    found = affine(graph, node.inputs[0])
-    if found is not None and cut is not None:
-        found = _table(graph).cut(cut, found, cut.outputs.index(name))
-    return None if found is None else replace(found, nodes=(*found.nodes, node))
+    result = affine(graph, node.inputs[0])
+    if result is not None and cut is not None:
+        result = _table(graph).cut(cut, result, cut.outputs.index(name))
+    return None if result is None else replace(result, nodes=(*result.nodes, node))
 
 
 def _table(graph: Graph) -> _Table:
@@ -112,9 +112,9 @@ class _Table:
                 self.sums[value.name] = Affine({value.name: identity}, (), width[0], ())
         for node in graph.nodes:
             for at, name in enumerate(node.outputs[: None if node.op == "Split" else 1]):
-                found = self._sum(node, at)
-                if found is not None and len(found.nodes) <= _MOST:
-                    self.sums[name] = found
+                result = self._sum(node, at)
+                if result is not None and len(result.nodes) <= _MOST:
+                    self.sums[name] = result
 
     def _sum(self, node: Node, at: int) -> Affine | None:
         """What a node makes as its output ``at``."""

@@ -21,9 +21,9 @@ def numbers(graph: Graph, name: str) -> Array | None:
     """A value that is known before a run: a constant, or what follows from known sizes."""
     if name in graph.constants:
         return graph.constants[name]
-    found = graph.types[name]
-    known = found.numbers
-    return None if known is None else known.astype(found.dtype)
+    result = graph.types[name]
+    known = result.numbers
+    return None if known is None else known.astype(result.dtype)
 
 
 def source_of(body: Graph, name: str) -> str:
@@ -46,8 +46,8 @@ def sized(graph: Graph, node: Node, name: str) -> Graph:
     """
     body: Graph = node.attributes[name]
     inputs = []
-    for at, (value, found) in enumerate(zip(body.inputs, inside(graph, node, name), strict=True)):
-        shape = found.counts or value.shape or ()
+    for at, (value, result) in enumerate(zip(body.inputs, inside(graph, node, name), strict=True)):
+        shape = result.counts or value.shape or ()
         began = graph.types.get(node.input(at), UNKNOWN).counts
         if node.op != "If" and len(shape) == len(began):
             shape = tuple(

@@ -129,12 +129,12 @@ def _lstm(graph: Graph, node: Node) -> Step | None:
                         _gate(graph, candidate, "Tanh"),
                         o,
                     ]
-                    found = [gate for gate in gates if gate]
-                    if len(found) < 4 or cell is None or keep is None or add is None:
+                    result = [gate for gate in gates if gate]
+                    if len(result) < 4 or cell is None or keep is None or add is None:
                         continue
-                    readings = tuple(_readings([gate.sum for gate in found], (1, 1, 1, 1)))
+                    readings = tuple(_readings([gate.sum for gate in result], (1, 1, 1, 1)))
                     if readings:
-                        nodes = (*_nodes(found), keep, add, cell, tanh, node)
+                        nodes = (*_nodes(result), keep, add, cell, tanh, node)
                         c = cell.outputs[0]
                         return Step(Cell.LSTM, node.outputs[0], c, before, readings, nodes)
     return None

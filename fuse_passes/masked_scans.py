@@ -182,24 +182,24 @@ class FuseMaskedScans:
             if row.last:
                 nodes.append(Node("Gather", (table, at), (row.name,), {"axis": 0}, rnn.origin))
             else:
-                found = to.emit("Gather", (table, at), axis=0)
+                result = to.emit("Gather", (table, at), axis=0)
                 perm = {"perm": (1, 0, 2)}
-                nodes.append(Node("Transpose", (found,), (row.name,), perm, rnn.origin))
+                nodes.append(Node("Transpose", (result,), (row.name,), perm, rnn.origin))
         return graph.splice((scan,), (*to.nodes, *nodes), to.constants)
 
 
 def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
     """What x @ W, or x @ W + b, is made of, and its operators with their constants."""
-    found: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
     source = name
     for product, bias in orders(graph.producer(name, "Add")):
         if bias in graph.constants and graph.constants[bias].ndim == 1:
-            found, source = [("Add", bias)], product
+            result, source = [("Add", bias)], product
     node = graph.producer(source, "MatMul")
     weight = graph.constants.get(node.inputs[1]) if node else None
     if node is None or weight is None or weight.ndim != 2:
         return name, []
-    return node.inputs[0], [("MatMul", node.inputs[1]), *found]
+    return node.inputs[0], [("MatMul", node.inputs[1]), *result]
 
 
 def _one(to: Stacker) -> str:
@@ -217,12 +217,12 @@ def _chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
         sign = _sign(body, node.inputs[0], mask)
         return ((one, other) if sign > 0 else (other, one)) if sign else None
     total = body.producer(name, "Add")
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     for term in total.inputs if total else ():
         for factor, value in orders(body.producer(term, "Mul")):
             if sign := _sign(body, factor, mask):
-                found[sign] = source_of(body, value)
-    return (found[1], found[-1]) if len(found) == 2 else None
+                result[sign] = source_of(body, value)
+    return (result[1], result[-1]) if len(result) == 2 else None
 
 
 def _sign(body: Graph, name: str, mask: str) -> int:
@@ -241,12 +241,12 @@ def _sign(body: Graph, name: str, mask: str) -> int:
 
 def _cell(body: Graph, new: list[str]) -> list[Node]:
     """The nodes that compute what states become."""
-    wanted, found = set(new), list[Node]()
+    wanted, result = set(new), list[Node]()
     for node in reversed(body.nodes):
         if not wanted.isdisjoint(node.outputs):
             wanted.update(node.inputs)
-            found.append(node)
-    return found
+            result.append(node)
+    return result
 
 
 def _without_mask(node: Node, body: Graph, new: list[str], slots: tuple[int, ...], at: int) -> Node:

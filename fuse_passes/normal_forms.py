@@ -96,9 +96,9 @@ class FuseLayerNorm:
     def match(self, graph: Graph, node: Node) -> LayerNorm | None:
         for scaled, shift in orders(node) if node.op == "Add" else ():
             for one, two in orders(graph.producer(scaled, "Mul")):
-                found = _unit(graph, one, two, shift) or _at_once(graph, one, two, shift)
-                if found is not None:
-                    x, scale, bias, epsilon = found
+                result = _unit(graph, one, two, shift) or _at_once(graph, one, two, shift)
+                if result is not None:
+                    x, scale, bias, epsilon = result
                     if _is_vector(graph, scale) and _is_vector(graph, bias):
                         return LayerNorm(node, x, scale, bias, epsilon)
         return None
@@ -122,25 +122,25 @@ def _unit(graph: Graph, unit: str, scale: str, shift: str) -> _Found | None:
         if (x := _centred(graph, centred)) and epsilon and epsilon[0] == x:
             return x, scale, shift, epsilon[1]
     for centred, inverse in orders(graph.producer(unit, "Mul")):
-        found = _inverse(graph, inverse)
-        if found and _centred(graph, centred) == found[0]:
-            return found[0], scale, shift, found[1]
+        result = _inverse(graph, inverse)
+        if result and _centred(graph, centred) == result[0]:
+            return result[0], scale, shift, result[1]
     return None
 
 
 def _at_once(graph: Graph, x: str, factor: str, rest: str) -> _Found | None:
     """The same of x * factor + rest, where x may be centred, too."""
     for inverse, scale in orders(graph.producer(factor, "Mul")):
-        found = _inverse(graph, inverse)
-        if found and found[0] == _centred(graph, x):
-            return found[0], scale, rest, found[1]
-        if not found or found[0] != x:
+        result = _inverse(graph, inverse)
+        if result and result[0] == _centred(graph, x):
+            return result[0], scale, rest, result[1]
+        if not result or result[0] != x:
             continue
         if (node := graph.producer(rest, "Sub")) and _is_mean_of(graph, node.inputs[1], x, factor):
-            return x, scale, node.inputs[0], found[1]
+            return x, scale, node.inputs[0], result[1]
         for moved, shift in orders(graph.producer(rest, "Add")):
             if _is_mean_of(graph, moved, x, factor, negative=True):
-                return x, scale, shift, found[1]
+                return x, scale, shift, result[1]
     return None
 
 

@@ -193,9 +193,9 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
             values |= zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False)
     kept = {(buffer.source, buffer.added) for buffer in buffers.values() if buffer.kept}
     for node in graph.nodes:
-        if (found := buffers.get(id(node))) and (found.source, found.added) not in kept:
+        if (result := buffers.get(id(node))) and (result.source, result.added) not in kept:
             raise _refused(
-                graph, f"state {found.source!r} is read, and does not move on", node.label
+                graph, f"state {result.source!r} is read, and does not move on", node.label
             )
     for name, after in states.items():
         got = values.get(after)
@@ -225,10 +225,10 @@ def _compared(graph: Graph, made: set[str]) -> list[int]:
     nodes = [
         n for n in graph.nodes if n.outputs[0] in made and graph.types[n.outputs[0]].dtype == "bool"
     ]
-    found = [
+    result = [
         graph.constants[name] for node in nodes for name in node.inputs if name in graph.constants
     ]
-    return sorted({int(n.reshape(())) for n in found if n.size == 1 and n.dtype.kind in "iu"})
+    return sorted({int(n.reshape(())) for n in result if n.size == 1 and n.dtype.kind in "iu"})
 
 
 def _handed_on(
@@ -285,8 +285,8 @@ def _over_frames(mapper: Mapper, node: Node, wanted: set[str]) -> dict[str, str]
             step = mapper.emit("Gather", (each(source), mapper.constant(-1)), axis=1)
             mapper.nodes.append(Node("Unsqueeze", (step, mapper.constant([1, 2])), (name,)))
             mapper.mapped.add(name)
-    found = {name: end for name, end in zip(rnn.finals, ends, strict=True) if name}
+    result = {name: end for name, end in zip(rnn.finals, ends, strict=True) if name}
     for name, end in zip((rnn.y, rnn.cells), ends, strict=False):
         if name:
-            found[name] = mapper.emit("Squeeze", (end, mapper.constant([0])))
-    return found
+            result[name] = mapper.emit("Squeeze", (end, mapper.constant([0])))
+    return result

@@ -115,8 +115,8 @@ def _number(graph: Graph, name: str) -> Polynomial | None:
     shape = filled and graph.producer(filled.inputs[0], "Shape")
     if filled is None or shape is None or shape.attributes:
         return None
-    found = filled.at.value
-    value = 0.0 if found is None else float(found.reshape(-1)[0])
+    result = filled.at.value
+    value = 0.0 if result is None else float(result.reshape(-1)[0])
     made = _told(value)
     return Polynomial(made.terms, (shape, filled), frozenset(shape.inputs))
 

@@ -37,10 +37,10 @@ class RestackSteps:
                 return None
             steps.append(unsqueeze.inputs[0])
         stacker = Stacker(graph, node.outputs[0], node.origin, strict=True)
-        found = stacker.stack(tuple(steps))
-        if found is None:
+        result = stacker.stack(tuple(steps))
+        if result is None:
             return None
-        return Restacked(node, axis, found.backwards, found.name, stacker)
+        return Restacked(node, axis, result.backwards, result.name, stacker)
 
     def rewrite(self, graph: Graph, match: Restacked) -> Graph:
         stacker = match.stacker

@@ -71,14 +71,14 @@ class FuseScannedCells:
         if node.op != "Scan" or node.attributes["scanned"] > 2:
             return None
         body = sized(graph, node, "body")
-        found = _written_out(graph, node, body) or _one_step(graph, node, body)
-        if not isinstance(found, Scanned):
-            return Refusal(found or "its body is not one recurrent cell", node.outputs[0])
+        result = _written_out(graph, node, body) or _one_step(graph, node, body)
+        if not isinstance(result, Scanned):
+            return Refusal(result or "its body is not one recurrent cell", node.outputs[0])
         ways = {*node.attributes["input_directions"], *node.attributes["output_directions"]}
         if len(ways) > 1:
             return Refusal("it scans in two directions", node.outputs[0])
         direction: Direction = "right2left" if ways == {1} else "left2right"
-        return replace(found, spec=replace(found.spec, direction=direction))
+        return replace(result, spec=replace(result.spec, direction=direction))
 
     def rewrite(self, graph: Graph, match: Scanned) -> Graph:
         scan, count = match.scan, len(match.states)

@@ -171,10 +171,10 @@ class _Loop:
     def _most(self) -> list[Size] | None:
         """The number of turns that is given, none where that is no bound."""
         name = self.node.inputs[0]
-        found = _number(self.graph, self.graph.types, name) if name else Size.of(_ENDLESS)
-        if found is None:
+        result = _number(self.graph, self.graph.types, name) if name else Size.of(_ENDLESS)
+        if result is None:
             return None
-        return [] if (found.number or 0) >= _ENDLESS else [found]
+        return [] if (result.number or 0) >= _ENDLESS else [result]
 
     def _inside(self, name: str) -> Size | None:
         return _number(self.body, self.types, name) or (
@@ -201,7 +201,7 @@ def _limits(
     graph: Graph, name: str, number: Callable[[str], Size | None], granted: str = ""
 ) -> list[Size] | None:
     """Sizes so that a condition says: each is above 0. ``granted``: a condition that held."""
-    waiting, seen, found = [name], {"", granted}, list[Size]()
+    waiting, seen, result = [name], {"", granted}, list[Size]()
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -224,5 +224,5 @@ def _limits(
         low, high = map(number, node.inputs[:: 1 if compared == "Less" else -1])
         if low is None or high is None:
             return None
-        found.append(high - low + int(compared != node.op))
-    return found
+        result.append(high - low + int(compared != node.op))
+    return result

@@ -42,10 +42,10 @@ class Stacker(Tape):
         its inputs may be of different sizes.
         """
         if names not in self._known:
-            found = self._pieces(names)
-            if found is None and depth < _DEEPEST:
-                found = self._lifted(names, depth + 1)
-            self._known[names] = found
+            result = self._pieces(names)
+            if result is None and depth < _DEEPEST:
+                result = self._lifted(names, depth + 1)
+            self._known[names] = result
         return self._known[names] or (None if depth else self._joined(names))
 
     def forwards(self, stacked: Stacked) -> str:
@@ -70,14 +70,14 @@ class Stacker(Tape):
 
     def _pieces(self, names: tuple[str, ...]) -> Stacked | None:
         """All the pieces of one value, in order or backwards."""
-        found = [piece_of(self.graph, name) for name in names]
-        first = found[0]
-        if first is None or any(p is None or p[:2] != first[:2] for p in found):
+        result = [piece_of(self.graph, name) for name in names]
+        first = result[0]
+        if first is None or any(p is None or p[:2] != first[:2] for p in result):
             return None
         source, axis, _, count = first
         if not self.graph.is_dense(source):
             return None
-        order = [p[2] for p in found if p is not None]
+        order = [p[2] for p in result if p is not None]
         if count != len(names) or sorted(order) != list(range(count)):
             return None
         if order != sorted(order) and order != sorted(order, reverse=True):
@@ -123,11 +123,11 @@ class Stacker(Tape):
 
     def _shared(self, column: tuple[str, ...]) -> str | None:
         """A vector or number that all steps share: it stands beside rows of any number."""
-        found = [self.graph.constants.get(name) for name in dict.fromkeys(column)]
-        first = found[0]
+        result = [self.graph.constants.get(name) for name in dict.fromkeys(column)]
+        first = result[0]
         if first is None or first.ndim > 1:
             return None
-        alike = all(a is not None and np.array_equal(a, first) for a in found)
+        alike = all(a is not None and np.array_equal(a, first) for a in result)
         return column[0] if alike else None
 
     def _aligned(self, columns: list[tuple[str, ...]], inputs: list[Any]) -> bool:

@@ -83,9 +83,9 @@ def windows(mapper: Mapper, node: Node, buffer: Buffer, *, wanted: bool) -> dict
         column = mapper.emit("Unsqueeze", (first, mapper.constant([1])))
         row = mapper.constant(range(buffer.begin, buffer.begin + buffer.size))
         places = mapper.emit("Add", (column, row))
-        found = mapper.emit("Gather", (whole, places), axis=axis)
+        result = mapper.emit("Gather", (whole, places), axis=axis)
         back = (axis, *range(axis), *range(1 + axis, 1 + rank))
-        mapper.end(node, "Transpose", (found,), perm=back)
+        mapper.end(node, "Transpose", (result,), perm=back)
     ends = {}
     for name in buffer.kept:
         steps = buffer.size if name == stem else buffer.size - buffer.new

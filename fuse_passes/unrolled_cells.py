@@ -324,5 +324,5 @@ def add_layer(
 
 
 def _origin(steps: Iterable[Step]) -> tuple[NativeOp, ...]:
-    found = {op for step in steps for node in step.nodes for op in node.origin}
-    return tuple(sorted(found))
+    result = {op for step in steps for node in step.nodes for op in node.origin}
+    return tuple(sorted(result))

@@ -177,10 +177,10 @@ def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
     """An array by name, of so many axes. Raises `ShapeError` listing the names that there are."""
     if name not in arrays:
         raise ShapeError(f"{name} is missing; there are {', '.join(sorted(arrays)) or 'none'}")
-    found = np.asarray(arrays[name])
-    if axes is not None and (found.ndim != axes or not found.size):
-        raise ShapeError(f"{name}: expected {axes} axes and numbers in it, got {found.shape}")
-    return found
+    result = np.asarray(arrays[name])
+    if axes is not None and (result.ndim != axes or not result.size):
+        raise ShapeError(f"{name}: expected {axes} axes and numbers in it, got {result.shape}")
+    return result
 
 
 def check_all_read(arrays: Arrays, read: Sequence[str] | set[str]) -> None:

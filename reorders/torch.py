@@ -61,19 +61,19 @@ def read(state: Arrays, *, nonlinearity: str = "tanh") -> PivotLayer:
 
 def _read_part(state: Arrays, cell: Cell, suffix: str, seen: set[str]) -> RnnWeights:
     layout = gate_layout(cell, GATES[cell])
-    found = {}
+    result = {}
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr"):
         if name.endswith(("ih", "hh")) and name.startswith("weight") or name + suffix in state:
-            found[name] = need(state, name + suffix, 1 if name.startswith("bias") else 2)
+            result[name] = need(state, name + suffix, 1 if name.startswith("bias") else 2)
             seen.add(name + suffix)
     bias = None
-    if "bias_ih" in found or "bias_hh" in found:
-        bias = rows(layout, need(found, "bias_ih"), need(found, "bias_hh"), cell)
+    if "bias_ih" in result or "bias_hh" in result:
+        bias = rows(layout, need(result, "bias_ih"), need(result, "bias_hh"), cell)
     return part_of(
-        matrix(found["weight_ih"].T, layout, "weight_ih" + suffix),
-        matrix(found["weight_hh"].T, layout, "weight_hh" + suffix),
+        matrix(result["weight_ih"].T, layout, "weight_ih" + suffix),
+        matrix(result["weight_hh"].T, layout, "weight_hh" + suffix),
         bias,
-        projection=found["weight_hr"].T if "weight_hr" in found else None,
+        projection=result["weight_hr"].T if "weight_hr" in result else None,
     )
 
 

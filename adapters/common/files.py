@@ -89,9 +89,9 @@ def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
     offset = None
     try:
         text = data.decode()
-        found = json.loads(text)
-        json.dumps(found, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
-        return found
+        result = json.loads(text)
+        json.dumps(result, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
+        return result
     except json.JSONDecodeError as error:
         reason, offset = f"no JSON: {error.msg}", len(text[: error.pos].encode())
     except UnicodeDecodeError as error:

@@ -252,10 +252,10 @@ class LiveLayer:
         for stack, tape, mask in reversed(recorded.parts):
             k -= stack.spec.layers
             own = tuple(state[k : k + stack.spec.layers] for state in dstates)
-            found = stack.backward(tape, dx, own)
-            dx = _scaled(found.x, mask)
-            begins.insert(0, found.state)
-            layers[:0] = found.layers
+            result = stack.backward(tape, dx, own)
+            dx = _scaled(result.x, mask)
+            begins.insert(0, result.state)
+            layers[:0] = result.layers
         weights = self._unpack([*map(computed, parameters)], layers)
         return [*_results(call, dx, _joined(begins)), *weights]
 

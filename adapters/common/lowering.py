@@ -241,10 +241,10 @@ class NativeOperator(Tape):
     def value(self, slot: Slot | None = None) -> str:
         """The value in a required input slot."""
         slot = self.main if slot is None else slot
-        found = self.optional(slot)
-        if not found:
+        result = self.optional(slot)
+        if not result:
             raise UnsupportedError(f"input {slot} is missing")
-        return found
+        return result
 
     def array(self, slot: Slot) -> Array:
         """The numbers in a slot. Raises `UnsupportedError` where they are computed at run time."""
@@ -260,10 +260,10 @@ class NativeOperator(Tape):
     def attribute(self, name: str, default: Any) -> Any:
         """An attribute's value, of its default's kind, or the operator's documented default."""
         self._unread.discard(("attribute", name))
-        found = self.attributes.get(name, default)
-        if not is_like(found, default):
-            raise UnsupportedError(f"attribute {name}={found!r}: expected one like {default!r}")
-        return found
+        result = self.attributes.get(name, default)
+        if not is_like(result, default):
+            raise UnsupportedError(f"attribute {name}={result!r}: expected one like {default!r}")
+        return result
 
     def ignore(self, *names: str) -> None:
         """Reads attributes that cannot change what this operator computes."""
@@ -271,41 +271,41 @@ class NativeOperator(Tape):
 
     def only(self, name: str, value: Any) -> None:
         """Refuses every value of an attribute but one."""
-        found = self.attribute(name, value)
-        if found != value:
-            raise UnsupportedError(f"attribute {name}={found!r}: only {value!r} is supported")
+        result = self.attribute(name, value)
+        if result != value:
+            raise UnsupportedError(f"attribute {name}={result!r}: only {value!r} is supported")
 
     def one_of(self, name: str, default: Any, known: Collection[Any]) -> Any:
         """An attribute's value. Raises `UnsupportedError` for all but those that are known."""
-        found = self.attribute(name, default)
-        if found not in known:
+        result = self.attribute(name, default)
+        if result not in known:
             listed = ", ".join(map(str, known))
-            raise UnsupportedError(f"attribute {name}={found!r}: expected one of {listed}")
-        return found
+            raise UnsupportedError(f"attribute {name}={result!r}: expected one of {listed}")
+        return result
 
     def flag(self, name: str, default: bool = False) -> bool:
         return bool(self.attribute(name, default))
 
     def integer(self, name: str, default: int | None = None) -> int:
-        found = self.attribute(name, default)
-        if not isinstance(found, int) or isinstance(found, bool):
-            raise UnsupportedError(f"attribute {name}={found!r}: expected an integer")
-        return found
+        result = self.attribute(name, default)
+        if not isinstance(result, int) or isinstance(result, bool):
+            raise UnsupportedError(f"attribute {name}={result!r}: expected an integer")
+        return result
 
     # Values of the graph.
 
     def dtype_of(self, value: str) -> DType:
-        found = self.builder.type_of(value).dtype
-        if found is None:
+        result = self.builder.type_of(value).dtype
+        if result is None:
             raise UnsupportedError(f"the dtype of {value!r} is not known")
-        return np.dtype(found)
+        return np.dtype(result)
 
     def shape_of(self, value: str) -> tuple[int | None, ...]:
         """The sizes of a value, None where a run tells."""
-        found = self.builder.type_of(value)
-        if found.shape is None:
+        result = self.builder.type_of(value)
+        if result.shape is None:
             raise UnsupportedError(f"the number of axes of {value!r} is not known")
-        return tuple(found.counts)
+        return tuple(result.counts)
 
     def rank_of(self, value: str) -> int:
         return len(self.shape_of(value))
@@ -456,11 +456,11 @@ class GraphBuilder:
 
     def array(self, value: str, role: str) -> Array:
         """The array of a constant. Raises `UnsupportedError` where it is computed at run time."""
-        found = self.constants.get(value)
-        found = self._computed(value) if found is None else found
-        if found is None:
+        result = self.constants.get(value)
+        result = self._computed(value) if result is None else result
+        if result is None:
             raise UnsupportedError(f"{role} {value!r} is computed at run time")
-        return found
+        return result
 
     def _computed(self, value: str) -> Array | None:
         """What nodes compute from constants alone, None where it is more than that."""

@@ -99,8 +99,8 @@ def _unknown(graph: Graph) -> list[Node]:
     """The nodes that make a value of which dtype, rank or LoD are not known."""
 
     def known(name: str) -> bool:
-        found = graph.types[name]
-        return None not in (found.dtype, found.shape, found.lod)
+        result = graph.types[name]
+        return None not in (result.dtype, result.shape, result.lod)
 
     return [node for node in graph.nodes if not all(known(name) for name in node.outputs if name)]
 
@@ -132,14 +132,14 @@ def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) 
     """
     try:
         graph = read()
-        found = {value.name: graph.types[value.name] for value in graph.outputs}
+        result = {value.name: graph.types[value.name] for value in graph.outputs}
         wrong = [str(refusal) for refusal in unsupported(graph)] or [
             f"{name!r} is {given}, not {want}"
-            for (name, given), want in zip(found.items(), outputs, strict=False)
+            for (name, given), want in zip(result.items(), outputs, strict=False)
             if not _fits(given, want)
         ]
-        if len(found) != len(outputs):
-            wrong.append(f"it gives {len(found)} outputs, not {len(outputs)}")
+        if len(result) != len(outputs):
+            wrong.append(f"it gives {len(result)} outputs, not {len(outputs)}")
     except OnernnError as error:
         wrong = [str(error)]
     if wrong:

@@ -28,9 +28,9 @@ from onernn.reorders.layers import PivotLayer
 
 def _layout(op: KerasLayer) -> tuple[int, bool]:
     """Over how many axes windows go, and whether the channels stand before these."""
-    found = re.search(r"([123])D", op.at.type)
-    assert found is not None
-    axes = int(found[1])
+    match = re.search(r"([123])D", op.at.type)
+    assert match is not None
+    axes = int(match[1])
     if op.rank_of(op.x) != axes + 2:
         raise UnsupportedError(f"expected {axes + 2} axes, got {op.rank_of(op.x)}")
     formats = ("channels_last", "channels_first")

@@ -125,16 +125,16 @@ class Cursor:
         self._flat, self._at = flat, 0
 
     def take(self, names: Sequence[str]) -> list[Array]:
-        found = self._flat.entries[self._at : self._at + len(names)]
-        if len(found) != len(names):
+        result = self._flat.entries[self._at : self._at + len(names)]
+        if len(result) != len(names):
             have = [path for path, _ in self._flat.entries]
             raise ShapeError(f"{', '.join(names)}: missing among the weights {have}")
-        for name, (path, _) in zip(names, found, strict=True):
+        for name, (path, _) in zip(names, result, strict=True):
             # Keras 2 writes "kernel:0"; a variable of another name would be another layer's.
             if path.rpartition("/")[2].partition(":")[0] not in name.split("|"):
                 raise ShapeError(f"{name}: expected among the weights, got {path!r}")
         self._at += len(names)
-        return [array for _, array in found]
+        return [array for _, array in result]
 
     def inside(self, attribute: str) -> Cursor:
         return _Inner(self)
@@ -417,12 +417,12 @@ class Held(NamedTuple):
 
     def listed(self, path: str, name: str) -> list[str]:
         """An attribute that is a list; a long one is cut into name0, name1, ...."""
-        found = [*self.texts.get(f"{path}@{name}", ())]
+        result = [*self.texts.get(f"{path}@{name}", ())]
         number = 0
         while f"{path}@{name}{number}" in self.texts:
-            found += self.texts[f"{path}@{name}{number}"]
+            result += self.texts[f"{path}@{name}{number}"]
             number += 1
-        return found
+        return result
 
 
 def read(path: str | Path, file: Path) -> Held:
@@ -446,16 +446,16 @@ def read(path: str | Path, file: Path) -> Held:
         told = Path(folder, "told.json")
         if not told.exists():
             raise ModelFormatError(f"the HDF5 library does not read it: {_end(done)}", file)
-        found: dict[str, Any] = json.loads(told.read_text("utf-8"))
-        if "error" in found:
-            raise ModelFormatError(found["error"], file)
+        result: dict[str, Any] = json.loads(told.read_text("utf-8"))
+        if "error" in result:
+            raise ModelFormatError(result["error"], file)
         with ZipFile(Path(folder, "arrays.npz")) as archive:
             members = {each.filename: each for each in archive.infolist()}
             arrays = {
                 name: read_member(archive, members[f"{at}.npy"], budget)
-                for at, name in enumerate(found["names"])
+                for at, name in enumerate(result["names"])
             }
-    return Held(arrays, found["texts"])
+    return Held(arrays, result["texts"])
 
 
 def _end(done: subprocess.CompletedProcess[str]) -> str:

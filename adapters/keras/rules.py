@@ -307,15 +307,15 @@ ARITHMETIC = pairs(
 
 def _operands(op: KerasLayer) -> list[Tensor]:
     """What is joined; those of fewer axes get axes behind the first one."""
-    found = op.tensors
-    if len({op.dtype_of(each.value) for each in found}) > 1:
+    result = op.tensors
+    if len({op.dtype_of(each.value) for each in result}) > 1:
         raise UnsupportedError("called with tensors of several types")
-    ranks = [op.rank_of(each.value) for each in found]
+    ranks = [op.rank_of(each.value) for each in result]
     return [
         each._replace(value=op.unsqueezed(each.value, *range(1, 1 + missing)))
         if (missing := max(ranks) - rank)
         else each
-        for each, rank in zip(found, ranks, strict=True)
+        for each, rank in zip(result, ranks, strict=True)
     ]
 
 

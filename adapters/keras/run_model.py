@@ -48,13 +48,13 @@ def _array(tensor: Any) -> Any:
 
 def _states(model: Any) -> list[Any]:
     """The variables of stateful layers, in the order in which they are called."""
-    found: list[Any] = []
+    result: list[Any] = []
     for layer in model.layers:
         for one in (getattr(layer, "forward_layer", layer), getattr(layer, "backward_layer", None)):
             if one is not None and getattr(one, "stateful", False):
                 states = getattr(one, "states", None)
-                found += [each for each in _flat(states) if hasattr(each, "assign")]
-    return found
+                result += [each for each in _flat(states) if hasattr(each, "assign")]
+    return result
 
 
 def _flat(nested: Any) -> list[Any]:

@@ -104,10 +104,10 @@ class KerasLayer(NativeOperator):
 
     @property
     def tensor(self) -> Tensor:
-        found = self.tensors
-        if len(found) != 1:
-            raise UnsupportedError(f"expected to be called with one tensor, got {len(found)}")
-        return found[0]
+        result = self.tensors
+        if len(result) != 1:
+            raise UnsupportedError(f"expected to be called with one tensor, got {len(result)}")
+        return result[0]
 
     @property
     def x(self) -> str:
@@ -150,23 +150,23 @@ class KerasLayer(NativeOperator):
 
     def number(self, name: str, default: float) -> float:
         """A number; Keras 3 may write an array of one."""
-        found = self.attribute(name, None)
-        if isinstance(found, dict) and isinstance(found.get("config"), dict):
-            found = found["config"].get("value")
-        if found is None:
+        result = self.attribute(name, None)
+        if isinstance(result, dict) and isinstance(result.get("config"), dict):
+            result = result["config"].get("value")
+        if result is None:
             return default
-        if not isinstance(found, int | float):
-            raise UnsupportedError(f"attribute {name}={found!r:.100}: expected a number")
-        return float(found)
+        if not isinstance(result, int | float):
+            raise UnsupportedError(f"attribute {name}={result!r:.100}: expected a number")
+        return float(result)
 
     def integers(self, name: str, count: int, default: int) -> tuple[int, ...]:
         """A number for each axis; one stands for all."""
-        found = self.attribute(name, None)
-        found = default if found is None else found
-        found = tuple(found) if isinstance(found, list | tuple) else (found,) * count
-        if len(found) != count or not all(type(each) is int for each in found):
-            raise UnsupportedError(f"attribute {name}={found!r}: expected {count} integers")
-        return found
+        result = self.attribute(name, None)
+        result = default if result is None else result
+        result = tuple(result) if isinstance(result, list | tuple) else (result,) * count
+        if len(result) != count or not all(type(each) is int for each in result):
+            raise UnsupportedError(f"attribute {name}={result!r}: expected {count} integers")
+        return result
 
     def inner(self, told: Mapping[str, Any], *path: str) -> KerasLayer:
         """A layer that this one holds, with its weights; it is not called by itself."""
@@ -180,11 +180,11 @@ class KerasLayer(NativeOperator):
         """The layer's own variables, or those of its cell, in the type that it computes in."""
         if self._reader is None:
             raise UnsupportedError("its weights are not in the file")
-        found = (self._reader.inside(inside) if inside else self._reader).take(names)
-        for name, array in zip(names, found, strict=True):
+        result = (self._reader.inside(inside) if inside else self._reader).take(names)
+        for name, array in zip(names, result, strict=True):
             if array.dtype.name not in ("float32", "float64"):
                 raise UnsupportedError(f"{name}: {array.dtype} numbers, not float32 or float64")
-        return [array.astype(self.compute, copy=False) for array in found]
+        return [array.astype(self.compute, copy=False) for array in result]
 
     def read(self, rule: Callable[[KerasLayer], T]) -> T:
         """What a rule gives. Raises `UnsupportedError` for what it did not read."""
@@ -421,16 +421,16 @@ def _unknown(layer: Layer) -> str:
 
 def _refs(call: Call) -> list[Ref]:
     """The tensors that a call reads."""
-    found, waiting = list[Ref](), [*call.args, *call.kwargs.values()]
+    result, waiting = list[Ref](), [*call.args, *call.kwargs.values()]
     while waiting:
         each = waiting.pop(0)
         if isinstance(each, Ref):
-            found.append(each)
+            result.append(each)
         elif isinstance(each, list):
             waiting += each
         elif isinstance(each, dict):
             waiting += each.values()
-    return found
+    return result
 
 
 def _in_order(net: Network, file: str) -> Iterator[tuple[Layer, int]]:

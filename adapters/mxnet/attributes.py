@@ -66,19 +66,19 @@ def numbers(text: str) -> tuple[int | None, ...]:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    found = numbers(text)
-    if None in found:
+    result = numbers(text)
+    if None in result:
         raise UnsupportedError(f"expected integers, got {text!r}")
-    return tuple(size for size in found if size is not None)
+    return tuple(size for size in result if size is not None)
 
 
 def declared_shape(text: str, *, np_shape: bool) -> tuple[int | None, ...] | None:
     """A variable's ``__shape__``: None where unknown, as a size or as a whole."""
-    found = sizes(text)
+    result = sizes(text)
     unknown = -1 if np_shape else 0
-    if not found and not np_shape:
+    if not result and not np_shape:
         return None
-    return tuple(None if size in (unknown, -1) else size for size in found)
+    return tuple(None if size in (unknown, -1) else size for size in result)
 
 
 DTYPES = dict(enumerate("float32 float64 float16 uint8 int32 int8 int64 bool".split()))

@@ -111,11 +111,11 @@ def _cond(op: MxnetOperator, *given: str) -> tuple[str, ...]:
 
 def _subgraphs(op: MxnetOperator, count: int) -> tuple[Symbol, ...]:
     op.ignore("num_args")
-    found = op.node.subgraphs
-    if len(found) != count:
+    result = op.node.subgraphs
+    if len(result) != count:
         wanted = "one" if count == 1 else count
-        raise UnsupportedError(f"{len(found)} subgraphs, expected {wanted}")
-    return tuple(replace(each, attributes=op.context.symbol.attributes) for each in found)
+        raise UnsupportedError(f"{len(result)} subgraphs, expected {wanted}")
+    return tuple(replace(each, attributes=op.context.symbol.attributes) for each in result)
 
 
 def _variables(body: Symbol) -> list[str]:

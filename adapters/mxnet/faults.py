@@ -41,8 +41,8 @@ class _Layer(NamedTuple):
 
 def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyModel[Symbol]:
     """The symbol in a file with its faults; see `load_mxnet`."""
-    files, symbol, found = read_model(path, params)
-    doubles = all(array.dtype == np.float64 for array in found.arrays.values())
+    files, symbol, result = read_model(path, params)
+    doubles = all(array.dtype == np.float64 for array in result.arrays.values())
     faults: list[MxnetFault] = []
     for position, node in enumerate(symbol.nodes):
         if node.op in ("RNN", "_npx_rnn"):
@@ -50,7 +50,7 @@ def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyMod
             faults += _faults(_Layer(NativeOp(position, node.op, node.name), node, native))
 
     def lowered(symbol: Symbol) -> Graph:
-        return lower(symbol, found.arrays, "documented", str(files.symbol))
+        return lower(symbol, result.arrays, "documented", str(files.symbol))
 
     return FaultyModel("MXNet 1.9.1", symbol, lowered, PATHS, tuple(faults))
 

@@ -295,10 +295,10 @@ def _windows(op: MxnetOperator, x: str) -> dict[str, Any]:
 
 
 def _numbers(op: MxnetOperator, name: str, kernel: tuple[int, ...], least: int) -> tuple[int, ...]:
-    found = op.sizes(name) or (least,) * len(kernel)
-    if len(found) != len(kernel):
-        raise UnsupportedError(f"attribute {name}={found} for a kernel of {kernel}")
-    return found
+    result = op.sizes(name) or (least,) * len(kernel)
+    if len(result) != len(kernel):
+        raise UnsupportedError(f"attribute {name}={result} for a kernel of {kernel}")
+    return result
 
 
 def _checked(op: MxnetOperator, weight: str, kernel: tuple[int, ...], axis: int, size: int) -> None:

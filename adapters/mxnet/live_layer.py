@@ -140,8 +140,8 @@ class LiveOperator:
         if isinstance(recorded, str):
             raise UnsupportedError(f"no gradients: {recorded}")
         given = [arrays[name] for name in self.parameters]
-        found = self.layer.backward(recorded, self._hidden(grads), given)
-        named = dict(zip(("data", *self.states, *self.parameters), found, strict=True))
+        result = self.layer.backward(recorded, self._hidden(grads), given)
+        named = dict(zip(("data", *self.states, *self.parameters), result, strict=True))
         zeros = {name: np.zeros_like(a) for name, a in arrays.items() if name in _OWN_TYPES}
         return zeros | {
             name: grad.astype(arrays[name].dtype, copy=False).reshape(arrays[name].shape)
@@ -359,10 +359,10 @@ class Formula:
 
     def gradients(self, arrays: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
         """Those of the arrays, from those of what `pack` gave."""
-        found = [np.zeros(array.shape, np.float32) for array in arrays]
+        result = [np.zeros(array.shape, np.float32) for array in arrays]
         for (array, start, stop), sign, place in self._places(layers[0].arrays):
-            found[array][start:stop] += sign * place
-        return found
+            result[array][start:stop] += sign * place
+        return result
 
     def _places(self, parts: Mapping[str, Array]) -> Iterator[tuple[Rows, int, Array]]:
         """Rows of the arrays, their sign, and where in a layer's weights they are added up."""

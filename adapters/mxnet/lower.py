@@ -62,8 +62,8 @@ def load_mxnet(
     Where the two meanings differ for this model the logger "onernn" says so, as the graph's notes
     do. Raises `ModelFormatError` for files that are no model, or that do not belong together.
     """
-    files, symbol, found = read_model(path, params)
-    graph, differing = _graph(symbol, found.arrays, semantics, str(files.symbol), found.notes)
+    files, symbol, result = read_model(path, params)
+    graph, differing = _graph(symbol, result.arrays, semantics, str(files.symbol), result.notes)
     for text in differing:
         _log.warning("%s: %s", files.symbol, printable(text))
     return graph

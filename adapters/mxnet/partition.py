@@ -75,11 +75,11 @@ def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
     """
     try:
         view = _View(symbol, shapes)
-        found = list(chains(view.graph))
+        result = list(chains(view.graph))
     except OnernnError as error:  # a symbol of which nothing is understood stays as it is
         yield Refusal(f"the symbol cannot be read: {error}")
         return
-    for chain in found:
+    for chain in result:
         ends = view.entry(chain.steps[-1].h)
         name = symbol.nodes[ends.node].name if ends else chain.steps[-1].h
         try:
@@ -222,10 +222,10 @@ def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
 
 def _made(view: _View, step: Step) -> tuple[Entry, ...]:
     """The new states of a step."""
-    found = [view.entry(name) for name in (step.h, step.c) if name]
-    if None in found:
+    result = [view.entry(name) for name in (step.h, step.c) if name]
+    if None in result:
         raise UnsupportedError("its state is no output of an operator")
-    return tuple(entry for entry in found if entry)
+    return tuple(entry for entry in result if entry)
 
 
 def _reads(view: _View, step: Step, reading: Reading) -> _Reads:
@@ -236,7 +236,7 @@ def _reads(view: _View, step: Step, reading: Reading) -> _Reads:
         return {value, node.inputs[0]} if node is not None and node.op == "Flatten" else {value}
 
     own = {op.position for node in step.nodes for op in node.origin}
-    found: tuple[set[Entry], ...] = (set(), set(), set())
+    result: tuple[set[Entry], ...] = (set(), set(), set())
     names = (flattened(reading.x), flattened(reading.h), {step.c_before} if step.c else set())
     waiting, nodes = [entry.node for entry in _made(view, step)], set[int]()
     while waiting:
@@ -252,12 +252,12 @@ def _reads(view: _View, step: Step, reading: Reading) -> _Reads:
             value = view.values[entry]
             borders = [kind for kind, values in enumerate(names) if value in values]
             for kind in borders:
-                found[kind].add(entry)
+                result[kind].add(entry)
             if not borders and value not in view.weights:
                 waiting.append(entry.node)
-    if any(len(entries) != 1 for entries, wanted in zip(found, names, strict=True) if wanted):
+    if any(len(entries) != 1 for entries, wanted in zip(result, names, strict=True) if wanted):
         raise UnsupportedError("its gates read different copies of its input or state")
-    x, *states = (next(iter(entries)) for entries in found if entries)
+    x, *states = (next(iter(entries)) for entries in result if entries)
     return _Reads(x, tuple(states), nodes)
 
 
@@ -299,20 +299,20 @@ def _formula(view: _View, cell: Cell, reading: Reading) -> tuple[Formula, tuple[
 
 def _weights(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:
     """Numbers in the shape of each weight and bias of a FullyConnected, never 0 or 1."""
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     for at, node in enumerate(symbol.nodes):
         if known_name(node.op) != "FullyConnected":
             continue
         rows = parse.integer(node.attributes["num_hidden"])
         for entry, rank in zip(node.inputs[1:], (2, 1), strict=False):
             read = symbol.nodes[entry.node]
-            if read.op != VARIABLE or read.name in found:
+            if read.op != VARIABLE or read.name in result:
                 continue
             shape = shapes.get(read.name, ())
             if len(shape) != rank or min(shape) < 1:
                 shape = (rows, rows // _gates(symbol, at))[:rank]
-            found[read.name] = np.full(shape, 0.5, np.float32)
-    return found
+            result[read.name] = np.full(shape, 0.5, np.float32)
+    return result
 
 
 def _declaring(symbol: Symbol, shapes: Shapes) -> Symbol:
@@ -381,16 +381,16 @@ def optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -
     graph = json.loads(symbol.tojson())
     layers = _layers(symbol, graph, params, options)
     sizes = _variables(symbol, params)
-    found = [_replace_rnn(graph, node, params, options, sizes) for node in layers.operators]
+    result = [_replace_rnn(graph, node, params, options, sizes) for node in layers.operators]
     cutter = _Cutter(graph, options)
     for region in layers.regions:
         cutter.cut(region)
-        found.append(region.name)
+        result.append(region.name)
     if left := reasons(layers.refusals):
         _log.info("left to MXNet%s", left)
-    if not found:
+    if not result:
         return symbol
-    _log.info("replaced in MXNet's symbol: %s", ", ".join(found))
+    _log.info("replaced in MXNet's symbol: %s", ", ".join(result))
     graph.pop("node_row_ptr", None)  # a Custom operator shows all of its outputs
     made = mx.sym.load_json(json.dumps(graph))
     return made.as_np_ndarray() if isinstance(symbol, mx.sym.np._Symbol) else made
@@ -410,7 +410,7 @@ class _Layers(NamedTuple):
 
 
 def _layers(symbol: Any, graph: Any, params: Mapping[str, Any], options: Options) -> _Layers:
-    found, variables = _Layers([], [], []), _variables(symbol, params)
+    result, variables = _Layers([], [], []), _variables(symbol, params)
     for node in graph["nodes"]:
         operator, attributes = _operator(node), node.get("attrs", {})
         if node["op"] not in RNN and operator not in (OPERATOR, CELLS):
@@ -420,23 +420,23 @@ def _layers(symbol: Any, graph: Any, params: Mapping[str, Any], options: Options
             folds = _linear(graph, node, live, variables) is not None
             data = _data_of(symbol, node, params)
             if why := slower_operator(options, live, *data, folds=folds):
-                found.refusals.append(Slower(why, node["name"]))
+                result.refusals.append(Slower(why, node["name"]))
                 continue
-        found.operators.append(node)
+        result.operators.append(node)
     for region in find_regions(parse_symbol(json.dumps(graph)), variables):
         if isinstance(region, Refusal):
-            found.refusals.append(region)
+            result.refusals.append(region)
             continue
         cell, steps = Cell(region.formula.cell), len(region.h)
         why = slower_cells(options, cell, region.formula.hidden, steps)
         if why and region.loop is None:  # a loop of MXNet's costs more a step
-            found.refusals.append(Slower(why, region.name))
+            result.refusals.append(Slower(why, region.name))
         elif name := _late_variable(graph["nodes"], region):
             why = f"only some of its steps read {name!r}: the order of arguments would change"
-            found.refusals.append(Refusal(why, region.name))
+            result.refusals.append(Refusal(why, region.name))
         else:
-            found.regions.append(region)
-    return found
+            result.regions.append(region)
+    return result
 
 
 def _replace_rnn(
@@ -507,19 +507,19 @@ def _linear(graph: Any, node: Any, live: LiveRnn, sizes: Shapes) -> Any:
     One product takes the place of two where it costs less, as in files.
     """
     nodes, (at, *_) = graph["nodes"], node["inputs"][0]
-    found = nodes[at]
+    result = nodes[at]
     readers = [read for each in nodes for read in each["inputs"] if read[0] == at]
-    given = found.get("attrs", {})
-    if known_name(found["op"]) != "FullyConnected" or len(readers) > 1:
+    given = result.get("attrs", {})
+    if known_name(result["op"]) != "FullyConnected" or len(readers) > 1:
         return None
     if any(head[0] == at for head in graph["heads"]) or parse.flag(given.get("flatten", "True")):
         return None
-    weight = sizes.get(nodes[found["inputs"][1][0]]["name"], ())
+    weight = sizes.get(nodes[result["inputs"][1][0]]["name"], ())
     if len(weight) != 2 or min(weight) < 1:
         return None
     outer, inner = weight
     columns = live.stack.directions * live.stack.gates * live.stack.hidden
-    return found if inner * columns < inner * outer + outer * columns else None
+    return result if inner * columns < inner * outer + outer * columns else None
 
 
 def checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveRnn:
@@ -533,8 +533,8 @@ def checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveR
 def _variables(symbol: Any, params: Mapping[str, Any]) -> Shapes:
     """What is known of the shapes of the symbol's variables."""
     given = {name: tuple(params[name].shape) for name in symbol.list_inputs() if name in params}
-    found = _inferred(symbol.infer_shape_partial, given)
-    return {**dict(zip(symbol.list_arguments(), found[0] or (), strict=False)), **given}
+    result = _inferred(symbol.infer_shape_partial, given)
+    return {**dict(zip(symbol.list_arguments(), result[0] or (), strict=False)), **given}
 
 
 def _data_of(symbol: Any, node: Any, params: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -625,7 +625,7 @@ class _Cutter:
 
     def _merges(self, region: Region, backwards: bool) -> dict[Entry, int]:
         """What puts the states of all steps together, and the axis that becomes the time."""
-        found = {}
+        result = {}
         wanted = [list(entry[:2]) for entry in region.h[:: -1 if backwards else 1]]
         for at, node in enumerate(self._nodes):
             kind, inputs = known_name(node["op"]), [each[:2] for each in node["inputs"]]
@@ -642,8 +642,8 @@ class _Cutter:
             else:
                 continue
             if inputs == wanted and axis in ("0", "1"):
-                found[Entry(at)] = int(axis)
-        return found
+                result[Entry(at)] = int(axis)
+        return result
 
     def _steps(
         self,

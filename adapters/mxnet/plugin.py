@@ -83,9 +83,9 @@ def explain(target: Any, **options: Any) -> Explained:
                 replaced.append(each.name)
         elif hasattr(each, "onernn_options") or isinstance(each, mx.gluon.SymbolBlock):
             if each._cached_graph:
-                found = explain_symbol(each._cached_graph[1], **options)
-                replaced += found.replaced
-                refusals += found.refusals
+                result = explain_symbol(each._cached_graph[1], **options)
+                replaced += result.replaced
+                refusals += result.refusals
     return Explained(tuple(dict.fromkeys(replaced)), tuple(dict.fromkeys(refusals)))
 
 
@@ -265,10 +265,10 @@ class _Replaced:
         self._outer = outer  # of NumPy mode's functions
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._functions, name)
+        result = getattr(self._functions, name)
         if name == "npx":  # NumPy mode has its own
-            return _Replaced(found, self._layer, self._options, self._functions)
-        return self._rnn if name in ("RNN", "rnn") else found
+            return _Replaced(result, self._layer, self._options, self._functions)
+        return self._rnn if name in ("RNN", "rnn") else result
 
     def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
         ours = custom_attributes(attributes, self._layer.name, self._options)

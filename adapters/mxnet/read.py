@@ -86,8 +86,8 @@ class Symbol:
         return bool(self._attribute("is_np_shape", 0))
 
     def _attribute(self, name: str, default: int) -> int:
-        found = self.attributes.get(name)
-        value = found[1] if isinstance(found, list) and len(found) == 2 else None
+        result = self.attributes.get(name)
+        value = result[1] if isinstance(result, list) and len(result) == 2 else None
         return value if isinstance(value, int) else default
 
 
@@ -114,24 +114,24 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
     beside = sorted(symbol.parent.glob("*.params"))
     named = [file for file in beside if epochs.fullmatch(file.name)]
     others = [file for file in beside if file.name.startswith(f"{stem}-")]
-    found = only_file(named or others, "params")
-    if found:
-        inside(symbol.parent, found.name, "the parameters", symbol)
-    return Files(symbol, found)
+    result = only_file(named or others, "params")
+    if result:
+        inside(symbol.parent, result.name, "the parameters", symbol)
+    return Files(symbol, result)
 
 
 def _symbol(path: Path) -> Path:
     if os.path.isfile(path):
         return path
     held = sorted(path.glob(f"*{SYMBOL_ENDING}")) if os.path.isdir(path) else []
-    found = only_file([*held, Path(f"{path}{SYMBOL_ENDING}")], "path")
-    if found is None:
+    result = only_file([*held, Path(f"{path}{SYMBOL_ENDING}")], "path")
+    if result is None:
         raise ModelFormatError(
             f"no such file, no *{SYMBOL_ENDING} in it, and no {path}{SYMBOL_ENDING}", path
         )
-    if found in held:
-        inside(path, found.name, "the symbol", path)
-    return found
+    if result in held:
+        inside(path, result.name, "the symbol", path)
+    return result
 
 
 def read_symbol(file: str | Path) -> Symbol:
@@ -406,17 +406,17 @@ def match(variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path
         if name in plain:
             raise ModelFormatError(f"{name!r} stands there twice", file)
         plain[name] = array
-    found = {each.name: a for each in variables if (a := _plain(each, plain)) is not None}
+    result = {each.name: a for each in variables if (a := _plain(each, plain)) is not None}
     notes: tuple[str, ...] = ()
-    if not found and any(_block_of(key) for key in plain):
-        found, notes = _by_structure(variables, plain, file)
+    if not result and any(_block_of(key) for key in plain):
+        result, notes = _by_structure(variables, plain, file)
     for each in variables:
-        if each.name in found and not _fits(each.shape, found[each.name].shape):
+        if each.name in result and not _fits(each.shape, result[each.name].shape):
             raise ModelFormatError(
-                f"{each.name!r}: the symbol declares {each.shape}, got {found[each.name].shape}",
+                f"{each.name!r}: the symbol declares {each.shape}, got {result[each.name].shape}",
                 file,
             )
-    return Matched(found, notes)
+    return Matched(result, notes)
 
 
 def _plain(variable: Declared, arrays: Mapping[str, Array]) -> Array | None:
@@ -475,7 +475,7 @@ def _by_structure(
         ending = next((n for n in names if each.name.endswith(f"_{n}")), None)
         if ending:
             blocks.setdefault(each.name.removesuffix(ending), {})[ending] = each
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     alike: list[str] = []
     for path, parameters in saved.items():
         fitting = _fitting(blocks, parameters)
@@ -495,11 +495,11 @@ def _by_structure(
             alike.append(path)
             _check_counted(fitting, path, file)
         declared = blocks.pop(fitting[0])
-        found |= {declared[name].name: array for name, array in parameters.items()}
+        result |= {declared[name].name: array for name, array in parameters.items()}
     if not alike:
-        return found, ()
+        return result, ()
     listed = ", ".join(alike)
-    return found, (f"parameters of {listed}: other blocks look alike, they were taken in order",)
+    return result, (f"parameters of {listed}: other blocks look alike, they were taken in order",)
 
 
 def _fitting(

@@ -129,12 +129,12 @@ class MxnetOperator(NativeOperator):
         self.inferred, self.gives_inferred = inferred, False
 
     def values(self, slot: Slot) -> list[str]:
-        found = self.variables(slot)
-        for value in found:
+        result = self.variables(slot)
+        for value in result:
             dtype = self.builder.type_of(value).dtype
             if dtype is not None and dtype not in COMPUTED:
                 raise UnsupportedError(f"input {slot}: {dtype} numbers are not supported")
-        return found
+        return result
 
     def _parsed(self, name: str, default: T, parser: Callable[[str], T]) -> T:
         text = self.attribute(name, None)
@@ -152,10 +152,10 @@ class MxnetOperator(NativeOperator):
         return bool(self._optional(name, default, parse.flag))
 
     def integer(self, name: str, default: int | None = None) -> int:
-        found = self.optional_integer(name, default)
-        if found is None:
+        result = self.optional_integer(name, default)
+        if result is None:
             raise UnsupportedError(f"attribute {name} is missing")
-        return found
+        return result
 
     def optional_integer(self, name: str, default: int | None = None) -> int | None:
         return self._optional(name, default, parse.integer)
@@ -180,10 +180,10 @@ class MxnetOperator(NativeOperator):
 
     def dtype(self, name: str, default: str = "float32") -> DType:
         """A dtype that is an attribute. Raises `UnsupportedError` for those not computed in."""
-        found = self.text(name, default)
-        if found not in COMPUTED:
-            raise UnsupportedError(f"attribute {name}={found}: only {', '.join(sorted(COMPUTED))}")
-        return np.dtype(found)
+        result = self.text(name, default)
+        if result not in COMPUTED:
+            raise UnsupportedError(f"attribute {name}={result}: only {', '.join(sorted(COMPUTED))}")
+        return np.dtype(result)
 
     def rank(self, value: str) -> int | None:
         """How many axes a value has, None where the symbol does not tell."""
@@ -191,15 +191,15 @@ class MxnetOperator(NativeOperator):
 
     def known_rank(self, value: str, why: str) -> int:
         """The same. Raises `UnsupportedError` where the symbol does not tell."""
-        found = self.rank(value)
-        if found is None:
+        result = self.rank(value)
+        if result is None:
             self.context.unranked.add(value)
             silent = [each.name for each in self.builder.inputs if self.rank(each.name) is None]
             raise UnsupportedError(
                 f"{why}: the symbol does not tell how many axes {value!r} has; it declares no shape"
                 f" (__shape__) of {', '.join(silent)}"
             )
-        return found
+        return result
 
     def dtype_of(self, value: str) -> DType:
         """A value's dtype, MXNet's default where the symbol does not tell."""
@@ -366,28 +366,28 @@ def find_rule(name: str) -> Rule | None:
 
 def known_name(name: str) -> str:
     """The operator's name in the table; the same where it is not known."""
-    found = find_rule(name)
-    return found.name if found else name
+    result = find_rule(name)
+    return result.name if result else name
 
 
 def slots_of_node(node: SymbolNode) -> list[str]:
     """The slot of each of a node's inputs, "" where that is not known."""
-    found = find_rule(node.op)
+    result = find_rule(node.op)
     try:
-        return found.slots_of(len(node.inputs)) if found else [""] * len(node.inputs)
+        return result.slots_of(len(node.inputs)) if result else [""] * len(node.inputs)
     except UnsupportedError:
         return [""] * len(node.inputs)
 
 
 def needed(symbol: Symbol) -> set[int]:
     """The nodes that the outputs depend on; what makes labels is for training alone."""
-    found = {entry.node for entry in symbol.heads}
+    result = {entry.node for entry in symbol.heads}
     for at in reversed(range(len(symbol.nodes))):
-        if at in found:
+        if at in result:
             node = symbol.nodes[at]
             pairs = zip(node.inputs, slots_of_node(node), strict=True)
-            found |= {entry.node for entry, slot in pairs if slot != "label"}
-    return found
+            result |= {entry.node for entry, slot in pairs if slot != "label"}
+    return result
 
 
 # Lowers the nodes of a symbol, one after the other, by the rules.
@@ -436,14 +436,16 @@ def lower_nodes(context: Context) -> list[str]:
     lower_steps(builder, steps, [variable_of(*head) for head in heads])
     values: dict[str, None] = {}
     for at, out in heads:
-        node, found = symbol.nodes[at], builder.value(variable_of(at, out))
+        node, result = symbol.nodes[at], builder.value(variable_of(at, out))
         name = output_name(node, out, counts[at])
-        if found in values or found.split("#")[0] != name:  # another node's value, or a second time
+        if (
+            result in values or result.split("#")[0] != name
+        ):  # another node's value, or a second time
             builder.origin = (NativeOp(at, node.op, node.name),)
             again = f"head {len(values)}"
-            builder.give(again, builder.emit("Identity", (found,)), name)
-            found = builder.value(again)
-        values[found] = None
+            builder.give(again, builder.emit("Identity", (result,)), name)
+            result = builder.value(again)
+        values[result] = None
     return list(values)
 
 
@@ -455,24 +457,24 @@ def variable_of(position: int, output: int) -> str:
 def _lower(context: Context, position: int, node: SymbolNode, reads: Sequence[str]) -> Results:
     if node.op == VARIABLE:
         return node.name
-    found = find_rule(node.op)
-    if found is None:
+    result = find_rule(node.op)
+    if result is None:
         raise UnsupportedError("this operator is not known")
     inputs = [each and context.builder.value(each) for each in reads]
-    inputs += late_inputs(context, found, node, len(inputs))
+    inputs += late_inputs(context, result, node, len(inputs))
     slots: dict[str, list[str]] = {}
-    for slot, value in zip(found.slots_of(len(inputs)), inputs, strict=True):
+    for slot, value in zip(result.slots_of(len(inputs)), inputs, strict=True):
         slots.setdefault(slot, []).append(value)
     unsized = [each in context.inferred for each in reads]
-    if any(unsized) and not found.inferred:
+    if any(unsized) and not result.inferred:
         raise UnsupportedError("an input of zeros, whose size MXNet would infer from other inputs")
     inferred = {value for value, each in zip(inputs, unsized, strict=False) if each}
     op = MxnetOperator(
-        context, NativeOp(position, node.op, node.name), found.name, node, slots, inferred
+        context, NativeOp(position, node.op, node.name), result.name, node, slots, inferred
     )
-    results = op.lowered(found.lower)
-    decisive = unsized[:1] if found.inferred == "first" else unsized
-    if op.gives_inferred or decisive and all(decisive) and found.inferred != "none":
+    results = op.lowered(result.lower)
+    decisive = unsized[:1] if result.inferred == "first" else unsized
+    if op.gives_inferred or decisive and all(decisive) and result.inferred != "none":
         count = 1 if isinstance(results, str) else len(results)
         context.inferred.update(variable_of(position, k) for k in range(count))
     return results

@@ -34,10 +34,10 @@ def find_faults(path: str | Path) -> FaultyModel[Model]:
     graph = lower(model)
     runs = not any(node.op == UNSUPPORTED for node in graph.nodes)
     faults = [*_of_file(Path(path)), *_forgotten_states(graph), *_states_of_one_batch(graph)]
-    for found, op in _operators(model.graph):
+    for result, op in _operators(model.graph):
         faults += _dynamic_quantized(op)
-        faults += _projection(found, op)
-        faults += _reset_before(model, op, runs and found is model.graph)
+        faults += _projection(result, op)
+        faults += _reset_before(model, op, runs and result is model.graph)
     return FaultyModel("ONNX files and ONNX Runtime", model, lower, PATHS, tuple(faults))
 
 

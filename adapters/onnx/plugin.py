@@ -142,9 +142,9 @@ def declare_outputs(onnx: Any, model: Any) -> None:
     for own, inferred in graphs:  # and those that are found meanwhile
         missing = wanted - {value.name for value in (*own.value_info, *own.output)}
         own.value_info.extend(value for value in inferred.value_info if value.name in missing)
-        for mine, found in zip(own.output, inferred.output, strict=True):
+        for mine, result in zip(own.output, inferred.output, strict=True):
             if mine.name in wanted:
-                mine.CopyFrom(found)
+                mine.CopyFrom(result)
         for one, other in zip(own.node, inferred.node, strict=True):
             graphs += zip(bodies(one), bodies(other), strict=True)
 
@@ -509,10 +509,10 @@ def _replace(
 
 def _replaceable(onnx: Any, model: Any) -> tuple[list[str], list[str]]:
     """What SessionOptions may replace: initializers, and files of data, by name."""
-    beside, found = onnx.external_data_helper, list(tensors(model))
-    outside = filter(beside.uses_external_data, found)
+    beside, result = onnx.external_data_helper, list(tensors(model))
+    outside = filter(beside.uses_external_data, result)
     files = (beside.ExternalDataInfo(each).location for each in outside)
-    return [*dict.fromkeys(each.name for each in found)], [*dict.fromkeys(files)]
+    return [*dict.fromkeys(each.name for each in result)], [*dict.fromkeys(files)]
 
 
 def _copied(onnx: Any, given: Any, names: Sequence[str], files: Sequence[str]) -> Any:
@@ -552,10 +552,10 @@ def _copied(onnx: Any, given: Any, names: Sequence[str], files: Sequence[str]) -
             session = runtime.InferenceSession(file, given, providers=list(_ON_CPU[:1]))
             if given.enable_profiling:
                 Path(session.end_profiling()).unlink()
-            found = session.run(None, {})
+            result = session.run(None, {})
         except Exception as error:
             raise UnsupportedError(f"its SessionOptions fit no other model: {error}") from error
-    for name, array in zip((DOMAIN, *names, *files), found, strict=True):
+    for name, array in zip((DOMAIN, *names, *files), result, strict=True):
         if array.tobytes() != here:
             raise UnsupportedError(f"its SessionOptions decide what {name!r} is")
     return session.get_session_options()

@@ -134,11 +134,11 @@ class ExternalData:
         return self._arrays[key]
 
     def _bytes_of(self, what: str, entries: Any, expected: int) -> Array:
-        found = {entry.key: entry.value for entry in entries}
-        file = inside(self._folder, found.get("location", ""), what, self.model)
+        result = {entry.key: entry.value for entry in entries}
+        file = inside(self._folder, result.get("location", ""), what, self.model)
         if not os.path.isfile(file):
             raise ModelFormatError(f"{what}: no such file beside the model", file)
-        numbers = [found.get("offset", "0"), found.get("length", str(expected))]
+        numbers = [result.get("offset", "0"), result.get("length", str(expected))]
         if not all(text.isascii() and text.isdigit() and len(text) < 20 for text in numbers):
             raise ModelFormatError(f"{what}: offset and length {numbers} in {file}", self.model)
         offset, length = map(int, numbers)
@@ -154,17 +154,17 @@ class ExternalData:
     def _region(self, what: str, file: Path, offset: int, length: int) -> Array:
         try:
             with file.open("rb") as stream:
-                found = os.fstat(stream.fileno())
-                if offset + length > found.st_size:
+                result = os.fstat(stream.fileno())
+                if offset + length > result.st_size:
                     raise ModelFormatError(
-                        f"{what}: expected {length} bytes, the file has {found.st_size}",
+                        f"{what}: expected {length} bytes, the file has {result.st_size}",
                         file,
                         offset,
                     )
                 self._read[file] = self._read.get(file, 0) + length
-                if self._read[file] > found.st_size:
+                if self._read[file] > result.st_size:
                     raise ModelFormatError(f"{what}: it overlaps with other tensors", file, offset)
-                self.budget.reads(found)
+                self.budget.reads(result)
                 self.budget.take(length, what)
                 data = np.empty(length, np.uint8)
                 stream.seek(offset)
@@ -371,9 +371,9 @@ def parse_model(data: bytes, file: Path, budget: FileBudget | None = None) -> Mo
         budget = FileBudget(2 * len(data))
     if not data:
         raise ModelFormatError("the file is empty, expected an ONNX model", file)
-    found = MESSAGES.parse("ModelProto", data, file)
+    result = MESSAGES.parse("ModelProto", data, file)
     del data  # its numbers are in the message, and will be in arrays: twice is enough
-    return model_of(found, file, budget)
+    return model_of(result, file, budget)
 
 
 def model_of(found: Any, file: Path, budget: FileBudget | None = None) -> Model:

@@ -430,14 +430,14 @@ def _activations(
             f"attribute activations: expected {count * directions} names, got {len(names)}"
         )
     numbers = [list(op.attribute(f"activation_{k}", ())) for k in ("alpha", "beta")]
-    found = []
+    result = []
     for name in names:
         takes = len(DEFAULTS.get(name, ()))
         chosen = Activation(name, *(n.pop(0) if n else None for n in numbers[:takes]))
-        found.append(completed(chosen))
+        result.append(completed(chosen))
     if any(numbers):
         raise UnsupportedError("attributes activation_alpha and activation_beta: too many numbers")
-    return [tuple(found[at : at + count]) for at in range(0, len(found), count)]
+    return [tuple(result[at : at + count]) for at in range(0, len(result), count)]
 
 
 def _folded(spec: RnnSpec, arrays: _Arrays) -> tuple[RnnSpec, RnnWeights]:
@@ -548,13 +548,13 @@ def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
 
 def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
     """What older opsets have as an attribute; numbers are of the dtype of x."""
-    found = op.attribute(name, None)
-    if found is None and not OPERATORS[op.at.type].slot(at).optional:
+    result = op.attribute(name, None)
+    if result is None and not OPERATORS[op.at.type].slot(at).optional:
         raise UnsupportedError(f"attribute {name} is missing")
-    if found is not None and name in ("min", "max", "value"):
-        wide = op.constant(np.asarray(found, np.float64), "number")
+    if result is not None and name in ("min", "max", "value"):
+        wide = op.constant(np.asarray(result, np.float64), "number")
         return op.emit("CastLike", wide, x)
-    return "" if found is None else op.ints(*np.atleast_1d(found))
+    return "" if result is None else op.ints(*np.atleast_1d(result))
 
 
 @rule("Identity")

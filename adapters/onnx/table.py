@@ -42,13 +42,13 @@ def encoded(layers: Mapping[str, LayerPrecision]) -> str:
 
 
 def _part(part: PartScales) -> dict[str, Any]:
-    found: dict[str, Any] = {name: getattr(part, name) for name in _SCALES}
+    result: dict[str, Any] = {name: getattr(part, name) for name in _SCALES}
     for name in _COLUMNS:
         array = getattr(part, name)
         if array is not None:
             data = b2a_base64(np.ascontiguousarray(array, "<f4").tobytes(), newline=False).decode()
-            found[name] = {"shape": array.shape, "float32": data}
-    return {name: each for name, each in found.items() if each is not None}
+            result[name] = {"shape": array.shape, "float32": data}
+    return {name: each for name, each in result.items() if each is not None}
 
 
 def decoded(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
@@ -80,9 +80,9 @@ def _precision(told: Mapping[str, Any]) -> LayerPrecision:
 
 
 def _told_part(told: Mapping[str, Any]) -> PartScales:
-    found: dict[str, Any] = {name: Scale(*told[name]) for name in _SCALES if name in told}
-    found |= {name: _columns(told[name]) for name in _COLUMNS if name in told}
-    return PartScales(**found)
+    result: dict[str, Any] = {name: Scale(*told[name]) for name in _SCALES if name in told}
+    result |= {name: _columns(told[name]) for name in _COLUMNS if name in told}
+    return PartScales(**result)
 
 
 def _columns(told: Mapping[str, Any]) -> Array:
@@ -157,10 +157,10 @@ def _behind(builder: GraphBuilder, x: str, scale: Scale) -> str:
     known: list[Array] = [np.array(1 / scale.factor, np.float32), np.array(scale.shift, np.uint8)]
     for kind in ("DequantizeLinear", "QuantizeLinear"):
         node = builder.maker(x)
-        found = [] if node is None else [builder.constants.get(name) for name in node.inputs[1:]]
-        same = len(found) == 2 and all(
+        result = [] if node is None else [builder.constants.get(name) for name in node.inputs[1:]]
+        same = len(result) == 2 and all(
             number is not None and (number.dtype, number.size) == (want.dtype, 1) and number == want
-            for number, want in zip(found, known, strict=True)
+            for number, want in zip(result, known, strict=True)
         )
         if node is None or node.op != kind or not same:
             raise ShapeError("the input is not rounded by its scale")
@@ -236,10 +236,10 @@ class OnnxOperator(NativeOperator):
 
     def subgraph(self, name: str) -> Subgraph:
         """The graph in an attribute."""
-        found = self.attribute(name, None)
-        if not isinstance(found, Subgraph):
+        result = self.attribute(name, None)
+        if not isinstance(result, Subgraph):
             raise UnsupportedError(f"attribute {name}: expected a graph")
-        return found
+        return result
 
     def body(self, name: str) -> tuple[Graph, list[str]]:
         """The graph in an attribute, lowered, and the values of outside that it takes.

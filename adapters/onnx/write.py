@@ -89,8 +89,8 @@ def _inputs(w: GraphWriter, graph: Graph) -> None:
         w.fresh(value.name)
     several = sum(value.lod_depth > 0 for value in graph.inputs) > 1
     for value in graph.inputs:
-        found = w.types[value.name]
-        dtype, sizes = found.dtype or "", value.shape or ()
+        result = w.types[value.name]
+        dtype, sizes = result.dtype or "", value.shape or ()
         if value.lod_depth:
             time = f"{value.name}_time" if several else "time"
             shape: list[Any] = ["batch", time, *sizes[1:]]
@@ -107,14 +107,14 @@ def _inputs(w: GraphWriter, graph: Graph) -> None:
 
 
 def _output(w: GraphWriter, name: str, output: Value) -> None:
-    found = w.value(output.name)
-    if found.data != name and found.lengths:
-        w.add("Identity", w.filled(found), outputs=(name,))
-    elif found.data != name:
-        w.add("Identity", found.data, outputs=(name,))
+    result = w.value(output.name)
+    if result.data != name and result.lengths:
+        w.add("Identity", w.filled(result), outputs=(name,))
+    elif result.data != name:
+        w.add("Identity", result.data, outputs=(name,))
     sizes = w.types[output.name].counts
-    shape = (None, None, *sizes[1:]) if found.lengths else sizes
-    w.proto.output.append(value_info(name, found.dtype, shape))
+    shape = (None, None, *sizes[1:]) if result.lengths else sizes
+    w.proto.output.append(value_info(name, result.dtype, shape))
 
 
 # Whether what was written is a model: read by ours again, and asked of onnx's own checker.

@@ -79,12 +79,12 @@ def _slice_element(op: PaddleOperator) -> Results:
 def _length(op: PaddleOperator) -> Results:
     """A list of one number, as Paddle gives it."""
     array, builder = _array(op), op.builder
-    found = array.length
-    if found is not None and found.number is not None:
-        return op.ints(found.number)
+    result = array.length
+    if result is not None and result.number is not None:
+        return op.ints(result.number)
     if all(part.value for part in array.parts):
         return op.emit("Shape", builder.stack(array), start=0, end=1)
-    before = found - builder.turn if found is not None and builder.turn is not None else None
+    before = result - builder.turn if result is not None and builder.turn is not None else None
     if before is None or before.number is None:
         raise UnsupportedError("nobody knows how many elements it has")
     turn = op.reshaped(TURN, 1)
@@ -272,8 +272,8 @@ class _While:
 
     def _last(self, array: str) -> str:
         """The last element that an array has before the loop, "" where it has none."""
-        found = self.outer.array_of(array)
-        return found.element(found.length - 1) if found.parts and found.length else ""
+        result = self.outer.array_of(array)
+        return result.element(result.length - 1) if result.parts and result.length else ""
 
     def _settled(self) -> PaddleBuilder:
         """The block lowered with types of what is carried that hold in every turn.
@@ -303,8 +303,8 @@ class _While:
         builder.turn = self.turn
         builder.enter(TURN, Type("int64", (), (), self.turn))
         builder.enter(self.condition, Type("bool", (), ()))
-        for each, found in zip(self.carried, known, strict=True):
-            builder.enter(each.inside, found)
+        for each, result in zip(self.carried, known, strict=True):
+            builder.enter(each.inside, result)
         for array in self.arrays:
             length, last = self.outer.array_of(array.begin).length, f"last of {array.inside}"
             count = None if length is None else length + self.turn

@@ -325,17 +325,17 @@ def _listed(vector: Any) -> list[Any]:
 def _gradients(op: Any) -> list[Any]:
     """Its ``rnn_grad``s. Raises `UnsupportedError` where they stand in another block."""
     reserve = op.result(_RESERVE)
-    found = [
+    result = [
         each
         for each in op.get_parent_block().ops
         if each.name() == "pd_op.rnn_grad" and each.operand_source(_HELD).is_same(reserve)
     ]
-    if len(found) < len(reserve.all_used_ops()):
+    if len(result) < len(reserve.all_used_ops()):
         raise UnsupportedError(
             "it is trained in an inner block (while, cond); optimize the program before its"
             " gradients are appended, or the paddle.nn.Layer"
         )
-    return found
+    return result
 
 
 def _check_held(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequence[Any]) -> None:
@@ -397,9 +397,9 @@ def _replaced(
             first = 1 + len(state)
             if gradient.result(_DX).initialized():
                 gradient.result(_DX).replace_all_uses_with(grads[0])
-            for at, found in ((_DSTATE, grads[1:first]), (_DWEIGHTS, grads[first:])):
+            for at, result in ((_DSTATE, grads[1:first]), (_DWEIGHTS, grads[first:])):
                 if gradient.result(at).initialized():
-                    gradient.result(at).replace_all_uses_with(ops.builtin_combine(found))
+                    gradient.result(at).replace_all_uses_with(ops.builtin_combine(result))
             gradient.get_parent_block().remove_op(gradient)
     op.get_parent_block().remove_op(op)
     return before, out

@@ -65,9 +65,9 @@ class _Detector:
                 for name in {name for names in slots.values() for name in names if name}:
                     uses.setdefault(name, []).append(op)
         rnns = [op for op in program.operators if op.type in ("gru", "lstm")]
-        found = {op.position: self.fusion(op) for op in rnns}
-        self.fusions = {at: fusion for at, fusion in found.items() if isinstance(fusion, Fusion)}
-        self.refusals = {at: reason for at, reason in found.items() if isinstance(reason, str)}
+        result = {op.position: self.fusion(op) for op in rnns}
+        self.fusions = {at: fusion for at, fusion in result.items() if isinstance(fusion, Fusion)}
+        self.refusals = {at: reason for at, reason in result.items() if isinstance(reason, str)}
 
     def faults(self) -> Iterator[PaddleFault]:
         for op in self.program.operators:
@@ -173,10 +173,10 @@ class _Detector:
             return None
         matrix, bias = made, ""
         if made.type == "elementwise_add":
-            found, bias = self.maker(_first(made.inputs, "X")), _first(made.inputs, "Y")
-            if found is None or bias not in self.program.parameters:
+            result, bias = self.maker(_first(made.inputs, "X")), _first(made.inputs, "Y")
+            if result is None or bias not in self.program.parameters:
                 return None
-            matrix = found
+            matrix = result
         if matrix.type != "mul":
             return f"behind {made.type} Paddle's passes look for no {op.type}: nothing is fused"
         ops = [matrix] if matrix is made else [matrix, made]

@@ -36,13 +36,13 @@ def _number(op: PaddleOperator, value: float, dtype: str = "float32") -> str:
 
 def _scale(op: PaddleOperator, scale: str, shift: str) -> Scale:
     """q = x * factor + shift. Paddle cuts a shift to a whole number."""
-    found = Scale(op.attribute(scale, 1.0), float(int(op.attribute(shift, 0.0))))
-    if not (found.factor > 0 and np.isfinite(found.factor) and 0 <= found.shift <= 255):
+    result = Scale(op.attribute(scale, 1.0), float(int(op.attribute(shift, 0.0))))
+    if not (result.factor > 0 and np.isfinite(result.factor) and 0 <= result.shift <= 255):
         raise UnsupportedError(
-            f"attributes {scale}={found.factor:g}, {shift}={found.shift:g}: expected a positive"
+            f"attributes {scale}={result.factor:g}, {shift}={result.shift:g}: expected a positive"
             " scale and a shift of 0 to 255"
         )
-    return found
+    return result
 
 
 def _rounded(op: PaddleOperator, x: str, scale: Scale, dtype: str) -> str:
@@ -61,10 +61,10 @@ def _floats(op: PaddleOperator, q: str, scale: Scale) -> str:
 def _bfloat16(op: PaddleOperator, scale: Scale) -> bool:
     """Whether the other side is bf16; Paddle's passes give that no scale."""
     op.attribute("output_format", "NHWC")  # of images; the numbers are the same
-    found = op.attribute("bfloat16", False)
-    if found and scale != (1, 0):
+    result = op.attribute("bfloat16", False)
+    if result and scale != (1, 0):
         raise UnsupportedError(f"bfloat16 numbers with scale {scale.factor:g}, {scale.shift:g}")
-    return found
+    return result
 
 
 @rule("quantize")
@@ -306,10 +306,10 @@ def _fusion_lstm(op: PaddleOperator) -> Results:
     weight_x, weight_h, bias = (op.array(slot) for slot in ("WeightX", "WeightH", "Bias"))
     spec, weights = _lstm_cell(op, weight_x, weight_h, bias)
     numbers = layer_numbers(op, spec, [_scale_weights(op)])
-    found = _over_words(op, numbers.x, spec, weights, 4, "H0", "C0", precision=numbers.precision)
+    result = _over_words(op, numbers.x, spec, weights, 4, "H0", "C0", precision=numbers.precision)
     if numbers.precision:
-        return {"Hidden": numbers.given(found[0])}  # Paddle writes no Cell either
-    return {"Hidden": found[0], "Cell": found[3]}
+        return {"Hidden": numbers.given(result[0])}  # Paddle writes no Cell either
+    return {"Hidden": result[0], "Cell": result[3]}
 
 
 @rule("fused_embedding_fc_lstm")
@@ -569,7 +569,7 @@ def _pad(op: PaddleOperator) -> Results:
     mode, value = "constant", op.attribute("pad_value", 0.0) if op.at.type != "pad3d" else 0.0
     first = 0
     if op.at.type != "pad":
-        mode = {"edge": "replicate"}.get(found := op.attribute("mode", "constant"), found)
+        mode = {"edge": "replicate"}.get(result := op.attribute("mode", "constant"), result)
         value = op.attribute("value", 0.0) if op.at.type == "pad3d" else value
         first = 1 if op.attribute("data_format", "NCHW") in _LAST else 2
     axes = range(first, first + len(pads) // 2)

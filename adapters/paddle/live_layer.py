@@ -295,8 +295,8 @@ class _Once:
         """Gradients of all tensors that went in, None where nobody needs them."""
         self.check(None)
         heads = [None if each is None else view_eager(each, "gradient") for each in incoming]
-        found = self._live.backward(self._recorded.pop(), heads)
-        return [grad if needed else None for grad, needed in zip(found, self._needed, strict=True)]
+        result = self._live.backward(self._recorded.pop(), heads)
+        return [grad if needed else None for grad, needed in zip(result, self._needed, strict=True)]
 
 
 @cache
@@ -355,8 +355,8 @@ def ours_of_cells(kind: Any, chosen: Options) -> type:
     def run(self: Any, inputs: Any, states: Any, lengths: Any, more: dict[str, Any]) -> Any:
         # What Paddle gives behind a length is computed from what stands there; hooks may be new.
         if not more and lengths is None and not cells_obstacle(self, kind):
-            if (found := _run(self, inputs, states, chosen)) is not None:
-                return found
+            if (result := _run(self, inputs, states, chosen)) is not None:
+                return result
         return kind.forward(self, inputs, states, lengths, **more)
 
     def forward(
@@ -423,17 +423,17 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
     bases = [each for each in all_layers if isinstance(each, rnn.RNNBase)]
     inside = {id(part) for each in bases for part in each.sublayers()}
     wrappers = [each for each in all_layers if isinstance(each, rnn.RNN | rnn.BiRNN)]
-    found = [*bases, *(each for each in wrappers if id(each) not in inside)]
-    reasons = {id(each): _obstacle(each) for each in found}
+    result = [*bases, *(each for each in wrappers if id(each) not in inside)]
+    reasons = {id(each): _obstacle(each) for each in result}
     if not any(not reason for reason in reasons.values()):
         raise UnsupportedError(
             f"{type(target).__name__} holds no SimpleRNN, LSTM, GRU, RNN or BiRNN that can be"
             " replaced",
-            [Refusal(reasons[id(each)], each.full_name()) for each in found],
+            [Refusal(reasons[id(each)], each.full_name()) for each in result],
         )
     if missing := missing_operators():
         _log.info("layers run in Python, 0.1 ms a call: %s", missing)
-    for each in found:
+    for each in result:
         if reasons[id(each)]:
             _log.warning(STAYS, each.full_name(), reasons[id(each)])
         else:

@@ -64,10 +64,10 @@ def _only(program: Program, slots: Mapping[str, tuple[str, ...]], slot: str) -> 
 
 
 def _declared(program: Program, name: str) -> Value:
-    found = program.variables.get(name)
-    if found is None:
+    result = program.variables.get(name)
+    if result is None:
         raise ModelFormatError(f"variable {name!r} is not declared", program.file)
-    return Value(name, found.dtype, found.shape, found.lod_depth)
+    return Value(name, result.dtype, result.shape, result.lod_depth)
 
 
 def _column(program: Program, op: Operator) -> int:

@@ -349,13 +349,13 @@ class LiveProgram:
             if op.position not in self._foreign and single and use.reads <= fixed:
                 fixed |= use.makes
                 able.append(op)
-        found: list[Operator] = []
+        result: list[Operator] = []
         wanted = set(names)
         for op in reversed(able):
             if self._flow.uses[op.position].makes & wanted:
                 wanted |= self._flow.uses[op.position].reads
-                found.insert(0, op)
-        return found
+                result.insert(0, op)
+        return result
 
     def _obstacle(
         self,

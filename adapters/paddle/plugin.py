@@ -106,7 +106,7 @@ def _optimized_translated(target: Any, chosen: Options) -> Any:
             "what paddle.jit.load gives is a program of Paddle 2's format; optimize the"
             " paddle.inference.Config of its files, or the paddle.nn.Layer it was saved from"
         )
-    found = False
+    result = False
     refused: list[Refusal] = []
     for each in programs:
         try:
@@ -115,8 +115,8 @@ def _optimized_translated(target: Any, chosen: Options) -> Any:
             refused += error.refusals
             continue
         each._output_vars = [done.value(value) for value in each._output_vars]
-        found = True
-    if not found:
+        result = True
+    if not result:
         raise UnsupportedError("no recurrent operator can be replaced", refused)
     target._partial_program_layers.clear()  # made of the programs as they were
     return target
@@ -176,9 +176,9 @@ def _rewritten(
     """The program, and a line for each part that is ours, why others are not."""
     from paddle.static.nn.common import PyFuncRegistry
 
-    found, refusals = live.parts()
+    result, refusals = live.parts()
     parts, replaced = {}, []
-    for part in found:
+    for part in result:
         ours = LivePart(part, chosen, constant=constant)
         try:
             session = ours.session(part.depths, live.arrays(part.parameters))
@@ -221,12 +221,12 @@ def _no_gradients(*_: Any) -> None:
 
 def _held(scope: Any, variables: Iterable[Variable]) -> Mapping[str, Array]:
     """The parameters in a scope, without a copy."""
-    found = {}
+    result = {}
     for variable in variables:
         if variable.persistable and variable.kind == messages.LOD_TENSOR:
             held = scope.find_var(variable.name)
             if held is not None and held.get_tensor()._is_initialized():
                 array = view(held.get_tensor(), variable.name)
                 array.flags.writeable = False  # then reading them does not copy them
-                found[variable.name] = array
-    return found
+                result[variable.name] = array
+    return result

@@ -309,14 +309,14 @@ def _changed(operations: Any, depth: int) -> set[int]:
     """The values that operators write into, those of inner blocks among them: no constants."""
     if depth > _DEEPEST:
         raise ValueError(f"blocks inside blocks, deeper than {_DEEPEST}")
-    found = set()
+    result = set()
     for operation in operations:
         if (at := _in_place(operation["#"])) is not None:
-            found.add(int(operation["I"][at]["%"]))
+            result.add(int(operation["I"][at]["%"]))
         for region in operation.get("regions", ()):
             for block in region["blocks"]:
-                found |= _changed(block["ops"], depth + 1)
-    return found
+                result |= _changed(block["ops"], depth + 1)
+    return result
 
 
 class _Reader:
@@ -376,10 +376,10 @@ class _Reader:
         dtype, sizes = _tensor(made["TT"])
         self._names[int(made["%"])] = name
         kept = bool(operation["OA"][0])
-        found = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, kept)
-        self.variables[name] = found
+        result = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, kept)
+        self.variables[name] = result
         if kept:
-            self.saved[name] = found
+            self.saved[name] = result
 
     def _feed(self, operation: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         (made,), name = operation["O"], str(attributes["name"])
@@ -432,16 +432,16 @@ class _Reader:
     def _fetch(self, operand: int, attributes: Mapping[str, Any]) -> None:
         """Under the name that Paddle's predictor gives it."""
         value, name = self._names[operand], str(attributes["name"])
-        found = self.variables[value]
-        self.variables[name] = Variable(name, found.kind, found.dtype, found.shape, 0, False)
+        result = self.variables[value]
+        self.variables[name] = Variable(name, result.kind, result.dtype, result.shape, 0, False)
         self._add("assign", {"X": (value,)}, {"Out": (name,)}, {})
         self._add("fetch", {"X": (name,)}, {"Out": ("fetch",)}, {"col": int(attributes["col"])})
 
     def _parted(self, kind: str, operation: Mapping[str, Any], operands: list[int]) -> None:
         parts = self._lists[operands[0]]
         if kind == "slice":
-            found = {each["N"]: _pir_attribute(each["AT"]) for each in operation["A"]}
-            parts = [parts[found["index"]]]
+            result = {each["N"]: _pir_attribute(each["AT"]) for each in operation["A"]}
+            parts = [parts[result["index"]]]
         for made, part in zip(operation["O"], parts, strict=True):
             self._names[int(made["%"])] = part
 
@@ -591,10 +591,10 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
         combined = [model.with_suffix(".pdiparams")]
     else:
         combined = [model.with_name("__params__"), model.with_name("params")]
-    found = only_file(combined, "params")
-    if found:
-        inside(model.parent, found.name, "the parameters", model)
-    return Files(model, found or model.parent)
+    result = only_file(combined, "params")
+    if result:
+        inside(model.parent, result.name, "the parameters", model)
+    return Files(model, result or model.parent)
 
 
 def combined(files: Files) -> bytes:
@@ -613,11 +613,11 @@ def _model(path: Path) -> Path:
     # A .json is one of Paddle 3's programs only where parameters are beside it.
     pir = [Path(f"{path}.json"), *(sorted(path.glob("*.json")) if folder else [])]
     pir = [file for file in pir if os.path.isfile(file.with_suffix(".pdiparams"))]
-    found = path if os.path.isfile(path) else only_file([*held, prefix, *pir], "path")
-    if found:
-        if found.parent == path:
-            inside(path, found.name, "the model", path)
-        return found
+    result = path if os.path.isfile(path) else only_file([*held, prefix, *pir], "path")
+    if result:
+        if result.parent == path:
+            inside(path, result.name, "the model", path)
+        return result
     if folder:
         raise ModelFormatError(
             f"no model; looked for *.pdmodel, __model__, *.json and {prefix}", path

@@ -421,7 +421,7 @@ def _fill_any_like(op: PaddleOperator) -> Results:
 def _assign_value(op: PaddleOperator) -> Results:
     """The numbers stand in an attribute for their type; ``values`` holds them since 2.6."""
     names = ("values", "bool_values", "fp32_values", "fp64_values", "int32_values", "int64_values")
-    given = [found for name in names if (found := op.attribute(name, ()))]
+    given = [result for name in names if (result := op.attribute(name, ()))]
     dtype, shape = op.chosen_dtype("dtype", 5), op.attribute("shape", ())
     if len(given) > 1 or math.prod(shape) != len(given[0] if given else ()):
         raise UnsupportedError(f"attribute shape={shape}: its values are others")

@@ -55,19 +55,19 @@ class Blocks:
         self._waiting: list[int] = []
         made: Counter[str] = Counter()
         declared: Counter[str] = Counter()
-        found: dict[str, Variable] = {}
+        result: dict[str, Variable] = {}
         self._readers: dict[str, set[int]] = {}
         for number, block in self._blocks.items():
             declared.update(block.variables.keys())
-            found |= block.variables
+            result |= block.variables
             for op in block.operators:
                 made.update({name for names in op.outputs.values() for name in names})
                 for name in self._reads_itself(op):
                     self._readers.setdefault(name, set()).add(number)
-        made.update(name for name, each in found.items() if each.persistable)
-        self.kinds = {name: each.kind for name, each in found.items()}
+        made.update(name for name, each in result.items() if each.persistable)
+        self.kinds = {name: each.kind for name, each in result.items()}
         self.declared = {
-            name: each for name, each in found.items() if made[name] < 2 and declared[name] < 2
+            name: each for name, each in result.items() if made[name] < 2 and declared[name] < 2
         }
 
     def operators(self, number: int) -> Sequence[Operator]:
@@ -342,13 +342,13 @@ class PaddleBuilder(GraphBuilder):
 
     def array_of(self, variable: str) -> TensorArray:
         """The array that a variable is; without elements where nothing was written yet."""
-        found = self.arrays.get(variable)
-        if found is None and (self.holds(variable) or not self.is_array(variable)):
+        result = self.arrays.get(variable)
+        if result is None and (self.holds(variable) or not self.is_array(variable)):
             value = self.value(variable)
             refused = (n for n in self.nodes if n.op == UNSUPPORTED and value in n.outputs)
             reason = next((node.attributes["reason"] for node in refused), "it is no array")
             raise UnsupportedError(f"{variable!r}: {reason}")
-        return found or TensorArray()
+        return result or TensorArray()
 
     def stack(self, array: TensorArray) -> str:
         """The elements of an array along a new first axis."""
@@ -572,14 +572,14 @@ class PaddleOperator(NativeOperator):
 
     def integers(self, attribute: str, tensor: str, tensors: str) -> str:
         """A list of int64 from a list of tensors, else from a tensor, else from an attribute."""
-        found = self.attribute(attribute, ())
+        result = self.attribute(attribute, ())
         parts = [self.dense(value) for value in self.values(tensors)]
         whole = self.optional(tensor)
         if parts:
             parts = [self.reshaped(part, 1) for part in parts]
             whole = self.joined(*parts)
         elif not whole:
-            return self.ints(*found)
+            return self.ints(*result)
         flat = self.reshaped(self.dense(whole), -1)
         return self.emit("Cast", flat, to="int64")
 
@@ -606,8 +606,8 @@ def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
     def lowered() -> Results:
         if op.type not in RULES:
             raise UnsupportedError("this operator is not known")
-        found = PaddleOperator(builder, builder.blocks.declared, op, builder.version)
-        return found.lowered(RULES[op.type])
+        result = PaddleOperator(builder, builder.blocks.declared, op, builder.version)
+        return result.lowered(RULES[op.type])
 
     def outputs(count: int) -> list[Output]:
         """All but arrays, which are no values; a refused one is none any more."""

@@ -230,8 +230,8 @@ def _sequence_reset(w: Writing) -> Written:
     x, given = w.inputs
     if w.node.inputs[1] not in w.graph.constants:
         return with_offsets(w, x, given)
-    found = [int(number) for number in w.graph.constants[w.node.inputs[1]].reshape(-1)]
-    return w.emit("lod_reset", {"X": x}, target_lod=found, append=False)
+    result = [int(number) for number in w.graph.constants[w.node.inputs[1]].reshape(-1)]
+    return w.emit("lod_reset", {"X": x}, target_lod=result, append=False)
 
 
 @rule("SequenceAppend")

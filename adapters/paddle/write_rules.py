@@ -340,8 +340,8 @@ def _slice(w: Writing) -> Written:
     numbers: dict[str, Any] = {"axes": axes, "infer_flags": [1] * len(axes)}
     for at, (role, slot) in enumerate((("starts", "StartsTensor"), ("ends", "EndsTensor")), 1):
         if w.node.inputs[at] in w.graph.constants:
-            found = w.numbers(at, role)
-            numbers[role] = [max(-ALL, min(number, ALL)) for number in found]
+            result = w.numbers(at, role)
+            numbers[role] = [max(-ALL, min(number, ALL)) for number in result]
         else:
             slots[slot] = w.cast(w.inputs[at], "int32")
             numbers |= {role: [-1] * len(axes), "infer_flags": [-1] * len(axes)}

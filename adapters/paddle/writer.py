@@ -120,15 +120,15 @@ class ProgramWriter:
         return desc.SerializeToString(deterministic=True), tensors
 
     def _declare(self, block: Any, name: str) -> None:
-        found = self.variables[name]
+        result = self.variables[name]
         saved = block.vars.add(name=name, persistable=name in self.parameters)
         saved.need_check_feed = name in self.feeds
         saved.is_parameter = saved.stop_gradient = name in self.parameters
         saved.type.type = messages.LOD_TENSOR
         held = saved.type.lod_tensor
-        held.lod_level = found.depth
-        held.tensor.data_type = CODES[found.dtype or ""]
-        held.tensor.dims.extend(-1 if size is None else size for size in found.counts)
+        held.lod_level = result.depth
+        held.tensor.data_type = CODES[result.dtype or ""]
+        held.tensor.dims.extend(-1 if size is None else size for size in result.counts)
 
 
 def save(program: ProgramWriter, path: Path) -> None:
@@ -314,16 +314,16 @@ class Writing(NodeWriter):
         name = self.node.outputs[index] if index < len(self.node.outputs) else ""
         if not name:
             return
-        found, held = self.types[name], self.of(variable)
-        if found.depth and held.depth != found.depth:
-            variable = self.under(variable, self._like(found.depth))
-        elif held.depth and not found.depth:
+        result, held = self.types[name], self.of(variable)
+        if result.depth and held.depth != result.depth:
+            variable = self.under(variable, self._like(result.depth))
+        elif held.depth and not result.depth:
             variable = self.dense(variable)
-        if (held.dtype, held.rank) != (found.dtype, found.rank):
-            raise UnsupportedError(f"{name!r}: Paddle gives {held}, expected {found}")
+        if (held.dtype, held.rank) != (result.dtype, result.rank):
+            raise UnsupportedError(f"{name!r}: Paddle gives {held}, expected {result}")
         if (place := self._makers.pop(variable, None)) is not None:
             self._rename(variable, name, place)
-            self.program.variables[name] = found
+            self.program.variables[name] = result
             variable = name
         self.bind(name, variable)
 
@@ -341,10 +341,10 @@ class Writing(NodeWriter):
 
     def cast(self, variable: str, dtype: str, *, always: bool = False) -> str:
         """In this dtype; the variable itself where it is, unless ``always`` by an operator."""
-        found = self.dtype(variable)
-        if found == dtype and not always:
+        result = self.dtype(variable)
+        if result == dtype and not always:
             return variable
-        return self.emit("cast", {"X": variable}, in_dtype=CODES[found], out_dtype=CODES[dtype])
+        return self.emit("cast", {"X": variable}, in_dtype=CODES[result], out_dtype=CODES[dtype])
 
     def reshape(self, variable: str, sizes: Sequence[int], computed: str = "") -> str:
         """To these sizes, where 0 is that of the input and -1 what is left, or computed ones."""
@@ -453,6 +453,6 @@ def rule(
 
 def ragged(w: Writing, variable: str, levels: int = 1) -> str:
     """A variable that must carry so many LoD levels."""
-    if (found := w.of(variable).depth) != levels:
-        raise UnsupportedError(f"a value of {found} LoD levels, Paddle's operator takes {levels}")
+    if (result := w.of(variable).depth) != levels:
+        raise UnsupportedError(f"a value of {result} LoD levels, Paddle's operator takes {levels}")
     return variable

@@ -69,10 +69,10 @@ def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveL
 
 
 def _batch(x: torch.Tensor, sizes: torch.Tensor | None, batch_first: bool) -> Batch:
-    found = batch_of(x if sizes is None else PackedSequence(x, sizes), batch_first)
-    if found is None:
+    result = batch_of(x if sizes is None else PackedSequence(x, sizes), batch_first)
+    if result is None:
         raise RuntimeError(f"onernn::recurrent: batch sizes do not fit x of shape {list(x.shape)}")
-    return found
+    return result
 
 
 def _shapes(
@@ -142,8 +142,8 @@ def _call(
 @recurrent_recorded.register_fake
 def _(x, batch_sizes, states, weights, layer):  # type: ignore[no-untyped-def]
     spec = _spec_of(layer, x, weights)
-    found = map(x.new_empty, _shapes(x, batch_sizes, states, spec, False))
-    return (*found, x.new_empty(1, dtype=torch.int64))
+    result = map(x.new_empty, _shapes(x, batch_sizes, states, spec, False))
+    return (*result, x.new_empty(1, dtype=torch.int64))
 
 
 @torch.library.custom_op("onernn::recurrent_backward", mutates_args=())  # type: ignore[untyped-decorator]
@@ -157,12 +157,12 @@ def recurrent_backward(
     layer: str,
 ) -> list[torch.Tensor]:
     """Gradients by x, the states and the weights. Without its token the run forward is repeated."""
-    found = _TOKENS.get(token.data_ptr())
-    if found is None:
+    result = _TOKENS.get(token.data_ptr())
+    if result is None:
         call, tensors = _call(x, batch_sizes, states, weights, layer)
         return call.backward(tensors, grads)
     batch = _batch(x, batch_sizes, batch_first=False)
-    return found.call.backward([batch.x, *states, *weights], grads)
+    return result.call.backward([batch.x, *states, *weights], grads)
 
 
 @recurrent_backward.register_fake
@@ -180,10 +180,10 @@ def _backward(ctx: Any, dy: Any, dh: Any, dc: Any, _: Any) -> Any:
     token, x, *others = ctx.saved_tensors
     states, weights = others[: ctx.states], others[ctx.states :]
     grads = [dy, dh, dc] if ctx.layer.startswith("LSTM") else [dy, dh]
-    found = torch.ops.onernn.recurrent_backward(
+    result = torch.ops.onernn.recurrent_backward(
         token, grads, x, ctx.sizes, states, weights, ctx.layer
     )
-    dx, *dothers = found
+    dx, *dothers = result
     return dx, None, dothers[: ctx.states], dothers[ctx.states :], None
 
 

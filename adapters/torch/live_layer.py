@@ -550,9 +550,9 @@ class Call:
             shapes = zip(dends, state_shapes(self.spec, self._batch.sequences), strict=True)
             whole = [tensors[0].new_zeros(like) if d is None else d for d, like in shapes]
             ends = _spread(self.spec, whole)
-        found = self._stack.backward(tape, heads, ends)
-        dx, *begins = _tensors(self._batch, found.x, found.state[: self._states])
-        return [dx, *begins, *gradients_back(self.spec, found.layers, self._every)]
+        result = self._stack.backward(tape, heads, ends)
+        dx, *begins = _tensors(self._batch, result.x, result.state[: self._states])
+        return [dx, *begins, *gradients_back(self.spec, result.layers, self._every)]
 
 
 def _training_stack(spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> Stack:
@@ -578,10 +578,10 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         with torch.no_grad():
-            found = ctx.call.backward(ctx.saved_tensors, grads)
+            result = ctx.call.backward(ctx.saved_tensors, grads)
         wanted = [
             each if needed else None
-            for each, needed in zip(found, ctx.needs_input_grad[1:], strict=True)
+            for each, needed in zip(result, ctx.needs_input_grad[1:], strict=True)
         ]
         if torch.is_grad_enabled():  # create_graph=True
             wanted = _refusing(wanted)

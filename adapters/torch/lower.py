@@ -141,8 +141,8 @@ def _enter(builder: TorchBuilder, program: Program, given: Input, tied: Mapping[
 
 def _symbol(size: int | str) -> str:
     """The name that an open size is, "" where it is a number, or computed from others."""
-    found = re.fullmatch(r"(?:Symbol\('(\w+)'.*\)|(\w+))", f"{size}")
-    return (found[1] or found[2]) if found else ""
+    match = re.fullmatch(r"(?:Symbol\('(\w+)'.*\)|(\w+))", f"{size}")
+    return (match[1] or match[2]) if match else ""
 
 
 _COMPUTED = frozenset("bool uint8 int8 int16 int32 int64 float16 float32 float64".split())
@@ -155,10 +155,10 @@ def _step(builder: TorchBuilder, node: Node, at: int) -> LoweringStep:
 
     def lower() -> Results:
         plain = re.sub(r"(?<=[a-z0-9])_(?=\.|$)", "", name)
-        found = RULES.get(name) or RULES.get(plain)
-        if found is None:
+        result = RULES.get(name) or RULES.get(plain)
+        if result is None:
             raise UnsupportedError("this operator is not known")
-        results = TorchOperator(builder, node, origin).lowered(found)
+        results = TorchOperator(builder, node, origin).lowered(result)
         _check(builder, node, results)
         return results
 

@@ -177,12 +177,12 @@ def obstacle(module: nn.Module) -> str:
 
 def live_of(module: nn.Module) -> LiveLayer:
     """What is packed of a module; copies of it pack their own."""
-    found = _LIVE.get(module)
-    if found is None:
+    result = _LIVE.get(module)
+    if result is None:
         names = tuple(_names(module))
-        found = LiveLayer(spec_of(module), names, type(module).onernn_options)
-        _LIVE[module] = found
-    return found
+        result = LiveLayer(spec_of(module), names, type(module).onernn_options)
+        _LIVE[module] = result
+    return result
 
 
 def why_theirs() -> str:
@@ -316,15 +316,15 @@ def ours(kind: Any, dtype: str) -> type:
         if is_exporting():  # a file of PyTorch's operators loads everywhere
             return kind.forward(self, input, hx)
         if is_compiling():
-            found = run_traced(self, input, hx) if issubclass(kind, STACKS) else None
-            return kind.forward(self, input, hx) if found is None else found
+            result = run_traced(self, input, hx) if issubclass(kind, STACKS) else None
+            return kind.forward(self, input, hx) if result is None else result
         try:
-            found = _run(self, input, hx)
+            result = _run(self, input, hx)
         except (_Left, OnernnError) as error:
             live_of(self).reasons[str(error)] = None
-            found = None
-        if found is not None:
-            return found
+            result = None
+        if result is not None:
+            return result
         if torch.is_grad_enabled():  # a training's; its way to write parameters may be any
             doubt()
         return kind.forward(self, input, hx)
@@ -448,8 +448,8 @@ def optimize(
         raise UnsupportedError(f"dtype {dtype}: expected one of {known}")
     # Copied together, the optimizer's parameters are those of the copy.
     whole, trainer = (module, optimizer) if inplace else copy.deepcopy((module, optimizer))
-    found = {name: each for name, each in whole.named_modules() if is_recurrent(each)}
-    for name, each in found.items():
+    result = {name: each for name, each in whole.named_modules() if is_recurrent(each)}
+    for name, each in result.items():
         if reason := obstacle(each):
             _log.warning("%s: stays with PyTorch: %s", name or type(each).__name__, reason)
         else:

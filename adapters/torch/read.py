@@ -163,10 +163,10 @@ def _arrays(archive: Archive, folder: str, model: str, kind: str) -> dict[str, A
 
 
 def _numbers(meta: Any, part: str) -> tuple[int, ...]:
-    found = tuple(_size(each) for each in _get(meta, part, list))
-    if not all(isinstance(size, int) for size in found):
+    result = tuple(_size(each) for each in _get(meta, part, list))
+    if not all(isinstance(size, int) for size in result):
         raise Malformed(f"{part} of a tensor in the file that are left open")
-    return found  # type: ignore[return-value]
+    return result  # type: ignore[return-value]
 
 
 def _parsed(whole: Any, arrays: Mapping[str, Array], file: Path) -> Program:

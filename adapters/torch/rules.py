@@ -255,9 +255,9 @@ def _where(op: TorchOperator) -> str:
 def _masked_fill(op: TorchOperator) -> str:
     """-inf is a number like others."""
     dtype = op.made()
-    found = None if "value" in op.inputs else op.attribute("value", 0.0)
-    finite = isinstance(found, int) or found is None or np.isfinite(found)
-    value = op.operand("value", dtype) if finite else op.constant(np.asarray(found, dtype))
+    result = None if "value" in op.inputs else op.attribute("value", 0.0)
+    finite = isinstance(result, int) or result is None or np.isfinite(result)
+    value = op.operand("value", dtype) if finite else op.constant(np.asarray(result, dtype))
     return op.emit("Where", op.value("mask"), value, op.value())
 
 
@@ -292,13 +292,13 @@ def _of_sizes(kind: str, op: TorchOperator) -> str:
     """Python's arithmetic with sizes, which are not negative; who reads it ties its numbers."""
     pair, numbers = [], list[int]()
     for slot in ("a", "b"):
-        found = op.attribute(slot, None)
-        if isinstance(found, Open):
-            pair.append(op.builder.value(found.name))
-            numbers += op.builder.computed.get(found.name, ())
-        elif type(found) is int:
-            pair.append(op.constant(np.int64(found)))
-            numbers.append(found)
+        result = op.attribute(slot, None)
+        if isinstance(result, Open):
+            pair.append(op.builder.value(result.name))
+            numbers += op.builder.computed.get(result.name, ())
+        elif type(result) is int:
+            pair.append(op.constant(np.int64(result)))
+            numbers.append(result)
         else:
             raise UnsupportedError(f"argument {slot}: no size, and no integer")
     op.builder.computed[op.node.outputs[0]] = numbers

@@ -118,9 +118,9 @@ def _told(
         factors = mine.terms[0][0]
         numbers = [op.builder.standing_for(Size((((each,), 1),))) or 0 for each in factors]
         if all(each in op.builder.axes for each in factors) and min(numbers) > 1:
-            found = _assigned(factors, numbers, [behind[at] for at in group.behind])
-            if len(found) == 1:
-                return [*found[0]]
+            result = _assigned(factors, numbers, [behind[at] for at in group.behind])
+            if len(result) == 1:
+                return [*result[0]]
     op.builder.tie(free, op.why)  # and a size of 1 might have been none at all
     return [wanted[at] for at in group.behind]
 
@@ -129,7 +129,7 @@ def _assigned(
     factors: Sequence[Factor], numbers: Sequence[int], behind: Sequence[int]
 ) -> list[list[Size]]:
     """The ways to say numbers with the factors of their product, each once."""
-    found = []
+    result = []
     if len(behind) ** len(factors) > _MOST_WAYS:
         return []
     for places in product(range(len(behind)), repeat=len(factors)):
@@ -141,8 +141,8 @@ def _assigned(
                 [f for f, at in zip(factors, places, strict=True) if at == n]
                 for n in range(len(left))
             ]
-            found.append([Size(((tuple(f), by),)) for f, by in zip(own, left, strict=True)])
-    return found
+            result.append([Size(((tuple(f), by),)) for f, by in zip(own, left, strict=True)])
+    return result
 
 
 def _shape_list(op: TorchOperator, x: str, sizes: Sequence[_Told]) -> str:
@@ -281,19 +281,19 @@ def _place(op: TorchOperator, x: str, axis: int, name: str, default: int) -> int
     """A number along an axis. Such as 0, 1 and what counts from the end say nothing of its size,
     where that is no small one; all others may.
     """
-    found = op.attribute(name, default)
-    if isinstance(found, Open):
-        return found
-    if not isinstance(found, int):
+    result = op.attribute(name, default)
+    if isinstance(result, Open):
+        return result
+    if not isinstance(result, int):
         raise UnsupportedError(f"argument {name}: no number")
     free = op.builder.free_in(x, axis)
-    if free and 0 <= found < _END:
+    if free and 0 <= result < _END:
         size = op.builder.exported(op.shape(x)[axis])
-        if found > 1 or size is None or found in (size, size - 1, size // 2, -(-size // 2)):
+        if result > 1 or size is None or result in (size, size - 1, size // 2, -(-size // 2)):
             op.builder.tie(free, op.why)
-    if 1 < found < _END:
-        op.builder.tie([each for each, size in op.builder.free.items() if size == found], op.why)
-    return max(-_END, min(found, _END))
+    if 1 < result < _END:
+        op.builder.tie([each for each, size in op.builder.free.items() if size == result], op.why)
+    return max(-_END, min(result, _END))
 
 
 @rule("slice.Tensor slice_copy.Tensor")
@@ -475,8 +475,8 @@ def _arange(op: TorchOperator) -> str:
     dtype = op.made()
 
     def end(name: str, default: int) -> str:
-        found: Any = op.attribute(name, default)
-        if isinstance(found, Open):
+        result: Any = op.attribute(name, default)
+        if isinstance(result, Open):
             return op.operand(name, dtype)
         return op.scalar(op.number(name, default), dtype)
 

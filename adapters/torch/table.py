@@ -153,10 +153,10 @@ class TorchOperator(NativeOperator):
 
     def alias(self, slot: str = "self") -> str:
         """The value of a required input that is only handed on."""
-        found = self.variable(slot)
-        if not found:
+        result = self.variable(slot)
+        if not result:
             raise UnsupportedError(f"input {slot} is missing")
-        return self.builder.value(found)
+        return self.builder.value(result)
 
     def resolve(self, variable: str) -> str:
         return self.read(self.builder.value(variable))
@@ -176,26 +176,26 @@ class TorchOperator(NativeOperator):
 
     def number(self, name: str, default: float | None = None, plain: Sequence[float] = ()) -> Any:
         """A number in arithmetic, which may have come from a size, but for ``plain`` ones."""
-        found = self.attribute(name, default)
-        if found is None or not isinstance(found, int | float):
+        result = self.attribute(name, default)
+        if result is None or not isinstance(result, int | float):
             raise UnsupportedError(f"argument {name} is missing, or no number")
-        if found not in plain:
-            self.builder.tie_numbers([float(found)], self.why)
-        return found
+        if result not in plain:
+            self.builder.tie_numbers([float(result)], self.why)
+        return result
 
     def sizes(self, name: str) -> list[int | Open]:
         """Numbers, and such as a run tells; nothing is tied to them."""
-        found = self.attribute(name, None) or []
-        if not isinstance(found, list) or not all(type(n) in (int, Open) for n in found):
+        result = self.attribute(name, None) or []
+        if not isinstance(result, list) or not all(type(n) in (int, Open) for n in result):
             raise UnsupportedError(f"argument {name}: expected sizes")
-        return found
+        return result
 
     def integers(self, name: str, default: Sequence[int] = (), count: int = 0) -> tuple[int, ...]:
         """Numbers that tell no sizes: axes, a kernel's; one stands for ``count`` of them."""
-        found = self.attribute(name, list(default))
-        if not all(isinstance(each, int) for each in found):
+        result = self.attribute(name, list(default))
+        if not all(isinstance(each, int) for each in result):
             raise UnsupportedError(f"argument {name}: numbers that are open")
-        return tuple(found) * count if count and len(found) == 1 else tuple(found)
+        return tuple(result) * count if count and len(result) == 1 else tuple(result)
 
     def axis(self, value: str, name: str = "dim", default: int | None = None) -> int:
         """An axis of a value, counted from the first one."""
@@ -209,10 +209,10 @@ class TorchOperator(NativeOperator):
 
     def axes(self, value: str, name: str = "dim") -> list[int]:
         """Axes of a value, all where none are told."""
-        found = self.attribute(name, None)
-        if found is None or found == []:
+        result = self.attribute(name, None)
+        if result is None or result == []:
             return [*range(self.rank_of(value))]
-        listed = found if isinstance(found, list) else [found]
+        listed = result if isinstance(result, list) else [result]
         return [self.checked_axis(value, each, name) for each in listed]
 
     def shape(self, value: str) -> tuple[Size | None, ...]:
@@ -258,10 +258,10 @@ class TorchOperator(NativeOperator):
         """A tensor, or a number as one, in a dtype; ``plain`` as `number` takes it."""
         if slot in self.inputs:
             return self.cast(self.value(slot), dtype)
-        found = self.attribute(slot, None)
-        if isinstance(found, Open):
-            self.builder.tie_numbers(self.builder.computed.get(found.name, ()), self.why)
-            return self.cast(self.builder.value(found.name), dtype)
+        result = self.attribute(slot, None)
+        if isinstance(result, Open):
+            self.builder.tie_numbers(self.builder.computed.get(result.name, ()), self.why)
+            return self.cast(self.builder.value(result.name), dtype)
         return self.scalar(self.number(slot, plain=plain), np.dtype(dtype))
 
 

@@ -211,9 +211,9 @@ class _Machine:
         end = self.at + count
         if end > len(self.data):
             raise ValueError(f"{count} bytes expected, {len(self.data) - self.at} are left")
-        found = self.data[self.at : end]
+        result = self.data[self.at : end]
         self.at = end
-        return found
+        return result
 
     def number(self, form: str) -> Any:
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
@@ -241,16 +241,16 @@ class _Machine:
             at -= 1
             if at < 0:
                 raise ValueError("no mark")
-        found = self.stack[at + 1 :]
+        result = self.stack[at + 1 :]
         del self.stack[at:]
-        return found
+        return result
 
     def last(self, count: int) -> tuple[Any, ...]:
         if count > len(self.stack):
             raise ValueError("the stack is empty")
-        found = self.stack[len(self.stack) - count :]
+        result = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
-        return tuple(found)
+        return tuple(result)
 
     def name(self, *parts: Any) -> None:
         whole = ".".join(parts)
@@ -563,11 +563,11 @@ def _old(data: bytes, file: Path) -> dict[str, Array]:
     """Pickles one behind the other: a magic number, the protocol, the machine, the value and the
     keys of its storages; then each storage, behind the count of its numbers.
     """
-    at, found = len(_OLD), []
+    at, result = len(_OLD), []
     for what in ("the protocol", "the machine", "the value", "the keys of storages"):
         value, at = unpickle(data, file, what, at)
-        found.append(value)
-    protocol, machine, tree, keys = found
+        result.append(value)
+    protocol, machine, tree, keys = result
     if protocol != _PROTOCOL or not (isinstance(machine, dict) and machine.get("little_endian")):
         raise UnsupportedError(f"{file}: torch.save's protocol {_PROTOCOL} of a little-endian one")
     types = {each.storage.key: each.storage.dtype for _, each in _tensors(tree)}
@@ -676,9 +676,9 @@ def read_layers(path: str | Path) -> dict[str, PivotLayer]:
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
     modules: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():
-        if found := _NAME.fullmatch(name):
+        if match := _NAME.fullmatch(name):
             wide = array.astype(np.float32) if array.dtype == np.float16 else array
-            modules.setdefault(found[1] or "", {})[found[2]] = wide
+            modules.setdefault(match[1] or "", {})[match[2]] = wide
     layers = {}
     for module, named in modules.items():
         try:

@@ -62,9 +62,9 @@ def __getattr__(name: str) -> Any:
         return import_module("onernn.recording")
     if name not in _WHEN_ASKED_FOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_WHEN_ASKED_FOR[name]), name)
-    globals()[name] = found
-    return found
+    result = getattr(import_module(_WHEN_ASKED_FOR[name]), name)
+    globals()[name] = result
+    return result
 
 
 __all__ = [

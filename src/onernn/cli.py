@@ -193,7 +193,7 @@ def verify_command(
     graph = load(model, params, semantics)
     reference = None if against is None else open_against(against, against_params, semantics)
     with progress() as tell:
-        found = verify(
+        result = verify(
             graph,
             data,
             against=reference,
@@ -209,12 +209,12 @@ def verify_command(
         )
         if report is not None:
             tell("writing the report", 0, 0)
-            write_report(found, report, shlex.join(["onernn", *sys.argv[1:]]))
-    show_report(found, json)
+            write_report(result, report, shlex.join(["onernn", *sys.argv[1:]]))
+    show_report(result, json)
     if not json:
-        for title, lines in explanation(found):
+        for title, lines in explanation(result):
             section(stdout(), title, lines)
-    raise typer.Exit(0 if found.passed else 1)
+    raise typer.Exit(0 if result.passed else 1)
 
 
 app.command(
@@ -272,11 +272,11 @@ def weights(
     for name, each in chosen.items():
         mark = f"{name}{'.' if to == 'torch' else '/'}" if len(chosen) > 1 else ""
         try:
-            found = convert_weights(each, to)
+            result = convert_weights(each, to)
         except OnernnError as error:
             error.args = (f"layer {name!r}: {error}", *error.args[1:])
             raise
-        arrays |= {f"{prefix}{mark}{key}": array for key, array in found.items()}
+        arrays |= {f"{prefix}{mark}{key}": array for key, array in result.items()}
     recording.write_arrays(output, arrays)
     for key, array in arrays.items():
         stdout().print(f"{key} {array.dtype} {array.shape}")
@@ -304,12 +304,12 @@ def audit_command(
     params: Params = None,
 ) -> None:
     """Names known faults of frameworks and exporters that hit MODEL. Exit 1: at least one does."""
-    found = audit(model, data, params=params)
+    result = audit(model, data, params=params)
     if json:
-        print(found.to_json())
+        print(result.to_json())
     else:
-        show_audit(stdout(), found)
-    raise typer.Exit(0 if found.passed else 1)
+        show_audit(stdout(), result)
+    raise typer.Exit(0 if result.passed else 1)
 
 
 @app.command(

@@ -89,20 +89,20 @@ def pairs(option: str, form: str, texts: Iterable[str] | None) -> dict[str, str]
 
 def numbers(graph: Graph, texts: dict[str, str]) -> dict[str, Array]:
     """A number for each of these inputs, of the input's dtype. Raises `UnsupportedError`."""
-    found = {}
+    result = {}
     for value in graph.inputs:
         if value.name not in texts:
             continue
         text = texts[value.name]
         try:
-            found[value.name] = np.array(float(text) if "." in text else int(text), value.dtype)
+            result[value.name] = np.array(float(text) if "." in text else int(text), value.dtype)
         except (ValueError, OverflowError) as error:
             raise UnsupportedError(f"--given {value.name}={text}: {error}") from error
-    if unknown := sorted(texts.keys() - found.keys()):
+    if unknown := sorted(texts.keys() - result.keys()):
         names = [value.name for value in graph.inputs]
         hint = did_you_mean(unknown[0], names)
         raise UnsupportedError(f"--given {unknown}: the model takes {', '.join(names)}{hint}")
-    return found
+    return result
 
 
 # --- what every command has without asking: --quiet, --json, a bar while it works, its examples

@@ -171,16 +171,16 @@ def inspect_command(
 ) -> None:
     """Shows MODEL before and after fusion, and why layers did not fuse."""
     graph = load(model, params, semantics)
-    found = inspect_model(graph, dtype=dtype, threads=threads, backend=backend)
+    result = inspect_model(graph, dtype=dtype, threads=threads, backend=backend)
     if open_page and html is None:
         html = Path(mkdtemp(prefix="onernn-")) / "graph.html"
     drawn = [] if html is None else [str(html)]
     if html is not None:
-        write_graph_page(found, html)
+        write_graph_page(result, html)
     if json:
-        show_json("pass", **found.as_json(), drawn=drawn)
+        show_json("pass", **result.as_json(), drawn=drawn)
     else:
-        show_inspection(stdout(), found, plugin_for(graph) if found.unsupported else "")
+        show_inspection(stdout(), result, plugin_for(graph) if result.unsupported else "")
         section(stdout(), "drawn", drawn)
     if open_page and html is not None:
         webbrowser.open(html.resolve().as_uri())
@@ -235,7 +235,7 @@ def quantize_command(
         check_report(report)
     graph = load(model, params, semantics)
     with progress() as tell:
-        found = quantize(
+        result = quantize(
             graph,
             data,
             budget=budget,
@@ -246,19 +246,19 @@ def quantize_command(
             progress=tell,
         )
         options: dict[str, Any] = {"opset": opset, "allow_functions": allow_functions}
-        write_model(found.model, out, inputs=found.example, note=complain, **options)
+        write_model(result.model, out, inputs=result.example, note=complain, **options)
         if report is not None:
             from onernn.verification.quantization_page import write_page
 
             tell("writing the report", 0, 0)
-            write_page(found, report, shlex.join(["onernn", *sys.argv[1:]]))
-    for note in found.notes:
+            write_page(result, report, shlex.join(["onernn", *sys.argv[1:]]))
+    for note in result.notes:
         complain(note)
     if json:
-        print(found.to_json())
+        print(result.to_json())
         return
-    section(stdout(), "layers", found.of_layers())
-    section(stdout(), "whole model", found.of_model())
+    section(stdout(), "layers", result.of_layers())
+    section(stdout(), "whole model", result.of_model())
 
 
 # --- the command that removes the faults that `verify` proved
@@ -302,31 +302,31 @@ def repair_command(
     graph = load(model, params, semantics)
     reference = open_against(against, against_params, semantics)
     with progress() as tell:
-        found = verify(
+        result = verify(
             graph, data, against=reference, atol=atol, rtol=rtol, seconds=seconds, progress=tell
         )
         done = Repair(refused="nothing to repair: the outputs agree")
-        if not found.passed:
+        if not result.passed:
             done = repair(
-                found, output, reference, progress=tell, note=complain, atol=atol, rtol=rtol
+                result, output, reference, progress=tell, note=complain, atol=atol, rtol=rtol
             )
-    causes = [each.as_json() for each in found.causes]
+    causes = [each.as_json() for each in result.causes]
     if json:
-        outputs = [each.as_json() for each in (done.after or found).outputs]
+        outputs = [each.as_json() for each in (done.after or result).outputs]
         show_json(
-            bool(done) or found.passed,
+            bool(done) or result.passed,
             outputs=outputs,
-            cause=found.cause_json(),
+            cause=result.cause_json(),
             causes=causes,
             changes=list(done.changes),
             written=str(output) if done else None,
             refused=done.refused,
         )
     else:
-        section(stdout(), "causes", [f"{each.text} [{each.id}]" for each in found.causes])
+        section(stdout(), "causes", [f"{each.text} [{each.id}]" for each in result.causes])
         section(stdout(), "diff", done.changes)
         if done:
             section(stdout(), "written", [f"{output}, which agrees with {against} on fresh inputs"])
     if not done:
         complain(done.refused)
-    raise typer.Exit(0 if done or found.passed else 1)
+    raise typer.Exit(0 if done or result.passed else 1)

@@ -91,7 +91,7 @@ def score(
     from onernn.scoring import score
 
     with _ended_by_signals(), progress() as tell:
-        found = score(
+        result = score(
             load(model, params, semantics),
             corpus,
             output,
@@ -111,24 +111,24 @@ def score(
             max_steps=max_steps,
             progress=partial(_show_progress, tell),
         )
-    for each in found.repaired:
+    for each in result.repaired:
         complain(f"scored anew: {each}")
-    speed = found.words / max(found.seconds, 1e-9)
+    speed = result.words / max(result.seconds, 1e-9)
     if json:
-        summary = {**found._asdict(), "words_per_second": speed, "output": str(output)}
+        summary = {**result._asdict(), "words_per_second": speed, "output": str(output)}
         show_json("pass", **summary)
     elif not quiet:
-        went_on = f", {found.windows_before:,} of them before" if found.windows_before else ""
+        went_on = f", {result.windows_before:,} of them before" if result.windows_before else ""
         stdout().print(
-            f"{output}: rows {found.rows:,}, files {found.windows:,}{went_on};"
+            f"{output}: rows {result.rows:,}, files {result.windows:,}{went_on};"
             + (
-                f" {found.words:,} steps in {found.seconds:,.1f} s, {speed:,.0f} a second"
-                if found.words
-                else f" {found.seconds:,.1f} s"
+                f" {result.words:,} steps in {result.seconds:,.1f} s, {speed:,.0f} a second"
+                if result.words
+                else f" {result.seconds:,.1f} s"
             )
         )
-        if found.rejected:
-            stdout().print(f"rows rejected: {found.rejected:,}, see {output}/rejected")
+        if result.rejected:
+            stdout().print(f"rows rejected: {result.rejected:,}, see {output}/rejected")
 
 
 def _axes(given: list[str] | None) -> int | dict[str, int]:

@@ -228,19 +228,19 @@ def show_audit(console: Console, found: AuditReport) -> None:
 
 def show_examination(console: Console, examination: Examination, full: bool) -> None:
     """A verdict in at most ten lines; with ``full`` each combination: its error, kernel, reason."""
-    found = examination
-    verdicts = Counter(finding.verdict for finding in found.findings)
+    result = examination
+    verdicts = Counter(finding.verdict for finding in result.findings)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     lines = [
-        f"verdict: {'pass' if found.passed else 'FAIL'}: {counts or 'nothing ran'}",
-        f"kernels: {found.kernels}",
-        f"oneDNN: {found.version}{f' ({found.isa})' if found.isa else ''}, {found.path}",
-        f"threads: {found.threads or 'as the library chooses'}",
+        f"verdict: {'pass' if result.passed else 'FAIL'}: {counts or 'nothing ran'}",
+        f"kernels: {result.kernels}",
+        f"oneDNN: {result.version}{f' ({result.isa})' if result.isa else ''}, {result.path}",
+        f"threads: {result.threads or 'as the library chooses'}",
     ]
-    if found.other_copies:
-        lines.append(f"other copies of libdnnl here: {', '.join(found.other_copies)}")
+    if result.other_copies:
+        lines.append(f"other copies of libdnnl here: {', '.join(result.other_copies)}")
     if not full:
-        lines += doctor.wrong(found)
+        lines += doctor.wrong(result)
         lines.append("onernn doctor --full lists every combination, its kernel and its error")
     for line in lines:
         console.print(line)
@@ -249,13 +249,13 @@ def show_examination(console: Console, examination: Examination, full: bool) -> 
     table = Table(
         "cell",
         "direction",
-        *doctor.columns(found),
+        *doctor.columns(result),
         title="max error",
         title_justify="left",
     )
-    for row in doctor.rows(found):
+    for row in doctor.rows(result):
         table.add_row(*row)
     console.print(table)
     console.print(doctor.LEGEND)
-    section(console, "kernels", doctor.kernels(found))
-    section(console, "reasons", doctor.reasons(found))
+    section(console, "kernels", doctor.kernels(result))
+    section(console, "reasons", doctor.reasons(result))

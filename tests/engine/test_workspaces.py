@@ -132,7 +132,7 @@ def workspaces_of(session: Session) -> list[plans.Workspace]:
     return list(plan._workspaces._idle)
 
 
-def test_rooms_that_only_a_burst_of_threads_needed_are_given_back() -> None:
+def test_workspaces_that_only_a_burst_of_threads_needed_are_given_back() -> None:
     session, feed = Session(tagger(), backend="kernels"), sentences(np.random.default_rng(0), 50)
     session.run(feed)
     (first,) = workspaces_of(session)
@@ -159,11 +159,11 @@ def test_rooms_that_only_a_burst_of_threads_needed_are_given_back() -> None:
     assert len(workspaces_of(session)) == 1
 
 
-def test_a_room_that_is_needed_again_and_again_stays() -> None:
+def test_a_workspace_that_is_needed_again_and_again_stays() -> None:
     session, rng = Session(tagger(), backend="kernels"), np.random.default_rng(0)
     large, small = sentences(rng, 50), sentences(rng, 2)
     session.run(large)
-    (room,) = workspaces_of(session)
+    (workspace,) = workspaces_of(session)
     for turn in range(3 * plans._PATIENCE):
         session.run(large if turn % 900 == 0 else small)
-    assert workspaces_of(session) == [room]
+    assert workspaces_of(session) == [workspace]

@@ -96,8 +96,8 @@ class LoadedProgram:
         return FetchedVariable(self._program.variables[name])
 
     def _operators(self, kind: str) -> list[Operator]:
-        found = [op for op in self._program.operators if op.type == kind] if self._program else []
-        return sorted(found, key=lambda op: op.attributes.get("col", 0))
+        result = [op for op in self._program.operators if op.type == kind] if self._program else []
+        return sorted(result, key=lambda op: op.attributes.get("col", 0))
 
     def session(self, fetches: Sequence[str]) -> Session:
         """One that gives these variables of the program, whichever they are."""
@@ -158,10 +158,10 @@ class Executor:
         if not isinstance(feed, Mapping):
             raise TypeError(f"Executor.run: feed: expected a dict, got {type(feed).__name__}")
         session = program.session(fetches)
-        found = session.run(_fed(session, program.feeds, feed))
+        result = session.run(_fed(session, program.feeds, feed))
         if not return_numpy:
-            return [lod_tensor(found[name]) for name in fetches]
-        return [_plain(name, found[name]) for name in fetches]
+            return [lod_tensor(result[name]) for name in fetches]
+        return [_plain(name, result[name]) for name in fetches]
 
     def close(self) -> None:
         pass
@@ -306,9 +306,9 @@ class PaddleInferPredictor:
             value.name: batch_for(value, handle._held(), handle._lod)
             for value, handle in zip(graph.inputs, self._inputs.values(), strict=True)
         }
-        for name, found in self._session.run(fed).items():
-            lod = found.lod if isinstance(found, Ragged) else []
-            self._outputs[name]._hold(data_of(found), lod)
+        for name, result in self._session.run(fed).items():
+            lod = result.lod if isinstance(result, Ragged) else []
+            self._outputs[name]._hold(data_of(result), lod)
 
     def clear_intermediate_tensor(self) -> None:
         """Nothing to do: no tensor between operators outlives a run."""

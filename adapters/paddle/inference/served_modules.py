@@ -219,19 +219,19 @@ _SHOWN = ("Config", "Predictor", "PredictorPool", "Tensor")
 
 def public_names() -> dict[str, tuple[str, str]]:
     """By name, those of classes as ``Class.name``: here, accepted or not here; and why."""
-    found = {name: ("here", "") for name in SERVED["paddle.inference"]}
+    result = {name: ("here", "") for name in SERVED["paddle.inference"]}
     for owner in _SHOWN:
         members = vars(SERVED["paddle.inference"][owner])
-        found |= {f"{owner}.{name}": ("here", "") for name in members if name[0] != "_"}
+        result |= {f"{owner}.{name}": ("here", "") for name in members if name[0] != "_"}
     for name in ("buffers", "dtype"):  # ours
         assert isinstance(vars(AnalysisConfig)[name], property)
-        del found[f"Config.{name}"]
-    found |= {f"Config.{name}": ("accepted", why) for name, why in NO_EFFECT.items()}
-    found |= {f"Config.{name}": ("here", f"always {told!r}") for name, told in ANSWERS.items()}
-    found |= {f"Config.{name}": ("not here", what) for name, what in NOT_HERE.items()}
-    found |= {f"Predictor.{name}": ("not here", why) for name, why in PREDICTOR_NOT_HERE.items()}
-    found |= {name: ("not here", why) for name, why in MODULE_NOT_HERE.items()}
-    return dict(sorted(found.items()))
+        del result[f"Config.{name}"]
+    result |= {f"Config.{name}": ("accepted", why) for name, why in NO_EFFECT.items()}
+    result |= {f"Config.{name}": ("here", f"always {told!r}") for name, told in ANSWERS.items()}
+    result |= {f"Config.{name}": ("not here", what) for name, what in NOT_HERE.items()}
+    result |= {f"Predictor.{name}": ("not here", why) for name, why in PREDICTOR_NOT_HERE.items()}
+    result |= {name: ("not here", why) for name, why in MODULE_NOT_HERE.items()}
+    return dict(sorted(result.items()))
 
 
 def markdown() -> str:

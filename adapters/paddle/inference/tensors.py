@@ -95,10 +95,10 @@ def numpy_dtype(of: PaddleDType) -> np.dtype[np.generic]:
 
 def as_taken(data: npt.NDArray[np.generic]) -> Array:
     """The array in a type that Paddle has, in one piece; see `data_type`."""
-    found = np.ascontiguousarray(data).reshape(data.shape)  # an array of no axes gets one
-    found = found.astype(_AS_PADDLE_TAKES.get(found.dtype.name, found.dtype), copy=False)
-    data_type(found)
-    return found
+    result = np.ascontiguousarray(data).reshape(data.shape)  # an array of no axes gets one
+    result = result.astype(_AS_PADDLE_TAKES.get(result.dtype.name, result.dtype), copy=False)
+    data_type(result)
+    return result
 
 
 def get_num_bytes_of_data_type(dtype: PaddleDType) -> int:
@@ -137,8 +137,8 @@ class _Held:
     _data: Array
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        found = self._data if dtype is None else self._data.astype(dtype, copy=False)
-        return found.copy() if copy else found
+        result = self._data if dtype is None else self._data.astype(dtype, copy=False)
+        return result.copy() if copy else result
 
 
 class PaddleInferTensor:

@@ -210,9 +210,9 @@ class ReferenceKernel(DirectionKernel):
         diff: _Arrays = {}
         for rows, running in self._steps(packing, states, reverse=True):
             step = {name: array[rows] for name, array in kept.items()}
-            found = {"h": running[0] + dy[rows]}
-            before = self._gradient(step, found, *running[1:])
-            _collect(diff, found, rows, len(dy))
+            result = {"h": running[0] + dy[rows]}
+            before = self._gradient(step, result, *running[1:])
+            _collect(diff, result, rows, len(dy))
             for state, value in zip(running, before, strict=True):
                 state[...] = value
         self._add_weights(kept, diff, into)

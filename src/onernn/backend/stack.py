@@ -278,8 +278,8 @@ class Stack:
             check_sums(into, trainer.walk.zero_gradients(self._real))
         dx, dbegin, layers, dscale = trainer.walk.backward(tape.take(), frame, given, dend)
         if into is not None:
-            for sums, found in zip(into, layers, strict=True):
-                for name, array in found.arrays.items():
+            for sums, result in zip(into, layers, strict=True):
+                for name, array in result.arrays.items():
                     sums[name][...] += array
             layers = ()
         has_attention = self.spec.cell.has_attention

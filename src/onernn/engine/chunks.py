@@ -185,8 +185,8 @@ def proved(graph: Graph, made: Stateful) -> Stateful:
     for value in graph.outputs:
         why, delay[value.name] = _departs(whole[value.name], parts[value.name])
         if why:
-            found = (node for node in graph.nodes if _first_apart(node, whole, parts))
-            first = next(found, graph.producer(value.name))
+            result = (node for node in graph.nodes if _first_apart(node, whole, parts))
+            first = next(result, graph.producer(value.name))
             where = first.label if first else value.name
             raise refused(graph, f"it needs other steps than those so far: {why}", where)
     return replace(made, delay=delay)
@@ -231,8 +231,8 @@ def _wide(graph: Graph, made: Stateful, feed: Mapping[str, Array]) -> dict[str, 
 
 def _batch(shape: tuple[int | None, ...] | None, first: Array) -> int | None:
     """The axis of an open batch, of which the first state has one."""
-    found = [at for at, size in enumerate(shape or ()) if size is None and first.shape[at] == 1]
-    return found[0] if found else None
+    result = [at for at, size in enumerate(shape or ()) if size is None and first.shape[at] == 1]
+    return result[0] if result else None
 
 
 def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
@@ -284,9 +284,9 @@ def exposed(model: Graph) -> Stateful:
         constants={**graph.constants, **maker.constants},
     )
     axes = {
-        name: found[0]
+        name: result[0]
         for name in (v.name for v in (*graph.inputs, *graph.outputs))
-        if len(found := _along(graph.types[name], time)) == 1
+        if len(result := _along(graph.types[name], time)) == 1
     }
     first = {name: array for name, array, _ in maker.given}
     growing = frozenset(name for name, _, shape in maker.given if shape.count(None) > 1)
@@ -306,11 +306,11 @@ def _time(graph: Graph) -> str:
     for node in graph.nodes:
         if node.op != "Rnn":
             continue
-        found = graph.types[node.inputs[0]]
-        if found.lod != ():
+        result = graph.types[node.inputs[0]]
+        if result.lod != ():
             raise refused(graph, "its sequences are ragged, or may be", node.label)
-        if found.shape and found.shape[0] is not None and found.shape[0].names:
-            (name, *others) = sorted(found.shape[0].names)
+        if result.shape and result.shape[0] is not None and result.shape[0].names:
+            (name, *others) = sorted(result.shape[0].names)
             if others:
                 continue
             if not any(_along(value.type, name) for value in graph.inputs):
@@ -372,15 +372,15 @@ class _Maker(Tape):
 
     def _layer(self, node: Node) -> bool:
         rnn = Recurrent.of(node)
-        found = self.graph.types[rnn.x]
-        if 0 not in _along(found, self.time):
+        result = self.graph.types[rnn.x]
+        if 0 not in _along(result, self.time):
             return False
         if rnn.spec.direction != "left2right":
             raise self.refused(node, "it reads from the last step to the first")
-        shape = found.shape or ()
+        shape = result.shape or ()
         if shape[1] is None or self.time in shape[1].names:
             raise self.refused(node, "nobody knows its batch, or it depends on the steps")
-        batch, dtype = shape[1].number, found.dtype or "float32"
+        batch, dtype = shape[1].number, result.dtype or "float32"
         widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)
         before, after, copies = [], [], []
         for at, (name, width) in enumerate(zip(rnn.states, widths, strict=False)):
@@ -456,14 +456,14 @@ class _Maker(Tape):
 
     def _behind(self, node: Node, x: str, axis: int, zeros: int, kept: int) -> str:
         """A value behind the last ``kept`` steps of the chunks before; at first, behind zeros."""
-        found = self.graph.types[x]
-        if found.shape is None or found.dtype is None:
+        result = self.graph.types[x]
+        if result.shape is None or result.dtype is None:
             raise self.refused(node, f"nobody knows the sizes of {x!r}")
-        sizes = [1 if count is None else count for count in found.counts]
+        sizes = [1 if count is None else count for count in result.counts]
         sizes[axis] = zeros
-        shape = [count for count in found.counts]
+        shape = [count for count in result.counts]
         shape[axis] = zeros if zeros == kept else None
-        before, after = self.state("steps", np.zeros(sizes, found.dtype), tuple(shape))
+        before, after = self.state("steps", np.zeros(sizes, result.dtype), tuple(shape))
         self.stem = x
         joined = self.emit("Concat", (before, x), axis=axis)
         ends = (self.constant([end]) for end in (-kept or 2**62, 2**62, axis))
@@ -499,12 +499,12 @@ class _Maker(Tape):
     def _cut(self, node: Node) -> None:
         """A slice that drops steps which padding behind the last one made."""
         x = node.inputs[0]
-        found = [self.graph.types[name].numbers for name in node.inputs[1:]]
+        result = [self.graph.types[name].numbers for name in node.inputs[1:]]
         rank = self.graph.types[x].rank or 0
         axes = _along(self.graph.types[x], self.time)
-        if any(each is None for each in found) or len(axes) != 1 or len(found) < 2:
+        if any(each is None for each in result) or len(axes) != 1 or len(result) < 2:
             raise self.refused(node, "which steps it takes is not known")
-        starts, ends, axes_in, steps = (*found, None, None)[:4]
+        starts, ends, axes_in, steps = (*result, None, None)[:4]
         assert starts is not None and ends is not None
         sliced = [int(a) % rank for a in (axes_in if axes_in is not None else range(len(starts)))]
         if axes[0] not in sliced:

@@ -233,8 +233,8 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
                 raise NotEncoded(node.op)
             _append(made, kernels, layers, code.codes)
             _note_layer(made, layers, code)
-            if found := finds(code.codes):
-                unknown -= found
+            if result := finds(code.codes):
+                unknown -= result
                 _write_sizes(made, kernels, known, unknown)
         except NotEncoded:
             if code and (code.mark or finds(code.codes) or _makes_offsets(made, node)):
@@ -448,10 +448,10 @@ def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
         to = "bool" if function in (*TRUE_OR_FALSE, "truth") else BETWEEN_HALVES.get(function, real)
         to = program.dtype(step.out.name) if function == "cast" else to
         name = f"{function}:{real},{to}" if function in ("cast", "truth") else f"{function}:{real}"
-        found = kernels.lib.onernn_formula(name.encode())
-        if found == kernels.ffi.NULL:
+        result = kernels.lib.onernn_formula(name.encode())
+        if result == kernels.ffi.NULL:
             raise NotEncoded(name)
-        formulas.append([int(kernels.ffi.cast("intptr_t", found)), len(operands), *operands])
+        formulas.append([int(kernels.ffi.cast("intptr_t", result)), len(operands), *operands])
         return to, ("made", len(formulas) - 1)
 
     if isinstance(step.expression, int):
@@ -483,8 +483,8 @@ def _access(made: Encoded, access: Access) -> list[int]:
 def _layer(
     made: Encoded, kernels: Kernels, layers: Mapping[Node, PreparedNode], step: Layer
 ) -> list[int]:
-    found = layers[step.node]
-    stack = found.layer.compiled
+    result = layers[step.node]
+    stack = result.layer.compiled
     if stack is None:
         raise NotEncoded("another library runs it")
     if not step.node.outputs[0]:

@@ -71,9 +71,9 @@ def _open(program: Program, named: bool) -> None:
     whole = program.graph
     flat: Flat | None = flattened(whole)
     while flat is not None:
-        program.graph, found = widened(flat.graph), flat
+        program.graph, result = widened(flat.graph), flat
         flat = _smaller(program, whole, flat, named) if flat.marks or flat.left else None
-    program.left, program.refused, program.sources = found.left, found.refused, found.sources
+    program.left, program.refused, program.sources = result.left, result.refused, result.sources
 
 
 def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | None:
@@ -88,8 +88,8 @@ def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | 
             runs = node.outputs[0] in flat.left and not named and _is_typed(tried, name)
             if name not in written and not tried.is_known(name) and not runs:
                 reason = reasons.get(node.label, "what it reads is not known")
-                if found := smaller(whole, flat, name, reason):
-                    return found
+                if result := smaller(whole, flat, name, reason):
+                    return result
     said = _said(tried)
     for part in dict.fromkeys(parts[-1] for parts in flat.parts.values() if parts and said):
         less = refusing(whole, flat, part, "only for some sizes of inputs")
@@ -119,26 +119,26 @@ def _said(program: Program) -> int:
 def name_inputs(program: Program) -> None:
     """Names for the sizes of inputs that tell none."""
     for value in program.graph.inputs:
-        ident, found = program.ident(value.name), value.type
+        ident, result = program.ident(value.name), value.type
         for at, (size, declared) in enumerate(
-            zip(found.shape or (), value.shape or (), strict=True)
+            zip(result.shape or (), value.shape or (), strict=True)
         ):
             program.rename(size, f"{ident}_{at}" if declared is None else declared)
-        for level, size in enumerate(reversed(counts_of(found)), 1):
+        for level, size in enumerate(reversed(counts_of(result)), 1):
             program.rename(size, f"{ident}_sentences" + f"_{level}" * (level > 1))
 
 
 def sizes_of(program: Program) -> list[str]:
     """The names of the sizes that are open, T and N first."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for value in program.graph.inputs:
         try:
             dims = program.dims(value.name)
         except UnknownError:
             raise UnsupportedError(f"the shape of input {value.name!r} is not declared") from None
         for size in dims:
-            found |= dict.fromkeys(sorted(size.names))
-    return sorted(found, key=lambda name: ("TWN".find(name) % 4, name))
+            result |= dict.fromkeys(sorted(size.names))
+    return sorted(result, key=lambda name: ("TWN".find(name) % 4, name))
 
 
 def _settle(program: Program) -> list[Refusal]:
@@ -166,9 +166,9 @@ def write(program: Program) -> list[Refusal]:
     program.codes, program.lods, program.inner = [], {}, {}
     program.memory, program.held, program.undetermined = {}, set(), set()
     for value in graph.inputs:
-        found = program.types[value.name]
-        if found.lod and found.shape and found.shape[0]:
-            program.add_levels(value.name, (*counts_of(found), found.shape[0]))
+        result = program.types[value.name]
+        if result.lod and result.shape and result.shape[0]:
+            program.add_levels(value.name, (*counts_of(result), result.shape[0]))
     for node in graph.nodes:
         if all(program.is_known(name) for name in node.outputs if name):
             continue
@@ -228,9 +228,11 @@ def _fold(program: Program) -> None:
         inputs = {value.name: _put(program, value.type) for value in graph.inputs}
         program.types = graph.typed(inputs)
         for name, given in inputs.items():  # what turned out to be one while types were inferred
-            for size, found in zip(given.shape or (), program.types[name].shape or (), strict=True):
-                if size is not None and found is not None:
-                    program.same(size, found, name)
+            for size, result in zip(
+                given.shape or (), program.types[name].shape or (), strict=True
+            ):
+                if size is not None and result is not None:
+                    program.same(size, result, name)
         made: dict[str, Array] = {}
         # Nothing is run, whose budget would count what values take that are known now.
         own = sum(array.nbytes for array in graph.constants.values())

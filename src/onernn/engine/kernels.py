@@ -112,10 +112,10 @@ def share_of(graph: Graph, layers: Mapping[Node, PreparedNode]) -> int:
 
 def run_prepared(node: Node, *values: Any) -> tuple[Any, ...]:
     """Runs a recurrent node on the layer that the session has for it."""
-    found = _PREPARED.get({}).get(node)
-    if found is None:
+    result = _PREPARED.get({}).get(node)
+    if result is None:
         raise ShapeError("a recurrent layer runs in a session only")
-    return found.run(*values)
+    return result.run(*values)
 
 
 Kernel = Callable[..., Any]
@@ -240,12 +240,12 @@ def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
 def _nothing(node: Node, *values: Any) -> list[Array]:
     """What a loop without a turn gathers: empty, of the sizes that its body tells or would give."""
     given = [None if value is None else type_of(value) for value in values]
-    found = OPERATORS[node.op].type(Context(node, Sizes()), *given)
+    result = OPERATORS[node.op].type(Context(node, Sizes()), *given)
     first = node.at.carried if node.op == "Loop" else node.at.states
     gathered_outputs = node.at.body.outputs[first + (node.op == "Loop") :]
     axes = (0,) * len(gathered_outputs) if node.op == "Loop" else node.at.output_axes
     out = []
-    for value, each, axis in zip(gathered_outputs, found[first:], axes, strict=True):
+    for value, each, axis in zip(gathered_outputs, result[first:], axes, strict=True):
         sizes = list(each.counts)
         if not sizes and value.shape is not None:
             sizes = [*value.shape, 0]

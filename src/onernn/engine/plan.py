@@ -45,12 +45,12 @@ class Workspace:
         ffi, lib = kernels.ffi, kernels.lib
         self.stacks = [stack.handle() for stack in encoded.stacks]
         self._handles = ffi.new("onernn_stack *[]", self.stacks)
-        made = ffi.new("onernn_room **")
-        if lib.onernn_room_new(plan, team_of(threads), self._handles, made):
+        made = ffi.new("onernn_workspace **")
+        if lib.onernn_workspace_new(plan, team_of(threads), self._handles, made):
             raise LibraryError("kernels: the system has no memory, or no thread, for a plan")
-        self.handle = ffi.gc(made[0], lib.onernn_room_free)
-        self.sizes = lib.onernn_room_sizes(self.handle)
-        self.places = lib.onernn_room_places(self.handle)
+        self.handle = ffi.gc(made[0], lib.onernn_workspace_free)
+        self.sizes = lib.onernn_workspace_sizes(self.handle)
+        self.places = lib.onernn_workspace_places(self.handle)
         self.dims = ffi.new("int64_t[]", max(len(encoded.dims), 1))
         self.step = ffi.new("int32_t[2]")
         self.costs = ffi.new("int32_t[]", max(len(encoded.steps), 1))
@@ -279,7 +279,7 @@ class Plan:
                 done = self._steps(workspace, feed, values, keep)
         else:
             workspace.step[0] = -1
-            status = self._kernels.lib.onernn_room_run(
+            status = self._kernels.lib.onernn_workspace_run(
                 workspace.handle, workspace.costs, workspace.step
             )
             done = not status or self._refused(status, workspace.step[0])
@@ -326,7 +326,7 @@ class Plan:
         workspace.bound = None
         given = workspace.dims
         given[0 : len(dims)] = dims
-        if self._kernels.lib.onernn_room_bind(workspace.handle, given, most):
+        if self._kernels.lib.onernn_workspace_bind(workspace.handle, given, most):
             return False
         sizes = workspace.sizes
         if any(sizes[at] < 0 for at in self._axes):
@@ -345,7 +345,9 @@ class Plan:
         step[0] = -1
         while True:
             step[1] = _AT_ONCE
-            if status := self._kernels.lib.onernn_room_run(workspace.handle, workspace.costs, step):
+            if status := self._kernels.lib.onernn_workspace_run(
+                workspace.handle, workspace.costs, step
+            ):
                 return self._refused(status, step[0])
             budget.turn(_AT_ONCE - step[1])
             if step[0] == count:
@@ -385,8 +387,8 @@ class Plan:
             self._value(workspace, name, feed, values) if name else None for name in node.inputs
         ]
         with naming(node, self._encoded.program.graph.name):
-            found = KERNELS[node.op](node, *arguments)
-        results = found if isinstance(found, tuple) else (found,)
+            result = KERNELS[node.op](node, *arguments)
+        results = result if isinstance(result, tuple) else (result,)
         for name, value in zip(node.outputs, results, strict=False):
             if not name:
                 continue
@@ -400,7 +402,7 @@ class Plan:
             copies = bool(layer) or self._encoded.root(name) != name
             keep[shape.place] = pointer = self._kernels.ffi.from_buffer(array)
             of = workspace.handle, shape.place, pointer, array.nbytes, copies
-            if self._kernels.lib.onernn_room_put(*of):
+            if self._kernels.lib.onernn_workspace_put(*of):
                 return self._refused(self._kernels.lib.ONERNN_UNSOUND, at)
         return True
 

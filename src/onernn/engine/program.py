@@ -208,20 +208,20 @@ class Nest:
     def merged(self) -> Nest:
         """The same in fewer loops: neighbouring ones become one where they can."""
         accesses = [self.out, *self.reads]
-        found: list[tuple[Size, list[Size]]] = []
+        result: list[tuple[Size, list[Size]]] = []
         for at, size in enumerate(self.loops):
             if size.number == 1:
                 continue
             strides = [access.strides[at] for access in accesses]
-            if found and found[-1][1] == [stride * size for stride in strides]:
-                found[-1] = found[-1][0] * size, strides
+            if result and result[-1][1] == [stride * size for stride in strides]:
+                result[-1] = result[-1][0] * size, strides
             else:
-                found.append((size, strides))
+                result.append((size, strides))
         out, *reads = [
-            replace(access, strides=tuple(strides[at] for _, strides in found))
+            replace(access, strides=tuple(strides[at] for _, strides in result))
             for at, access in enumerate(accesses)
         ]
-        return Nest(tuple(size for size, _ in found), out, tuple(reads), self.expression)
+        return Nest(tuple(size for size, _ in result), out, tuple(reads), self.expression)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,8 +313,8 @@ Step = Call | Nest | Layer | Mark | DelayLine
 def finds(steps: Iterable[Step]) -> set[str]:
     """The names of sizes that steps find."""
     calls = [step for step in steps if isinstance(step, Call)]
-    found = [one.size for call in calls for one in call.arguments if isinstance(one, RuntimeSize)]
-    return {name for size in found for name in size.names}
+    result = [one.size for call in calls for one in call.arguments if isinstance(one, RuntimeSize)]
+    return {name for size in result for name in size.names}
 
 
 @dataclass(frozen=True, eq=False)
@@ -411,13 +411,13 @@ class Program:
 
     def _settled(self, name: str) -> Size:
         """What a bound name is in the end; the next one has a shorter way."""
-        way, found = [name], self.bindings[name]
-        while found.name in self.bindings:
-            way.append(found.name)
-            found = self.bindings[found.name]
-        found = self.size(found) if found.name is None else found
-        self.bindings |= dict.fromkeys(way, found)
-        return found
+        way, result = [name], self.bindings[name]
+        while result.name in self.bindings:
+            way.append(result.name)
+            result = self.bindings[result.name]
+        result = self.size(result) if result.name is None else result
+        self.bindings |= dict.fromkeys(way, result)
+        return result
 
     def bind(self, name: str, size: Size) -> None:
         """A name turned out to be this size: types are inferred again."""
@@ -470,10 +470,10 @@ class Program:
         sizes = self.type(name).shape
         if sizes is None:
             raise UnknownError(name)
-        found = [self.size(size) for size in sizes if size is not None]
-        if len(found) < len(sizes) or any("." in name for size in found for name in size.names):
+        result = [self.size(size) for size in sizes if size is not None]
+        if len(result) < len(sizes) or any("." in name for size in result for name in size.names):
             raise UnknownError(name)
-        return tuple(found)
+        return tuple(result)
 
     def add_levels(self, name: str, sizes: Sequence[Size]) -> tuple[LodLevel, ...]:
         """The LoD that begins with a value; ``sizes``: sentences of each level, then words."""
@@ -500,12 +500,12 @@ class Program:
 
     def numbers(self, name: str) -> Array | None:
         """The integers of a value that are known now, sizes among them; None for other values."""
-        found = self.types[name]
-        if found.value is None:
+        result = self.types[name]
+        if result.value is None:
             return None
-        value = found.value
+        value = result.value
         settled = self.size(value) if isinstance(value, Size) else tuple(map(self.size, value))
-        return replace(found, value=settled).sizes
+        return replace(result, value=settled).sizes
 
     def most(self, name: str) -> Size:
         """How many numbers a value has at most, whatever a call finds.
@@ -518,16 +518,16 @@ class Program:
     def views(self) -> dict[str, tuple[str, Size]]:
         """Values that stand inside of others: the outermost of these, and the first element."""
         direct = {name: at for each in self.codes for name, at in each.views.items()}
-        found: dict[str, tuple[str, Size]] = {}
+        result: dict[str, tuple[str, Size]] = {}
         for name in direct:
             way = [name]
-            while way[-1] in direct and way[-1] not in found:
+            while way[-1] in direct and way[-1] not in result:
                 way.append(direct[way[-1]][0])
             for inner in reversed(way[:-1]):
                 value, start = direct[inner]
-                outer, before = found.get(value, (value, Size(())))
-                found[inner] = outer, self.size(before + start)
-        return found
+                outer, before = result.get(value, (value, Size(())))
+                result[inner] = outer, self.size(before + start)
+        return result
 
     def dims(self, name: str) -> list[Size]:
         """The sizes of an input's axes, how many sentences each level of its LoD has, and how many
@@ -556,5 +556,5 @@ class Program:
 
 def sizes_in(program: Program, name: str) -> tuple[Size, ...]:
     """The integers of a value that is known, one after the other."""
-    found = program.numbers(name)
-    return () if found is None else tuple(map(Size.of, found.reshape(-1)))
+    result = program.numbers(name)
+    return () if result is None else tuple(map(Size.of, result.reshape(-1)))

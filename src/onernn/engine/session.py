@@ -143,11 +143,11 @@ class Session:
 
     def _prepared(self, graph: Graph) -> dict[Node, PreparedNode]:
         """A layer, its weights packed, for each recurrent node; for those in bodies, too."""
-        found: dict[Node, PreparedNode] = {}
+        result: dict[Node, PreparedNode] = {}
         for node in graph.nodes:
             for value in node.attributes.values():
                 if isinstance(value, Graph):
-                    found |= self._prepared(value)
+                    result |= self._prepared(value)
             if node.op != "Rnn":
                 continue
             rnn = Recurrent.of(node)
@@ -157,16 +157,16 @@ class Session:
                 if graph.is_read(rnn.cells):
                     check_cells(rnn.spec)
                     (cells_from,) = rnn.layers
-            found[node] = PreparedNode(node, layer, cells_from)
-        return found
+            result[node] = PreparedNode(node, layer, cells_from)
+        return result
 
     def _layer(self, rnn: Recurrent) -> Stack:
         """Weights are packed once, also where passes made another node of one."""
-        for known, found in self._layers.items():
+        for known, result in self._layers.items():
             at = known.attributes
             same = at["weights"] is rnn.weights and known.at.precision is rnn.precision
-            if same and at["spec"] == rnn.spec and not self._mixes(found.layer):
-                return found.layer
+            if same and at["spec"] == rnn.spec and not self._mixes(result.layer):
+                return result.layer
         options = dict(self._options)
         if rnn.precision and not self._is_reference:
             options["dtype"] = rnn.precision.dtype

@@ -38,8 +38,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches  # only where something went wrong already
 
     lower = {each.lower(): each for each in reversed(list(known))}
-    found = get_close_matches(name.lower(), lower, n=1)
-    return f"; did you mean {lower[found[0]]!r}?" if found else ""
+    result = get_close_matches(name.lower(), lower, n=1)
+    return f"; did you mean {lower[result[0]]!r}?" if result else ""
 
 
 @dataclass(frozen=True)

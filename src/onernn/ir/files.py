@@ -27,9 +27,9 @@ def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
     whose file it is; ``told_by``: the file that names it.
     """
     if isinstance(name, str) and name and "\0" not in name:
-        found = (folder / name).resolve()
-        if found.is_relative_to(folder.resolve()):
-            return found
+        result = (folder / name).resolve()
+        if result.is_relative_to(folder.resolve()):
+            return result
     raise ModelFormatError(
         f"{what}: its file {name!r} would lie outside of the model's folder; copy it there",
         told_by,

@@ -38,8 +38,8 @@ _NAMED = 3
 def layer_operators(origin: Iterable[NativeOp]) -> tuple[NativeOp, ...]:
     """Those that are recurrent layers by their types, all where none is; each once."""
     every = tuple(dict.fromkeys(origin))
-    found = (op for op in every if any(kind in op.type.lower() for kind in _RECURRENT))
-    return tuple(found) or every
+    result = (op for op in every if any(kind in op.type.lower() for kind in _RECURRENT))
+    return tuple(result) or every
 
 
 def native_names(origin: Iterable[NativeOp]) -> str:
@@ -236,11 +236,11 @@ class Context:
 
     def same(self, *sizes: Size | None) -> Size | None:
         self.said.append(sizes)
-        found = self._sizes.same(*sizes)
+        result = self._sizes.same(*sizes)
         numbers = {self._sizes.settled(size).number for size in sizes if size is not None} - {None}
         if len(numbers) > 1:
             raise ShapeError(f"expected equal sizes, got {sorted(filter(None, numbers))}")
-        return found
+        return result
 
     def fresh(self, label: str) -> Size:
         self.named = True

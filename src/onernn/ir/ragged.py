@@ -16,25 +16,25 @@ Side = Literal["right", "left"]
 
 
 def _checked_offsets(offsets: npt.ArrayLike, count: int, of: str, level: str) -> Int64:
-    found = np.asarray(offsets)
-    if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
+    result = np.asarray(offsets)
+    if result.ndim != 1 or result.size == 0 or result.dtype.kind not in "iu":
         raise ShapeError(
             f"{level}: expected a list of at least one integer offset,"
-            f" got {found.dtype} {found.shape}"
+            f" got {result.dtype} {result.shape}"
         )
-    found = found.astype(np.int64)
-    if found[0] != 0:
-        raise ShapeError(f"{level}: must start at 0, starts at {found[0]}")
-    falls = np.flatnonzero(np.diff(found) < 0)
+    result = result.astype(np.int64)
+    if result[0] != 0:
+        raise ShapeError(f"{level}: must start at 0, starts at {result[0]}")
+    falls = np.flatnonzero(np.diff(result) < 0)
     if falls.size:
         at = falls[0]
         raise ShapeError(
             f"{level}: must not decrease, position {at + 1} goes"
-            f" from {found[at]} to {found[at + 1]}"
+            f" from {result[at]} to {result[at + 1]}"
         )
-    if found[-1] != count:
-        raise ShapeError(f"{level}: ends at {found[-1]}, but there are {count} {of}")
-    return frozen(found)
+    if result[-1] != count:
+        raise ShapeError(f"{level}: ends at {result[-1]}, but there are {count} {of}")
+    return frozen(result)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,18 +174,17 @@ def offsets_of(lengths: Int64) -> Int64:
 
 
 def _checked_lengths(lengths: npt.ArrayLike, count: int | None, limit: int | None = None) -> Int64:
-    found = np.asarray(lengths)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise ShapeError(f"lengths: expected integers (N,), got {found.dtype} {found.shape}")
-    if count is not None and len(found) != count:
-        raise ShapeError(f"lengths: expected {count}, one a sequence, got {len(found)}")
-    bad = (found < 0) | (False if limit is None else found > limit)
+    result = np.asarray(lengths)
+    if result.ndim != 1 or (result.size and result.dtype.kind not in "iu"):
+        raise ShapeError(f"lengths: expected integers (N,), got {result.dtype} {result.shape}")
+    if count is not None and len(result) != count:
+        raise ShapeError(f"lengths: expected {count}, one a sequence, got {len(result)}")
+    bad = (result < 0) | (False if limit is None else result > limit)
     if bad.any():
         n = int(np.flatnonzero(bad)[0])
-        raise ShapeError(
-            f"lengths: sequence {n} has {found[n]}, expected 0 to {'W' if limit is None else limit}"
-        )
-    return found.astype(np.int64)
+        most = "W" if limit is None else limit
+        raise ShapeError(f"lengths: sequence {n} has {result[n]}, expected 0 to {most}")
+    return result.astype(np.int64)
 
 
 def _valid(lengths: Int64, time: int, side: Side) -> npt.NDArray[np.bool_]:

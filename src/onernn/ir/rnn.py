@@ -127,12 +127,12 @@ def parts(spec: RnnSpec) -> tuple[Part, ...]:
     """Every layer and direction of a stack, layer by layer, from the lowest one."""
     both: tuple[Direction, ...] = ("left2right", "right2left")
     sides = both if spec.directions == 2 else (spec.direction,)
-    found = []
+    result = []
     for layer in range(spec.layers):
         one = replace(spec, input_size=spec.reads(layer), layers=1, stacking="framework")
         for direction, side in enumerate(sides):
-            found.append(Part(layer, direction, replace(one, direction=side)))
-    return tuple(found)
+            result.append(Part(layer, direction, replace(one, direction=side)))
+    return tuple(result)
 
 
 # Which recurrent layers a backend can run, or a framework's operators can say.

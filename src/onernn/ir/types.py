@@ -160,11 +160,11 @@ class Size:
         """With sizes, or numbers, in the place of names."""
         out = Size(())
         for factors, by in self.terms:
-            found = (
+            result = (
                 Size.of(sizes.get(factor, factor)) if isinstance(factor, str) else factor.put(sizes)
                 for factor in factors
             )
-            out = out + reduce(mul, found, Size.of(by))
+            out = out + reduce(mul, result, Size.of(by))
         return out
 
     def most(self) -> Size:

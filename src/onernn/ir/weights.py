@@ -123,8 +123,8 @@ class RnnWeights(Immutable):
     @property
     def arrays(self) -> dict[str, Array]:
         """Those that are there, by name."""
-        found = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: array for name, array in found if array is not None}
+        result = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: array for name, array in result if array is not None}
 
     @cached_property
     def infinite(self) -> str:

@@ -18,10 +18,10 @@ def text_of(header: str) -> str:
 
 def included(headers: Iterable[str]) -> list[str]:
     """The headers and all that they include, each behind what it needs itself."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for header in headers:
-        found |= dict.fromkeys([*included(_INCLUDE.findall(text_of(header))), header])
-    return list(found)
+        result |= dict.fromkeys([*included(_INCLUDE.findall(text_of(header))), header])
+    return list(result)
 
 
 @lru_cache(maxsize=1)

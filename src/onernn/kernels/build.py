@@ -169,10 +169,10 @@ def built_from(content: bytes | mmap) -> tuple[str, str] | None:
 
     Its last line, behind what the loader reads, tells both and the checksum of all before.
     """
-    found = _LAST_LINE.search(content[-4096:])
-    if found is None:
+    match = _LAST_LINE.search(content[-4096:])
+    if match is None:
         return None
-    key, compiler, checksum = (part.decode(errors="replace") for part in found.groups())
+    key, compiler, checksum = (part.decode(errors="replace") for part in match.groups())
     with memoryview(content)[: content.rfind(b"; crc32 ")] as told:
         return (key, compiler) if f"{zlib.crc32(told):08x}" == checksum else None
 
@@ -252,7 +252,7 @@ def _command() -> list[str]:
     if wish := shlex.split(os.environ.get("CXX", "")):
         return wish
     return next(
-        ([found] for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), []
+        ([result] for name in ("c++", "g++", "clang++") if (result := shutil.which(name))), []
     )
 
 
@@ -398,11 +398,11 @@ def cache_folder() -> Path:
     if own.st_uid != os.geteuid() or own.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise OSError(f"{folder} can be written by others")
     for parent in folder.parents:
-        found = parent.stat()
+        result = parent.stat()
         # Of one's own group, which bears one's number, nobody else is a member.
-        group = stat.S_IWGRP if found.st_gid != found.st_uid else 0
-        shared = found.st_mode & (group | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
-        if shared or found.st_uid not in (0, os.geteuid()):
+        group = stat.S_IWGRP if result.st_gid != result.st_uid else 0
+        shared = result.st_mode & (group | stat.S_IWOTH) and not result.st_mode & stat.S_ISVTX
+        if shared or result.st_uid not in (0, os.geteuid()):
             raise OSError(f"{parent} can be written by others")
     return folder
 

@@ -95,13 +95,14 @@ inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
   }
   for (int d = 0; d < kDigits; ++d) store_quads(to + d * quads, load(digits[d]), 0);
 }
-/// As numbers with a sign, of which there are sixteen quads in `room`: bytes are widened with it.
-inline QuadColumns load_codes(const ByteQuad* p, ByteQuad* room) {
+/// As numbers with a sign, of which there are sixteen quads in `scratch`: bytes are widened with
+/// it.
+inline QuadColumns load_codes(const ByteQuad* p, ByteQuad* scratch) {
   std::uint8_t codes[64];
   std::memcpy(codes, p, sizeof codes);
   for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>(code - kZero);
-  std::memcpy(room, codes, sizeof codes);
-  return load_row(room, 0);
+  std::memcpy(scratch, codes, sizeof codes);
+  return load_row(scratch, 0);
 }
 template <class Digits>
 inline Ints times_digits(QuadColumns columns, Digits digits, Ints sum) {
@@ -151,8 +152,8 @@ template <int G>
     panel += G * 16;
     for (std::int64_t r = first; r < (std::min)(rows, first + kRows); ++r, panel += G * 16) {
       decltype(load_codes(panel, nullptr)) codes[G];
-      ByteQuad room[G][16];
-      for (int g = 0; g < G; ++g) codes[g] = load_codes(panel + g * 16, room[g]);
+      ByteQuad scratch[G][16];
+      for (int g = 0; g < G; ++g) codes[g] = load_codes(panel + g * 16, scratch[g]);
       for (int d = 0; d < kDigits; ++d) {
         const auto digits = broadcast(row[d * quads + r]);
         for (int g = 0; g < G; ++g) own[d][g] = times_digits(codes[g], digits, own[d][g]);

@@ -27,9 +27,9 @@ _TURNS = 4  # rounds in which the types of carried values settle; then they are 
 def _outputs(body: Any, given: list[Type]) -> list[Type]:
     """The types of a body's outputs; sizes and offsets made inside have no name outside."""
     inputs = {value.name: each for value, each in zip(body.inputs, given, strict=True)}
-    found = body.typed(inputs)
+    result = body.typed(inputs)
     names = frozenset(name for each in given for name in _names(each))
-    return [_outside(found[value.name], names) for value in body.outputs]
+    return [_outside(result[value.name], names) for value in body.outputs]
 
 
 def _names(found: Type) -> set[str]:

@@ -48,8 +48,8 @@ def _gathered_rows(m: Any, node: Node) -> None:
     if axis == 0:
         m.put(node, node.inputs)
         return
-    found = m.emit("Gather", node.inputs, **node.attributes)
-    m.end(node, "Transpose", (found,), perm=(axis, *(at for at in range(rank) if at != axis)))
+    result = m.emit("Gather", node.inputs, **node.attributes)
+    m.end(node, "Transpose", (result,), perm=(axis, *(at for at in range(rank) if at != axis)))
 
 
 @op("Gather", kind="moves", offsets=True, type=_gathered, sized=True, batched=_gathered_rows)

@@ -43,10 +43,10 @@ class _Axis:
 
 def _axes(at: Any, rank: int) -> list[int]:
     axes = range(rank) if at.axes is None else at.axes
-    found = [at_axis(axis, rank) for axis in axes]
-    if len(set(found)) < len(found):
+    result = [at_axis(axis, rank) for axis in axes]
+    if len(set(result)) < len(result):
         raise ShapeError(f"attribute axes={at.axes}: an axis twice")
-    return found
+    return result
 
 
 def _resized(
@@ -76,8 +76,8 @@ def _resized(
             told = np.floor(factors * whole.astype(_F32) + _F32(0.5))
     wanted = np.floor(told).astype(float).tolist()
     rows = zip(axes, whole.tolist(), wanted, wanted == told, factors, begin, end, strict=True)
-    found = [_Axis(axis, size, int(want), *more) for axis, size, want, *more in rows]
-    return [one for one in found if one.size != one.wanted or one.scale != 1 or crops]
+    result = [_Axis(axis, size, int(want), *more) for axis, size, want, *more in rows]
+    return [one for one in result if one.size != one.wanted or one.scale != 1 or crops]
 
 
 def _factors(at: Any, sizes: Array, whole: Array) -> Array:

@@ -100,10 +100,10 @@ def windows_of(at: Any, kernel: Sequence[int]) -> list[Window]:
         raise ShapeError(f"attributes auto_pad={at.auto_pad} and pads={pads}: only one may say it")
     same = at.auto_pad if at.auto_pad.startswith("SAME") else ""
     rows = zip(sizes, strides, dilations, pads[:rank], pads[rank:], strict=True)
-    found = [Window(*row, same) for row in rows]
-    if any(window.extent >= _FAR for window in found):
-        raise ShapeError(f"windows of {[window.extent for window in found]} elements")
-    return found
+    result = [Window(*row, same) for row in rows]
+    if any(window.extent >= _FAR for window in result):
+        raise ShapeError(f"windows of {[window.extent for window in result]} elements")
+    return result
 
 
 def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
@@ -124,14 +124,14 @@ def placed(windows: Sequence[Window], x: Array, ceil: bool = False) -> list[Wind
     """
     if not windows or x.ndim != len(windows) + 2:
         raise ShapeError(f"windows over {len(windows)} axes: expected (N, C, ...), got {x.shape}")
-    found = [window.around(size) for window, size in zip(windows, x.shape[2:], strict=True)]
-    for window, size in zip(found, x.shape[2:], strict=True):
+    result = [window.around(size) for window, size in zip(windows, x.shape[2:], strict=True)]
+    for window, size in zip(result, x.shape[2:], strict=True):
         if window.places(size, ceil) < 1:
             whole = window.before + size + window.after
             raise ShapeError(
                 f"a window of {window.extent} elements over an axis of {size}, {whole} with pads"
             )
-    return found
+    return result
 
 
 def places(windows: Sequence[Window], sizes: Sequence[Any], ceil: bool = False) -> Any:
@@ -210,8 +210,8 @@ def _type(context: Context, x: Type, w: Type, channels: Size | None, sizes: Any)
     kernel = context.at.kernel_shape or [size and size.number for size in w.shape[2:]]
     if None in kernel:
         return Type(dtype, (x.shape[0], channels, *[None] * len(kernel)))
-    found = sizes(windows_of(context.at, kernel), x.shape[2:])
-    return dense(dtype, (x.shape[0], channels, *found))
+    result = sizes(windows_of(context.at, kernel), x.shape[2:])
+    return dense(dtype, (x.shape[0], channels, *result))
 
 
 def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
@@ -257,11 +257,11 @@ def reached_along(
     """
     more = numbers("output_padding", at.output_padding, len(windows), 0)
     told = at.output_shape and numbers("output_shape", at.output_shape, len(windows), 1)
-    found: list[tuple[Any, int]] = []
+    result: list[tuple[Any, int]] = []
     for axis, (window, size) in enumerate(zip(windows, sizes, strict=True)):
         asked = told[axis] if told else size * window.stride if window.same else None
         if size is None or isinstance(size, Size) and told:  # a run knows what is cut off
-            found.append((asked, 0))
+            result.append((asked, 0))
             continue
         reach = size * window.stride + (window.extent - window.stride + more[axis])
         before, after = window.before, window.after
@@ -273,8 +273,8 @@ def reached_along(
                 before, after = after, before
             if before < 0 or told is None and after < 0:
                 raise ShapeError(f"axis {axis + 2}: windows reach {-cut} elements less than asked")
-        found.append((reach - (before + after), before))
-    return found
+        result.append((reach - (before + after), before))
+    return result
 
 
 def _whole(
@@ -367,13 +367,13 @@ def _positions(at: Any, x: Array, windows: list[Window], top: Array) -> Array:
     largest = ~(parts < top.reshape(*top.shape, *[1] * axes)) & inside
     taps = np.unravel_index(largest.reshape(*top.shape, -1).argmax(-1), parts.shape[-axes:])
     images = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * axes)
-    found = images * math.prod(x.shape[2:])
+    result = images * math.prod(x.shape[2:])
     for axis, (window, tap) in enumerate(zip(windows, taps, strict=True), 2):
         inner = x.shape[2:axis] if at.storage_order else x.shape[axis + 1 :]
         first = np.arange(counts[axis - 2]) * window.stride - window.before
         place = first.reshape(-1, *[1] * (x.ndim - 1 - axis)) + tap * window.dilation
-        found = found + place * math.prod(inner)
-    return found
+        result = result + place * math.prod(inner)
+    return result
 
 
 def _floats(x: Array) -> None:
@@ -397,8 +397,8 @@ def _pooled(*more: str) -> Callable[..., Any]:
         windows, sizes = _windows(context.at), x.shape[2:]
         if len(windows) != len(sizes):
             raise ShapeError(f"windows over {len(windows)} axes")
-        found = places(windows, sizes, bool(context.at.ceil_mode))
-        return tuple(Type(each, (*x.shape[:2], *found)) for each in (x.dtype, *more))
+        result = places(windows, sizes, bool(context.at.ceil_mode))
+        return tuple(Type(each, (*x.shape[:2], *result)) for each in (x.dtype, *more))
 
     return rule
 

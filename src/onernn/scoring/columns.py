@@ -159,8 +159,8 @@ class Column:
 
 
 def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    return found
+    result: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return result
 
 
 def _parsed(column: Any, bad: dict[int, str], scalar: bool, depth: int) -> pa.Array:

@@ -59,12 +59,12 @@ def file_system(where: str) -> tuple[pafs.FileSystem, str]:
     import pyarrow.fs as pafs
 
     try:
-        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(
+        result: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(
             where if "://" in where else os.path.abspath(where)
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UnsupportedError(f"{where}: {error}") from error
-    return found
+    return result
 
 
 def find_files(where: str, format: str | None = None) -> Files:
@@ -88,15 +88,15 @@ def find_files(where: str, format: str | None = None) -> Files:
         if not infos[0].is_file:
             below = system.get_file_info(pafs.FileSelector(root, recursive=True))
             infos = [each for each in below if not _hidden(each.path[len(root) :])]
-    found = sorted((each for each in infos if each.is_file), key=lambda each: each.path)
-    if not found:
+    result = sorted((each for each in infos if each.is_file), key=lambda each: each.path)
+    if not result:
         raise UnsupportedError(f"{where}: there are no files")
-    formats = {format} if format else {_format_of(each.path) for each in found}
+    formats = {format} if format else {_format_of(each.path) for each in result}
     if len(formats) > 1:
         names = ", ".join(sorted(formats))
         raise UnsupportedError(f"{where}: files of several formats, {names}; choose some by a glob")
-    stamps = [[each.path, each.size or 0, each.mtime_ns or 0] for each in found]
-    return Files(system, [each.path for each in found], formats.pop(), stamps)
+    stamps = [[each.path, each.size or 0, each.mtime_ns or 0] for each in result]
+    return Files(system, [each.path for each in result], formats.pop(), stamps)
 
 
 def _hidden(path: str) -> bool:

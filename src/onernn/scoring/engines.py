@@ -52,8 +52,8 @@ class RayScorer:
     ) -> None:
         import ray
 
-        found: Any = ray.get(model) if isinstance(model, ray.ObjectRef) else model
-        self._scorer, self._rejected = one_threaded(found, inputs, outputs, **options), rejected
+        result: Any = ray.get(model) if isinstance(model, ray.ObjectRef) else model
+        self._scorer, self._rejected = one_threaded(result, inputs, outputs, **options), rejected
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         return with_reasons(self._scorer(batch), self._rejected)
@@ -83,14 +83,14 @@ class SparkScorer:
         import pyarrow as pa
         from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-        found = self._scored(to_arrow_schema(frame.schema).empty_table()).schema
-        unknown = [field.name for field in found if pa.types.is_null(field.type)]
+        result = self._scored(to_arrow_schema(frame.schema).empty_table()).schema
+        unknown = [field.name for field in result if pa.types.is_null(field.type)]
         if unknown:
             raise ShapeError(
                 f"the model does not say the type of {', '.join(map(repr, unknown))}: give"
                 " mapInPandas a schema of your own"
             )
-        return from_arrow_schema(found)
+        return from_arrow_schema(result)
 
     def _scored(self, table: pa.Table) -> pa.Table:
         import pyarrow as pa

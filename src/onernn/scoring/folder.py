@@ -237,10 +237,10 @@ def _short(value: Any) -> str:
 
 def digest(model: Graph) -> str:
     """SHA-256 of all that decides what the model computes, wherever its files lie."""
-    found = sha256()
+    result = sha256()
     for part in (model.inputs, model.outputs, model.nodes, dict(model.constants)):
-        _add(part, found.update)
-    return found.hexdigest()
+        _add(part, result.update)
+    return result.hexdigest()
 
 
 def _add(value: Any, update: Any) -> None:

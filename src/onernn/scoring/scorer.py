@@ -294,7 +294,7 @@ def _known(given: Mapping[str, T], names: Collection[str], what: str) -> dict[st
 
 def _fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | None:
     """How many rows each batch has, if the model declares it; raises if an input has no rows."""
-    found: set[int] = set()
+    result: set[int] = set()
     for value in inputs:
         if value.lod_depth or value.shape is None:
             continue
@@ -302,10 +302,10 @@ def _fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | None:
         if axis >= len(value.shape):
             raise UnsupportedError(f"input {value} has no axis {axis} for rows")
         if (size := value.shape[axis]) is not None:
-            found.add(size)
-    if len(found) > 1:
+            result.add(size)
+    if len(result) > 1:
         raise UnsupportedError(
-            f"the inputs {'; '.join(map(str, inputs))} are of {sorted(found)} rows; tell on which"
+            f"the inputs {'; '.join(map(str, inputs))} are of {sorted(result)} rows; tell on which"
             " axes these are (batch_axis=, --batch-axis)"
         )
-    return found.pop() if found else None
+    return result.pop() if result else None

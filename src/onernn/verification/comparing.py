@@ -180,34 +180,34 @@ def feed_for(
     where an input stays without a batch.
     """
     names = [value.name for value in wanted]
-    found: dict[str, Batch] = {}
+    result: dict[str, Batch] = {}
     used: set[str] = set()
     for value in wanted:
         name = value.name
         batch = given.get(name)
         stem = name.removesuffix(LENGTHS)
         if batch is None and name != stem and isinstance(ragged := given.get(stem), Ragged):
-            found[name] = ragged.lengths.astype(value.dtype or np.int32)
+            result[name] = ragged.lengths.astype(value.dtype or np.int32)
         elif batch is not None and value.lod_depth == 1 and not isinstance(batch, Ragged):
             if (lengths := given.get(name + LENGTHS)) is None:
                 continue
             used |= {name, name + LENGTHS}
-            found[name] = Ragged.from_padded(batch, np.asarray(lengths).astype(np.int64))
+            result[name] = Ragged.from_padded(batch, np.asarray(lengths).astype(np.int64))
         elif isinstance(batch, Ragged) and not value.lod_depth and name + LENGTHS in names:
             used.add(name)
             longest = max(1, int(batch.lengths.max(initial=0)))
             _, declared, *_ = (*(value.shape or ()), None, None)  # T, which some files fix
-            found[name] = batch.to_padded(time=longest if declared is None else declared)
+            result[name] = batch.to_padded(time=longest if declared is None else declared)
         elif batch is not None:
             used.add(name)
-            found[name] = batch
-    missing = [value for value in wanted if value.name not in found]
+            result[name] = batch
+    missing = [value for value in wanted if value.name not in result]
     spare = [name for name in given if name not in used and name not in names]
     notes = []
     if missing and len(missing) <= len(spare) and _alike(missing, [given[n] for n in spare]):
         for value, name in zip(missing, spare, strict=False):
             notes.append(f"input {value.name!r} of {who} is given {name!r}")
-            found[value.name] = given[name]
+            result[value.name] = given[name]
             used.add(name)
         missing, spare = [], spare[len(missing) :]
     if missing:
@@ -216,7 +216,7 @@ def feed_for(
         raise ModelFormatError(f"{who} takes {takes}; the data has no {listed}, it has {has}")
     spare = [n for n in spare if not n.endswith(LENGTHS) or n.removesuffix(LENGTHS) not in used]
     notes += [f"{who} does not take the input {name!r}" for name in spare]
-    return {name: found[name] for name in names}, notes
+    return {name: result[name] for name in names}, notes
 
 
 def _alike(missing: Sequence[Value], spare: Sequence[Batch]) -> bool:
@@ -240,25 +240,25 @@ def outputs_for(
 
     Raises `ModelFormatError` where none can be compared.
     """
-    found = {name: (name, given[name]) for name in names if name in given}
-    left = [name for name in names if name not in found]
-    spare = [name for name in given if name not in found]
+    result = {name: (name, given[name]) for name in names if name in given}
+    left = [name for name in names if name not in result]
+    spare = [name for name in given if name not in result]
     notes = []
     if left and len(left) == len(spare):
         for name, other in zip(left, spare, strict=True):
-            found[name] = (other, given[other])
+            result[name] = (other, given[other])
             notes.append(f"output {name!r} is compared with {other!r}")
         left, spare = [], []
     notes += [
         f"output {name!r} is not compared: the reference has none of that name" for name in left
     ]
     notes += [f"the reference's output {name!r} is not compared" for name in spare]
-    if not found:
+    if not result:
         raise ModelFormatError(
             f"no outputs to compare: the model gives {', '.join(names)},"
             f" the reference {', '.join(given)}"
         )
-    return {name: found[name] for name in names if name in found}, notes
+    return {name: result[name] for name in names if name in result}, notes
 
 
 def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:

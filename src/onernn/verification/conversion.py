@@ -136,15 +136,15 @@ def over_time(
     once, walked = Session(whole), Session(step)
     for part in (_FRAMES, 1):
         state = dict(start)
-        found, expected = [], []
+        result, expected = [], []
         for at in range(0, _FRAMES, part):
             few = [{**each, **state} for each in frames[at : at + part]]
-            found.append(once.run(_stacked(whole, few, states)))
+            result.append(once.run(_stacked(whole, few, states)))
             for each in few:
                 made = walked.run({**each, **state})
                 state = {name: made[after] for name, after in states.items()}
                 expected.append(made)
-        _check(whole, states, found, expected)
+        _check(whole, states, result, expected)
     return whole
 
 

@@ -90,8 +90,8 @@ class Examination:
         """``{"status", "outputs", ..., "findings": [{"cell", ..., "verdict", ...}]}``."""
         findings = []
         for finding in self.findings:
-            found = vars(finding).copy()
-            findings.append({**found.pop("combination")._asdict(), **found})
+            result = vars(finding).copy()
+            findings.append({**result.pop("combination")._asdict(), **result})
         return json_text(self.passed, **{**vars(self), "findings": findings})
 
 
@@ -158,10 +158,10 @@ def examined(backend: Backend, combination: Combination) -> Finding:
                 return Finding(combination, WRONG, kernel, apart, wrong, guide)
             worst = max(worst, apart)
     named = ", ".join(dict.fromkeys(kernels))
-    found = WORKS
+    result = WORKS
     if len(slower) == len(shapes):
-        found = SLOWER if not guide or OURS[dtype].ran else NEVER_RAN
-    return Finding(combination, found, named, worst, "; ".join(dict.fromkeys(slower)), guide)
+        result = SLOWER if not guide or OURS[dtype].ran else NEVER_RAN
+    return Finding(combination, result, named, worst, "; ".join(dict.fromkeys(slower)), guide)
 
 
 def in_guide(combination: Combination) -> bool:
@@ -179,9 +179,9 @@ def in_guide(combination: Combination) -> bool:
 
 def _tolerance(dtype: str, direction: Direction) -> Tolerance:
     """That of the data type; a sum of two directions in bytes has the steps of both."""
-    found = TOLERANCES[dtype]
+    result = TOLERANCES[dtype]
     both = dtype in ("u8", "int8-dynamic") and direction == "bidirectional_sum"
-    return replace(found, atol=2 * found.atol) if both else found
+    return replace(result, atol=2 * result.atol) if both else result
 
 
 @lru_cache(maxsize=8)

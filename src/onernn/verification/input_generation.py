@@ -126,23 +126,23 @@ def _united(value: Value, twins: list[Value | None]) -> Value:
 
 def _padded(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> dict[str, int]:
     """N and T of sentences, where another model takes them padded and fixes these."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for value, pairs in itertools.product(inputs, twins):
         twin = pairs.get(value.name)
         if value.lod_depth and twin is not None and not twin.lod_depth:
             sizes = zip("NT", twin.shape or (), strict=False)
-            found |= {letter: size for letter, size in sizes if size is not None}
-    return found
+            result |= {letter: size for letter, size in sizes if size is not None}
+    return result
 
 
 def _role(graphs: list[Graph], twins: list[dict[str, Value]], value: Value) -> _Role:
     """By the first operator that has one, behind those that only move values."""
     known = zip(graphs, twins, strict=True)
     names = [(graph, pairs[value.name].name) for graph, pairs in known if value.name in pairs]
-    found = next(filter(None, (_role_in(*each) for each in names)), None)
-    if found is None and value.dtype in ("int32", "int64") and len(value.shape or ()) == 1:
+    result = next(filter(None, (_role_in(*each) for each in names)), None)
+    if result is None and value.dtype in ("int32", "int64") and len(value.shape or ()) == 1:
         return _Role("lengths", ("N",))  # of which a mask is made
-    return found or _Role("other")
+    return result or _Role("other")
 
 
 def _role_in(graph: Graph, value: str) -> _Role | None:

@@ -44,13 +44,13 @@ def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
 
     Outputs that every step reaches (decoded) are left out.
     """
-    found: dict[str, Axes] = {}
+    result: dict[str, Axes] = {}
     for rnn in reversed(recurrent_layers(graph).values()):
         for name in filter(None, (rnn.y, *rnn.finals)):
-            if any(output.name not in found for output in graph.outputs):
+            if any(output.name not in result for output in graph.outputs):
                 for output, axes in _probed(graph, rnn, name, values).items():
-                    found.setdefault(output, axes)
-    return found
+                    result.setdefault(output, axes)
+    return result
 
 
 def _probed(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str, Axes]:

@@ -135,14 +135,14 @@ def design_effect(changed: Array, counts: Array) -> float:
     The variance between sequences over that of independent labels; few changes say little of it,
     so `_PRIOR` of them are added for which a sequence changes as a whole.
     """
-    total, found, number = counts.sum(), changed.sum(), len(counts)
+    total, result, number = counts.sum(), changed.sum(), len(counts)
     whole = float(np.square(counts).sum() / total)
-    rate = found / total
+    rate = result / total
     if number < 2 or rate in (0, 1):
         return whole
     between = np.square(changed - rate * counts).sum() * number / (number - 1)
     effect = between / (total * rate * (1 - rate))
-    return float(max(1.0, (_PRIOR * whole + found * effect) / (_PRIOR + found)))
+    return float(max(1.0, (_PRIOR * whole + result * effect) / (_PRIOR + result)))
 
 
 class Labels:
@@ -171,8 +171,10 @@ class Labels:
             for name in self._names:
                 value = outputs[name]
                 ragged = isinstance(value, Ragged)
-                found = _of_ragged(value) if ragged else self._of_dense(name, value, axes.get(name))
-                owners.append(np.where(found < 0, -1, found + (batch << 32)))
+                result = (
+                    _of_ragged(value) if ragged else self._of_dense(name, value, axes.get(name))
+                )
+                owners.append(np.where(result < 0, -1, result + (batch << 32)))
         known, sequences = np.unique(np.concatenate([[-1], *owners]), return_inverse=True)
         if len(known) == 1:
             text = f"budget labels: {', '.join(self._names)}: the batches have no steps"
@@ -790,15 +792,15 @@ def _cell(rnn: Recurrent) -> str:
 
 def _read(graph: Graph, batches: Iterable[Feed | str | PathLike[str]]) -> list[Feed]:
     """The inputs of each batch. Raises `UnsupportedError` for none, and what reading raises."""
-    found: list[Feed] = []
+    result: list[Feed] = []
     for each in batches:
         if isinstance(each, str | PathLike):
             arrays, where = opened(str(each), INPUTS)
             each = read_inputs(arrays, graph.inputs, where)
-        found.append(checked_feed(graph.inputs, each))
-    if not found:
+        result.append(checked_feed(graph.inputs, each))
+    if not result:
         raise UnsupportedError("no batches: give one at least")
-    return found
+    return result
 
 
 def _parted(batches: list[Feed]) -> tuple[list[Feed], list[Feed], list[str]]:

@@ -83,7 +83,7 @@ def read_outputs(
 ) -> dict[str, Batch]:
     """The recorded outputs by the model's names; those not recorded are left out."""
     names = [value.name for value in outputs]
-    found: dict[str, Batch] = {}
+    result: dict[str, Batch] = {}
     for key in arrays:
         if not key.startswith("out__"):
             continue
@@ -94,10 +94,10 @@ def read_outputs(
         if known not in names:
             listed = ", ".join(names) + did_you_mean(name, names)
             raise ModelFormatError(f"{key} is unknown; the model gives {listed}", file)
-        found[known] = _batch(arrays, "out__", "outlod__", name)
-    if not found:
+        result[known] = _batch(arrays, "out__", "outlod__", name)
+    if not result:
         raise ModelFormatError(f"no recorded outputs (out__NAME); the model gives {names}", file)
-    return found
+    return result
 
 
 def read_given(arrays: Mapping[str, Array]) -> dict[str, Batch]:
@@ -109,8 +109,8 @@ def read_given(arrays: Mapping[str, Array]) -> dict[str, Batch]:
 def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str) -> Batch:
     array = arrays[data + name]
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        found = array.dtype if isinstance(array, np.ndarray) else "no array"
-        raise ModelFormatError(f"{data}{name}: expected numbers, got {found}")
+        result = array.dtype if isinstance(array, np.ndarray) else "no array"
+        raise ModelFormatError(f"{data}{name}: expected numbers, got {result}")
     if lod + name not in arrays:
         return array
     outer: list[Array] = []

@@ -107,8 +107,8 @@ def _plotted(report: Report, evidence: Evidence) -> Iterator[Plotted]:
     profiles = sorted(report.profiles, key=lambda each: verdicts[each.name])
     for each in profiles[:_PLOTTED]:
         tolerance = evidence.tolerances[each.name]
-        found = report.errors[each.name]
-        largest = found.max_abs / found.max_rel if found.max_rel > 0 else 0.0
+        result = report.errors[each.name]
+        largest = result.max_abs / result.max_rel if result.max_rel > 0 else 0.0
         allowed = tolerance.atol + tolerance.rtol * largest
         made = plots(each, allowed)
         if made:

@@ -334,16 +334,16 @@ def combinations(
             raise ValueError(
                 f"{axis}: expected some of {listed}; got {wrong if chosen else 'none'}"
             )
-    found: dict[Combination, None] = {}
+    result: dict[Combination, None] = {}
     for cell in cells:
         for way in directions:
             main = Combination(cell, way, layers[0], lengths[0], states[0], dtypes[0], sizes[0])
-            found |= dict.fromkeys(main._replace(layers=each) for each in layers)
-            found |= dict.fromkeys(main._replace(lengths=each) for each in lengths)
-            found |= dict.fromkeys(main._replace(state=each) for each in states)
-            found |= dict.fromkeys(main._replace(dtype=each) for each in dtypes)
-            found |= dict.fromkeys(main._replace(size=each) for each in sizes)
-    return list(found)
+            result |= dict.fromkeys(main._replace(layers=each) for each in layers)
+            result |= dict.fromkeys(main._replace(lengths=each) for each in lengths)
+            result |= dict.fromkeys(main._replace(state=each) for each in states)
+            result |= dict.fromkeys(main._replace(dtype=each) for each in dtypes)
+            result |= dict.fromkeys(main._replace(size=each) for each in sizes)
+    return list(result)
 
 
 def _as_ragged(batch: Ragged | Array, lengths: tuple[int, ...], dtype: Any) -> Ragged:
@@ -470,15 +470,15 @@ class Conformance:
             patterns = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ValueError(f"known failures {file}: {error}") from error
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         for pattern, reason in patterns.items():
             hit = {name for name in names if fnmatchcase(name, pattern)}
             if not hit:
                 raise ValueError(f"known failures {file}: {pattern!r} is the name of no case")
             if not isinstance(reason, str) or not reason.strip():
                 raise ValueError(f"known failures {file}: {pattern!r} needs its reason as text")
-            found |= dict.fromkeys(hit, reason)
-        return found
+            result |= dict.fromkeys(hit, reason)
+        return result
 
     def _pairs(self, combination: Combination) -> Iterator[tuple[str, Case, _Result, _Result]]:
         """What was run, and what comes from the adapter and what it must be, for each batch."""

@@ -53,9 +53,9 @@ class _Run(Session):
         key = (id(rnn.weights), rnn.spec)
         if key not in self._packed:
             return super()._layer(rnn)
-        if (found := self._packed[key]) is None:
-            found = self._packed[key] = super()._layer(rnn)
-        return found
+        if (result := self._packed[key]) is None:
+            result = self._packed[key] = super()._layer(rnn)
+        return result
 
 
 def rerun(graph: Graph, known: Graph, values: Values, backend: str = "reference") -> dict[str, Any]:
@@ -85,8 +85,8 @@ def completed(graph: Graph, values: Values) -> Values:
     known = {**graph.constants, **values}
     new = [node for node in graph.nodes if not known.keys() >= set(filter(None, node.outputs))]
     made = tuple(Value(name) for node in new for name in node.outputs if name)
-    found = run_nodes(replace(graph, outputs=made), new, known, fast_backend()) if new else {}
-    return {**found, **known}
+    result = run_nodes(replace(graph, outputs=made), new, known, fast_backend()) if new else {}
+    return {**result, **known}
 
 
 def run_nodes(
@@ -107,10 +107,10 @@ def run_nodes(
         outputs=wanted,
         nodes=tuple(nodes),
     ).pruned()
-    found = _Run(part, backend, packed or {}).run(taken, _walked) if wanted else {}
+    result = _Run(part, backend, packed or {}).run(taken, _walked) if wanted else {}
     return {
-        each.name: found[each.name]
-        if each.name in found
+        each.name: result[each.name]
+        if each.name in result
         else values.get(each.name, graph.constants.get(each.name))
         for each in graph.outputs
     }
@@ -148,8 +148,8 @@ def with_nodes(
 
 def recurrent_layers(graph: Graph, names: Container[str] | None = None) -> dict[str, Recurrent]:
     """The recurrent layers by their y: all, or those of these names."""
-    found = (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
-    return {rnn.y: rnn for rnn in found if names is None or rnn.y in names}
+    result = (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
+    return {rnn.y: rnn for rnn in result if names is None or rnn.y in names}
 
 
 def with_layers(graph: Graph, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
@@ -201,7 +201,7 @@ def expanded(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
 
     What exporters write in several ways has one form.
     """
-    found: dict[str, LayerName] = {}
+    result: dict[str, LayerName] = {}
     for node in graph.nodes:
         if node.op == "Rnn":
             rnn = Recurrent.of(node)
@@ -210,8 +210,8 @@ def expanded(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
                 side = "backward" if part.backwards else "forward"
                 name = part_name(rnn, part)
                 single = own[part.layer] if 1 < len(own) == rnn.spec.layers else ""
-                found[name] = LayerName(node.native, part.layer, side, rnn.spec.layers, single)
-    return constants_last(fuse(graph, (ExpandLayers(), *NORMAL_FORMS)).model), found
+                result[name] = LayerName(node.native, part.layer, side, rnn.spec.layers, single)
+    return constants_last(fuse(graph, (ExpandLayers(), *NORMAL_FORMS)).model), result
 
 
 @dataclass(frozen=True, eq=False)

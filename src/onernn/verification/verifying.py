@@ -91,11 +91,11 @@ class Evidence:
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
         """Where the errors of each output lie."""
-        found = axes_of(self.mine.graph, self.mine.values)
+        result = axes_of(self.mine.graph, self.mine.values)
         there = self.theirs and axes_of(self.theirs.graph, self.theirs.values)
         profiles = []
         for name, want in self.expected.items():
-            axes, counterpart = found.get(name), (there or {}).get(self.names[name])
+            axes, counterpart = result.get(name), (there or {}).get(self.names[name])
             if axes is not None and axes.lengths is None and counterpart is not None:
                 axes = replace(axes, lengths=counterpart.lengths)  # only the reference knows them
             profiles.append(profile(name, *in_one_form(self.actual[name], want), axes))

@@ -58,14 +58,14 @@ def load_kernels() -> Kernels:
 def kernels_here() -> str:
     """Which kernels this process has, or why it has none and how to get them."""
     try:
-        found = load_kernels()
+        result = load_kernels()
     except LibraryError as error:
         return f"none: {error}"
-    best = found.runs[-1]
-    more = "" if found.isa == best else f", capped: this machine runs {best}"
-    if found.missing:
-        more = f", slower than {found.missing}, which was not built; {how_to_get(found.missing)}"
-    return f"{found.isa} ({found.path}{more})"
+    best = result.runs[-1]
+    more = "" if result.isa == best else f", capped: this machine runs {best}"
+    if result.missing:
+        more = f", slower than {result.missing}, which was not built; {how_to_get(result.missing)}"
+    return f"{result.isa} ({result.path}{more})"
 
 
 def _load(folder: Path) -> Kernels:

@@ -85,8 +85,8 @@ def set_scales(
 
 
 def _largest(array: Array, axes: tuple[int, ...], per_channel: bool) -> Array:
-    found = np.abs(array).max(axis=axes if per_channel else None)
-    return np.asarray(found).reshape(-1)
+    result = np.abs(array).max(axis=axes if per_channel else None)
+    return np.asarray(result).reshape(-1)
 
 
 def _factors(largest: Array) -> Array:
@@ -394,9 +394,9 @@ class PrimitiveDirection:
 
     def get(self, shape: Shape) -> Executable:
         """The primitive for a shape. Raises `UnsupportedError` where the library has none."""
-        if (found := self._made.get(shape)) is not None:
+        if (result := self._made.get(shape)) is not None:
             self._hits += 1
-            return found
+            return result
         with CREATION:
             if shape not in self._made:
                 self._misses += 1
@@ -518,10 +518,10 @@ class FloatKernel(OneDnnKernel):
 
 
 def _checked_magnitude(name: str, array: Array, most: float) -> float:
-    found = magnitude(array)
-    if not found <= most:
-        raise UnsupportedError(f"{name}: u8 holds values in [-{most:g}, {most:g}], got {found}")
-    return found
+    result = magnitude(array)
+    if not result <= most:
+        raise UnsupportedError(f"{name}: u8 holds values in [-{most:g}, {most:g}], got {result}")
+    return result
 
 
 class U8Kernel(OneDnnKernel):

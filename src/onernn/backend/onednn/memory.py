@@ -267,10 +267,10 @@ def create(
 def _chosen(library: Library, described: Any, name: str) -> Descriptor:
     """The layout that a primitive settled on for an argument."""
     lib = library.lib
-    found = lib.dnnl_primitive_desc_query_md(
+    result = lib.dnnl_primitive_desc_query_md(
         described, lib.dnnl_query_exec_arg_md, argument(library, name)
     )
-    return Descriptor.copied(library, found)
+    return Descriptor.copied(library, result)
 
 
 def kernel_name(library: Library, described: Any) -> str:

@@ -317,10 +317,10 @@ def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScal
         "weights_scales": (weights, (spec.gates, spec.hidden_size)),
         "projection_scales": (projection, (spec.projection_size or 0,)),
     }
-    found = []
+    result = []
     for name, (given, columns) in of.items():
         if given is None:
-            found.append([None] * math.prod(parts))
+            result.append([None] * math.prod(parts))
             continue
         array, count = np.asarray(given, np.float32), math.prod(columns)
         if array.shape not in ((), (1,), (count,), columns, (*parts, *columns)):
@@ -332,8 +332,8 @@ def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScal
         if array.shape == (count,):
             array = array.reshape(columns)
         whole = np.broadcast_to(array, (*parts, *columns))
-        found.append(list(whole.reshape(-1, *columns)))
-    return [PartScales(layer=w, iter=w, projection=p) for w, p in zip(*found, strict=True)]
+        result.append(list(whole.reshape(-1, *columns)))
+    return [PartScales(layer=w, iter=w, projection=p) for w, p in zip(*result, strict=True)]
 
 
 # Which layers oneDNN runs: known before its library is loaded.

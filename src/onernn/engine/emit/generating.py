@@ -82,16 +82,16 @@ class Plan:
 
 def plan(program: Program, store: Store) -> Plan:
     """Places for all values that are read."""
-    found = Plan(program)
+    result = Plan(program)
     views = program.views
 
     def root(name: str) -> str:
         return views[name][0] if name in views else name
 
-    found.steps += [each for each in program.codes if each.codes]
-    last = {root(name): at for at, each in enumerate(found.steps) for name in each.reads}
-    first = _first(found, last, root)
-    found.used = set(last) | {root(value.name) for value in program.graph.outputs}
+    result.steps += [each for each in program.codes if each.codes]
+    last = {root(name): at for at, each in enumerate(result.steps) for name in each.reads}
+    first = _first(result, last, root)
+    result.used = set(last) | {root(value.name) for value in program.graph.outputs}
     made = {name for each in program.codes for name in each.node.outputs if name} - views.keys()
     outputs: dict[str, str] = {}
     for value in program.graph.outputs:
@@ -99,26 +99,26 @@ def plan(program: Program, store: Store) -> Plan:
         if source in made and source not in outputs:
             outputs[source] = f"out.{program.ident(value.name)}"
         else:
-            found.copies.append((source, value.name))
+            result.copies.append((source, value.name))
     for value in program.graph.inputs:
         for name in (value.name, *(level.offsets for level in program.levels(value.name))):
-            found.places[name] = f"in.{program.ident(name)}"
-    found.places |= outputs
+            result.places[name] = f"in.{program.ident(name)}"
+    result.places |= outputs
     own = {name for name in made - outputs.keys() if not program.is_known(name)}
-    _allocate(found, first, last, own)
-    read = [root(name) for each in found.steps for name in each.reads]
-    for name in dict.fromkeys([*read, *(source for source, _ in found.copies)]):
+    _allocate(result, first, last, own)
+    read = [root(name) for each in result.steps for name in each.reads]
+    for name in dict.fromkeys([*read, *(source for source, _ in result.copies)]):
         if name in program.graph.constants:
             ctype, offset = program.ctype(name), store.add(program.graph.constants[name])
-            found.point(name, f"const {ctype}", f"weights_.at<{ctype}>({offset})")
+            result.point(name, f"const {ctype}", f"weights_.at<{ctype}>({offset})")
         elif name not in program.memory and program.is_known(name):
-            found.sized.append(name)
-            _member(found, name)
+            result.sized.append(name)
+            _member(result, name)
     for name, (source, start) in views.items():
-        if source in found.places:
-            there = found.places[source]
-            found.places.setdefault(name, f"({there} + {start})" if start.terms else there)
-    return found
+        if source in result.places:
+            there = result.places[source]
+            result.places.setdefault(name, f"({there} + {start})" if start.terms else there)
+    return result
 
 
 def _first(
@@ -267,8 +267,8 @@ def found_sizes(program: Program) -> list[str]:
 
 
 def _context(program: Program, store: Store, name: str, threads: int) -> dict[str, Any]:
-    found = plan(program, store)
-    return _Header(program, found, store, threads).context() | {
+    result = plan(program, store)
+    return _Header(program, result, store, threads).context() | {
         "name": name,
         "version": metadata.version("onernn"),
         "source": Path(program.graph.name).name,
@@ -280,8 +280,8 @@ def _context(program: Program, store: Store, name: str, threads: int) -> dict[st
 def _stored(store: Store) -> set[str]:
     """C++'s names of what matrices are stored as, where that is not what they are computed in."""
     codes = [place[0] for place in store.places.values()]
-    found = {code.stored for code in codes if isinstance(code, CellCode)} | {store.stored}
-    return found - {"float", "double"}
+    result = {code.stored for code in codes if isinstance(code, CellCode)} | {store.stored}
+    return result - {"float", "double"}
 
 
 def _words(data: bytes) -> list[str]:
@@ -301,21 +301,21 @@ class _Header:
         self.kernels |= {"quads"} if BYTES in _stored(store) else set()
 
     def context(self) -> dict[str, Any]:
-        program, found = self.program, self.found
-        steps = list(map(self._step, found.steps))
+        program, result = self.program, self.found
+        steps = list(map(self._step, result.steps))
         before: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        for source, out in found.copies:
+        for source, out in result.copies:
             shape = program.shape(out)
-            found.places[kept(out, "copy")] = f"out.{program.ident(out)}"
+            result.places[kept(out, "copy")] = f"out.{program.ident(out)}"
             copy = self._render(Call("copy", kept(out, "copy"), source, volume(shape)))
             code = textwrap.indent(copy, 4 * " ")
             steps.append({"title": f"{out} is {source}", "code": code, "depth": 0})
         first: dict[str, int] = {}
-        for at, each in enumerate(found.steps):
+        for at, each in enumerate(result.steps):
             first = dict.fromkeys(finds(each.codes), at) | first
-        for name in found.sized:
+        for name in result.sized:
             sizes = sizes_in(program, name)
-            code = rendered("step_sizes.jinja", out=found.place(name), sizes=sizes)
+            code = rendered("step_sizes.jinja", out=result.place(name), sizes=sizes)
             names = frozenset[str]().union(*(size.names for size in sizes))
             at = 1 + max((first[name] for name in names if name in first), default=-1)
             depth = steps[at]["depth"] if at else 0
@@ -326,7 +326,7 @@ class _Header:
         ]
         said = {word for step in steps for word in re.findall(r"\w+", step["code"])}
         members = [
-            self._member(m.ident, f"onernn::Memory<{m.ctype}>", m.size) for m in found.members
+            self._member(m.ident, f"onernn::Memory<{m.ctype}>", m.size) for m in result.members
         ]
         inputs = [part for value in program.graph.inputs for part in self._input(value)]
         outputs = [self._output(value) for value in program.graph.outputs]
@@ -354,7 +354,7 @@ class _Header:
             "cells": [{"code": code, "name": name} for code, name in self.cells.items()],
             "members": [*members, *self.shared.values()],
             "held": list(self._held()),
-            "locals": [one for one in found.locals if one.ident in said],
+            "locals": [one for one in result.locals if one.ident in said],
             "kernels": sorted(self.kernels),
             "streams": not program.no_step,
             "no_step": program.no_step,

@@ -110,8 +110,8 @@ def infer_shapes(
     if refusals:
         name_inputs(program)
         raise _refusal(graph, [*refusals, *write(program)])
-    if found := inferring.infer(program, static):
-        raise _refusal(program.graph, found)
+    if result := inferring.infer(program, static):
+        raise _refusal(program.graph, result)
     shapes = dict[str, tuple[int | str, ...]]()
     for name in program.types:
         with suppress(UnknownError):  # of what nobody reads
@@ -269,17 +269,17 @@ def resolved_inputs(
     inputs: Iterable[Value], like: Mapping[str, Ragged | Array], *, sizes_open: bool
 ) -> dict[str, Value]:
     """Inputs with the types and shapes that the model leaves to batches."""
-    found = {}
+    result = {}
     for value in inputs:
         if value.name in like and (value.dtype is None or value.shape is None):
             array = data_of(like[value.name])
             shape = (None,) * array.ndim if sizes_open else array.shape
-            found[value.name] = replace(
+            result[value.name] = replace(
                 value,
                 dtype=value.dtype or array.dtype.name,
                 shape=shape if value.shape is None else value.shape,
             )
-    return found
+    return result
 
 
 def _marked(file: str, content: str) -> bytes:
@@ -307,18 +307,18 @@ def _usual_name(file: Path) -> str:
 
 def read_static(text: str) -> dict[str, int]:
     """``T=25,N=1`` as a dict. Raises `ShapeError`."""
-    found = {}
+    result = {}
     for part in filter(None, text.split(",")):
         name, _, number = part.partition("=")
         if not number.isdigit() or not name.strip().isidentifier():
             raise ShapeError(f"--static {text}: expected NAME=NUMBER,..., such as T=25,N=1")
-        found[name.strip()] = int(number)
-    return found
+        result[name.strip()] = int(number)
+    return result
 
 
 def read_declared(texts: list[str]) -> dict[str, Value]:
     """``NAME=float32(T, N, 128)`` for each; a size is a number or a name. Raises `ShapeError`."""
-    found = {}
+    result = {}
     for text in texts:
         match = _DECLARED.fullmatch(text)
         if match is None or match["dtype"] not in CTYPES:
@@ -335,5 +335,5 @@ def read_declared(texts: list[str]) -> dict[str, Value]:
                 " C++ or the header uses these"
             )
         shape = tuple(int(s) if s.isdigit() else s for s in sizes)
-        found[match["name"]] = Value(match["name"], match["dtype"], shape)  # type: ignore[arg-type]
-    return found
+        result[match["name"]] = Value(match["name"], match["dtype"], shape)  # type: ignore[arg-type]
+    return result

@@ -97,7 +97,7 @@ def on_one_line(value: Any) -> str:
 def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    found = Environment(
+    result = Environment(
         loader=PackageLoader("onernn.engine.emit"),
         undefined=StrictUndefined,
         finalize=on_one_line,
@@ -105,9 +105,9 @@ def _environment() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters["number"] = number
-    found.filters["lines"] = Lines
-    return found
+    result.filters["number"] = number
+    result.filters["lines"] = Lines
+    return result
 
 
 @lru_cache(maxsize=1)

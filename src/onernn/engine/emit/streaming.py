@@ -212,5 +212,5 @@ def _tells_words(program: Program, size: Size) -> bool:
 
 def _known(program: Program, name: str) -> list[Size]:
     """The sizes that somebody reads as numbers: not what only tells a shape."""
-    found = program.numbers(name)
-    return [] if found is None else [Size.of(one) for one in found.reshape(-1)]
+    result = program.numbers(name)
+    return [] if result is None else [Size.of(one) for one in result.reshape(-1)]

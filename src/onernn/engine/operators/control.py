@@ -47,7 +47,7 @@ def otherwise(op: OperatorCode) -> list[Step]:
 def end_if(op: OperatorCode) -> list[Step]:
     """What branches give stands where the results do; sizes that differ are told by the call."""
     program, outputs, given = op.program, op.node.outputs, op.node.inputs[1:]
-    condition, copies, found = _condition(op), list[Step](), list[Step]()
+    condition, copies, result = _condition(op), list[Step](), list[Step]()
     op.source = ""
     count = len(outputs)
     if op.at.gives != "else":
@@ -65,8 +65,8 @@ def end_if(op: OperatorCode) -> list[Step]:
                     op.same(size, one)
                     continue
                 size = op.finds(size, f"size{at}_{axis}", one.most() + other.most())
-                found.append(Call("choose", RuntimeSize(size), condition, one, other))
-    return [*copies, Mark("end"), *found]
+                result.append(Call("choose", RuntimeSize(size), condition, one, other))
+    return [*copies, Mark("end"), *result]
 
 
 @rule("Repeat")

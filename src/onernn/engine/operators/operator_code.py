@@ -53,8 +53,8 @@ class OperatorCode:
     def types_of_outputs(self) -> tuple[Type, ...]:
         """Of those without a name, too, as the operator's record tells them."""
         given = [self.program.types[name] if name else None for name in self.node.inputs]
-        found = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *given)
-        return found if isinstance(found, tuple) else (found,)
+        result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *given)
+        return result if isinstance(result, tuple) else (result,)
 
     def made(self, axis: int) -> Size:
         """A size of the first output, which the rule may have to tell by `same`."""
@@ -96,8 +96,8 @@ class OperatorCode:
 
     def sentences(self, at: int = 0) -> LodLevel:
         """The offsets of an input, which has to be ragged."""
-        found = self.program.sentences(self.node.inputs[at])
-        return found or self.refuse(f"{self.node.inputs[at]!r} carries no offsets")
+        result = self.program.sentences(self.node.inputs[at])
+        return result or self.refuse(f"{self.node.inputs[at]!r} carries no offsets")
 
     def numbers(self, at: int, what: str) -> list[Any] | None:
         """The integers of an input, sizes among them; None where it is absent.
@@ -107,19 +107,19 @@ class OperatorCode:
         name = self.node.input(at)
         if not name:
             return None
-        found = self.program.graph.constants.get(name)
-        if found is None:
-            found = self.program.numbers(name)
-        if found is None:
+        result = self.program.graph.constants.get(name)
+        if result is None:
+            result = self.program.numbers(name)
+        if result is None:
             self.refuse(f"{what} {name!r} is computed at run time; --static may fix its sizes")
-        return [one if isinstance(one, Size) else int(one) for one in found.reshape(-1)]
+        return [one if isinstance(one, Size) else int(one) for one in result.reshape(-1)]
 
     def integers(self, at: int, what: str) -> list[int] | None:
         """Those without a size among them."""
-        found = self.numbers(at, what)
-        if found is None:
+        result = self.numbers(at, what)
+        if result is None:
             return None
-        plain = [one.number if isinstance(one, Size) else one for one in found]
+        plain = [one.number if isinstance(one, Size) else one for one in result]
         if None in plain:
             self.refuse(f"{what} {self.node.input(at)!r} depends on a size: say --static")
         return [int(one) for one in plain if one is not None]

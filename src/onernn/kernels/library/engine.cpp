@@ -135,8 +135,8 @@ struct onernn_plan {
   std::vector<Step> steps;
 };
 
-struct onernn_room {
-  onernn_room(const onernn_plan& given, int threads, onernn_stack* const* stacks)
+struct onernn_workspace {
+  onernn_workspace(const onernn_plan& given, int threads, onernn_stack* const* stacks)
       : plan_(given),
         team_(threads),
         stacks_(stacks),
@@ -397,33 +397,35 @@ int32_t onernn_plan_new(const int64_t* words, int64_t count, onernn_plan** plan)
 
 void onernn_plan_free(onernn_plan* plan) { delete plan; }
 
-int32_t onernn_room_new(const onernn_plan* plan, int32_t threads, onernn_stack* const* stacks,
-                        onernn_room** room) try {
-  *room = new onernn_room(*plan, threads, stacks);
+int32_t onernn_workspace_new(const onernn_plan* plan, int32_t threads, onernn_stack* const* stacks,
+                             onernn_workspace** workspace) try {
+  *workspace = new onernn_workspace(*plan, threads, stacks);
   return ONERNN_DONE;
 } catch (...) {
   return ONERNN_NO_MEMORY;
 }
 
-void onernn_room_free(onernn_room* room) { delete room; }
+void onernn_workspace_free(onernn_workspace* workspace) { delete workspace; }
 
-int32_t onernn_room_bind(onernn_room* room, const int64_t* dims, int64_t most) try {
-  return room->bind(dims, most) ? ONERNN_DONE : ONERNN_MISFIT;
+int32_t onernn_workspace_bind(onernn_workspace* workspace, const int64_t* dims, int64_t most) try {
+  return workspace->bind(dims, most) ? ONERNN_DONE : ONERNN_MISFIT;
 } catch (...) {
   return ONERNN_NO_MEMORY;
 }
 
-const int64_t* onernn_room_sizes(const onernn_room* room) { return room->sizes(); }
-
-void** onernn_room_places(onernn_room* room) { return room->places(); }
-
-int32_t onernn_room_put(onernn_room* room, int64_t place, const void* numbers, int64_t bytes,
-                        int32_t copies) {
-  return room->put(place, numbers, bytes, copies != 0) ? ONERNN_DONE : ONERNN_UNSOUND;
+const int64_t* onernn_workspace_sizes(const onernn_workspace* workspace) {
+  return workspace->sizes();
 }
 
-int32_t onernn_room_run(onernn_room* room, const int32_t* costs, int32_t* step) try {
-  return room->run(costs, step);
+void** onernn_workspace_places(onernn_workspace* workspace) { return workspace->places(); }
+
+int32_t onernn_workspace_put(onernn_workspace* workspace, int64_t place, const void* numbers,
+                             int64_t bytes, int32_t copies) {
+  return workspace->put(place, numbers, bytes, copies != 0) ? ONERNN_DONE : ONERNN_UNSOUND;
+}
+
+int32_t onernn_workspace_run(onernn_workspace* workspace, const int32_t* costs, int32_t* step) try {
+  return workspace->run(costs, step);
 } catch (...) {
   return ONERNN_NO_MEMORY;
 }

@@ -121,7 +121,8 @@ typedef struct {
 
 typedef struct onernn_stack onernn_stack;
 
-/* A stack for one thread at a time, which may start a second one. `parts`: layer by layer, its
+/* A stack for one caller at a time, on so many threads at most; negative: on exactly so many,
+   however little there is to do. `parts`: layer by layer, its
    directions side by side. The numbers stay the caller's: they are read, never copied, and many
    stacks may share them. */
 int32_t onernn_stack_new(const onernn_spec *spec, const onernn_part *parts, const void *numbers,
@@ -204,7 +205,7 @@ const void *onernn_call(const char *name, const char **takes);
 const void *onernn_formula(const char *name);
 
 typedef struct onernn_plan onernn_plan;
-typedef struct onernn_room onernn_room;
+typedef struct onernn_workspace onernn_workspace;
 
 /* Copies the words. That they are a plan is not checked; whether its steps stay in the memory of
    values that have been written is, by every step in every call. */
@@ -212,28 +213,28 @@ int32_t onernn_plan_new(const int64_t *words, int64_t count, onernn_plan **plan)
 void onernn_plan_free(onernn_plan *plan);
 
 /* Memory for runs of a plan, by one thread at a time; plan and stacks must outlive it. */
-int32_t onernn_room_new(const onernn_plan *plan, int32_t threads, onernn_stack *const *stacks,
-                        onernn_room **room);
-void onernn_room_free(onernn_room *room);
+int32_t onernn_workspace_new(const onernn_plan *plan, int32_t threads, onernn_stack *const *stacks,
+                             onernn_workspace **workspace);
+void onernn_workspace_free(onernn_workspace *workspace);
 
 /* For inputs of these sizes, one axis after the other: ONERNN_MISFIT where they are not as the plan
    takes them, or where it would take more than `most` bytes. */
-int32_t onernn_room_bind(onernn_room *room, const int64_t *dims, int64_t most);
+int32_t onernn_workspace_bind(onernn_workspace *workspace, const int64_t *dims, int64_t most);
 
 /* Sizes, by their numbers in the plan. */
-const int64_t *onernn_room_sizes(const onernn_room *room);
+const int64_t *onernn_workspace_sizes(const onernn_workspace *workspace);
 
 /* Where values stand, by their numbers in the plan; those of inputs and outputs are set by Python
-   before each call, and have the sizes that the room is bound to. */
-void **onernn_room_places(onernn_room *room);
+   before each call, and have the sizes that the workspace is bound to. */
+void **onernn_workspace_places(onernn_workspace *workspace);
 
 /* A value that Python has made: it stands there from now on, or is copied to its place in another
    value. ONERNN_UNSOUND where it is longer than that. */
-int32_t onernn_room_put(onernn_room *room, int64_t place, const void *numbers, int64_t bytes,
-                        int32_t copies);
+int32_t onernn_workspace_put(onernn_workspace *workspace, int64_t place, const void *numbers,
+                             int64_t bytes, int32_t copies);
 
 /* Runs the steps from number `*step` on, -1 where a call begins, up to the next one that Python
    runs, and tells it: one whose cost is negative. Costs of others, and operators of loops, are
    taken from `step[1]`; at a step that costs, or back in a loop, it comes back when nothing is
    left. */
-int32_t onernn_room_run(onernn_room *room, const int32_t *costs, int32_t *step);
+int32_t onernn_workspace_run(onernn_workspace *workspace, const int32_t *costs, int32_t *step);

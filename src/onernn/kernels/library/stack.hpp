@@ -67,13 +67,13 @@ class Stack final : public onernn_stack {
     const Team::Lead lead(team_);
     const Extent extent = extent_of(given);
     grow(extent);
-    const Batch batch = batch_of(room_->batching, given);
+    const Batch batch = batch_of(workspace_->batching, given);
     const Real *x = static_cast<const Real*>(arrays.x), *both = x;
     for (std::int32_t layer = 0, D = spec_.directions; layer < spec_.layers; ++layer) {
       const bool last = layer + 1 == spec_.layers, joins = last || spec_.joined;
       const bool added = joins && spec_.added && D == 2;
       const std::int64_t row = joins ? joined_width() : spec_.width;
-      Real* const out = last ? static_cast<Real*>(arrays.y) : room_->between[layer % 2].data();
+      Real* const out = last ? static_cast<Real*>(arrays.y) : workspace_->between[layer % 2].data();
       // Some sequences in one direction.
       const auto run_some = [&](std::int64_t d, Recurrent<Cell>& cells, const Batch& some,
                                 Team& team) {
@@ -90,16 +90,16 @@ class Stack final : public onernn_stack {
       const std::int64_t beside = added ? 1 : D;
       const std::int64_t groups = groups_of(work(batch, extent, layer, beside), team_.members());
       for (std::int64_t d = 0; groups == 0 && d < D; ++d)
-        run_some(d, layer == 0 ? room_->first : room_->upper, batch, team_);
+        run_some(d, layer == 0 ? workspace_->first : workspace_->upper, batch, team_);
       if (groups > 0) {
-        room_->deal(batch, groups);
+        workspace_->deal(batch, groups);
         shares(groups, beside, layer > 0, batch);
         for (std::int64_t first = 0; first < D; first += beside)
           team_.split(groups * beside, kAlways, [&](std::int64_t piece, std::int64_t end) {
             Team alone(1);  // no Serial: all functions would compile once more, for it
             for (; piece < end; ++piece)
               run_some(first + piece / groups, *share(piece, layer > 0).cells,
-                       room_->deal.part(batch, piece % groups), alone);
+                       workspace_->deal.part(batch, piece % groups), alone);
           });
       }
       both = out;
@@ -118,8 +118,8 @@ class Stack final : public onernn_stack {
   };
 
   /// Memory for batches of some size.
-  struct Room {
-    Room(const onernn_spec& spec, const onernn_spec& above, Extent most)
+  struct Workspace {
+    Workspace(const onernn_spec& spec, const onernn_spec& above, Extent most)
         : batching(most.sequences),
           first(most.sequences, Cell(spec)),
           upper(spec.layers > 1 ? most.sequences : 0, Cell(above)),
@@ -133,21 +133,22 @@ class Stack final : public onernn_stack {
   };
 
   void grow(Extent extent) {
-    if (!room_ || extent.sequences > most_.sequences || extent.words > most_.words) renew(extent);
+    if (!workspace_ || extent.sequences > most_.sequences || extent.words > most_.words)
+      renew(extent);
   }
   [[gnu::noinline]] void renew(Extent extent) {
-    room_.reset();  // before there is more
+    workspace_.reset();  // before there is more
     most_ = {(std::max)(extent.sequences, most_.sequences), (std::max)(extent.words, most_.words)};
-    room_ = std::make_unique<Room>(spec_, above(), most_);
+    workspace_ = std::make_unique<Workspace>(spec_, above(), most_);
   }
 
-  Share& share(std::int64_t piece, bool upper) { return room_->shares[2 * piece + upper]; }
+  Share& share(std::int64_t piece, bool upper) { return workspace_->shares[2 * piece + upper]; }
   /// Makes those of a layer large enough; members allocate nothing.
   [[gnu::noinline]] void shares(std::int64_t groups, std::int64_t beside, bool upper,
                                 const Batch& batch) {
     const std::int64_t pieces = groups * beside;
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
-      const std::int64_t count = room_->deal.part(batch, piece % groups).sequences;
+      const std::int64_t count = workspace_->deal.part(batch, piece % groups).sequences;
       Share& own = share(piece, upper);
       if (own.cells && count <= own.most) continue;
       own.cells.reset();  // before there is more
@@ -199,7 +200,7 @@ class Stack final : public onernn_stack {
   std::vector<Weights> weights_;
   Team team_;
   Extent most_{0, 0};
-  std::unique_ptr<Room> room_;
+  std::unique_ptr<Workspace> workspace_;
 };
 
 template <template <class> class Kernel, class Real, class Stored>

@@ -80,16 +80,16 @@ def cut_batch(
             except (OnernnError, ValueError, IndexError):
                 break
             forms = {k: in_one_form(outputs[k], want) for k, want in expected.items()}
-            found = {
+            result = {
                 k: _rows(mine, values[k], chosen, axes.count) for k, (mine, _) in forms.items()
             }
-            if any(rows is None for rows in found.values()):
+            if any(rows is None for rows in result.values()):
                 break
             wrong = np.zeros(axes.count, bool)
             part: dict[str, Batch] = {}
             allowed: dict[str, Tolerance] = {}
             for name, (mine, want) in forms.items():
-                rows = found[name]
+                rows = result[name]
                 assert rows is not None
                 if not _alike(mine, want):
                     return None

@@ -173,16 +173,16 @@ def repaired(model: Graph, causes: Iterable[Cause]) -> Graph:
 
     Raises `UnsupportedError` where one is only a candidate or cannot be undone in the model.
     """
-    found = list(causes)
-    for cause in found:
+    result = list(causes)
+    for cause in result:
         if cause.evidence != "proved":
             raise UnsupportedError(f"only a candidate: {cause.text}")
         if not cause.edits:
             raise UnsupportedError(f"it cannot be undone in the model: {cause.text}")
-    if all(cause.form == "read" for cause in found):
+    if all(cause.form == "read" for cause in result):
         graph = model
-    elif all(cause.form == "taken apart" for cause in found):
+    elif all(cause.form == "taken apart" for cause in result):
         graph = expanded(fuse(model).model)[0]
     else:
         raise UnsupportedError("the causes are of different forms of the model")
-    return edited(graph, (edit for cause in found for edit in cause.edits))
+    return edited(graph, (edit for cause in result for edit in cause.edits))

@@ -55,25 +55,25 @@ def differences_in(
     matching: Matching, outputs: Mapping[str, str], constants: Mapping[str, Array]
 ) -> list[Difference]:
     """All of them in the model's order. ``outputs``: the reference's by the model's names."""
-    found = []
+    result = []
     for mine, theirs in matching.pairs:
         if mine.structure != theirs.structure:
-            found.append(Difference(mine, theirs))
+            result.append(Difference(mine, theirs))
             continue
         if mine.settings != theirs.settings or mine.numbers != theirs.numbers:
-            found.append(Difference(mine, theirs))
+            result.append(Difference(mine, theirs))
         for at, (one, other) in enumerate(zip(mine.slots, theirs.slots, strict=True)):
             fixed = (one.value in constants, other.value in theirs.graph.constants)
             if all(fixed) or (one.value == other.value == ""):
                 continue
             if any(fixed) or matching.values.get(one.value, "") != other.value:
-                found.append(Difference(mine, theirs, at, "", one.value, other.value))
-    found += [
+                result.append(Difference(mine, theirs, at, "", one.value, other.value))
+    result += [
         Difference(None, None, None, mine, mine, theirs)
         for mine, theirs in outputs.items()
         if matching.values.get(mine) != theirs
     ]
-    return found
+    return result
 
 
 def patched(graph: Graph, other: Graph, matching: Matching, chosen: Sequence[Difference]) -> Graph:
@@ -135,11 +135,11 @@ def patched(graph: Graph, other: Graph, matching: Matching, chosen: Sequence[Dif
 def _by_operator(
     chosen: Sequence[Difference],
 ) -> Iterator[tuple[Operator, Operator, list[Difference]]]:
-    found: dict[int, list[Difference]] = {}
+    result: dict[int, list[Difference]] = {}
     for each in chosen:
         if each.model is not None:
-            found.setdefault(id(each.model), []).append(each)
-    for units in found.values():
+            result.setdefault(id(each.model), []).append(each)
+    for units in result.values():
         mine, theirs = units[0].model, units[0].reference
         assert mine is not None and theirs is not None
         yield mine, theirs, units
@@ -269,14 +269,14 @@ class Names:
     def of(self, chosen: Sequence[Difference]) -> list[Named]:
         """What each is called; several that are one fault have one name."""
         left = list(chosen)
-        found = []
+        result = []
         for one, other in combinations(chosen, 2):
             if one in left and other in left and (both := self._exchanged(one, other)):
-                found += both
+                result += both
                 left = [each for each in left if each is not one and each is not other]
         for each in left:
-            found += [self._wired(each)] if each.is_wiring else self._computed(each)
-        return list(_agreed(found))
+            result += [self._wired(each)] if each.is_wiring else self._computed(each)
+        return list(_agreed(result))
 
     # --- what is computed
 
@@ -304,19 +304,19 @@ class Names:
             if own is None or their is None:
                 continue
             if own.dtype != their.dtype or not np.array_equal(own, their):
-                found = relation(own, their)
-                text = f"has {slot.value!r} that {found.text},"
-                if found.id == "weights_rounded":
-                    text = f"has weights rounded to {found.text.removeprefix('is rounded to ')}"
-                yield Named(found._replace(text=text), mine.label, node, each)
+                result = relation(own, their)
+                text = f"has {slot.value!r} that {result.text},"
+                if result.id == "weights_rounded":
+                    text = f"has weights rounded to {result.text.removeprefix('is rounded to ')}"
+                yield Named(result._replace(text=text), mine.label, node, each)
 
     def _recurrent(self, mine: Operator, theirs: Operator, each: Difference) -> Iterator[Named]:
         for one, other in zip(mine.rnns, theirs.rnns, strict=False):
             pairs = zip(self._layers(one), self._layers(other), strict=False)
             for (where, own), (_, their) in pairs:
                 name = Recurrent.of(one).y
-                for found in self._taken_from(where, own, their) or between(own, their):
-                    yield Named(found, where, name, each)
+                for result in self._taken_from(where, own, their) or between(own, their):
+                    yield Named(result, where, name, each)
         if mine.structure == theirs.structure or not mine.rnns:
             return
         name, layers = mine.rnns[0].outputs[0], self._all_layers(mine)
@@ -392,23 +392,23 @@ class Names:
         there = each.reads in self.ragged[0]
         if there != (each.wanted in self.ragged[1]) and each.model and each.model.rnns:
             ways = [layer.spec.direction for _, layer in self._all_layers(each.model)]
-            found = _lengths_found(there, ways)
+            result = _lengths_found(there, ways)
         elif state and not (each.reads and each.wanted):
-            found = _state_found(state, bool(each.reads))
+            result = _state_found(state, bool(each.reads))
         elif own and other:
             text = f"has {_listed(own)} where the reference has {_listed(other)}, before"
-            found = Relation("operator_changed", text)
+            result = Relation("operator_changed", text)
         elif own:
             text = f"has {_listed(own)}, which the reference has not, before"
-            found = Relation("operator_added", text)
+            result = Relation("operator_added", text)
         elif other:
             text = f"lacks what the reference has as {_listed(other)}, before"
-            found = Relation("operator_missing", text)
+            result = Relation("operator_missing", text)
         else:
             kind = f" as its initial {state} state" if state else ""
             text = f"reads {sources[0]!r}{kind} where the reference reads {sources[1]!r}"
-            found = Relation("states_exchanged" if state else "input_exchanged", text)
-        return Named(found, where, node, each)
+            result = Relation("states_exchanged" if state else "input_exchanged", text)
+        return Named(result, where, node, each)
 
     def _extra(self, each: Difference) -> tuple[list[Operator], list[Operator]]:
         """The operators on the way to what is read, that have no counterpart: of both models."""
@@ -475,7 +475,7 @@ class Names:
 
     def _feeds_states(self, operator: Operator) -> bool:
         """Whether all that an operator makes goes into initial states, through views."""
-        waiting, found = list(operator.makes), False
+        waiting, result = list(operator.makes), False
         while waiting:
             name = waiting.pop()
             if operator.graph.is_output(name):
@@ -484,12 +484,12 @@ class Names:
                 if user.op == "Rnn":
                     if name in (*user.inputs[:1], *user.inputs[3:]):
                         return False
-                    found = True
+                    result = True
                 elif (known := OPERATORS.get(user.op)) is not None and known.keeps:
                     waiting += user.outputs
                 else:
                     return False
-        return found
+        return result
 
 
 def _agreed(found: Sequence[Named]) -> Iterator[Named]:

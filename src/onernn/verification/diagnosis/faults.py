@@ -612,9 +612,9 @@ def weights_between(
         elif name in ("layer", "iter"):
             yield _array(spec, name, one, other)
         else:
-            found = relation(one, other)
-            cause = found.id if found.id != "constant_changed" else "weights_changed"
-            yield Relation(cause, f"has a {name} that {found.text}")
+            result = relation(one, other)
+            cause = result.id if result.id != "constant_changed" else "weights_changed"
+            yield Relation(cause, f"has a {name} that {result.text}")
 
 
 def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Array) -> bool:

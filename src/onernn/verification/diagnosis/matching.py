@@ -170,14 +170,14 @@ def operators(graph: Graph, whole: bool) -> list[Operator]:
     """A graph's operators in order. ``whole``: as the file had them, else each node is one."""
     if not whole:
         return [Operator(graph, (node,)) for node in graph.nodes]
-    found: list[Operator] = []
+    result: list[Operator] = []
     for origin, nodes in groupby(graph.nodes, key=lambda node: node.origin):
         each = tuple(nodes)
         if origin:
-            found.append(Operator(graph, each))
+            result.append(Operator(graph, each))
         else:
-            found += [Operator(graph, (node,)) for node in each]
-    return found
+            result += [Operator(graph, (node,)) for node in each]
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -403,19 +403,19 @@ def _values(
     inputs: Mapping[str, str],
 ) -> dict[str, str]:
     """The reference's values by the model's."""
-    found = dict(inputs)
+    result = dict(inputs)
     for a, b in pairs.items():
         one, other = mine[a], theirs[b]
         if one.structure == other.structure:
             for node, twin in zip(one.nodes, other.nodes, strict=True):
                 both = zip(node.outputs, twin.outputs, strict=False)
-                found |= {own: their for own, their in both if own and their}
+                result |= {own: their for own, their in both if own and their}
             continue
         shared = [name for name in one.makes if name in other.makes]
         left = [[n for n in each.makes if n not in shared] for each in (one, other)]
-        found |= {name: name for name in shared}
-        found |= dict(zip(*left, strict=False))
-    return found
+        result |= {name: name for name in shared}
+        result |= dict(zip(*left, strict=False))
+    return result
 
 
 # --- values that no matched operators make, and that are the same numbers in both models
@@ -441,7 +441,7 @@ def equal_values(
     for name in (name for node in other.nodes for name in node.outputs if name in theirs):
         if (form := _form(theirs[name])) in forms and _tells(theirs[name]):
             there.setdefault(form, []).append(name)
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name, value in recomputed.items():
         same = [each for each in there.get(_form(value), []) if _close(value, theirs[each])]
         free = [each for each in same if each not in taken]
@@ -449,9 +449,9 @@ def equal_values(
         if not free and maker is not None and moves(maker.op):  # one state may be cut out twice
             free = same
         if free:
-            found[name] = free[0]
+            result[name] = free[0]
             taken.add(free[0])
-    return {**pairs, **found}
+    return {**pairs, **result}
 
 
 def moves(op: str) -> bool:
@@ -520,8 +520,8 @@ class NodeComparison:
 
 def compared(model: Traced, reference: Traced, tolerance: Tolerance) -> tuple[NodeComparison, ...]:
     """All matched nodes in the model's order, compared."""
-    found = matched(model.graph, reference.graph, (model.values, reference.values))
-    pairs = ((one.nodes[0], other.nodes[0]) for one, other in found.pairs)
+    result = matched(model.graph, reference.graph, (model.values, reference.values))
+    pairs = ((one.nodes[0], other.nodes[0]) for one, other in result.pairs)
     return tuple(
         _compared(model, reference, one, other, tolerance)
         for one, other in pairs

@@ -164,18 +164,18 @@ class _Reading:
         causes = list(_together(self.names.of(needed)))
         units = [list(dict.fromkeys(n.difference for n in together)) for _, together in causes]
         edits = self._edits(units, Edit.between(self.graph, whole))
-        for (found, together), edit in zip(causes, edits, strict=True):
+        for (result, together), edit in zip(causes, edits, strict=True):
             where = _where([each.where for each in together], self._layers())
             joint = (
                 ""
-                if not where or found.text.endswith(("before", "exchanges", " of", ":"))
+                if not where or result.text.endswith(("before", "exchanges", " of", ":"))
                 else "in "
             )
             apart = max(each.found.apart for each in together)
             most = f", by up to {apart:.3g}" if apart else ""
             yield Cause(
-                found.id,
-                f"{found.text} {joint}{where}{most}".rstrip(),
+                result.id,
+                f"{result.text} {joint}{where}{most}".rstrip(),
                 where,
                 together[0].node,
                 evidence,

@@ -82,8 +82,8 @@ class Side:
 
     def site(self, group: tuple[str, ...], graph: Graph | None = None) -> Site:
         """Where faults of a group of layers are made: in its graph, or one made of it."""
-        found = self.traced
-        return Site(graph or found.graph, group, found.parts, found.values, self.given)
+        result = self.traced
+        return Site(graph or result.graph, group, result.parts, result.values, self.given)
 
 
 class Candidate(NamedTuple):
@@ -149,8 +149,8 @@ def where(side: Side, group: tuple[str, ...], before: Graph, after: Graph) -> st
 
 def groups_of(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
     """Layers that may share a fault: all; then each layer, direction and part of its own."""
-    found = side.traced
-    names = tuple(found.parts)
+    result = side.traced
+    names = tuple(result.parts)
     if not refined:
         if names:
             yield names
@@ -166,7 +166,7 @@ def groups_of(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
     )
     for key in keys:
         kinds: dict[Any, list[str]] = {}
-        for name, part in found.parts.items():
+        for name, part in result.parts.items():
             kinds.setdefault(key(part), []).append(name)
         groups += map(tuple, kinds.values())
     for group in groups:
@@ -361,8 +361,8 @@ class _Searching:
                 before = largest_difference(side.traced.values, side.expected)
                 after = largest_difference(outputs, side.expected)
                 sure = proves and side.proves
-                found = (_cause(step, sure) for step in steps)
-                return tuple(replace(each, before=before, after=after) for each in found)
+                result = (_cause(step, sure) for step in steps)
+                return tuple(replace(each, before=before, after=after) for each in result)
         return ()
 
     def _bound(self, group: tuple[str, ...], name: str, cell: Cell) -> float | None:
@@ -377,9 +377,9 @@ class _Searching:
             return np.inf if outputs is None else largest_difference(outputs, side.expected)
 
         bounds = np.geomspace(0.01, 30, 17)
-        found = [apart(float(b)) for b in bounds]
-        best = int(np.argmin(found))
-        if not found[best] < _PROMISING * largest_difference(side.traced.values, side.expected):
+        result = [apart(float(b)) for b in bounds]
+        best = int(np.argmin(result))
+        if not result[best] < _PROMISING * largest_difference(side.traced.values, side.expected):
             return None
         low, high = bounds[max(0, best - 1)], bounds[min(len(bounds) - 1, best + 1)]
         for _ in range(40):  # golden section: the difference falls towards the bound
@@ -481,9 +481,9 @@ def explained(report: Report, seconds: float, progress: Progress) -> Report:
                 late = time.monotonic() > ends and any(c.evidence == "candidate" for c in causes)
                 few = f"after {seconds:g} s: fewer of these may be the causes; --seconds"
                 return replace(report, causes=causes, stopped=late * f"search stopped {few}")
-            found = find_causes(_with_few(side), ends, seconds, progress)
-            causes = tuple(tested(evidence, cause) for cause in found.causes)
-            return replace(report, causes=causes, stopped=found.stopped)
+            result = find_causes(_with_few(side), ends, seconds, progress)
+            causes = tuple(tested(evidence, cause) for cause in result.causes)
+            return replace(report, causes=causes, stopped=result.stopped)
     except OnernnError as error:
         return replace(report, stopped=f"not explained: {error}")
 
