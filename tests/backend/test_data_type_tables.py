@@ -128,13 +128,28 @@ def test_the_bias_of_an_f16_layer_is_rounded_to_f16_and_that_of_bf16_stays() -> 
 
 @pytest.mark.parametrize(("version", "has"), [("3.2.0", False), ("3.5.9", False), ("3.6.0", True)])
 def test_f16_needs_libdnnl_3_6_or_newer(version: str, has: bool) -> None:
-    spec = RnnSpec(Cell.GRU, 4, 5)
+    spec = RnnSpec(Cell.LBR_GRU, 4, 5)
     layers = layers_of(spec, random_weights(spec, 1))
     library = replace(load_library(), version=version)
     told = refusal(library, spec, layers, "f16")
     assert told == ("" if has else told) and ("needs libdnnl 3.6 or newer" in told) != has
     assert refusal(library, spec, layers, "bf16") == ""
     assert OURS["f16"].is_in("3.13.2") and OURS["f32"].is_in("3.2.0")
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (RnnSpec(Cell.GRU, 4, 5), "wrong from 32 units on"),
+        (RnnSpec(Cell.AUGRU, 4, 5), "wrong from 32 units on"),
+        (RnnSpec(Cell.LSTM, 4, 5, projection_size=3), "does not run them"),
+    ],
+)
+def test_f16_that_the_library_has_wrong_is_refused(spec: RnnSpec, why: str) -> None:
+    layers = layers_of(spec, random_weights(spec, 1))
+    library = replace(load_library(), version="3.6.2")
+    assert why in refusal(library, spec, layers, "f16")
+    assert refusal(library, spec, layers, "f32") == ""
 
 
 def test_what_is_not_here_runs_on_numpy_and_says_why_or_is_refused() -> None:

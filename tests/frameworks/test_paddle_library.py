@@ -94,8 +94,11 @@ def test_f16_is_right_where_library_and_cpu_have_it(examination: dict) -> None:
         assert {f["verdict"] for f in inference} <= {"slower path", "never ran"}
         assert all("f16" in f["reason"] for f in inference)
         pytest.skip(f"oneDNN {version} on {isa} has no f16")
-    assert {f["verdict"] for f in inference} == {"works"}
-    assert all(f["max_error"] > 1e-5 for f in inference)  # not float32 in disguise
+    refused = [f for f in inference if "projection" in f["cell"] or f["cell"] in ("GRU", "AUGRU")]
+    assert {f["verdict"] for f in refused} == {"slower path"}
+    ran = [f for f in inference if f not in refused]
+    assert {f["verdict"] for f in ran} == {"works"}
+    assert all(f["max_error"] > 1e-5 for f in ran)  # not float32 in disguise
 
 
 @pytest.mark.parametrize("file", ["wrong_numbers", "layers", "narrow_types", "bad_input"])

@@ -20,7 +20,12 @@ def test_models_saved_now_give_what_paddle_gives(tmp_path: Path, repo: Path) -> 
     """In a process of its own: a process has one format, and the other tests want the older."""
     line = [sys.executable, "-m", "tests.frameworks.record_paddle_pir", str(tmp_path)]
     run = subprocess.run(
-        line, capture_output=True, text=True, timeout=300, cwd=repo, env={**os.environ}
+        line,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=repo,
+        env=os.environ | {"FLAGS_enable_pir_api": "1"},
     )
     assert run.returncode == 0, run.stderr[-2000:]
     folders = sorted(tmp_path.iterdir())
