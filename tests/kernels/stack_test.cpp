@@ -4,6 +4,7 @@
 
 #include "check.hpp"
 #include "gru.hpp"
+#include "library/division.cpp"
 #include "lstm.hpp"
 #include "packing.hpp"
 #include "recurrent.hpp"

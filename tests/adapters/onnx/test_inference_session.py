@@ -247,14 +247,14 @@ def value_of(array: np.ndarray) -> Any:
 FOLDER = "session.model_external_initializers_file_folder_path"
 BROUGHT: dict[str, Any] = {
     **{
-        name: lambda o, v, _, name=name: o.add_initializer(name, v)
+        name: lambda o, v, *_, name=name: o.add_initializer(name, v)
         for name in ("W", "R", "B", "table")
     },
-    "external": lambda o, v, _: o.add_external_initializers(["R"], [v]),
-    "in memory": lambda o, _, file: o.add_external_initializers_from_files_in_memory(
-        ["m.data"], [file.read_bytes()], [file.stat().st_size]
+    "external": lambda o, v, *_: o.add_external_initializers(["R"], [v]),
+    "in memory": lambda o, _, __, content: o.add_external_initializers_from_files_in_memory(
+        ["m.data"], [content], [len(content)]
     ),
-    "folder": lambda o, _, file: o.add_session_config_entry(FOLDER, str(file.parent)),
+    "folder": lambda o, _, file, __: o.add_session_config_entry(FOLDER, str(file.parent)),
     "providers": lambda o, *_: o.add_provider("CPUExecutionProvider", {}),
 }
 """What options may bring: of themselves, another value of R, and a file of other numbers."""
@@ -275,7 +275,8 @@ def test_what_options_bring_is_used(
     what: str, file: Path, apart: Path, other_file: Path, as_bytes: bool
 ) -> None:
     options, value = quiet(), value_of(OTHER.get(what, OTHER["R"]))
-    BROUGHT[what](options, value, other_file)
+    content = other_file.read_bytes()  # ONNX Runtime reads it later, and does not keep it
+    BROUGHT[what](options, value, other_file, content)
     if what == "in memory" and as_bytes:  # also where no file has this name
         other_file.unlink()
     source: Any = file if what in OTHER or what == "providers" else apart
