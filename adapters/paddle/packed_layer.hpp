@@ -3,7 +3,6 @@
 #define ONERNN_PADDLE_PACKED_LAYER_HPP
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <list>
 #include <mutex>
@@ -108,8 +107,7 @@ class Packed {
       : library_(library),
         layer_(layer),
         weights_(held.numbers),
-        owners_(held.owners.begin(), held.owners.end()),
-        process_(getpid()) {
+        owners_(held.owners.begin(), held.owners.end()) {
     const std::vector<const float*>& weights = held.numbers;
     Numbers numbers(layer.stored);
     const std::int64_t O = layer.units, G = std::int64_t(layer.gates.size());
@@ -127,8 +125,7 @@ class Packed {
   }
   Packed(const Packed&) = delete;
   ~Packed() {
-    if (getpid() == process_)  // a child has not got their threads, whose end this would wait for
-      for (onernn_stack* each : idle_) library_.stack_free(each);
+    for (onernn_stack* each : idle_) library_.stack_free(each);
   }
 
   bool is_of(const Layer& layer, const Held& held) const {
@@ -175,10 +172,6 @@ class Packed {
   onernn_stack* take() {
     {
       std::lock_guard<std::mutex> locked(guard());
-      if (getpid() != process_) {  // their second threads did not survive the fork
-        idle_.clear();
-        process_ = getpid();
-      }
       if (!idle_.empty()) {
         onernn_stack* found = idle_.back();
         idle_.pop_back();
@@ -199,7 +192,6 @@ class Packed {
   std::vector<onernn_part> parts_;
   std::shared_ptr<char> numbers_;
   std::vector<onernn_stack*> idle_;
-  pid_t process_;
 };
 
 /// The layer of these weights; the same one while their numbers stay. The most recent ones are

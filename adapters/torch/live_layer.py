@@ -303,7 +303,7 @@ class Packed:
 
     def __init__(self, weights: Sequence[torch.Tensor], threads: int) -> None:
         self._weights, self._doubts = list(weights), _doubts
-        self._setting = threads, _process  # a second thread does not live on in a fork
+        self._setting = threads, _process  # oneDNN's threads do not live on in a fork
         self._addresses = [weight.data_ptr() for weight in weights]
         self._versions = [weight._version for weight in weights]
         # They keep the memory from being given to others: an address names an array.
