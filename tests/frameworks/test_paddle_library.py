@@ -96,7 +96,7 @@ def test_f16_is_right_where_library_and_cpu_have_it(examination: dict) -> None:
         assert all("f16" in f["reason"] for f in inference)
         pytest.skip(f"oneDNN {version} on {isa} has no f16")
     refused = [f for f in inference if "projection" in f["cell"] or f["cell"] in ("GRU", "AUGRU")]
-    assert {f["verdict"] for f in refused} == {"slower path"}
+    assert {f["verdict"] for f in refused} <= {"slower path", "never ran"}
     ran = [f for f in inference if f not in refused]
     assert {f["verdict"] for f in ran} == {"works"}
     assert all(f["max_error"] > 1e-5 for f in ran)  # not float32 in disguise
