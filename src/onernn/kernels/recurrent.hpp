@@ -49,12 +49,16 @@ class Recurrent {
   [[gnu::noinline]] void run(const typename Cell::Weights& weights, const Batch& batch,
                              const Words& words, const States& states, Team& team) {
     begin(batch, states);
+    // Where steps are too short to be shared, what another thread has projected would come from its
+    // cache: that takes longer than the product.
+    const bool shared = team.is_worth_it(batch.sequences * cell_.width() * cell_.share_row());
+    Team alone(1);
     rows_.scale(weights.of_x);
     std::int64_t running = batch.sequences, ready = 0, start = 0;
     for (std::int64_t t = 0; finish(batch, states, t, &running), running > 0; ++t) {
       if (t == ready) {
         start = t;
-        ready = project(weights, batch, words, t, running, team);
+        ready = project(weights, batch, words, t, running, shared ? team : alone);
       }
       if (words.attention)
         for (std::int64_t m = 0; m < running; ++m)

@@ -13,6 +13,7 @@ struct Serial {
   explicit Serial(int = 1) {}
 
   static constexpr int members() { return 1; }
+  static constexpr bool is_worth_it(std::int64_t) { return false; }
 
   /// function(begin, end) over 0 to count.
   template <class Function>

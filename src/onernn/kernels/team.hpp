@@ -292,6 +292,9 @@ class Team {
     if (m < lent_members_) lent_crew_->serve(m, [this] { return lent_.load(); });
   }
 
+  /// Whether a job of so many multiplications would be split.
+  bool is_worth_it(std::int64_t job) const { return forced_ || job >= 2 * kWorth; }
+
   /// function(begin, end) over 0 to count, in pieces, each of so many multiplications and
   /// additions; whole while nobody else is there or the work is not worth it.
   template <class Function>
@@ -307,11 +310,12 @@ class Team {
 
  private:
   /// As many threads as have so many multiplications to do.
-  static constexpr std::int64_t kWorth = 1 << 14;
+  static constexpr std::int64_t kWorth = 1 << 17;
 
   int worth(std::int64_t count, std::int64_t each) const {
     if (count < 2 || count >= Crew::kMost || (threads_ < 2 && !lent_)) return 1;
-    return static_cast<int>(forced_ ? count : (std::min)(count, 1 + count * each / kWorth));
+    return static_cast<int>(
+        forced_ ? count : (std::min)(count, (std::max)(count * each / kWorth, std::int64_t(1))));
   }
 
   /// Of this thread: whom it leads, null where it tried and another one does.
