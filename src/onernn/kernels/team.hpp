@@ -171,19 +171,17 @@ class Workers {
   }
 
   /// Null where another thread leads.
-  [[gnu::noinline]] static Workers* lead(int members) {
-    Process& process = of_process();
-    Workers* const workers = process.workers;
-    if (!workers || !workers->led_.try_lock()) return nullptr;
-    try {
-      while (static_cast<int>(workers->threads_.size()) + 1 < members) workers->start();
-    } catch (...) {  // the system has no more threads: with those that there are
-    }
-    return workers;
+  [[gnu::noinline]] static Workers* lead() {
+    Workers* const workers = of_process().workers;
+    return workers && workers->led_.try_lock() ? workers : nullptr;
   }
   void leave() { led_.unlock(); }
   Crew& crew() { return crew_; }
-  int members() const { return static_cast<int>(threads_.size()) + 1; }
+  /// At most so many members, whose threads are started where they are missing.
+  int members(int most) {
+    if (members() < most) start(most);
+    return (std::min)(members(), most);
+  }
 
   /// For each team that may use them.
   [[gnu::noinline]] static void count_team(int more) {
@@ -224,9 +222,13 @@ class Workers {
     return process;
   }
 
-  void start() {
-    const int m = members();
-    threads_.emplace_back([this, m] { crew_.serve(m, [this] { return !stopped_; }); });
+  int members() const { return static_cast<int>(threads_.size()) + 1; }
+  [[gnu::noinline]] void start(int most) {
+    try {
+      for (int m = members(); m < most; ++m)
+        threads_.emplace_back([this, m] { crew_.serve(m, [this] { return !stopped_; }); });
+    } catch (...) {  // the system has no more threads: with those that there are
+    }
   }
 
   Crew crew_{kMost};
@@ -254,7 +256,7 @@ class Team {
    public:
     explicit Lead(Team& team, int most = Workers::kMost)
         : own_(most > 1 && team.threads_ > 1 && !led().tried) {
-      if (own_) led() = {Workers::lead(team.threads_), true};
+      if (own_) led() = {Workers::lead(), true};
     }
     ~Lead() {
       if (!own_) return;
@@ -270,8 +272,7 @@ class Team {
   /// How many threads may take part now.
   int members() const {
     if (lent_) return (std::min)(arrived_ + 1, lent_members_);
-    if (!led().tried) return threads_;
-    return led().workers ? (std::min)(threads_, led().workers->members()) : 1;
+    return led().tried && !led().workers ? 1 : threads_;
   }
 
   /// Up to `helpers` threads of somebody else's may `help` from now on, until `recall`.
@@ -301,7 +302,8 @@ class Team {
   void split(std::int64_t count, std::int64_t each, Function function) {
     const int most = worth(count, each);
     const Lead lead(*this, most);
-    const int members = most < 2 ? 1 : (std::min)(most, this->members());
+    int members = most < 2 ? 1 : (std::min)(most, this->members());
+    if (members > 1 && !lent_) members = led().workers->members(members);
     if (members < 2)
       function(std::int64_t(0), count);  // once in this function, as it is inlined
     else

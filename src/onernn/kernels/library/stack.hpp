@@ -88,19 +88,22 @@ class Stack final : public onernn_stack {
                   states(arrays, layer * D + d, extent.sequences), team);
       };
       const std::int64_t beside = added ? 1 : D;
-      const std::int64_t groups = groups_of(work(batch, extent, layer, beside), team_.members());
+      const Work work = this->work(batch, extent, layer, beside);
+      const std::int64_t job = work.words * work.products * beside;
+      const std::int64_t groups = team_.is_worth_it(job) ? groups_of(work, team_.members()) : 0;
       for (std::int64_t d = 0; groups == 0 && d < D; ++d)
         run_some(d, layer == 0 ? workspace_->first : workspace_->upper, batch, team_);
       if (groups > 0) {
         workspace_->deal(batch, groups);
         shares(groups, beside, layer > 0, batch);
         for (std::int64_t first = 0; first < D; first += beside)
-          team_.split(groups * beside, kAlways, [&](std::int64_t piece, std::int64_t end) {
-            Team alone(1);  // no Serial: all functions would compile once more, for it
-            for (; piece < end; ++piece)
-              run_some(first + piece / groups, *share(piece, layer > 0).cells,
-                       workspace_->deal.part(batch, piece % groups), alone);
-          });
+          team_.split(groups * beside, job / (groups * beside),
+                      [&](std::int64_t piece, std::int64_t end) {
+                        Team alone(1);  // no Serial: all functions would compile once more, for it
+                        for (; piece < end; ++piece)
+                          run_some(first + piece / groups, *share(piece, layer > 0).cells,
+                                   workspace_->deal.part(batch, piece % groups), alone);
+                      });
       }
       both = out;
     }
@@ -109,8 +112,6 @@ class Stack final : public onernn_stack {
   Team& team() override { return team_; }
 
  private:
-  static constexpr std::int64_t kAlways = std::int64_t(1) << 40;  // worth any number of threads
-
   /// What one member has to run its sequences with.
   struct Share {
     std::int64_t most = 0;
