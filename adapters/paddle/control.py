@@ -123,7 +123,7 @@ _ROUNDS = 8  # in which the types of what a loop carries settle
 
 @rule("if")
 def _if(op: PaddleOperator) -> Results:
-    numbers = [op.attribute(name, 0) for name in ("true_block", "false_block")]
+    numbers = [_block(op, name) for name in ("true_block", "false_block")]
     named = [list(op.attribute(name, ("",))) for name in ("then", "else")]
     return _branches(op, numbers, named)
 
@@ -133,7 +133,14 @@ def _conditional_block(op: PaddleOperator) -> Results:
     """Runs where the condition holds; else variables stay what they were."""
     op.only("is_scalar_condition", True)
     op.variables("Input")
-    return _branches(op, [op.attribute("sub_block", 0), -1], [[], []])
+    return _branches(op, [_block(op, "sub_block"), -1], [[], []])
+
+
+def _block(op: PaddleOperator, name: str) -> int:
+    """The number of an operator's block. No default: block 0 holds the operator itself."""
+    if name not in op.attributes:
+        raise UnsupportedError(f"attribute {name}, the number of its block, is missing")
+    return op.attribute(name, 0)
 
 
 def _branches(op: PaddleOperator, numbers: list[int], named: list[list[str]]) -> Results:
@@ -211,7 +218,7 @@ class _While:
     """A loop: what its block assigns to is carried, arrays it appends to are collected."""
 
     def __init__(self, op: PaddleOperator) -> None:
-        self.outer, self.number = op.builder, op.attribute("sub_block", 0)
+        self.outer, self.number = op.builder, _block(op, "sub_block")
         op.variables("X")
         self.condition = op.variable("Condition")
         self.begin = op.value("Condition")

@@ -185,6 +185,11 @@ REFUSED = {
         "nobody has written",
     ),
     "no value": ((LOOP,), (plus("x", "y"), STEP, LESS), "no value before"),
+    "no block": (
+        (plus("x", "y"), replace(LOOP, attributes={}, outputs={"Out": ("y",)})),
+        (),
+        "sub_block, the number of its block, is missing",
+    ),
     "an unknown operator": (
         (plus("x", "y"), LOOP),
         (op("twist", {"X": "y"}, {"Out": "y"}), STEP, LESS),
