@@ -16,7 +16,6 @@ import pytest
 from support.checking import assert_close
 from support.compiling import CHECKED
 from support.emitting import Emitted, assert_computes, build
-from support.moving_graphs import COLUMNS, moving_graph
 from support.onnx_models import read
 from support.onnx_rnn import Case, array_of, ort_case, random_case, run_oracle
 
@@ -39,15 +38,6 @@ def test_random_models_are_right_and_so_is_their_second_call(tmp_path: Path) -> 
     for name, case in cases.items():
         want = {key: array for key, array in run_oracle(case).items() if key in case.outputs}
         assert_computes(emitted[name], case.feed(), want, atol=1e-6 + 8 * sensitivity(case, want))
-
-
-def test_values_inside_of_others_are_where_copies_would_be(tmp_path: Path) -> None:
-    models = {f"moves{seed}": moving_graph(seed, python=False) for seed in range(2 * MODELS)}
-    emitted = build(models, tmp_path, CHECKED)
-    for name, model in models.items():
-        for T in (3, 1, 8):
-            x = np.random.default_rng(T).normal(size=(T, COLUMNS)).astype(np.float32)
-            assert_computes(emitted[name], {"x": x}, by_reference(model, {"x": x}))
 
 
 def sensitivity(case: Case, want: dict[str, np.ndarray]) -> float:
