@@ -79,9 +79,9 @@ def _affine(node: Node, arrays: list[Array], weight: Array) -> tuple[Array, Arra
     if node.op == "BatchNormalization":
         if len(wide) != 4 or any(array.shape != (channels,) for array in wide):
             return f"statistics of another number than {channels} channels"
-        if node.at.training_mode or (wide[3] + node.at.epsilon <= 0).any():
+        if node.attrs.training_mode or (wide[3] + node.attrs.epsilon <= 0).any():
             return "it is not of inference, or a variance is not positive"
-        scale = wide[0] / np.sqrt(wide[3] + node.at.epsilon)
+        scale = wide[0] / np.sqrt(wide[3] + node.attrs.epsilon)
         return scale, wide[1] - wide[2] * scale
     if len(wide) != 1 or wide[0].ndim > weight.ndim:
         return "both are the convolution, or what is combined with it has more axes"

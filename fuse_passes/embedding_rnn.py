@@ -46,7 +46,7 @@ class FuseEmbeddingRnn:
 
     def match(self, graph: Graph, node: Node) -> Embedded | Refusal | None:
         gather = graph.producer(node.inputs[0], "Gather") if node.op == "Rnn" else None
-        if gather is None or gather.at.axis:
+        if gather is None or gather.attrs.axis:
             return None
         rnn = Recurrent.of(node)
         weights, *others = rnn.layers

@@ -26,7 +26,7 @@ class AskInputs:
     name = "layer_sizes"
 
     def match(self, graph: Graph, node: Node) -> LayerSizes | None:
-        if node.op != "Shape" or node.at.start or node.at.end is not None:
+        if node.op != "Shape" or node.attrs.start or node.attrs.end is not None:
             return None
         rnn = graph.producer(views_behind(graph, node.inputs[0])[0], "Rnn")
         if rnn is None or not graph.is_dense(rnn.inputs[0]):

@@ -153,7 +153,7 @@ class Mapper(Tape):
         axes: Any = self.known(node, node.input(place))
         if axes is None or not axes.size:
             given = (self.graph.types[name].numbers if name else None for name in others)
-            axes = operator.mixed(node.at, rank, *given) if default is None else default
+            axes = operator.mixed(node.attrs, rank, *given) if default is None else default
             if axes is None:
                 raise self.refused(node, "its axes are not known before a run")
             if not (axes or node.attributes.get("noop_with_empty_axes")):  # it would be all of them
@@ -186,12 +186,12 @@ def _stretched(m: Mapper, node: Node) -> None:
 
 def _axis(m: Mapper, node: Node) -> None:
     m.alike(node, node.inputs[1:])
-    m.put(node, node.inputs, axis=int(shifted(node.at.axis)))
+    m.put(node, node.inputs, axis=int(shifted(node.attrs.axis)))
 
 
 def _joined(m: Mapper, node: Node) -> None:
     inputs = [m.rows(node, name) for name in node.inputs]
-    m.put(node, inputs, axis=int(shifted(node.at.axis)))
+    m.put(node, inputs, axis=int(shifted(node.attrs.axis)))
 
 
 _RULES: dict[str, Callable[[Mapper, Node], None]] = {

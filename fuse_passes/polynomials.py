@@ -115,7 +115,7 @@ def _number(graph: Graph, name: str) -> Polynomial | None:
     shape = filled and graph.producer(filled.inputs[0], "Shape")
     if filled is None or shape is None or shape.attributes:
         return None
-    result = filled.at.value
+    result = filled.attrs.value
     value = 0.0 if result is None else float(result.reshape(-1)[0])
     made = _told(value)
     return Polynomial(made.terms, (shape, filled), frozenset(shape.inputs))

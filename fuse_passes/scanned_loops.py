@@ -144,7 +144,7 @@ class _Loop:
 
     def reads(self, node: Node) -> bool:
         """Whether a node reads step t in turn t."""
-        if node.op != "Gather" or node.at.axis or node.inputs[0] not in self.taken:
+        if node.op != "Gather" or node.attrs.axis or node.inputs[0] not in self.taken:
             return False
         return self.types[node.inputs[1]].value == _TURN
 
@@ -185,7 +185,7 @@ class _Loop:
 def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
     """What is known of one number: an integer, or one that was cast to a float."""
     while node := graph.producer(name, "Cast", "Identity"):
-        if node.op == "Cast" and node.at.to not in _WIDE:
+        if node.op == "Cast" and node.attrs.to not in _WIDE:
             return None
         name = node.inputs[0]
     array = graph.constants.get(name)

@@ -42,7 +42,7 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
     steps, rank = values.get(before), graph.types[new].rank
     if others or steps is None or rank != steps.ndim or np.any(values.get(new, 0)):
         return None
-    axis = node.at.axis % rank
+    axis = node.attrs.axis % rank
     count, old = graph.types[new].counts[axis], steps.shape[axis]
     if not count:
         return None

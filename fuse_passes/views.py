@@ -55,7 +55,7 @@ def moved(graph: Graph, chain: Sequence[Node], axes: Sequence[Axis]) -> list[Axi
         if shape is None or None in shape:
             return None
         if node.op == "Transpose":
-            perm = node.at.perm or range(len(left))[::-1]
+            perm = node.attrs.perm or range(len(left))[::-1]
             left = [left[at] for at in perm]
             continue
         dealt = _dealt([factor for axis in left for factor in axis], shape)  # type: ignore[arg-type]

@@ -418,7 +418,7 @@ class _Maker(Tape):
                 if name not in self.graph.constants or np.any(self.graph.constants[name]):
                     return False
             elif maker.op == "ConstantOfShape":
-                if np.any(maker.at.value):
+                if np.any(maker.attrs.value):
                     return False
             elif maker.op == "Concat":
                 waiting += maker.inputs
@@ -434,12 +434,12 @@ class _Maker(Tape):
         kernel = self.graph.types[weights].counts[2:]
         if len(axes) != 1 or axes[0] < 2 or None in kernel:
             return False  # frames are its batch; or the proof tells
-        at, place, rank = node.at, axes[0] - 2, len(kernel)
-        strides = at.strides or (1,) * rank
-        if strides[place] != 1 or at.auto_pad not in ("NOTSET", "VALID"):
+        attrs, place, rank = node.attrs, axes[0] - 2, len(kernel)
+        strides = attrs.strides or (1,) * rank
+        if strides[place] != 1 or attrs.auto_pad not in ("NOTSET", "VALID"):
             raise self.refused(node, "it strides along time, or pads by itself")
-        pads = list(at.pads or (0,) * 2 * rank)
-        reach = ((kernel[place] or 1) - 1) * (at.dilations or (1,) * rank)[place]
+        pads = list(attrs.pads or (0,) * 2 * rank)
+        reach = ((kernel[place] or 1) - 1) * (attrs.dilations or (1,) * rank)[place]
         left, right = pads[place], pads[place + rank]
         if left > reach:
             raise self.refused(node, "it pads more steps than it looks back")
@@ -475,7 +475,7 @@ class _Maker(Tape):
         along = _along(self.graph.types[x], self.time)
         numbers = self.graph.types[pads].numbers
         rank = self.graph.types[x].rank
-        if not along or numbers is None or rank is None or axes or node.at.mode != "constant":
+        if not along or numbers is None or rank is None or axes or node.attrs.mode != "constant":
             return False
         (axis,) = along
         left, right = int(numbers[axis]), int(numbers[axis + rank])

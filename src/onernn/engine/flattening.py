@@ -98,34 +98,34 @@ class _Opened:
         self._mark(key, "EndIf", inputs, tuple(outputs), within, gives=gives)
 
     def _turns(self, node: Node, key: str, within: tuple[Part, ...]) -> None:
-        at, body = node.at, node.attributes["body"]
+        attrs, body = node.attrs, node.attributes["body"]
         results = (*node.outputs, *[""] * len(body.outputs))  # some may be left out
         if node.op == "Loop":
-            count, head, given = at.carried, node.inputs[:2], node.inputs[2:]
+            count, head, given = attrs.carried, node.inputs[:2], node.inputs[2:]
             scans, along = 0, None
             axes = backwards = (0,) * (len(body.outputs) - 1 - count)
         else:
-            count, head, given = at.states, ("", ""), node.inputs
-            scans, along = at.scanned, at.input_axes[0]
-            axes, backwards = at.output_axes, at.output_directions
+            count, head, given = attrs.states, ("", ""), node.inputs
+            scans, along = attrs.scanned, attrs.input_axes[0]
+            axes, backwards = attrs.output_axes, attrs.output_directions
         begin, taken = given[:count], given[count + scans :]
         scanned = given[count : count + scans]
         turn, going = self.fresh(f"{key}/turn"), self.fresh(f"{key}/going")
         states = [self.fresh(f"{key}/state") for _ in begin]
         inputs, outputs = (*head, *begin, *scanned), (turn, going, *states)
-        through = () if node.op == "Loop" else at.input_axes
+        through = () if node.op == "Loop" else attrs.input_axes
         self._mark(key, "Repeat", inputs, outputs, within, states=count, scanned=through)
         own = [turn, going, *states]
         if node.op == "Scan":
             own = states + [
                 self._element(key, turn, *each, within)
-                for each in zip(scanned, at.input_axes, at.input_directions, strict=True)
+                for each in zip(scanned, attrs.input_axes, attrs.input_directions, strict=True)
             ]
         made = self._body(node, key, "body", (*own, *taken), within)
         again = made.pop(0) if node.op == "Loop" else ""
         last = [name or self.fresh(f"{key}/last") for name in results[:count]]
-        kept = [at for at, name in enumerate(results[count:]) if name]
-        values = (*states, *made[:count], *(made[count + at] for at in kept), *scanned[:1])
+        kept = [index for index, name in enumerate(results[count:]) if name]
+        values = (*states, *made[:count], *(made[count + index] for index in kept), *scanned[:1])
         self._mark(
             key,
             "Again",
@@ -133,8 +133,8 @@ class _Opened:
             (*last, *filter(None, results[count:])),
             within,
             states=count,
-            axes=tuple(axes[at] for at in kept),
-            backwards=tuple(backwards[at] for at in kept),
+            axes=tuple(axes[index] for index in kept),
+            backwards=tuple(backwards[index] for index in kept),
             along=along,
             operators=1 + len(body.nodes),
         )

@@ -241,9 +241,9 @@ def _nothing(node: Node, *values: Any) -> list[Array]:
     """What a loop without a turn gathers: empty, of the sizes that its body tells or would give."""
     given = [None if value is None else type_of(value) for value in values]
     result = OPERATORS[node.op].type(Context(node, Sizes()), *given)
-    first = node.at.carried if node.op == "Loop" else node.at.states
-    gathered_outputs = node.at.body.outputs[first + (node.op == "Loop") :]
-    axes = (0,) * len(gathered_outputs) if node.op == "Loop" else node.at.output_axes
+    first = node.attrs.carried if node.op == "Loop" else node.attrs.states
+    gathered_outputs = node.attrs.body.outputs[first + (node.op == "Loop") :]
+    axes = (0,) * len(gathered_outputs) if node.op == "Loop" else node.attrs.output_axes
     out = []
     for value, each, axis in zip(gathered_outputs, result[first:], axes, strict=True):
         sizes = list(each.counts)

@@ -164,7 +164,7 @@ class Session:
         """Weights are packed once, also where passes made another node of one."""
         for known, result in self._layers.items():
             at = known.attributes
-            same = at["weights"] is rnn.weights and known.at.precision is rnn.precision
+            same = at["weights"] is rnn.weights and known.attrs.precision is rnn.precision
             if same and at["spec"] == rnn.spec and not self._mixes(result.layer):
                 return result.layer
         options = dict(self._options)

@@ -135,12 +135,12 @@ class Node(Immutable):
         return called(shown)
 
     @cached_property
-    def at(self) -> SimpleNamespace:
+    def attrs(self) -> SimpleNamespace:
         """The attributes, with the operator's defaults where they are absent."""
         operator = OPERATORS.get(self.op)
         if operator is None:  # one that is not supported: its attributes are all there is
             return SimpleNamespace(**self.attributes)
-        return operator.at(self.attributes, len(self.outputs))
+        return operator.attrs(self.attributes, len(self.outputs))
 
     @cached_property
     def problem(self) -> str:
@@ -168,7 +168,7 @@ class Node(Immutable):
             for values in (self.inputs, self.outputs)
         )
         out = replace(self, inputs=inputs, outputs=outputs)
-        for known in {"at", "problem"} & self.__dict__.keys():
+        for known in {"attrs", "problem"} & self.__dict__.keys():
             out.__dict__[known] = self.__dict__[known]
         if outputs == self.outputs or not self.typed[-1]:
             out.remember_types(*self.typed)
@@ -223,13 +223,13 @@ class Sizes:
 class Context:
     """What a type rule knows beside its inputs' types.
 
-    ``at``: the node's attributes with their defaults. ``same(a, b)`` says that two sizes are equal
-    and gives the one, or raises `ShapeError`; ``fresh(label)`` is a size that only a run tells,
-    named after the node.
+    ``attrs``: the node's attributes with their defaults. ``same(a, b)`` declares two sizes equal
+    and returns the one, or raises `ShapeError`; ``fresh(label)`` is a size that is known during a
+    run only, named after the node.
     """
 
     def __init__(self, node: Node, sizes: Sizes) -> None:
-        self.at: SimpleNamespace = node.at
+        self.attrs: SimpleNamespace = node.attrs
         self.said: list[tuple[Size | None, ...]] = []
         self.named = False  # whether anything is named after the node
         self._sizes, self._name = sizes, next(filter(None, node.outputs), "")
@@ -333,8 +333,8 @@ def _under_words(
         for place, (given, numbers) in enumerate(zip(inputs[1:], rest, strict=True), 1)
     ):
         return tuple(UNKNOWN for _ in outputs)
-    axes = operator.mixed(node.at, rank, *rest)
-    dropped = operator.drops(node.at, rank, *rest)
+    axes = operator.mixed(node.attrs, rank, *rest)
+    dropped = operator.drops(node.attrs, rank, *rest)
     if axes is None or any(axis in (0, -rank) for axis in axes):
         return tuple(UNKNOWN for _ in outputs)
     if dropped:
@@ -357,7 +357,7 @@ def _numbers(
         return None
     if not inputs or any(each is not None and each.value is None for each in inputs):
         return None
-    made = operator.compute(node.at, *(e if e is None else e.sizes for e in inputs))  # type: ignore[misc]
+    made = operator.compute(node.attrs, *(e if e is None else e.sizes for e in inputs))  # type: ignore[misc]
     parts = made if isinstance(made, tuple) else (made,)
     return tuple(valued(out.dtype, part) for part in parts)
 

@@ -43,9 +43,9 @@ class Recurrent:
             raise ValueError(f"{node.label}: expected an Rnn node")
         x, h, c, attention = (*node.inputs, "", "", "")[:4]
         y, h_final, c_final, cells = (*node.outputs, "", "", "")[:4]
-        at = node.at
-        given = at.spec, at.weights, x, y, h, c, attention, h_final, c_final, cells
-        return cls(*given, origin=node.origin, precision=at.precision)
+        attrs = node.attrs
+        given = attrs.spec, attrs.weights, x, y, h, c, attention, h_final, c_final, cells
+        return cls(*given, origin=node.origin, precision=attrs.precision)
 
     def node(self) -> Node:
         """The node of these values; absent ones at the end have no position."""

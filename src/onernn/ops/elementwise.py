@@ -218,15 +218,15 @@ def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:
         varies = names or meaning.__defaults__ or code.co_flags & CO_VARARGS
         fixed = None if varies else meaning(*range(code.co_argcount))
 
-        def expression(at: Any, there: Sequence[Any]) -> Expression:
+        def expression(attrs: Any, there: Sequence[Any]) -> Expression:
             if fixed is not None:
                 return fixed
             places = [None if each is None else place for place, each in enumerate(there)]
-            return meaning(*places, **{name: at.__dict__[name] for name in names})
+            return meaning(*places, **{name: attrs.__dict__[name] for name in names})
 
         def typed(context: Context, *given: Type | None) -> Type:
             there = [each for each in given if each is not None]
-            dtype = dtype_of(expression(context.at, given), [each.dtype for each in there])
+            dtype = dtype_of(expression(context.attrs, given), [each.dtype for each in there])
             return Type(dtype, broadcast(*[each.shape for each in there]))
 
         @wraps(meaning)
@@ -347,7 +347,7 @@ def celu(x: Place, *, alpha: float = 1.0) -> Expression:
 
 
 def _cast_type(context: Context, x: Type) -> Type:
-    to = context.at.to
+    to = context.attrs.to
     return Type("float32" if to == "bfloat16" else np.dtype(to).name, x.shape)
 
 

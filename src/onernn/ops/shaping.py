@@ -45,7 +45,7 @@ def _shape_type(context: Context, x: Type) -> Type:
     sizes = [
         context.fresh(f"size{axis}") if size is None else size for axis, size in enumerate(x.shape)
     ]
-    return valued("int64", np.array(sizes[context.at.start : context.at.end], object))
+    return valued("int64", np.array(sizes[context.attrs.start : context.attrs.end], object))
 
 
 def _shape_of_rows(m: Any, node: Node) -> None:
@@ -55,8 +55,8 @@ def _shape_of_rows(m: Any, node: Node) -> None:
     def place(at: int) -> int:
         return 1 + (at if at >= 0 else max(0, at + rank))
 
-    ends = {} if node.at.end is None else {"end": place(node.at.end)}
-    m.nodes.append(replace(node, attributes={"start": place(node.at.start), **ends}))
+    ends = {} if node.attrs.end is None else {"end": place(node.attrs.end)}
+    m.nodes.append(replace(node, attributes={"start": place(node.attrs.start), **ends}))
 
 
 @op(
@@ -114,7 +114,7 @@ def expand(x: Array, shape: Array) -> Array:
     "ConstantOfShape",
     kind="sizes",
     drops=True,
-    type=lambda context, shape: Type(np.asarray(context.at.value).dtype.name, _asked(shape)),
+    type=lambda context, shape: Type(np.asarray(context.attrs.value).dtype.name, _asked(shape)),
     growth=results,
 )
 def constant_of_shape(shape: Array, *, value: Any = _ZERO) -> Array:
@@ -180,28 +180,28 @@ def identity(x: Array) -> Array:
     return x
 
 
-def _perm(at: Any, rank: int) -> tuple[int, ...]:
-    return tuple(range(rank)[::-1] if at.perm is None else at.perm)
+def _perm(attrs: Any, rank: int) -> tuple[int, ...]:
+    return tuple(range(rank)[::-1] if attrs.perm is None else attrs.perm)
 
 
 def _transposed(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type(x.dtype)
-    perm = _perm(context.at, len(x.shape))
+    perm = _perm(context.attrs, len(x.shape))
     if sorted(perm) != list(range(len(x.shape))):
         raise ShapeError(f"perm {perm} of {len(x.shape)} axes")
     return Type(x.dtype, tuple(x.shape[at] for at in perm))
 
 
 def _transposed_rows(m: Any, node: Node) -> None:
-    perm = _perm(node.at, m.rank(node, node.inputs[0]))
+    perm = _perm(node.attrs, m.rank(node, node.inputs[0]))
     m.put(node, node.inputs, perm=(0, *(axis + 1 for axis in perm)))
 
 
 @op(
     "Transpose",
     kind="moves",
-    mixes=lambda at, rank: () if _perm(at, rank)[:1] == (0,) else (0,),
+    mixes=lambda attrs, rank: () if _perm(attrs, rank)[:1] == (0,) else (0,),
     type=_transposed,
     growth=no_new_bytes,
     batched=_transposed_rows,
@@ -266,7 +266,7 @@ def _joined(context: Context, *parts: Type) -> Type:
     shapes = [part.shape for part in parts if part.shape is not None]
     if not shapes:
         return Type(common(*parts))
-    along = at_axis(context.at.axis, len(shapes[0]))
+    along = at_axis(context.attrs.axis, len(shapes[0]))
     lengths = [shape[along] for shape in shapes]
     known = None not in lengths and len(shapes) == len(parts)
     whole = sum(filter(None, lengths), Size(())) if known else None
@@ -285,14 +285,14 @@ def concat(first: Array, *rest: Array, axis: int) -> Array:
 def _flattened(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type(x.dtype, (None, None))
-    cut = context.at.axis
+    cut = context.attrs.axis
     return Type(x.dtype, (volume(x.shape[:cut]), volume(x.shape[cut:])))
 
 
 def _flattened_rows(m: Any, node: Node) -> None:
     x = node.inputs[0]
     rank = m.rank(node, x)
-    axis = node.at.axis + rank * (node.at.axis < 0)
+    axis = node.attrs.axis + rank * (node.attrs.axis < 0)
     front = m.emit("ReduceProd", (m.sizes(x, 1, 1 + axis),)) if axis else 1
     back = m.emit("ReduceProd", (m.sizes(x, 1 + axis, None),)) if axis < rank else 1
     m.end(node, "Reshape", (x, m.shape([m.count, front, back])))
@@ -318,7 +318,7 @@ def _reshaped(context: Context, x: Type, shape: Type) -> Type:
         return Type(x.dtype, None if known is None else (None,) * known)
     sizes: list[Size | None] = [Size.of(size) for size in asked]
     for at, size in enumerate(sizes):
-        if size == Size(()) and not context.at.allowzero:
+        if size == Size(()) and not context.attrs.allowzero:
             sizes[at] = None if x.shape is None else x.shape[at]
     if Size.of(-1) in sizes:
         at = sizes.index(Size.of(-1))
@@ -452,7 +452,7 @@ def slice_(
 
 
 def _parts(context: Context, x: Type, sizes: Type | None = None) -> tuple[Type, ...]:
-    parts, axis = context.at.outputs, context.at.axis
+    parts, axis = context.attrs.outputs, context.attrs.axis
     if x.shape is None:
         return (Type(x.dtype),) * parts
     whole = x.shape[at_axis(axis, len(x.shape))]
@@ -483,7 +483,7 @@ def split(
     return tuple(np.split(x, ends[:-1], axis=axis))
 
 
-@op("Trilu", kind="mixes", mixes=lambda at, rank, *_: (rank - 2,), type=same, since=14)
+@op("Trilu", kind="mixes", mixes=lambda attrs, rank, *_: (rank - 2,), type=same, since=14)
 def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     if x.ndim < 2:  # NumPy makes a matrix of a vector
         raise ShapeError(f"Trilu: expected matrices, got {x.shape}")

@@ -87,18 +87,20 @@ def _quotient(size: Any, by: int) -> Any:
     return size.floor_div(by) if isinstance(size, Size) else size // by
 
 
-def windows_of(at: Any, kernel: Sequence[int]) -> list[Window]:
+def windows_of(attrs: Any, kernel: Sequence[int]) -> list[Window]:
     """The windows that a node's attributes describe. Raises `ShapeError` for what is none."""
     rank = len(kernel)
     sizes = numbers("kernel_shape", kernel, rank, 1)
-    strides = numbers("strides", at.strides, rank, 1)
-    dilations = numbers("dilations", at.dilations, rank, 1)
-    pads = numbers("pads", at.pads, 2 * rank, 0)
-    if at.auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise ShapeError(f"attribute auto_pad={at.auto_pad!r} is not one of ONNX")
-    if at.auto_pad != "NOTSET" and any(pads):
-        raise ShapeError(f"attributes auto_pad={at.auto_pad} and pads={pads}: only one may say it")
-    same = at.auto_pad if at.auto_pad.startswith("SAME") else ""
+    strides = numbers("strides", attrs.strides, rank, 1)
+    dilations = numbers("dilations", attrs.dilations, rank, 1)
+    pads = numbers("pads", attrs.pads, 2 * rank, 0)
+    if attrs.auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise ShapeError(f"attribute auto_pad={attrs.auto_pad!r} is not one of ONNX")
+    if attrs.auto_pad != "NOTSET" and any(pads):
+        raise ShapeError(
+            f"attributes auto_pad={attrs.auto_pad} and pads={pads}: only one may say it"
+        )
+    same = attrs.auto_pad if attrs.auto_pad.startswith("SAME") else ""
     rows = zip(sizes, strides, dilations, pads[:rank], pads[rank:], strict=True)
     result = [Window(*row, same) for row in rows]
     if any(window.extent >= _FAR for window in result):
@@ -172,18 +174,18 @@ _AT_ONCE = 2**22
 """Elements that windows see, copied for one product: with more, images go one by one."""
 
 
-def _checked(at: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
+def _checked(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
     """Raises `ShapeError`. ``back``: the weights are those of a convolution the other way."""
     if x.ndim < 3 or w.ndim != x.ndim:
         raise ShapeError(f"expected (N, C, ...) and weights of as many axes: {x.shape}, {w.shape}")
     if x.dtype.kind != "f" or w.dtype != x.dtype:
         raise ShapeError(f"expected floats of one type, got {x.dtype} and weights {w.dtype}")
-    if at.kernel_shape is not None and tuple(at.kernel_shape) != w.shape[2:]:
-        raise ShapeError(f"attribute kernel_shape={at.kernel_shape}, weights of {w.shape}")
-    whole, part = len(w), w.shape[1] * at.group
+    if attrs.kernel_shape is not None and tuple(attrs.kernel_shape) != w.shape[2:]:
+        raise ShapeError(f"attribute kernel_shape={attrs.kernel_shape}, weights of {w.shape}")
+    whole, part = len(w), w.shape[1] * attrs.group
     taken, made = (whole, part) if back else (part, whole)
-    if at.group < 1 or x.shape[1] != taken or whole % at.group:
-        raise ShapeError(f"weights of {w.shape} in {at.group} groups do not fit {x.shape}")
+    if attrs.group < 1 or x.shape[1] != taken or whole % attrs.group:
+        raise ShapeError(f"weights of {w.shape} in {attrs.group} groups do not fit {x.shape}")
     if bias is not None and (bias.shape != (made,) or bias.dtype != x.dtype):
         raise ShapeError(f"bias: expected {x.dtype} ({made},), got {bias.dtype} {bias.shape}")
 
@@ -207,17 +209,17 @@ def _type(context: Context, x: Type, w: Type, channels: Size | None, sizes: Any)
     dtype = common(x, w)
     if x.shape is None or w.shape is None:
         return Type(dtype)
-    kernel = context.at.kernel_shape or [size and size.number for size in w.shape[2:]]
+    kernel = context.attrs.kernel_shape or [size and size.number for size in w.shape[2:]]
     if None in kernel:
         return Type(dtype, (x.shape[0], channels, *[None] * len(kernel)))
-    result = sizes(windows_of(context.at, kernel), x.shape[2:])
+    result = sizes(windows_of(context.attrs, kernel), x.shape[2:])
     return dense(dtype, (x.shape[0], channels, *result))
 
 
 def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     """The columns of all images together are at least those of one."""
     x, w = data_of(x), data_of(w)
-    windows = placed(windows_of(node.at, w.shape[2:]), x)
+    windows = placed(windows_of(node.attrs, w.shape[2:]), x)
     counts = places(windows, x.shape[2:])
     row = max(len(x), 1) * math.prod(counts) * x.dtype.itemsize
     columns = row * max(math.prod((x.shape[1], *w.shape[2:])), 1)
@@ -233,10 +235,10 @@ def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     growth=_conv_growth,
     batched="batch",
 )
-def conv(at: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
+def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     """What a window sees is a column of a matrix."""
-    windows, groups = placed(windows_of(at, w.shape[2:]), x), at.group
-    _checked(at, x, w, bias)
+    windows, groups = placed(windows_of(attrs, w.shape[2:]), x), attrs.group
+    _checked(attrs, x, w, bias)
     counts = places(windows, x.shape[2:])
     axes, count, depth = len(windows), math.prod(counts), math.prod(w.shape[1:])
     kernels = w.reshape(groups, len(w) // groups, depth)
@@ -249,14 +251,14 @@ def conv(at: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
 
 
 def reached_along(
-    at: Any, windows: Sequence[Window], sizes: Sequence[Any]
+    attrs: Any, windows: Sequence[Window], sizes: Sequence[Any]
 ) -> list[tuple[Any, int]]:
     """(the size of the result, what is cut off before it) of each axis, of numbers or `Size`.
 
     Raises `ShapeError` where more is asked for than windows reach: ONNX does not say what is there.
     """
-    more = numbers("output_padding", at.output_padding, len(windows), 0)
-    told = at.output_shape and numbers("output_shape", at.output_shape, len(windows), 1)
+    more = numbers("output_padding", attrs.output_padding, len(windows), 0)
+    told = attrs.output_shape and numbers("output_shape", attrs.output_shape, len(windows), 1)
     result: list[tuple[Any, int]] = []
     for axis, (window, size) in enumerate(zip(windows, sizes, strict=True)):
         asked = told[axis] if told else size * window.stride if window.same else None
@@ -269,7 +271,7 @@ def reached_along(
             cut: Any = reach - asked
             cut = cut.number if isinstance(cut, Size) else cut
             before, after = cut // 2, cut - cut // 2
-            if at.auto_pad != "SAME_UPPER":
+            if attrs.auto_pad != "SAME_UPPER":
                 before, after = after, before
             if before < 0 or told is None and after < 0:
                 raise ShapeError(f"axis {axis + 2}: windows reach {-cut} elements less than asked")
@@ -287,17 +289,17 @@ def _whole(
 
 def _conv_transpose_type(context: Context, x: Type, w: Type, bias: Type | None = None) -> Type:
     def sizes(windows: Sequence[Window], sizes: Sequence[Any]) -> list[Any]:
-        return [size for size, _ in reached_along(context.at, windows, sizes)]
+        return [size for size, _ in reached_along(context.attrs, windows, sizes)]
 
     part = w.shape[1] if w.shape else None
-    return _type(context, x, w, None if part is None else part * context.at.group, sizes)
+    return _type(context, x, w, None if part is None else part * context.attrs.group, sizes)
 
 
 def _conv_transpose_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
-    at, x, w = node.at, data_of(x), data_of(w)
-    windows, sizes = windows_of(at, w.shape[2:]), x.shape[2:]
-    rows = max(len(x), 1) * w.shape[1] * at.group * x.dtype.itemsize
-    whole = _whole(windows, sizes, reached_along(at, windows, sizes))
+    attrs, x, w = node.attrs, data_of(x), data_of(w)
+    windows, sizes = windows_of(attrs, w.shape[2:]), x.shape[2:]
+    rows = max(len(x), 1) * w.shape[1] * attrs.group * x.dtype.itemsize
+    whole = _whole(windows, sizes, reached_along(attrs, windows, sizes))
     return rows * (2 * math.prod(whole) + 2 * math.prod((*w.shape[2:], *sizes)))
 
 
@@ -316,11 +318,11 @@ def _conv_transpose_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     growth=_conv_transpose_growth,
     batched="batch",
 )
-def conv_transpose(at: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
+def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     """Each element lays the weights, times itself, around its place."""
-    _checked(at, x, w, bias, back=True)
-    windows, sizes, groups = windows_of(at, w.shape[2:]), x.shape[2:], at.group
-    reached = reached_along(at, windows, sizes)
+    _checked(attrs, x, w, bias, back=True)
+    windows, sizes, groups = windows_of(attrs, w.shape[2:]), x.shape[2:], attrs.group
+    reached = reached_along(attrs, windows, sizes)
     if any(size < 1 for size, _ in reached):
         raise ShapeError(f"gives axes of {[size for size, _ in reached]} elements")
     channels, count = w.shape[1] * groups, math.prod(sizes)
@@ -340,11 +342,11 @@ def conv_transpose(at: Any, x: Array, w: Array, bias: Array | None = None) -> Ar
 _ATTRIBUTES = {**ATTRIBUTES, "ceil_mode": 0, "kernel_shape": REQUIRED}
 
 
-def _windows(at: Any) -> list[Window]:
-    windows = windows_of(at, at.kernel_shape)
+def _windows(attrs: Any) -> list[Window]:
+    windows = windows_of(attrs, attrs.kernel_shape)
     if any(max(w.before, w.after) >= w.size for w in windows):
-        raise ShapeError(f"attribute pads={at.pads}: a window sees nothing but what is added")
-    if at.ceil_mode and at.auto_pad == "VALID":
+        raise ShapeError(f"attribute pads={attrs.pads}: a window sees nothing but what is added")
+    if attrs.ceil_mode and attrs.auto_pad == "VALID":
         raise ShapeError("attributes ceil_mode and auto_pad=VALID: nobody says what both mean")
     return windows
 
@@ -359,7 +361,7 @@ def _reduced(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.u
     return x
 
 
-def _positions(at: Any, x: Array, windows: list[Window], top: Array) -> Array:
+def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array:
     """Of equal ones the first; of NaN and others, too."""
     axes, counts = len(windows), top.shape[2:]
     parts = seen(x, windows, 0, counts)
@@ -369,7 +371,7 @@ def _positions(at: Any, x: Array, windows: list[Window], top: Array) -> Array:
     images = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * axes)
     result = images * math.prod(x.shape[2:])
     for axis, (window, tap) in enumerate(zip(windows, taps, strict=True), 2):
-        inner = x.shape[2:axis] if at.storage_order else x.shape[axis + 1 :]
+        inner = x.shape[2:axis] if attrs.storage_order else x.shape[axis + 1 :]
         first = np.arange(counts[axis - 2]) * window.stride - window.before
         place = first.reshape(-1, *[1] * (x.ndim - 1 - axis)) + tap * window.dilation
         result = result + place * math.prod(inner)
@@ -394,10 +396,10 @@ def _pooled(*more: str) -> Callable[..., Any]:
     def rule(context: Context, x: Type) -> tuple[Type, ...]:
         if x.shape is None:
             return Type(x.dtype), *map(Type, more)
-        windows, sizes = _windows(context.at), x.shape[2:]
+        windows, sizes = _windows(context.attrs), x.shape[2:]
         if len(windows) != len(sizes):
             raise ShapeError(f"windows over {len(windows)} axes")
-        result = places(windows, sizes, bool(context.at.ceil_mode))
+        result = places(windows, sizes, bool(context.attrs.ceil_mode))
         return tuple(Type(each, (*x.shape[:2], *result)) for each in (x.dtype, *more))
 
     return rule
@@ -405,11 +407,11 @@ def _pooled(*more: str) -> Callable[..., Any]:
 
 def _growth(node: Node, x: Any) -> int:
     """With all that windows see where positions are asked for, in integers."""
-    at, x = node.at, data_of(x)
-    ceil = bool(at.ceil_mode)
-    windows = placed(_windows(at), x, ceil)
+    attrs, x = node.attrs, data_of(x)
+    ceil = bool(attrs.ceil_mode)
+    windows = placed(_windows(attrs), x, ceil)
     counts = places(windows, x.shape[2:], ceil)
-    positions = math.prod(window.size for window in windows) + 32 if at.outputs > 1 else 0
+    positions = math.prod(window.size for window in windows) + 32 if attrs.outputs > 1 else 0
     made = math.prod((*x.shape[:2], *counts)) * (x.dtype.itemsize + positions)
     return 3 * bytes_padded(x, windows, counts) + made
 
@@ -425,13 +427,13 @@ def _growth(node: Node, x: Any) -> int:
     growth=_growth,
     batched="batch",
 )
-def max_pool(at: Any, x: Array) -> Any:
+def max_pool(attrs: Any, x: Array) -> Any:
     """(the largest, where it stands in x as x is flat)."""
-    ceil = bool(at.ceil_mode)
-    windows = placed(_windows(at), x, ceil)
+    ceil = bool(attrs.ceil_mode)
+    windows = placed(_windows(attrs), x, ceil)
     counts = places(windows, x.shape[2:], ceil)
     top = _reduced(x, windows, lowest(x.dtype), counts, np.maximum)
-    return top if at.outputs == 1 else (top, _positions(at, x, windows, top))
+    return top if attrs.outputs == 1 else (top, _positions(attrs, x, windows, top))
 
 
 @op(
@@ -443,14 +445,14 @@ def max_pool(at: Any, x: Array) -> Any:
     growth=_growth,
     batched="batch",
 )
-def average_pool(at: Any, x: Array) -> Array:
+def average_pool(attrs: Any, x: Array) -> Array:
     """What ``ceil_mode`` sees behind all pads never counts."""
     _floats(x)
-    windows, ceil = placed(_windows(at), x, bool(at.ceil_mode)), bool(at.ceil_mode)
+    windows, ceil = placed(_windows(attrs), x, bool(attrs.ceil_mode)), bool(attrs.ceil_mode)
     counts = places(windows, x.shape[2:], ceil)
     divisor: Any = 1
     for axis, (window, size) in enumerate(zip(windows, x.shape[2:], strict=True)):
-        low, high = (-window.before, size + window.after) if at.count_include_pad else (0, size)
+        low, high = (-window.before, size + window.after) if attrs.count_include_pad else (0, size)
         column = _inside(window, counts[axis], low, high)
         divisor = divisor * column.reshape(-1, *[1] * (len(windows) - 1 - axis))
     return _reduced(x, windows, 0, counts, np.add) / divisor.astype(x.dtype)

@@ -164,7 +164,7 @@ def _pack(step: Step, store: Store) -> None:
                 stored = store.stored if narrow else CTYPES[dtype.name]
                 store.places[one] = stored, store.add(one.numbers, narrow=one.narrow)
     if isinstance(step, Layer):
-        precision = step.node.at.precision
+        precision = step.node.attrs.precision
         name = _NAMES.get(precision.dtype, precision.dtype)
         if precision and name not in LAYERS:
             precision.refuse("generated code")

@@ -32,7 +32,7 @@ def _copied(op: OperatorCode, at: int, out: str) -> Nest:
 @rule("Then")
 def then(op: OperatorCode) -> list[Step]:
     mark = Mark("if", _condition(op))
-    return [mark, Mark("refuse")] if op.at.refused else [mark]
+    return [mark, Mark("refuse")] if op.attrs.refused else [mark]
 
 
 @rule("Else")
@@ -40,7 +40,7 @@ def otherwise(op: OperatorCode) -> list[Step]:
     """The end of the first branch, too."""
     mark = Mark("else", _condition(op))
     copies = [_copied(op, at, op.node.outputs[at]) for at in range(1, len(op.node.inputs))]
-    return [*copies, mark, Mark("refuse")] if op.at.refused else [*copies, mark]
+    return [*copies, mark, Mark("refuse")] if op.attrs.refused else [*copies, mark]
 
 
 @rule("EndIf")
@@ -50,14 +50,14 @@ def end_if(op: OperatorCode) -> list[Step]:
     condition, copies, result = _condition(op), list[Step](), list[Step]()
     op.source = ""
     count = len(outputs)
-    if op.at.gives != "else":
+    if op.attrs.gives != "else":
         op.views |= dict(zip(given, outputs, strict=False))
         op.reads += given[:count]
-    if op.at.gives != "then":
+    if op.attrs.gives != "then":
         copies += [_copied(op, len(given) - count + 1 + at, out) for at, out in enumerate(outputs)]
     for at, out in enumerate(outputs):
         program.levels(out)  # whether both are under the same
-        if op.at.gives == "both":
+        if op.attrs.gives == "both":
             pairs = zip(program.shape(given[at]), program.shape(given[count + at]), strict=True)
             for axis, (one, other) in enumerate(pairs):
                 size = op.size(out, axis)
@@ -72,11 +72,11 @@ def end_if(op: OperatorCode) -> list[Step]:
 @rule("Repeat")
 def repeat(op: OperatorCode) -> list[Step]:
     """Every turn has its number, a size that the call tells, and the states of the one before."""
-    program, node, count = op.program, op.node, op.at.states
+    program, node, count = op.program, op.node, op.attrs.states
     op.mixes = ()
     turn, going, *states = node.outputs
     limit, most = Size.of(_ENDLESS), ""
-    for at, axis in enumerate(op.at.scanned, 2 + count):
+    for at, axis in enumerate(op.attrs.scanned, 2 + count):
         size = op.shape(at)[axis]
         limit = op.same(limit, size) if at > 2 + count else size
     if node.input(0):
@@ -114,8 +114,8 @@ def element(op: OperatorCode) -> Nest:
     given, turn = op.shape(), _turn(op, 1)
     if op.program.levels(op.node.inputs[0]):
         op.refuse("goes through the words of sentences")
-    axis, strides = op.at.axis % len(given), list(strides_of(given))
-    place = given[axis] - 1 - turn if op.at.backwards else turn
+    axis, strides = op.attrs.axis % len(given), list(strides_of(given))
+    place = given[axis] - 1 - turn if op.attrs.backwards else turn
     start = place * strides.pop(axis)
     op.mixes = (given[axis],)
     return each_element(op, [Access(op.read(0), tuple(strides), start)], ("same", 0))
@@ -124,18 +124,18 @@ def element(op: OperatorCode) -> Nest:
 @rule("Again")
 def again(op: OperatorCode) -> list[Step]:
     """What was computed stands apart until everybody has read what the turn began with."""
-    program, node, count = op.program, op.node, op.at.states
+    program, node, count = op.program, op.node, op.attrs.states
     turn, steps = _turn(op, 0), list[Step]()
     op.mixes = ()
     ends = list[Step]()
-    if op.at.along is None and op.at.axes:
+    if op.attrs.along is None and op.attrs.axes:
         bound = program.inner[turn.name or ""]
         if bound.number == UNBOUNDED:
             op.refuse("nobody bounds how many turns there are")
         turns = op.finds(op.size(node.outputs[count], 0), "turns", bound)
         ends = [Call("tell_size", RuntimeSize(turns), turn)]
     inside = list(program.inner)[list(program.inner).index(turn.name or "") :]
-    for at, (axis, back) in enumerate(zip(op.at.axes, op.at.backwards, strict=True)):
+    for at, (axis, back) in enumerate(zip(op.attrs.axes, op.attrs.backwards, strict=True)):
         name, out = 3 + 2 * count + at, node.outputs[count + at]
         given = op.shape(name)
         if not frozenset(inside).isdisjoint(n for size in given for n in size.names):
@@ -162,7 +162,7 @@ def again(op: OperatorCode) -> list[Step]:
         op.same(volume(op.shape(2)), 1)
         handed.append(_copied(op, 2, node.inputs[1]))
     steps += [*kept, *handed, Call("tell_size", RuntimeSize(turn), turn + 1)]
-    steps.append(Mark("again", operators=op.at.operators))
+    steps.append(Mark("again", operators=op.attrs.operators))
     return [*steps, *ends]
 
 

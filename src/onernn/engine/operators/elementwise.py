@@ -70,7 +70,7 @@ def elementwise(op: OperatorCode) -> Nest:
     node = op.node
     there = [place for place, name in enumerate(node.inputs) if name]
     given = [place if name else None for place, name in enumerate(node.inputs)]
-    expression = OPERATORS[node.op].expression(op.at, given)  # type: ignore[misc]
+    expression = OPERATORS[node.op].expression(op.attrs, given)  # type: ignore[misc]
     functions = functions_of(expression)
     if "chosen" in functions:
         op.of("bool")
@@ -95,7 +95,7 @@ def elementwise(op: OperatorCode) -> Nest:
 @rule("Cast", "CastLike")
 def cast(op: OperatorCode) -> Nest | None:
     given, to = op.dtype(), op.program.dtype(op.node.outputs[0])
-    if op.node.op == "Cast" and op.at.to == "bfloat16":
+    if op.node.op == "Cast" and op.attrs.to == "bfloat16":
         op.refuse("to bfloat16")
     source = op.read(0)
     if given == to:
@@ -150,7 +150,7 @@ def softmax(op: OperatorCode) -> Call:
 def extreme(op: OperatorCode) -> list[Call]:
     axis = op.axis(len(op.shape()))
     checks = at_least(op, op.shape()[axis] - 1)
-    kind = op.node.op == "ArgMin", bool(op.at.select_last_index)
+    kind = op.node.op == "ArgMin", bool(op.attrs.select_last_index)
     made = op.call("arg_extreme", op.read(0), *_along(op, [axis]), *kind)
     return [*checks, made]
 
@@ -169,7 +169,7 @@ def reduce(op: OperatorCode) -> Call | None:
 
 def _reduced(op: OperatorCode) -> Call | None:
     rank = len(op.shape())
-    axes = op.integers(1, "axes") or ([] if op.at.noop_with_empty_axes else range(rank))
+    axes = op.integers(1, "axes") or ([] if op.attrs.noop_with_empty_axes else range(rank))
     if not axes:
         op.source = op.read(0)
         return None
@@ -190,13 +190,13 @@ def layer_normalization(op: OperatorCode) -> Call:
             op.same(volume(op.shape(at)), count)
     statistics = (*op.node.outputs[1:], "", "")[:2]
     given = (op.read(0), op.read(1), op.read(2), *statistics)
-    return op.call("layer_norm", *given, rows, count, float(op.at.epsilon))
+    return op.call("layer_norm", *given, rows, count, float(op.attrs.epsilon))
 
 
 @rule("BatchNormalization")
 def batch_normalization(op: OperatorCode) -> Nest:
     op.of("float")
-    if op.at.training_mode:
+    if op.attrs.training_mode:
         op.refuse("attribute training_mode=1: only inference is generated")
     op.alike(1, 2, 3, 4)
     shape = op.shape()
@@ -205,7 +205,7 @@ def batch_normalization(op: OperatorCode) -> Nest:
         op.same(volume(op.shape(at)), shape[1])
         strides = [ONE * (axis == 1) for axis in range(len(shape))]
         reads.append(Access(op.read(at), tuple(strides)))
-    return each_element(op, reads, ("normalized", *range(5), float(op.at.epsilon)))
+    return each_element(op, reads, ("normalized", *range(5), float(op.attrs.epsilon)))
 
 
 @rule("InstanceNormalization", "GroupNormalization")
@@ -215,14 +215,18 @@ def group_normalization(op: OperatorCode) -> Call:
     shape = op.shape()
     channels = groups = shape[1]
     if op.node.op == "GroupNormalization":
-        groups = Size.of(op.at.num_groups)
-        if channels.number is None or op.at.num_groups < 1 or channels.number % op.at.num_groups:
+        groups = Size.of(op.attrs.num_groups)
+        if (
+            channels.number is None
+            or op.attrs.num_groups < 1
+            or channels.number % op.attrs.num_groups
+        ):
             op.refuse(f"{channels} channels in {groups} groups")
     for at in (1, 2):
         op.same(volume(op.shape(at)), shape[1])
     op.mixes = shape[1:]
     given = op.read(0), op.read(1), op.read(2), shape[0], channels, volume(shape[2:]), groups
-    return op.call("group_norm", *given, float(op.at.epsilon))
+    return op.call("group_norm", *given, float(op.attrs.epsilon))
 
 
 @rule("CumSum")
@@ -230,7 +234,7 @@ def cum_sum(op: OperatorCode) -> Call:
     op.of("float", "int")
     (axis,) = op.integers(1, "axis") or [0]
     around = _along(op, [at_axis(axis, len(op.shape()))])
-    how = bool(op.at.exclusive), bool(op.at.reverse)
+    how = bool(op.attrs.exclusive), bool(op.attrs.reverse)
     return op.call("cum_sum", op.read(0), *around, *how)
 
 
@@ -241,7 +245,7 @@ def top_k(op: OperatorCode) -> list[Call]:
     (count,) = op.numbers(1, "k") or [0]
     checks = at_least(op, shape[axis] - count)
     given = (*op.node.outputs, "")[1], op.read(0), op.keep("order", "int64", [shape[axis]])
-    how = Size.of(count), bool(op.at.largest)
+    how = Size.of(count), bool(op.attrs.largest)
     return [*checks, op.call("top_k", *given, *_along(op, [axis]), *how)]
 
 
@@ -252,5 +256,5 @@ def trilu(op: OperatorCode) -> Call:
         op.refuse("of a vector")
     op.mixes = shape[-2:]
     (k,) = op.integers(1, "k") or [0]
-    sizes = volume(shape[:-2]), shape[-2], shape[-1], k, bool(op.at.upper)
+    sizes = volume(shape[:-2]), shape[-2], shape[-1], k, bool(op.attrs.upper)
     return op.move("trilu", op.read(0), *sizes)

@@ -29,7 +29,7 @@ class OperatorCode:
     """
 
     def __init__(self, program: Program, node: Node) -> None:
-        self.program, self.node, self.at = program, node, node.at
+        self.program, self.node, self.attrs = program, node, node.attrs
         self.reads: list[str] = []
         self.source = ""
         self.views: dict[str, str] = {}
@@ -92,7 +92,7 @@ class OperatorCode:
 
     def axis(self, rank: int) -> int:
         """Attribute axis, counted from the front."""
-        return at_axis(self.at.axis, rank)
+        return at_axis(self.attrs.axis, rank)
 
     def sentences(self, at: int = 0) -> LodLevel:
         """The offsets of an input, which has to be ragged."""
@@ -207,7 +207,7 @@ def _mixed(op: OperatorCode) -> list[Size]:
     types = [op.program.types[name] if name else None for name in op.node.inputs]
     shapes = [op.program.shape(name) for name in op.node.inputs if name]
     rest = [each and each.numbers for each in types[1:]]
-    axes = OPERATORS[op.node.op].mixed(op.at, len(shapes[0]), *rest)
+    axes = OPERATORS[op.node.op].mixed(op.attrs, len(shapes[0]), *rest)
     axes = range(len(shapes[0])) if axes is None else axes
     return [s[axis] for axis in axes for s in shapes if -len(s) <= axis < len(s)]
 

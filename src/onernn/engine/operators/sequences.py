@@ -183,7 +183,7 @@ def unpad(op: OperatorCode) -> Call:
 
 def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
     """(time, count, inner, time_major) of a padded shape: all words of a sentence are needed."""
-    major = bool(vars(op.at).get("time_major"))
+    major = bool(vars(op.attrs).get("time_major"))
     time, count = shape[:2] if major else shape[1::-1]
     op.mixes = [time]
     return time, count, volume(shape[2:]), major
@@ -192,14 +192,14 @@ def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
 @rule("SequencePad")
 def pad(op: OperatorCode) -> Call:
     if not op.node.input(1):
-        _to_the_longest(op, 0 if op.at.time_major else 1)
+        _to_the_longest(op, 0 if op.attrs.time_major else 1)
     return _padded(op, "", word=False)
 
 
 @rule("SequenceFill")
 def fill(op: OperatorCode) -> Call:
     """With one number, or one word, behind each sentence."""
-    if op.at.time is None:
+    if op.attrs.time is None:
         _to_the_longest(op, 1)
     op.alike(1)
     word = op.shape(1)
@@ -226,9 +226,9 @@ def lengths(op: OperatorCode) -> Call:
 
 @rule("SequencePool")
 def pool(op: OperatorCode) -> Call:
-    if op.at.kind not in POOLED:
-        op.refuse(f"attribute kind={op.at.kind!r}")
-    how = POOLED.index(op.at.kind), float(op.at.empty)
+    if op.attrs.kind not in POOLED:
+        op.refuse(f"attribute kind={op.attrs.kind!r}")
+    how = POOLED.index(op.attrs.kind), float(op.attrs.empty)
     return op.call("pool", *_words(op), _inner(op), *how)
 
 
@@ -248,7 +248,7 @@ def softmax(op: OperatorCode) -> Call:
 @rule("SequenceContext")
 def context_window(op: OperatorCode) -> Call:
     """Neighbouring words side by side, zeros outside of the sentence."""
-    how = int(op.at.length), int(op.at.start)
+    how = int(op.attrs.length), int(op.attrs.start)
     return op.move("context", *_words(op), _inner(op), *how)
 
 
@@ -267,7 +267,7 @@ def expand(op: OperatorCode) -> Call:
     """Row n as often as element n of a level of the other input has parts."""
     if op.program.sentences(op.node.inputs[0]):
         op.refuse("sentences that are repeated: nobody bounds how many words that makes")
-    like = op.program.levels(op.node.inputs[1])[op.at.level]
+    like = op.program.levels(op.node.inputs[1])[op.attrs.level]
     op.same(op.shape()[0], like.count)
     op.same(op.made(0), like.words)
     return op.move("expand", op.read(0), like, like.count, _inner(op))

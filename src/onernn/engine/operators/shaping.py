@@ -53,7 +53,7 @@ def transpose(op: OperatorCode) -> Nest:
     op.mixes = []
     source, given = op.read(0), op.shape()
     strides = strides_of(given)
-    perm = op.at.perm or range(len(given))[::-1]
+    perm = op.attrs.perm or range(len(given))[::-1]
     return each_element(op, [Access(source, tuple(strides[axis] for axis in perm))], COPY)
 
 
@@ -145,7 +145,7 @@ def tile(op: OperatorCode) -> Nest:
 @rule("ConstantOfShape")
 def constant_of_shape(op: OperatorCode) -> Call:
     op.numbers(0, "shape")
-    return filled(op, 0, np.asarray(op.at.value).reshape(-1)[0])
+    return filled(op, 0, np.asarray(op.attrs.value).reshape(-1)[0])
 
 
 @rule("Range")
@@ -164,7 +164,7 @@ def counted(op: OperatorCode) -> Call:
 def gate_layout(op: OperatorCode) -> list[Nest]:
     """Gate after gate, from a framework's order and signs."""
     source, (out, shape) = op.read(0), op.out()
-    layout, strides = op.at.layout, strides_of(shape)
+    layout, strides = op.attrs.layout, strides_of(shape)
     units = shape[-1] // len(layout.permutation)
     return [
         nest(
@@ -191,7 +191,7 @@ def _chosen(op: OperatorCode, function: str, *sizes: Any) -> Call:
     op.of("int", at=1)
     types = [moved(op.dtype()), op.dtype(1)]
     indices = op.read(0), op.read(1)
-    negative = not op.at.non_negative
+    negative = not op.attrs.non_negative
     return op.call(function, *indices, *sizes, negative, types=types, checks=True)
 
 
@@ -217,7 +217,7 @@ def gather_elements(op: OperatorCode) -> Call:
 @rule("GatherND")
 def gather_nd(op: OperatorCode) -> Call:
     """An index along each of the first axes, behind those of the batch."""
-    table, indices, batch = op.shape(0), op.shape(1), op.at.batch_dims
+    table, indices, batch = op.shape(0), op.shape(1), op.attrs.batch_dims
     for size, other in zip(table[:batch], indices[:batch], strict=True):
         op.same(size, other)
     end = batch + (indices[-1].number or 0)
@@ -259,18 +259,18 @@ def _scattered(op: OperatorCode, function: str, *sizes: Any) -> Call:
     op.of("float", "int")
     op.of("int32", "int64", at=1)
     op.alike(2)
-    if op.at.reduction not in _MEETINGS:
-        op.refuse(f"attribute reduction={op.at.reduction!r}")
+    if op.attrs.reduction not in _MEETINGS:
+        op.refuse(f"attribute reduction={op.attrs.reduction!r}")
     given, types = [op.read(at) for at in range(3)], [op.dtype(), op.dtype(1)]
-    how = _MEETINGS.index(op.at.reduction)
+    how = _MEETINGS.index(op.attrs.reduction)
     return op.call(function, *given, *sizes, how, types=types, checks=True)
 
 
 @rule("Pad")
 def pad(op: OperatorCode) -> list[Call]:
     """Every element looks for where it comes from, along each axis."""
-    if op.at.mode not in MODES:
-        op.refuse(f"attribute mode={op.at.mode!r}")
+    if op.attrs.mode not in MODES:
+        op.refuse(f"attribute mode={op.attrs.mode!r}")
     op.alike(2)
     given, (_, shape) = op.shape(), op.out()
     chosen = op.integers(3, "axes") or range(len(given))
@@ -282,17 +282,17 @@ def pad(op: OperatorCode) -> list[Call]:
     left, checks = [], []
     for axis, ends in around.items():
         left.append(given[axis] + min(ends[0], 0) + min(ends[1], 0))
-        needed = max(ends) > 0 and op.at.mode != "constant"
+        needed = max(ends) > 0 and op.attrs.mode != "constant"
         checks += at_least(op, left[-1] - 1 if needed else left[-1])
     low, cut = ([max(sign * pair[0], 0) for pair in around.values()] for sign in (1, -1))
     axes = [list(sizes) for sizes in (shape, low, left, cut, strides_of(given))]
-    mode = MODES.index(op.at.mode)
+    mode = MODES.index(op.attrs.mode)
     return [*checks, op.move("around", op.read(0), op.read(2), *axes, mode)]
 
 
 @rule("ReverseSequence")
 def reverse_sequence(op: OperatorCode) -> Call:
-    shape, time, batch = op.shape(), op.at.time_axis, op.at.batch_axis
+    shape, time, batch = op.shape(), op.attrs.time_axis, op.attrs.batch_axis
     if {time, batch} != {0, 1}:
         op.refuse(f"time and batch as axes {time} and {batch}, not the first ones")
     op.of("int", at=1)
@@ -319,7 +319,7 @@ def one_hot(op: OperatorCode) -> Call:
 def compress(op: OperatorCode) -> Call:
     """How many elements are chosen is known when it has run."""
     op.of("bool", at=1)
-    given, axis = op.shape(), op.at.axis
+    given, axis = op.shape(), op.attrs.axis
     given = (volume(given),) if axis is None else given
     axis = at_axis(axis or 0, len(given))
     op.mixes = [given[axis]]
