@@ -6,28 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.bodies import bodies, sized
-from onernn.fuse_passes.collected_views import MoveCollectedAxes
-from onernn.fuse_passes.common_values import ShareValues
 from onernn.fuse_passes.conv_scale import FuseConvScale
-from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
-from onernn.fuse_passes.identities import DropIdentities
-from onernn.fuse_passes.known_numbers import TakeKnownNumbers
-from onernn.fuse_passes.layer_sizes import AskInputs
-from onernn.fuse_passes.linear_input import FuseLinearInput
-from onernn.fuse_passes.linear_rnn import FuseLinearRnn
+from onernn.fuse_passes.joined_layers import PairDirections, StackLayers
 from onernn.fuse_passes.masked_scans import FuseMaskedScans
-from onernn.fuse_passes.moved_views import MoveViews
-from onernn.fuse_passes.restacked_steps import RestackSteps
-from onernn.fuse_passes.rnn_views import DropRnnViews
+from onernn.fuse_passes.projections import FuseEmbeddingRnn, FuseLinearInput, FuseLinearRnn
 from onernn.fuse_passes.scanned_cells import FuseScannedCells
 from onernn.fuse_passes.scanned_loops import ScanLoops
-from onernn.fuse_passes.sequence_views import DropSequenceViews
-from onernn.fuse_passes.stack_layers import StackLayers
-from onernn.fuse_passes.taken_branches import TakeBranches
-from onernn.fuse_passes.taken_constants import TakeConstants
+from onernn.fuse_passes.simplifications import (
+    DropIdentities,
+    ShareValues,
+    TakeBranches,
+    TakeConstants,
+    TakeKnownNumbers,
+)
+from onernn.fuse_passes.stacked_steps import AskInputs, RestackSteps
 from onernn.fuse_passes.unrolled_cells import FuseUnrolledCells
+from onernn.fuse_passes.views import DropRnnViews, DropSequenceViews, MoveCollectedAxes, MoveViews
 from onernn.ir.errors import Refusal, guarded
 from onernn.ir.graph import Graph, NativeOp, Node, graph_of
 from onernn.ir.records import dataclass

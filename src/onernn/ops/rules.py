@@ -15,7 +15,6 @@ import numpy as np
 
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context
-from onernn.ir.operator import TypeRule
 from onernn.ir.types import Size, Type
 
 Sizes = tuple[Size | None, ...]
@@ -81,11 +80,6 @@ def word_behind(x: Type, front: Sizes) -> Sizes | None:
 def with_size(shape: Sizes, axis: int, size: Size | None) -> Sizes:
     at = at_axis(axis, len(shape))
     return (*shape[:at], size, *shape[at + 1 :])
-
-
-def of_dtype(dtype: str) -> TypeRule:
-    """As the first input, but for the dtype."""
-    return lambda _, x, *__: Type(dtype, x.shape)
 
 
 def integers(found: Type | None) -> list[int] | None:
