@@ -145,8 +145,8 @@ class _Table:
         flipped = bool(attributes.get("transB"))
         width = weight.shape[0 if flipped else 1]
         term = Columns(node.inputs[1], flipped, 0, width)
-        made = Affine({node.inputs[0]: term}, (), width, (node,))
-        return made if not node.input(2) else self._with_bias(made, node.inputs[2], None)
+        result = Affine({node.inputs[0]: term}, (), width, (node,))
+        return result if not node.input(2) else self._with_bias(result, node.inputs[2], None)
 
     def _with_bias(
         self, made: Affine, name: str, node: Node | None, sign: int = 1

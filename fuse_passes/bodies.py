@@ -61,8 +61,8 @@ def inlined(graph: Graph, node: Node, name: str, arguments: Sequence[str]) -> Gr
     """The graph with a node's body in the place of the node."""
     body: Graph = node.attributes[name]
     names = {value.name: each for value, each in zip(body.inputs, arguments, strict=True)}
-    made = [*body.constants, *(each for inner in body.nodes for each in inner.outputs if each)]
-    names |= {each: fresh(graph, f"{node.outputs[0]}/{each}") for each in made}
+    result = [*body.constants, *(each for inner in body.nodes for each in inner.outputs if each)]
+    names |= {each: fresh(graph, f"{node.outputs[0]}/{each}") for each in result}
 
     def moved(inner: Node) -> Node:
         inputs, outputs = (

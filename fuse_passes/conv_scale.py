@@ -30,7 +30,7 @@ class FuseConvScale:
     def match(self, graph: Graph, node: Node) -> ConvScale | Refusal | None:
         if node.op != "BatchNormalization" and node.op not in ("Mul", "Add"):
             return None
-        conv = next((made for made in map(graph.producer, node.inputs) if made), None)
+        conv = next((result for result in map(graph.producer, node.inputs) if result), None)
         if conv is None or conv.op != "Conv":
             return None
         where = node.outputs[0]
@@ -56,11 +56,11 @@ class FuseConvScale:
             return None
         columns = scale.reshape(-1, *[1] * (weight.ndim - 1))
         with np.errstate(over="ignore"):
-            made = (weight * columns).astype(weight.dtype)
+            result = (weight * columns).astype(weight.dtype)
             bias = (old.astype(np.float64) * scale + shift).astype(weight.dtype)
-        if not (np.isfinite(made).all() and np.isfinite(bias).all()):
+        if not (np.isfinite(result).all() and np.isfinite(bias).all()):
             return Refusal("the product of weights and scale is infinite", where)
-        return ConvScale(conv, node, made, bias)
+        return ConvScale(conv, node, result, bias)
 
     def rewrite(self, graph: Graph, match: ConvScale) -> Graph:
         conv, behind = match.conv, match.behind

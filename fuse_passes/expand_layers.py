@@ -62,14 +62,14 @@ class ExpandLayers:
         ]
         ends: list[list[tuple[str, ...]]] = []
         ways = [match.x] * count
-        for layer, made in enumerate(self._layers(match)):
-            for side, one in enumerate(made):
+        for layer, result in enumerate(self._layers(match)):
+            for side, one in enumerate(result):
                 states = tuple(rows[layer][side] for rows in begin)
                 finals = tuple(f"{one.y}.{kind}" for kind in spec.cell.states)
-                made[side] = replace(one, x=ways[side]).with_states(states, finals)
-                nodes.append(made[side].node())
-            ends.append([one.finals for one in made])
-            ways = [one.y for one in made]
+                result[side] = replace(one, x=ways[side]).with_states(states, finals)
+                nodes.append(result[side].node())
+            ends.append([one.finals for one in result])
+            ways = [one.y for one in result]
             if count == 2 and spec.joins(layer):
                 joined = _name(match, layer)
                 if spec.direction == "bidirectional_sum":
@@ -119,9 +119,9 @@ def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list
     """The parts of a value along an axis; the value itself where there is one."""
     if not name or count == 1:
         return [name] * count
-    made = [f"{stem}@{at}" for at in range(count)]
-    nodes.append(Node("Split", (name,), tuple(made), {"axis": axis}))
-    return made
+    result = [f"{stem}@{at}" for at in range(count)]
+    nodes.append(Node("Split", (name,), tuple(result), {"axis": axis}))
+    return result
 
 
 def _join(nodes: list[Node], names: list[str], axis: int, into: str) -> str:

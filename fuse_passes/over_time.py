@@ -129,11 +129,11 @@ def _check_names(graph: Graph, kind: str, names: Iterable[str]) -> None:
 
 def _made_of(graph: Graph, goals: Iterable[str]) -> set[str]:
     """The values that any of the goals is made of, these included."""
-    made = set(goals)
+    result = set(goals)
     for node in reversed(graph.nodes):
-        if not made.isdisjoint(filter(None, node.outputs)):
-            made.update(filter(None, node.inputs))
-    return made
+        if not result.isdisjoint(filter(None, node.outputs)):
+            result.update(filter(None, node.inputs))
+    return result
 
 
 def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[int, Buffer]]:
@@ -209,12 +209,12 @@ def _open(graph: Graph, node: Node) -> str:
     """What decides a branch that stays open, and what to say then."""
     if node.op != "If":
         return ""
-    made, says = _made_of(graph, node.inputs[:1]), list[str]()
+    result, says = _made_of(graph, node.inputs[:1]), list[str]()
     for value in graph.inputs:
-        if value.name in made and value.type.rank == 0:
-            numbers = " or ".join(map(str, _compared(graph, made)))
+        if value.name in result and value.type.rank == 0:
+            numbers = " or ".join(map(str, _compared(graph, result)))
             says.append(f"--given {value.name}=NUMBER" + f", such as {numbers}" * bool(numbers))
-        elif value.name in made:
+        elif value.name in result:
             sizes = [size if isinstance(size, int) else "NUMBER" for size in value.shape or ()]
             shape = ", ".join(map(str, ["N", *sizes[1:]] if sizes[:1] == ["NUMBER"] else sizes))
             says.append(f"--input '{value.name}={value.dtype}({shape or '...'})', of one frame")
@@ -244,14 +244,14 @@ def _handed_on(
     for name in rnn.states:
         if name not in values or not values[name].all():
             raise _refused(graph, f"{name!r} is no state of the frame before", node.label)
-    made = {after: values[name] for name, after in zip(rnn.states, rnn.finals, strict=True)}
+    result = {after: values[name] for name, after in zip(rnn.states, rnn.finals, strict=True)}
     steps = graph.types[rnn.x].counts[:1]
     if steps == (1,) and rnn.spec.layers == 1:
-        made |= {rnn.y: values[rnn.h][0]}
+        result |= {rnn.y: values[rnn.h][0]}
         if rnn.cells:
-            made |= {rnn.cells: values[rnn.c][0]}
-    made.pop("", None)
-    return made
+            result |= {rnn.cells: values[rnn.c][0]}
+    result.pop("", None)
+    return result
 
 
 def _over_frames(mapper: Mapper, node: Node, wanted: set[str]) -> dict[str, str]:

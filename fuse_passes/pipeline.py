@@ -155,9 +155,11 @@ def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Re
                     refusals.append(Refusal(f"{current.name}: {match.reason}", match.where))
                 elif match is not None:
                     model = current.rewrite(model, match)
-                    made = model.producer(node.outputs[0])
+                    result = model.producer(node.outputs[0])
                     applied.append(
-                        Applied(current.name, node.outputs[0], made.origin if made else node.origin)
+                        Applied(
+                            current.name, node.outputs[0], result.origin if result else node.origin
+                        )
                     )
             if model is begin:
                 return model, applied, refusals

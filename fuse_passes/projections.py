@@ -111,14 +111,14 @@ def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
     nodes, bias = [], None
     if node := graph.producer(name, "Add"):
         one, other = node.inputs
-        made, added = (other, one) if one in graph.constants else (one, other)
+        result, added = (other, one) if one in graph.constants else (one, other)
         if added not in graph.constants:
             return Refusal("the projection's bias is computed at run time")
         if not graph.used_only_by(name, user):
             return Refusal(f"{name!r} has another user")
         bias = graph.constants[added]
         nodes.append(node)
-        user, name = node, made
+        user, name = node, result
     node = graph.producer(name, *PROJECTIONS)
     if node is None:
         return Refusal("the input is not a linear projection")

@@ -94,34 +94,34 @@ class FuseScannedCells:
         if any(match.cells):
             values["cells"] = fresh(graph, f"{scan.outputs[0]}/cells")
         rnn = add_layer(stacker, match.spec, match.weights, x, states, match.layout, **values)
-        made, front = list[Node](), stacker.constant([0, 1])
+        result, front = list[Node](), stacker.constant([0, 1])
         for at, name in zip(match.states, rnn.finals, strict=True):
-            made.append(Node("Squeeze", (name, front), (scan.outputs[at],), {}, stacker.origin))
+            result.append(Node("Squeeze", (name, front), (scan.outputs[at],), {}, stacker.origin))
         axes = scan.attributes["output_axes"]
         for is_c, axis, name in zip(match.cells, axes, scan.outputs[count:], strict=True):
-            made.append(collected(rnn.cells if is_c else rnn.y, axis, name, stacker.origin))
-        return graph.splice((scan,), (*stacker.nodes, *made), stacker.constants)
+            result.append(collected(rnn.cells if is_c else rnn.y, axis, name, stacker.origin))
+        return graph.splice((scan,), (*stacker.nodes, *result), stacker.constants)
 
 
 def _written_out(graph: Graph, node: Node, body: Graph) -> Scanned | str:
     """The layer whose cell a body computes, or why there is none; "" where there is no cell."""
     count = node.attributes["states"]
     carried = [value.name for value in body.inputs[:count]]
-    made = [source_of(body, value.name) for value in body.outputs]
+    result = [source_of(body, value.name) for value in body.outputs]
     for step in filter(None, (step_of(body, each) for each in body.nodes)):
         wanted = [step.h, *([step.c] if step.c else [])]
-        if sorted(made[:count]) != sorted(wanted):
+        if sorted(result[:count]) != sorted(wanted):
             continue
-        order = tuple(made.index(name) for name in wanted)
+        order = tuple(result.index(name) for name in wanted)
         before = [carried[at] for at in order]
         for reading in step.readings:
             if [reading.h, *([step.c_before] if step.c else [])] != before:
                 continue
             if not fits(body, reading):
                 continue
-            if any(name not in wanted for name in made[count:]):
+            if any(name not in wanted for name in result[count:]):
                 return "it collects something else than the state"
-            cells = tuple(name == step.c for name in made[count:])
+            cells = tuple(name == step.c for name in result[count:])
             return _of_step(graph, node, body, step, reading, order, cells)
     return ""
 

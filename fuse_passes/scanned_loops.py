@@ -97,13 +97,13 @@ class ScanLoops:
         end = count + match.scanned
         scanned = (cut.get(name, name) for name in match.inputs[count:end])
         inputs = (*match.inputs[:count], *scanned, *match.inputs[end:])
-        made = [Node("Scan", inputs, outputs, attributes, loop.origin)]
+        result = [Node("Scan", inputs, outputs, attributes, loop.origin)]
         number = stacker.emit("Squeeze", (turns, stacker.constant([0])))
         for at, name in enumerate(loop.outputs[:carried]):
             if name and at not in match.states:  # it has counted the turns
                 given = (number, loop.inputs[2 + at])
-                made.append(Node("CastLike", given, (name,), {}, loop.origin))
-        return graph.splice((loop,), (*stacker.nodes, *made), stacker.constants)
+                result.append(Node("CastLike", given, (name,), {}, loop.origin))
+        return graph.splice((loop,), (*stacker.nodes, *result), stacker.constants)
 
 
 class _Loop:
@@ -139,8 +139,8 @@ class _Loop:
 
     def _counts(self, at: int) -> bool:
         """Whether every turn adds 1 to a carried integer."""
-        made = self.types[self.body.outputs[1 + at].name]
-        return made.dtype in _WIDE[:2] and made.value == _TURN + 1
+        result = self.types[self.body.outputs[1 + at].name]
+        return result.dtype in _WIDE[:2] and result.value == _TURN + 1
 
     def reads(self, node: Node) -> bool:
         """Whether a node reads step t in turn t."""

@@ -137,11 +137,11 @@ class Stacker(Tape):
         graph = self.graph
         ranks = {
             graph.types[name].rank
-            for column, made in zip(columns, inputs, strict=True)
+            for column, result in zip(columns, inputs, strict=True)
             for name in column
-            if isinstance(made, Stacked)
+            if isinstance(result, Stacked)
         }
-        shared = [graph.constants[made].ndim for made in inputs if isinstance(made, str)]
+        shared = [graph.constants[result].ndim for result in inputs if isinstance(result, str)]
         if len(inputs) - len(shared) == 1 and not any(shared):
             return True
         rank = ranks.pop()
@@ -280,5 +280,5 @@ class AskInputs:
             else to.constant([size])
             for size in match.sizes
         ]
-        made = Node("Concat", tuple(parts), node.outputs, {"axis": 0}, node.origin)
-        return graph.splice((node,), (*to.nodes, made), to.constants)
+        result = Node("Concat", tuple(parts), node.outputs, {"axis": 0}, node.origin)
+        return graph.splice((node,), (*to.nodes, result), to.constants)

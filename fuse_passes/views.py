@@ -349,13 +349,13 @@ class DropSequenceViews:
             elif maker.op not in OPERATORS or OPERATORS[maker.op].offsets:
                 return Refusal(f"{maker.label} is not row-wise", where)
             name, user = maker.inputs[0], maker
-        made = node.inputs[0]
-        while (maker := graph.producer(made)) in drops and maker is not None:
-            made = maker.inputs[0]
+        result = node.inputs[0]
+        while (maker := graph.producer(result)) in drops and maker is not None:
+            result = maker.inputs[0]
         views = Views(node, tuple(drops))
-        lod = self.rewrite(graph, views).types.get(made, UNKNOWN).lod
+        lod = self.rewrite(graph, views).types.get(result, UNKNOWN).lod
         if not lod or lod != graph.types[source].lod:
-            return Refusal(f"what makes {made!r} is not row-wise", where)
+            return Refusal(f"what makes {result!r} is not row-wise", where)
         return views
 
     def rewrite(self, graph: Graph, match: Views) -> Graph:

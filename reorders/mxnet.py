@@ -134,8 +134,8 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
             return np.stack(arrays)[None]
 
         def matrix(name: str) -> Array:
-            made = [layout.split(named[f"{side}_{name}"].T) for side in sides]
-            return sealed(stacked(made) if len(made) > 1 else made[0][None, None])
+            result = [layout.split(named[f"{side}_{name}"].T) for side in sides]
+            return sealed(stacked(result) if len(result) > 1 else result[0][None, None])
 
         biases = [[named[f"{side}_{name}_bias"] for name in ("i2h", "h2h")] for side in sides]
         projection = None

@@ -34,13 +34,15 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
     counts = set[str]()
     for node in graph.nodes:
         read = [at for at, name in enumerate(node.inputs) if name in counts]
-        made = [graph.types[name].value for name in node.outputs if name]
+        result = [graph.types[name].value for name in node.outputs if name]
         if node.op in ("Shape", "Size") or read:
-            known = all(value is not None for value in made)
-            if known and any(_plain(size, time) is None for value in made for size in _all(value)):
+            known = all(value is not None for value in result)
+            if known and any(
+                _plain(size, time) is None for value in result for size in _all(value)
+            ):
                 yield node, "it divides the number of steps"
             elif known:
-                if any(_plain(size, time) for value in made for size in _all(value)):
+                if any(_plain(size, time) for value in result for size in _all(value)):
                     counts.update(filter(None, node.outputs))
             elif node.op in ("Shape", "Size") or not all(_tells_shape(node, at) for at in read):
                 yield node, "it computes with the number of steps"

@@ -152,28 +152,28 @@ class Encoded:
     def words(self) -> list[int]:
         """What the library reads, when nothing is added any more."""
         at = {name: place for place, name in enumerate(self.dims)}
-        made = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
+        result = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
         checks = [self.size(size) for size in self.dims]
         buffers = [self._buffer(name) for name in self.arena]
         inputs, outputs = (list(map(self._given, names)) for names in (self.inputs, self.outputs))
-        made += [len(self.polynomials)]
+        result += [len(self.polynomials)]
         for size, divisor in self.polynomials:
-            made += [divisor, len(size.terms)]
+            result += [divisor, len(size.terms)]
             for factors, by in size.terms:
-                made += [by, len(factors)]
-                made += [
+                result += [by, len(factors)]
+                result += [
                     self.names.index(each) if isinstance(each, str) else self.sizes[each]
                     for each in factors
                 ]
         roots = [self.places[self.root(name)] for name in self.places]
-        made += [len(checks), *checks, len(roots), *roots]
+        result += [len(checks), *checks, len(roots), *roots]
         for each in (inputs, outputs, buffers):
-            made += [len(each), *(word for buffer in each for word in buffer)]
+            result += [len(each), *(word for buffer in each for word in buffer)]
         self.done = True
-        made += [len(self.constants), *self.constants, len(self.steps)]
+        result += [len(self.constants), *self.constants, len(self.steps)]
         for kind, words in self.steps:
-            made += [kind, len(words), *words]
-        return made
+            result += [kind, len(words), *words]
+        return result
 
     def _given(self, name: str) -> tuple[int, ...]:
         """(place, numbers, most numbers, bytes of each) of a caller's memory"""

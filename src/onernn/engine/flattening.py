@@ -42,16 +42,16 @@ def flattened(
     refused: Mapping[Part, str] = MappingProxyType({}),
 ) -> Flat:
     """The graph with all nodes that have graphs opened, but for those that are ``left``."""
-    made = Flat(graph, left=left, refused=refused)
+    result = Flat(graph, left=left, refused=refused)
     if not any(map(bodies, graph.nodes)):
-        return made
+        return result
     taken = {value.name for value in graph.inputs}.union(graph.constants)
     taken.update(name for node in graph.nodes for name in node.outputs)
-    opened = _Opened(made, taken, dict(graph.constants))
+    opened = _Opened(result, taken, dict(graph.constants))
     for node in graph.nodes:
         opened.add(node, {}, ())
-    made.graph = replace(graph, nodes=tuple(opened.nodes), constants=opened.constants)
-    return made
+    result.graph = replace(graph, nodes=tuple(opened.nodes), constants=opened.constants)
+    return result
 
 
 class _Opened:
@@ -89,8 +89,8 @@ class _Opened:
         given = self._body(node, key, "then", node.inputs[1 : 1 + count], within)
         copies = [self.fresh(f"{name}/then") for name in outputs] if given else []
         chosen = [given[at] for at in kept] if given else []
-        made = (else_mark, *copies)
-        self._mark(key, "Else", (condition, *chosen), made, within, refused=reasons[1])
+        result = (else_mark, *copies)
+        self._mark(key, "Else", (condition, *chosen), result, within, refused=reasons[1])
         given = self._body(node, key, "else", node.inputs[1 + count :], within)
         others = [given[at] for at in kept] if given else []
         gives = "else" if reasons[0] else "then" if reasons[1] else "both"
@@ -121,11 +121,16 @@ class _Opened:
                 self._element(key, turn, *each, within)
                 for each in zip(scanned, attrs.input_axes, attrs.input_directions, strict=True)
             ]
-        made = self._body(node, key, "body", (*own, *taken), within)
-        again = made.pop(0) if node.op == "Loop" else ""
+        result = self._body(node, key, "body", (*own, *taken), within)
+        again = result.pop(0) if node.op == "Loop" else ""
         last = [name or self.fresh(f"{key}/last") for name in results[:count]]
         kept = [index for index, name in enumerate(results[count:]) if name]
-        values = (*states, *made[:count], *(made[count + index] for index in kept), *scanned[:1])
+        values = (
+            *states,
+            *result[:count],
+            *(result[count + index] for index in kept),
+            *scanned[:1],
+        )
         self._mark(
             key,
             "Again",
@@ -171,8 +176,8 @@ class _Opened:
             return []
         body: Graph = node.attributes[part if part == "body" else f"{part}_branch"]
         names = {value.name: name for value, name in zip(body.inputs, given, strict=True)}
-        made = [name for each in body.nodes for name in each.outputs if name]
-        names |= {name: self.fresh(f"{key}/{name}") for name in (*body.constants, *made)}
+        result = [name for each in body.nodes for name in each.outputs if name]
+        names |= {name: self.fresh(f"{key}/{name}") for name in (*body.constants, *result)}
         self.constants |= {names[name]: array for name, array in body.constants.items()}
         for each in body.nodes:
             self.add(each, names, (*within, (key, part)))
@@ -224,12 +229,14 @@ def widened(graph: Graph) -> Graph:
             continue
         halves = [name for name in node.inputs if name and types[name].dtype == "float16"]
         wide = {name: new(name) for name in dict.fromkeys(halves)}
-        made = {name: new(name) for name in node.outputs if name and types[name].dtype == "float16"}
+        result = {
+            name: new(name) for name in node.outputs if name and types[name].dtype == "float16"
+        }
         nodes += [Node("Cast", (name,), (to,), {"to": "float32"}) for name, to in wide.items()]
         inputs = tuple(wide.get(name, name) for name in node.inputs)
-        outputs = tuple(made.get(name, name) for name in node.outputs)
+        outputs = tuple(result.get(name, name) for name in node.outputs)
         nodes.append(replace(node, inputs=inputs, outputs=outputs))
-        nodes += [Node("Cast", (name,), (to,), {"to": "float16"}) for to, name in made.items()]
+        nodes += [Node("Cast", (name,), (to,), {"to": "float16"}) for to, name in result.items()]
     return replace(graph, nodes=tuple(nodes))
 
 

@@ -207,11 +207,11 @@ def _unknown(program: Program, node: Node) -> list[Refusal]:
         ragged = any([program.levels(name) for name in node.inputs if name])
     except UnknownError:
         return []
-    made = program.types[next(filter(None, node.outputs))]
+    result = program.types[next(filter(None, node.outputs))]
     reason = "the shape of its result is told by a call only"
-    if made.shape and made.dtype is None:
+    if result.shape and result.dtype is None:
         reason = f"inputs of several types {[each.dtype for each in given if each]}"
-    elif ragged and made.lod is None:
+    elif ragged and result.lod is None:
         reason = "axis 0 would mix the steps of ragged sequences"
     try:
         OPERATORS[node.op].type(Context(node, Sizes()), *given)
@@ -254,7 +254,7 @@ def _put(program: Program, found: Type) -> Type:
 def _computed(program: Program, node: Node, made: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs that are known now; ``made``: what is, of the nodes before."""
     types = {name: program.types[name] for name in node.outputs if name}
-    if all(found.numbers is not None for found in types.values()):
+    if all(result.numbers is not None for result in types.values()):
         return {name: np.asarray(t.numbers).astype(t.dtype) for name, t in types.items()}
     constants = program.graph.constants
     given = [made.get(name, constants.get(name)) if name else None for name in node.inputs]
@@ -262,11 +262,11 @@ def _computed(program: Program, node: Node, made: Mapping[str, Array]) -> dict[s
     if not known or node.op not in KERNELS or node.op == "Rnn":
         return {}
     try:
-        found = KERNELS[node.op](node, *given)
+        result = KERNELS[node.op](node, *given)
     except (OnernnError, *MISFITS) as error:
         raise UnsupportedError(f"{node.label}: {_reason(program, node, error)}") from error
-    found = found if isinstance(found, tuple) else (found,)
-    return {n: np.asarray(a) for n, a in zip(node.outputs, found, strict=False) if n}
+    result = result if isinstance(result, tuple) else (result,)
+    return {n: np.asarray(a) for n, a in zip(node.outputs, result, strict=False) if n}
 
 
 def _name(program: Program) -> None:

@@ -32,9 +32,9 @@ def join(program: Program) -> None:
                 maker = makers.get(name)
                 if maker is None or users[name] != 1 or len(maker.codes) != 1:
                     continue
-                made = _joined(program, maker.codes[0], each.codes[0], name)
-                if made is not None:
-                    each.codes[:] = [made]
+                result = _joined(program, maker.codes[0], each.codes[0], name)
+                if result is not None:
+                    each.codes[:] = [result]
                     each.reads[:] = [*(n for n in each.reads if n != name), *maker.reads]
                     maker.codes.clear()
             makers[each.node.outputs[0]] = each
@@ -129,14 +129,14 @@ def view(program: Program) -> None:
                     read = copy.reads[0]
                     each.views[copy.makes] = views[copy.makes] = read.name, read.start
                     each.codes.remove(copy)
-    made, regions = _regions(program)
+    result, regions = _regions(program)
     for each, region in zip(program.codes, regions, strict=True):
         for copy in _written_in_place(program, each):
             part = copy.reads[0].name
             while part in views and _is_all(program, part, *views[part]):
                 part, _ = views[part]
             if (
-                made.get(part) == region
+                result.get(part) == region
                 and part not in wanted
                 and part not in views
                 and program.inner.keys().isdisjoint(copy.out.start.names)
@@ -161,7 +161,7 @@ def _regions(program: Program) -> tuple[dict[str, int], list[int]]:
 
     Memory that is written there may not hold what is read elsewhere.
     """
-    made, regions, within, count = dict[str, int](), list[int](), [0], 0
+    result, regions, within, count = dict[str, int](), list[int](), [0], 0
     for each in program.codes:
         regions.append(within[-1])
         if each.mark in ("else", "end", "again"):
@@ -170,8 +170,8 @@ def _regions(program: Program) -> tuple[dict[str, int], list[int]]:
             count += 1
             within.append(count)
         if each.codes:
-            made |= dict.fromkeys(each.node.outputs, within[-1])
-    return made, regions
+            result |= dict.fromkeys(each.node.outputs, within[-1])
+    return result, regions
 
 
 def _only_moves(step: Step) -> bool:

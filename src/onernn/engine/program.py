@@ -73,17 +73,17 @@ def identifier(text: str) -> str:
 
     Different texts may give the same name.
     """
-    made = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_") or "value"
-    taken = made[0].isdigit() or made in RESERVED or _CAPITALS.fullmatch(made)
-    return f"v{made}" if taken else made
+    result = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_") or "value"
+    taken = result[0].isdigit() or result in RESERVED or _CAPITALS.fullmatch(result)
+    return f"v{result}" if taken else result
 
 
 def namespace(text: str) -> str:
     """A C++ name for a whole model, its files and its program, made of a file's name."""
-    made = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_").lower()
-    if not made or made[0].isdigit() or made in RESERVED.union(_GLOBAL):
-        return f"model_{made}".rstrip("_")
-    return made
+    result = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_").lower()
+    if not result or result[0].isdigit() or result in RESERVED.union(_GLOBAL):
+        return f"model_{result}".rstrip("_")
+    return result
 
 
 # What runs a node: calls of the kernels' functions, loops over an expression, layers.

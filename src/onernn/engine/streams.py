@@ -98,7 +98,7 @@ class Streams:
                 names = ", ".join(value.name for value in self._inputs)
                 raise ShapeError(f"a frame: expected arrays by name, of {names}")
             frame = {self._inputs[0].name: frame}
-        made = {
+        result = {
             name: np.array(data_of(value), order="C")  # the caller may use its own again
             for name, value in checked_feed(self._inputs, frame).items()
         }
@@ -109,7 +109,7 @@ class Streams:
                     f"stream {stream}: {self._most} frames wait already; pull, push less, or make"
                     " more room with streams(queue=)"
                 )
-            self._waiting[stream].append(made)
+            self._waiting[stream].append(result)
 
     def pull(self, stream: int) -> list[dict[str, Array]]:
         """All results of a stream that were not pulled yet, in order, one for each frame.
@@ -177,8 +177,8 @@ class Streams:
         feed |= {name: np.stack([each[name] for each in own]) for name in own[0]}
         results: list[dict[str, Array] | OnernnError]
         try:
-            made = {name: data_of(value) for name, value in self._session.run(feed).items()}
-            states = {name: self._state(name, made[after]) for name, after in self._next.items()}
+            result = {name: data_of(value) for name, value in self._session.run(feed).items()}
+            states = {name: self._state(name, result[after]) for name, after in self._next.items()}
         except OnernnError as error:
             if count > 1:  # whose frame that was
                 for stream in streams:
@@ -186,8 +186,8 @@ class Streams:
                 return
             states, results = {}, [error]
         else:
-            shown = [name for name in made if name not in self._next.values()]
-            results = [{name: made[name][at].copy() for name in shown} for at in range(count)]
+            shown = [name for name in result if name not in self._next.values()]
+            results = [{name: result[name][at].copy() for name in shown} for at in range(count)]
         self._made = _Made(
             {n: (streams, array[:count]) for n, array in states.items() if n in self._states},
             {
@@ -196,7 +196,7 @@ class Streams:
                 if states and own[at]
             },
             {stream: self._waiting[stream][1:] for stream in streams},
-            {s: [*self._done[s], made] for s, made in zip(streams, results, strict=True)},
+            {s: [*self._done[s], result] for s, result in zip(streams, results, strict=True)},
         )
         self._put()
 

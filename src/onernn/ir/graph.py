@@ -284,7 +284,7 @@ class Inference:
         self._found[new] = self._found.pop(name)
 
     def types(self) -> dict[str, Type]:
-        return {name: self._sizes.settle(found) for name, found in self._found.items() if name}
+        return {name: self._sizes.settle(result) for name, result in self._found.items() if name}
 
 
 def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
@@ -302,8 +302,8 @@ def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> t
     if operator is None or node.problem:
         return unknown
     try:
-        made = operator.type(context, *inputs)
-        outputs = tuple(made) if isinstance(made, tuple) else (made,)
+        result = operator.type(context, *inputs)
+        outputs = tuple(result) if isinstance(result, tuple) else (result,)
         if not operator.offsets:
             outputs = _under_words(operator, node, inputs, outputs)
     except FAILURES:
@@ -357,8 +357,8 @@ def _numbers(
         return None
     if not inputs or any(each is not None and each.value is None for each in inputs):
         return None
-    made = operator.compute(node.attrs, *(e if e is None else e.sizes for e in inputs))  # type: ignore[misc]
-    parts = made if isinstance(made, tuple) else (made,)
+    result = operator.compute(node.attrs, *(e if e is None else e.sizes for e in inputs))  # type: ignore[misc]
+    parts = result if isinstance(result, tuple) else (result,)
     return tuple(valued(out.dtype, part) for part in parts)
 
 
@@ -446,9 +446,9 @@ class Graph(Immutable):
 
         rows = [("input", "", value.name, str(self.types[value.name])) for value in self.inputs]
         for node in self.nodes:
-            made = [name for name in node.outputs if name]
-            types = "; ".join(str(self.types[name]) for name in made)
-            rows.append((node.op, native_types(node.origin), ", ".join(made), types))
+            result = [name for name in node.outputs if name]
+            types = "; ".join(str(self.types[name]) for name in result)
+            rows.append((node.op, native_types(node.origin), ", ".join(result), types))
         rows += [("output", "", value.name, "") for value in self.outputs]
         return html.table(self.name, ("operator", "from", "makes", "type"), rows)
 

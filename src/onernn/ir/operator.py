@@ -185,11 +185,11 @@ class Operator:
             raise ShapeError(f"{self.name} runs in a session only")
         if self.keeps or self.kind == "sizes" or not _are_halves(values):
             return self._run(node, *values)
-        made = self._run(node, *(_as(value, _HALF, np.float32) for value in values))
-        first, *others = made if isinstance(made, tuple) else (made,)
+        result = self._run(node, *(_as(value, _HALF, np.float32) for value in values))
+        first, *others = result if isinstance(result, tuple) else (result,)
         with np.errstate(over="ignore"):
             first = _as(first, np.float32, _HALF)
-        return (first, *others) if isinstance(made, tuple) else first
+        return (first, *others) if isinstance(result, tuple) else first
 
     def _run(self, node: Any, *values: Any) -> Any:
         assert self.compute is not None

@@ -164,8 +164,8 @@ class RnnWeights(Immutable):
 
     def mapped(self, function: Callable[[Array], Array]) -> RnnWeights:
         """The weights with each array replaced by what the function makes of it."""
-        made: Any = {name: function(array) for name, array in self.arrays.items()}
-        return RnnWeights(**{"layer": None, **made})
+        result: Any = {name: function(array) for name, array in self.arrays.items()}
+        return RnnWeights(**{"layer": None, **result})
 
 
 class Layers(tuple[RnnWeights, ...]):

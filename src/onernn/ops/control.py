@@ -174,13 +174,13 @@ def _settled(body: Any, front: list[Type], states: list[Type], rest: list[Type],
     """The types of the body's inputs in any turn, and of its outputs behind the states."""
     states = [replace(each, value=None) for each in states]
     for _ in range(_TURNS):
-        made = _outputs(body, [*front, *states, *rest])
-        joined = list(map(joined_types, states, made[skip:]))
+        result = _outputs(body, [*front, *states, *rest])
+        joined = list(map(joined_types, states, result[skip:]))
         if joined == states:
-            return [*front, *states, *rest], made[skip + len(states) :]
+            return [*front, *states, *rest], result[skip + len(states) :]
         states = joined
     unknown = [UNKNOWN] * len(states)
-    return [*front, *unknown, *rest], [UNKNOWN] * (len(made) - skip - len(states))
+    return [*front, *unknown, *rest], [UNKNOWN] * (len(result) - skip - len(states))
 
 
 def _stacked(element: Type, axis: int, count: Size | None) -> Type:
@@ -197,9 +197,9 @@ def _turns(attrs: Any, values: Sequence[Type]) -> Any:
 
 
 def _loop(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
-    inside, made = _turns(context.attrs, values)
+    inside, result = _turns(context.attrs, values)
     turns = context.fresh("turns")
-    return (*inside[2 : 2 + context.attrs.carried], *(_stacked(each, 0, turns) for each in made))
+    return (*inside[2 : 2 + context.attrs.carried], *(_stacked(each, 0, turns) for each in result))
 
 
 @op("Loop", kind="control", outputs=2**16, type=_loop, growth=no_new_bytes)
@@ -228,9 +228,9 @@ def _scan(context: Context, *values: Type) -> Any:
         values[attrs.states : attrs.states + attrs.scanned], attrs.input_axes, strict=True
     )
     turns = context.same(*(v.shape[axis] for v, axis in scanned if v.shape))
-    inside, made = _steps(attrs, values)
+    inside, result = _steps(attrs, values)
     stacked = (
-        _stacked(each, axis, turns) for each, axis in zip(made, attrs.output_axes, strict=True)
+        _stacked(each, axis, turns) for each, axis in zip(result, attrs.output_axes, strict=True)
     )
     return (*inside[: attrs.states], *stacked)
 

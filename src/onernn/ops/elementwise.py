@@ -196,10 +196,10 @@ def put(expression: Any, places: Any) -> Any:
 
 def again(function: str, first: Expression, *rest: Expression) -> Expression:
     """A function of two, of any number: the first two, then the result and the next one."""
-    made = first
+    result = first
     for each in rest:
-        made = (function, made, each)
-    return made if rest else ("same", first)
+        result = (function, result, each)
+    return result if rest else ("same", first)
 
 
 Meaning = Callable[..., Expression]

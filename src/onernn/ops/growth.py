@@ -28,11 +28,11 @@ def results(node: Node, *values: Any) -> int:
     operator, most = OPERATORS[node.op], largest_input(node, *values)
     try:
         given = (None if value is None else type_of(value) for value in values)
-        made = operator.type(Context(node, Sizes()), *given)
+        result = operator.type(Context(node, Sizes()), *given)
     except FAILURES:  # so will the run
-        made = ()
+        result = ()
     total = 0
-    for each in made if isinstance(made, tuple) else (made,):
+    for each in result if isinstance(result, tuple) else (result,):
         if each.shape is None or None in each.counts:
             total += most
         else:

@@ -342,9 +342,9 @@ def lstm(
         for step in range(own.max(initial=0)):
             now = np.where(inside[step], own - 1 - step if back else step, 0)
             each = np.arange(n)
-            made = cell.step(fed[now, each], state, memory)
+            result = cell.step(fed[now, each], state, memory)
             runs = inside[step][:, None]
-            state, memory = np.where(runs, made[0], state), np.where(runs, made[1], memory)
+            state, memory = np.where(runs, result[0], state), np.where(runs, result[1], memory)
             y[now[inside[step]], d, each[inside[step]]] = state[inside[step]]
         # A sentence of no words ends with zeros, whatever it began with: see design/0008.
         final[:, d] = np.where((own > 0)[:, None], np.stack([state, memory]), 0)

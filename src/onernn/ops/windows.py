@@ -183,11 +183,11 @@ def _checked(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool =
     if attrs.kernel_shape is not None and tuple(attrs.kernel_shape) != w.shape[2:]:
         raise ShapeError(f"attribute kernel_shape={attrs.kernel_shape}, weights of {w.shape}")
     whole, part = len(w), w.shape[1] * attrs.group
-    taken, made = (whole, part) if back else (part, whole)
+    taken, result = (whole, part) if back else (part, whole)
     if attrs.group < 1 or x.shape[1] != taken or whole % attrs.group:
         raise ShapeError(f"weights of {w.shape} in {attrs.group} groups do not fit {x.shape}")
-    if bias is not None and (bias.shape != (made,) or bias.dtype != x.dtype):
-        raise ShapeError(f"bias: expected {x.dtype} ({made},), got {bias.dtype} {bias.shape}")
+    if bias is not None and (bias.shape != (result,) or bias.dtype != x.dtype):
+        raise ShapeError(f"bias: expected {x.dtype} ({result},), got {bias.dtype} {bias.shape}")
 
 
 def _at_once(count: int, image: int) -> list[slice]:
@@ -329,12 +329,12 @@ def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) ->
     kernels = w.reshape(groups, len(w) // groups, math.prod(w.shape[1:])).swapaxes(1, 2)
     out = np.zeros((len(x), channels, *_whole(windows, sizes, reached)), x.dtype)
     for part in _at_once(len(x), channels * math.prod(w.shape[2:]) * count):
-        made = kernels @ x[part].reshape(-1, groups, len(w) // groups, count)
-        made = made.reshape(-1, channels, *w.shape[2:], *sizes)
+        result = kernels @ x[part].reshape(-1, groups, len(w) // groups, count)
+        result = result.reshape(-1, channels, *w.shape[2:], *sizes)
         for taps in np.ndindex(*w.shape[2:]):
             laid = zip(windows, taps, sizes, strict=True)
             there = [window.tap(tap, size) for window, tap, size in laid]
-            out[(part, slice(None), *there)] += made[(slice(None), slice(None), *taps)]
+            out[(part, slice(None), *there)] += result[(slice(None), slice(None), *taps)]
     kept = [slice(before, before + size) for size, before in reached]
     return _with_bias(out[(slice(None), slice(None), *kept)], bias)
 
@@ -412,8 +412,8 @@ def _growth(node: Node, x: Any) -> int:
     windows = placed(_windows(attrs), x, ceil)
     counts = places(windows, x.shape[2:], ceil)
     positions = math.prod(window.size for window in windows) + 32 if attrs.outputs > 1 else 0
-    made = math.prod((*x.shape[:2], *counts)) * (x.dtype.itemsize + positions)
-    return 3 * bytes_padded(x, windows, counts) + made
+    result = math.prod((*x.shape[:2], *counts)) * (x.dtype.itemsize + positions)
+    return 3 * bytes_padded(x, windows, counts) + result
 
 
 @op(

@@ -594,7 +594,9 @@ class U8Kernel(OneDnnKernel):
 
     def cache_info(self) -> tuple[int, int]:
         """See `DirectionKernel.cache_info`."""
-        hits, misses = np.sum([made.cache_info() for made in self._made.values()], axis=0).tolist()
+        hits, misses = np.sum(
+            [result.cache_info() for result in self._made.values()], axis=0
+        ).tolist()
         return hits, misses
 
 

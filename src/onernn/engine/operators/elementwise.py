@@ -151,8 +151,8 @@ def extreme(op: OperatorCode) -> list[Call]:
     axis = op.axis(len(op.shape()))
     checks = at_least(op, op.shape()[axis] - 1)
     kind = op.node.op == "ArgMin", bool(op.attrs.select_last_index)
-    made = op.call("arg_extreme", op.read(0), *_along(op, [axis]), *kind)
-    return [*checks, made]
+    result = op.call("arg_extreme", op.read(0), *_along(op, [axis]), *kind)
+    return [*checks, result]
 
 
 @rule("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")

@@ -239,10 +239,10 @@ _BYTES = ("int8", "uint8")
 
 @rule("QuantizeLinear")
 def quantize(op: OperatorCode) -> Call:
-    made = op.program.dtype(op.node.outputs[0])
-    if op.dtype() != "float32" or op.dtype(1) != "float32" or made not in _BYTES:
-        op.refuse(f"from {op.dtype()} to {made}")
-    return _linear(op, "quantize", made)
+    result = op.program.dtype(op.node.outputs[0])
+    if op.dtype() != "float32" or op.dtype(1) != "float32" or result not in _BYTES:
+        op.refuse(f"from {op.dtype()} to {result}")
+    return _linear(op, "quantize", result)
 
 
 @rule("DequantizeLinear")

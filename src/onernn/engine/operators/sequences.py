@@ -124,9 +124,9 @@ def with_offsets(op: OperatorCode) -> Call:
     """Other offsets, which come as numbers and are checked."""
     op.of("int", at=1)
     op.source = op.read(0)
-    (made,) = op.makes_sentences(volume(op.shape(1)) - 1, words=op.shape()[0])
-    given, sizes = op.read(1), (made.count, made.words)
-    return Call("take_offsets", made, given, *sizes, types=[op.dtype(1)], checks=True)
+    (result,) = op.makes_sentences(volume(op.shape(1)) - 1, words=op.shape()[0])
+    given, sizes = op.read(1), (result.count, result.words)
+    return Call("take_offsets", result, given, *sizes, types=[op.dtype(1)], checks=True)
 
 
 @rule("SequenceAppend")
@@ -135,12 +135,12 @@ def append(op: OperatorCode) -> list[Call]:
     parts = [op.program.levels(name) for name in op.node.inputs]
     op.alike(*range(1, len(parts)))
     counts = [_sum(level.count for level in levels) for levels in zip(*parts, strict=True)]
-    made = op.makes_sentences(*counts, words=_sum(part[-1].words for part in parts))
+    result = op.makes_sentences(*counts, words=_sum(part[-1].words for part in parts))
     calls, inner = [], volume(op.out()[1][1:])
-    before = [Size(())] * (len(made) + 1)
+    before = [Size(())] * (len(result) + 1)
     for at, part in enumerate(parts):
         for k, level in enumerate(part):
-            calls.append(Call("append_offsets", made[k], level, *before[k : k + 2], level.count))
+            calls.append(Call("append_offsets", result[k], level, *before[k : k + 2], level.count))
         rows = before[-1] * inner, part[-1].words * inner
         calls.append(op.move("append", op.read(at), *rows))
         sizes = [*(level.count for level in part), part[-1].words]
@@ -160,12 +160,12 @@ def concat(op: OperatorCode) -> list[Call]:
     count = parts[0].count
     for part in parts:
         op.same(count, part.count)
-    (made,) = op.makes_sentences(count, words=_sum(part.words for part in parts))
+    (result,) = op.makes_sentences(count, words=_sum(part.words for part in parts))
     ends, sizes = op.keep("ends", "int64", (count,)), (count, volume(op.out()[1][1:]))
     begun, joined = [], []
     for at, part in enumerate(parts):
-        begun.append(Call("add_offsets", made, part, count, at == 0))
-        given = ends, made, op.read(at), part
+        begun.append(Call("add_offsets", result, part, count, at == 0))
+        given = ends, result, op.read(at), part
         joined.append(op.move("join", *given, *sizes, at == 0))
     return begun + joined
 
@@ -176,9 +176,9 @@ def unpad(op: OperatorCode) -> Call:
     op.of("int", at=1)
     time, count, *_ = layout = _layout(op, op.shape())
     op.same(volume(op.shape(1)), count)
-    (made,) = op.makes_sentences(count, most=time * count)
-    given, types = (op.read(0), op.read(1), made), [moved(op.dtype()), op.dtype(1)]
-    return op.call("unpad", *given, RuntimeSize(made.words), *layout, types=types, checks=True)
+    (result,) = op.makes_sentences(count, most=time * count)
+    given, types = (op.read(0), op.read(1), result), [moved(op.dtype()), op.dtype(1)]
+    return op.call("unpad", *given, RuntimeSize(result.words), *layout, types=types, checks=True)
 
 
 def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
