@@ -41,7 +41,7 @@ def inside(graph: Graph, node: Node, name: str) -> list[Type]:
 def sized(graph: Graph, node: Node, name: str) -> Graph:
     """A node's body, whose inputs declare the sizes that are known outside.
 
-    A state that begins as one row, and may be of more in later turns, is told to be of one: a
+    A state that begins as one row, and may be of more in later turns, is declared as one: a
     layer would not repeat it.
     """
     body: Graph = node.attributes[name]

@@ -210,7 +210,7 @@ def _is_narrow(graph: Graph, name: str) -> bool:
 
 
 def _is_one_channel(graph: Graph, name: str) -> bool:
-    """Whether a value is (N, 1), and no number, and not told by a number and another, as 1 - a."""
+    """Whether a value is (N, 1), no number, and not made of a number and another one, as 1 - a."""
     node = graph.producer(name)
     if not _is_narrow(graph, name) or is_number(graph, name):
         return False

@@ -22,7 +22,7 @@ class ConvScale(NamedTuple):
 class FuseConvScale:
     """``BatchNormalization(Conv(x))``, ``Conv(x) * a``, ``Conv(x) + b`` -> ``Conv(x)``.
 
-    Made in float64 and rounded once; refused where anybody else reads the convolution.
+    Made in float64 and rounded once; refused where another node reads the convolution.
     """
 
     name = "conv_scale"
@@ -47,10 +47,10 @@ class FuseConvScale:
             return Refusal("weights in float16 would lose bits", where)
         if weight.ndim < 3:
             return None  # a run says what is wrong
-        told = _affine(node, [graph.constants[name] for name in others], weight)
-        if isinstance(told, str):
-            return Refusal(told, where)
-        scale, shift = told
+        scaling = _affine(node, [graph.constants[name] for name in others], weight)
+        if isinstance(scaling, str):
+            return Refusal(scaling, where)
+        scale, shift = scaling
         old = graph.constants[conv.input(2)] if conv.input(2) else np.zeros(len(weight))
         if old.shape != (len(weight),):
             return None

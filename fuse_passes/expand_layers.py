@@ -27,8 +27,8 @@ def _name(rnn: Recurrent, layer: int) -> str:
 class ExpandLayers:
     """``Rnn`` of several layers -> one of each layer, in each direction; none of `PASSES`.
 
-    It is for those who write, or compare, one layer at a time. Directions are joined by Concat or
-    Add, states cut by Split and joined by Concat. ``directions`` tells of which nodes those of one
+    Writers and comparisons take one layer at a time. Directions are joined by Concat or
+    Add, states cut by Split and joined by Concat. ``directions``: for which nodes those of one
     layer are taken apart, too; those that do not meet between two layers always are.
     """
 

@@ -26,8 +26,8 @@ class Pair(NamedTuple):
 class PairDirections:
     """``Concat(Rnn(x), Rnn reversed(x))`` -> one bidirectional_concat rnn.
 
-    Each direction still runs on its own, over one packed copy of x. Final states that somebody
-    reads are split from those of the pair.
+    Each direction still runs on its own, over one packed copy of x. Final states that are
+    read are split from those of the pair.
     """
 
     name = "bidirectional"
@@ -91,7 +91,7 @@ class PairDirections:
             origin=(*forward.origin, *backward.origin, *concat.origin),
             precision=joined(forward.precision, backward.precision) or OWN,
         ).with_states(states, tuple(finals))
-        # Who reads a final state may stand before the concat.
+        # A reader of a final state may stand before the concat.
         return exchanged(graph, (*old, concat), (*joins, new.node(), *parted))
 
 

@@ -89,7 +89,7 @@ class Mapper(Tape):
         """The number of axes of one row."""
         rank = self.graph.types[name].rank
         if rank is None:
-            raise self.refused(node, f"nobody knows how many axes {name!r} has")
+            raise self.refused(node, f"the number of axes of {name!r} is not known")
         return rank
 
     def known(self, node: Node, name: str) -> Array | None:
@@ -146,9 +146,9 @@ class Mapper(Tape):
         return self.emit("Expand", (wide, self.shape([self.count, *ones])))
 
     def over_axes(self, node: Node, default: Iterable[int] | None = None) -> None:
-        """An operator that tells axes by an input, ``default`` where that is absent."""
+        """An operator with an input of axes, ``default`` where that is absent."""
         operator, (x, *others) = OPERATORS[node.op], node.inputs
-        place, rank = [slot.tells for slot in operator.slots].index(True), self.rank(node, x)
+        place, rank = [slot.axes for slot in operator.slots].index(True), self.rank(node, x)
         self.alike(node, others)
         axes: Any = self.known(node, node.input(place))
         if axes is None or not axes.size:
@@ -158,9 +158,9 @@ class Mapper(Tape):
                 raise self.refused(node, "its axes are not known before a run")
             if not (axes or node.attributes.get("noop_with_empty_axes")):  # it would be all of them
                 raise self.refused(node, "it reduces a value without axes")
-        told = self.constant(shifted(np.array(axes)))
+        moved = self.constant(shifted(np.array(axes)))
         inputs = (*others, "", "", "")[: max(len(others), place)]
-        self.put(node, (x, *inputs[: place - 1], told, *inputs[place:]))
+        self.put(node, (x, *inputs[: place - 1], moved, *inputs[place:]))
 
     def over_batch(self, node: Node) -> None:
         """An operator whose axis 0 is a batch: rows join it."""

@@ -1,4 +1,4 @@
-"""One form for what exporters write in several: for those who compare graphs, none of `PASSES`."""
+"""One form for what exporters write in several: to compare graphs; none of `PASSES`."""
 
 from __future__ import annotations
 

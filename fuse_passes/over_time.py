@@ -20,7 +20,7 @@ from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 
 _OPEN = 3  # stands for a size that is not declared
-_MOST = 1 << 24  # numbers of a state that float32 tells apart
+_MOST = 1 << 24  # numbers of a state that float32 keeps apart
 _FAR = 2**62
 
 

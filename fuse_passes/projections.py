@@ -106,7 +106,7 @@ def folded_into(
 
 
 def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
-    """The projection that makes ``user``'s first input and nobody else sees."""
+    """The projection that makes ``user``'s first input and has no other reader."""
     name = user.inputs[0]
     nodes, bias = [], None
     if node := graph.producer(name, "Add"):

@@ -20,7 +20,7 @@ from onernn.ir.types import Size, Type
 from onernn.ops.control import scan_attributes
 
 _TURN = Size.of("this turn")
-_ENDLESS = 2**31 - 1  # turns; exporters write it where nobody counts
+_ENDLESS = 2**31 - 1  # turns; exporters write it where there is no limit
 _WIDE = ("int32", "int64", "float32", "float64")
 """What a number may be cast to. float32 has 24 bits: TensorFlow's numbers of steps fit."""
 

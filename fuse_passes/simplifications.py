@@ -100,7 +100,7 @@ class TakeConstants:
 class TakeKnownNumbers:
     """``Slice(x, 0, Shape(x)[1] / 4)`` -> ``Slice(x, 0, 5)`` where x has 20 columns.
 
-    All in one go. What a name's size tells stays, and so does what is an output of the graph.
+    All in one go. Integers that depend on a size with a name stay, and so do outputs of the graph.
     """
 
     name = "known_numbers"
@@ -158,7 +158,7 @@ class ShareValues:
 
 
 def _key(graph: Graph, node: Node) -> Hashable:
-    """What two nodes that compute the same have in common; None where that is not told."""
+    """What two nodes that compute the same have in common; None for other nodes."""
     operator = OPERATORS.get(node.op)
     if operator is None or not operator.since or len(node.outputs) > 1:
         return None

@@ -160,7 +160,7 @@ def _first_reading(graph: Graph, step: Step, readings: list[Reading]) -> Reading
     if readings:
         fitting = [r for r in fitting if r.constants == readings[0].constants]
     elif len(step.cell.gates) == 1 or step.readings[0].projection:
-        # Two projections, added: nothing tells that one of them is of a state. Nor that what
+        # Two projections, added: nothing shows that one of them is of a state. Nor that what
         # projects an LSTM's output makes its state.
         return None
     else:  # what stands beside c, or in another input, is more likely a state than a result is

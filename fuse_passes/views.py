@@ -32,7 +32,7 @@ Axis = tuple[Factor, ...]
 
 
 def is_view(op: str) -> bool:
-    """Whether an operator of ONNX's only tells the same elements in another order or shape."""
+    """Whether an operator of ONNX gives the same elements in another order or shape."""
     operator = OPERATORS.get(op)
     return op == "Transpose" or bool(operator and operator.kind == "view" and operator.since)
 
@@ -47,7 +47,7 @@ def views_behind(graph: Graph, name: str) -> tuple[str, list[Node]]:
 
 
 def moved(graph: Graph, chain: Sequence[Node], axes: Sequence[Axis]) -> list[Axis] | None:
-    """The axes behind the views; None where nobody can tell.
+    """The axes behind the views; None where they are not known.
 
     They are those of a value with these axes, whatever sizes its factors have.
     """
@@ -277,7 +277,7 @@ class DropRnnViews:
 
 
 def _as_long(graph: Graph, node: Node) -> Padded | None:
-    """Who pads to the length of what was padded pads to what that was padded to."""
+    """Padding to the length of a padded value is padding to that value's own length."""
     like = graph.producer(node.input(1), "SequencePad")
     if like is None or not like.input(1):
         return None
@@ -328,7 +328,7 @@ class DropSequenceViews:
     """``SequenceLike(f(SequenceData(g(x))), x)`` -> ``f(g(x))`` for row-wise f and g.
 
     Paddle's matmul_v2 loses the LoD and lod_reset gives it back; nothing in between minds. They are
-    row-wise where types tell that the result has x's offsets without these nodes, too.
+    row-wise where types show that the result has x's offsets without these nodes, too.
     """
 
     name = "sequence_views"

@@ -184,6 +184,6 @@ def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
 
 
 def check_all_read(arrays: Arrays, read: Sequence[str] | set[str]) -> None:
-    """Raises `ShapeError` for arrays that nobody read."""
+    """Raises `ShapeError` for arrays that were not read."""
     if unknown := sorted(set(arrays) - set(read)):
         raise ShapeError(f"not understood: {', '.join(unknown)}")

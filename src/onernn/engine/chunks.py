@@ -29,7 +29,7 @@ _FAR = 2**31 - 1  # a slice up to here has no end
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
     """The nodes that compute with the number of steps, whose name is ``time``, and why.
 
-    Sums and products of it that tell a shape do not count: chunks of several sizes show these.
+    Sums and products of it that describe a shape do not count: chunks of several sizes show these.
     """
     counts = set[str]()
     for node in graph.nodes:
@@ -44,7 +44,7 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
             elif known:
                 if any(_plain(size, time) for value in result for size in _all(value)):
                     counts.update(filter(None, node.outputs))
-            elif node.op in ("Shape", "Size") or not all(_tells_shape(node, at) for at in read):
+            elif node.op in ("Shape", "Size") or not all(_describes_shape(node, at) for at in read):
                 yield node, "it computes with the number of steps"
         within = [each for body in bodies(node).values() for each in _nodes(body)]
         if any(each.op in ("Shape", "Size") or each.op == "Slice" for each in within):
@@ -54,7 +54,7 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
             yield node, "it needs other steps than those so far: it may count them"
 
 
-def _tells_shape(node: Node, at: int) -> bool:
+def _describes_shape(node: Node, at: int) -> bool:
     """Whether an input only says how large a result is, or which part of another."""
     operator = OPERATORS.get(node.op)
     if operator is None or operator.most is None:
@@ -112,13 +112,13 @@ class Stateful:
     """A model that goes on where the call before ended, as `Streams` and chunked files run it.
 
     ``states``: the output that is the next state, by the input that takes it. ``first``: what an
-    input takes before the first call, zeros where nothing is given. ``growing``: states whose sizes
+    input takes before the first call, zeros by default. ``growing``: states whose sizes
     may change from call to call.
 
     Of models of sequences, as `exposed` gives them: ``time``, the axis along which each other input
-    is cut into chunks, and along which each output is put together. ``delay``: how many steps at
-    the end each output tells only when as many further steps have come, and never for the last
-    ones. ``least``: the fewest steps of the first chunk.
+    is cut into chunks, and along which each output is put together. ``delay``: how many steps each
+    output lags behind the input; as many at the end never come. ``least``: the fewest steps of the
+    first chunk.
     """
 
     graph: Graph
@@ -131,7 +131,7 @@ class Stateful:
 
     @classmethod
     def named(cls, graph: Graph, states: Mapping[str, str]) -> Stateful:
-        """The model of one frame whose states a caller names.
+        """The model of one frame, with the states that a caller names.
 
         Raises `UnsupportedError` for a name that is no input or output.
         """
@@ -381,7 +381,7 @@ class _Maker(Tape):
             raise self.refused(node, "it reads from the last step to the first")
         shape = result.shape or ()
         if shape[1] is None or self.time in shape[1].names:
-            raise self.refused(node, "nobody knows its batch, or it depends on the steps")
+            raise self.refused(node, "its batch is not known, or depends on the steps")
         batch, dtype = shape[1].number, result.dtype or "float32"
         widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)
         before, after, copies = [], [], []
@@ -435,7 +435,7 @@ class _Maker(Tape):
         axes = _along(self.graph.types[x], self.time)
         kernel = self.graph.types[weights].counts[2:]
         if len(axes) != 1 or axes[0] < 2 or None in kernel:
-            return False  # frames are its batch; or the proof tells
+            return False  # frames are its batch; else the proof fails
         attrs, place, rank = node.attrs, axes[0] - 2, len(kernel)
         strides = attrs.strides or (1,) * rank
         if strides[place] != 1 or attrs.auto_pad not in ("NOTSET", "VALID"):
@@ -460,7 +460,7 @@ class _Maker(Tape):
         """A value behind the last ``kept`` steps of the chunks before; at first, behind zeros."""
         result = self.graph.types[x]
         if result.shape is None or result.dtype is None:
-            raise self.refused(node, f"nobody knows the sizes of {x!r}")
+            raise self.refused(node, f"the sizes of {x!r} are not known")
         sizes = [1 if count is None else count for count in result.counts]
         sizes[axis] = zeros
         shape = [count for count in result.counts]

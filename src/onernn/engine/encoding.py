@@ -95,7 +95,7 @@ class Encoded:
         if size.name in self.names:
             return self.names.index(size.name)
         if size.names - set(self.names):
-            raise UnsupportedError(f"nobody tells the size {size}")
+            raise UnsupportedError(f"the size {size} is not known")
         return self._computed(size, size, 1)
 
     def _computed(self, key: Size | Quotient, whole: Size, by: int) -> int:
@@ -211,7 +211,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
     if not {size.name for size in dims}.issuperset(
         open_sizes
     ) or not program.inner.keys().isdisjoint(open_sizes):
-        raise UnsupportedError(f"inputs do not tell the sizes {open_sizes}")
+        raise UnsupportedError(f"the sizes {open_sizes} do not follow from the inputs")
     made = Encoded(program, [*open_sizes, *program.inner], dims)
     codes = {id(each.node): each for each in program.codes}
     joined = {each.node.outputs[0] for each in program.codes if not (each.codes or each.views)}
@@ -238,7 +238,9 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
                 _write_sizes(made, kernels, known, unknown)
         except NotEncoded:
             if code and (code.mark or finds(code.codes) or _makes_offsets(made, node)):
-                raise UnsupportedError(f"{node.label}: only Python runs what tells sizes") from None
+                raise UnsupportedError(
+                    f"{node.label}: sizes depend on a node that only Python runs"
+                ) from None
             if not joined.isdisjoint(node.inputs):
                 raise UnsupportedError(f"{node.label}: what it reads is made by no step") from None
             made.outside[len(made.steps)] = node
@@ -276,7 +278,7 @@ def _note_layer(made: Encoded, layers: Mapping[Node, PreparedNode], code: Writte
 
 
 def _mark(made: Encoded, mark: Mark) -> None:
-    """Adds a jump, or tells the one before where to go."""
+    """Adds a jump, or gives the one before its target."""
     if mark.kind == "refuse":
         made.steps.append((REFUSE, []))
         return
@@ -340,7 +342,7 @@ def _known(made: Encoded) -> dict[str, frozenset[str]]:
 def _write_sizes(
     made: Encoded, kernels: Kernels, known: dict[str, frozenset[str]], unknown: set[str]
 ) -> None:
-    """Steps that write the integers whose sizes are found."""
+    """Steps that write integers once the sizes in them are known."""
     for name in [name for name, names in known.items() if names.isdisjoint(unknown)]:
         del known[name]
         dtype = made.program.dtype(name)

@@ -117,7 +117,7 @@ def _said(program: Program) -> int:
 
 
 def name_inputs(program: Program) -> None:
-    """Names for the sizes of inputs that tell none."""
+    """Names for the sizes of inputs that declare none."""
     for value in program.graph.inputs:
         ident, result = program.ident(value.name), value.type
         for at, (size, declared) in enumerate(
@@ -208,7 +208,7 @@ def _unknown(program: Program, node: Node) -> list[Refusal]:
     except UnknownError:
         return []
     result = program.types[next(filter(None, node.outputs))]
-    reason = "the shape of its result is told by a call only"
+    reason = "the shape of its result is known during a call only"
     if result.shape and result.dtype is None:
         reason = f"inputs of several types {[each.dtype for each in given if each]}"
     elif ragged and result.lod is None:
@@ -217,7 +217,7 @@ def _unknown(program: Program, node: Node) -> list[Refusal]:
         OPERATORS[node.op].type(Context(node, Sizes()), *given)
     except (OnernnError, *MISFITS) as error:
         return [Refusal(_reason(program, node, error), node.label)]
-    hint = f"; --static {min(names)}=... may tell it" if names else ""
+    hint = f"; --static {min(names)}=... may fix it" if names else ""
     return [Refusal(reason + hint, node.label)]
 
 
@@ -234,7 +234,7 @@ def _fold(program: Program) -> None:
                 if size is not None and result is not None:
                     program.same(size, result, name)
         made: dict[str, Array] = {}
-        # Nothing is run, whose budget would count what values take that are known now.
+        # No run has a budget here: this one counts the values that are known now.
         own = sum(array.nbytes for array in graph.constants.values())
         with budget_of_run(LOADING + 16 * own, _MOST_TURNS):
             for node in graph.nodes:

@@ -38,7 +38,7 @@ cdecl emit far foreach hyper interface major makedev max min minor near pascal s
 """
 # Capitals belong to macros: EOF, NAN, M_PI, INT8_MAX, TRUE; I is complex.h's.
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]+|I|(M|L|P|PRI|SCN)_\w+|(PRI|SCN)[a-zA-Z]\w*")
-# The header's own, and what those who call it like to say beside the names of values.
+# The header's own names, and names that its callers like to use beside those of values.
 _OWN = """
 Inputs Model N Outputs Sizes Status T W Weights arguments count detail file in infer load model most
 onernn out reset run sizes status std step team weights
@@ -46,7 +46,7 @@ onernn out reset run sizes status std step team weights
 RESERVED = frozenset(f"{_KEYWORDS} {_MACROS} {_OWN}".split())
 """What C++, its libraries or the header itself say already."""
 
-# What C libraries or CMake have under such a name already, and people call a model.
+# Names of C libraries or CMake that people give to models.
 _GLOBAL = """
 abort abs accept access acos acosh alarm all asctime asin asinh atan atan2 atanh atexit atof
 atoi atol atoll basename bind brk bsearch calloc cbrt ceil chdir chmod chown clean clearenv
@@ -65,7 +65,7 @@ system tan tanh tempnam test tgamma time time_t times timezone tmpfile tmpnam to
 trunc tzname tzset umask ungetc unlink usleep utime vfork wait write y0 y1 yn
 """.split()
 _MOST = 80
-"""Letters of a name: what stands behind them tells nobody more."""
+"""Letters of a name: more of them do not help a reader."""
 
 
 def identifier(text: str) -> str:
@@ -96,7 +96,7 @@ def kept(name: str, what: str) -> str:
 
 @dataclass(frozen=True)
 class LodLevel:
-    """A LoD level of ragged values: how many sentences and words, and whose offsets these are.
+    """A LoD level of ragged values: how many sentences and words, and the value with these offsets.
 
     ``words`` of an upper level are the sentences of the next one. ``level``: counted from the
     end, -1 is the level of the words.
@@ -131,7 +131,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class RuntimeSize:
-    """A size that the call tells."""
+    """A size that a call writes."""
 
     size: Size
 
@@ -152,8 +152,8 @@ class Call:
     """A call of a function of `kernels/steps`: pointers to values, sizes, numbers.
 
     A string names a value, `LodLevel` stand for their offsets, integers and truths are sizes,
-    lists are sizes of axes. The first argument is the value that the call makes. ``types`` tell the
-    function's instance for those who do not compile: dtypes, or u1, u4, u8 for elements that are
+    lists are sizes of axes. The first argument is the value that the call makes. ``types``: the
+    function's instance in the library: dtypes, or u1, u4, u8 for elements that are
     only moved. ``checks``: it looks at indices or lengths, and may refuse them.
     """
 
@@ -165,7 +165,7 @@ class Call:
 
     @property
     def makes(self) -> str | None:
-        """The value that it fills; nobody may want that, as with some parts of a Split."""
+        """The value that it fills; it may be absent, as some parts of a Split."""
         first = self.arguments[0]
         return first.name if isinstance(first, At) else None
 
@@ -226,7 +226,8 @@ class Nest:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A cell that runs over a batch: one layer and direction. ``at``: the how-manieth.
+    """A cell that runs over a batch: one layer and direction. ``at``: its position
+    among the parts of the stack.
 
     ``offset``: of its first channel in a row of y.
     """
@@ -259,7 +260,7 @@ class State:
 class Layer:
     """A recurrent layer; ``time`` is None where the batch is ragged.
 
-    ``cells``: the cell state of every word, "" where nobody reads it.
+    ``cells``: the cell state of every word, "" where it is not read.
     """
 
     node: Node
@@ -351,7 +352,7 @@ CTYPES = {
 
 
 class UnknownError(Exception):
-    """Nothing tells a type or a shape yet."""
+    """A type or a shape is not known yet."""
 
 
 @dataclass
@@ -362,9 +363,9 @@ class Program:
     ``inner``: sizes that only a call finds out, each with what it does not exceed. ``memory``:
     types of what operators keep for themselves; ``held``: what of it only steps need.
     ``bindings``: what names of sizes turned out to be, ``grew``: whether that became more.
-    ``longest``: by inputs, how many words the longest sentence has; of those whose is asked for.
+    ``longest``: by inputs, how many words the longest sentence has, where that is needed.
     ``no_step``: why sentences cannot come word by word. ``undetermined``: nodes whose result has
-    a shape that only a call tells.
+    a shape that only a call knows.
     ``left``: by their first outputs, why nodes with graphs inside were not opened; ``refused``: why
     a call ends in a branch; ``sources``: by nodes from such graphs, what they were there.
     """
@@ -431,7 +432,7 @@ class Program:
     def same(self, a: Size, b: Size, what: str) -> Size:
         """The one size that two are; binds a name where they differ in one.
 
-        Raises `UnsupportedError` where nobody can tell.
+        Raises `UnsupportedError` where they are not known to be equal.
         """
         a, b = self.size(a), self.size(b)
         if a == b:
@@ -447,7 +448,7 @@ class Program:
                     return other
         if a.number is not None and b.number is not None:
             raise ShapeError(f"{what}: sizes {a} and {b} should be one")
-        raise UnsupportedError(f"{what}: nobody can tell that {a} and {b} are the same size")
+        raise UnsupportedError(f"{what}: sizes {a} and {b} are not known to be equal")
 
     def type(self, name: str) -> Type:
         """Of a value, or of what an operator keeps."""
@@ -489,7 +490,9 @@ class Program:
         Raises `UnknownError`.
         """
         lod = self.type(name).lod
-        if lod is None or not self.lods.keys() >= set(lod):  # who makes these offsets is refused
+        if lod is None or not self.lods.keys() >= set(
+            lod
+        ):  # the node that makes these offsets is refused
             raise UnknownError(name)
         return tuple(self.lods[level] for level in lod)
 
@@ -531,7 +534,7 @@ class Program:
 
     def dims(self, name: str) -> list[Size]:
         """The sizes of an input's axes, how many sentences each level of its LoD has, and how many
-        words the longest sentence, if anybody asks.
+        words the longest sentence, where that is needed.
 
         Raises `UnknownError`.
         """
@@ -540,7 +543,7 @@ class Program:
         return [*self.shape(name), *counts, *longest]
 
     def longest_of(self, level: LodLevel) -> Size:
-        """The words of the longest sentence, which calls tell of inputs.
+        """The words of the longest sentence; a call passes them for inputs.
 
         Raises `UnsupportedError` for others.
         """

@@ -23,8 +23,9 @@ _NONE: dict[str, Array] = {}
 class Streams:
     """Streams of one model; `Session.streams` makes them. Safe to share between threads.
 
-    A stream's states are one row of an array for all streams. A result is that of the stream alone:
-    operators work row by row. ``first``: states before the first frame, in place of the model's.
+    A stream's states are one row of an array for all streams. Results do not depend on other
+    streams: operators work row by row. ``first``: states before the first frame, in place of the
+    model's.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Streams:
             self._free.append(stream)
 
     def push(self, stream: int, frame: Frame | Array) -> None:
-        """Adds what the model takes in one call, by name; the array alone where it takes one input.
+        """Adds what the model takes in one call, by name; one array where it takes one input.
 
         Raises `ShapeError` where it does not fit the model, `BudgetError` where ``queue`` frames
         wait already: call `pull` more often, or push less.
@@ -180,7 +181,7 @@ class Streams:
             result = {name: data_of(value) for name, value in self._session.run(feed).items()}
             states = {name: self._state(name, result[after]) for name, after in self._next.items()}
         except OnernnError as error:
-            if count > 1:  # whose frame that was
+            if count > 1:  # which frame that was
                 for stream in streams:
                     self._run([stream])
                 return
@@ -201,7 +202,7 @@ class Streams:
         self._put()
 
     def _put(self) -> None:
-        """Puts back what a tick has made. Who is interrupted here loses no frame and runs none
+        """Puts back what a tick has made. An interrupt here loses no frame and runs none
         twice: to do it again changes nothing, and every call begins with it."""
         if self._made is None:
             return
@@ -248,7 +249,7 @@ def _initial(graph: Graph, name: str, first: Mapping[str, Array]) -> Array:
     if name in first:
         return np.asarray(checked_feed((value,), {name: first[name]})[name])
     if value.shape is None or value.lod_depth:
-        raise UnsupportedError(f"state {value}: nobody knows its shape; give it with first=")
+        raise UnsupportedError(f"state {value}: its shape is not known; give it with first=")
     sizes = [size if isinstance(size, int) else 1 for size in value.shape]
     return np.zeros(sizes, value.dtype or "float32")
 
@@ -258,9 +259,9 @@ def _over_streams(graph: Graph) -> Graph:
     mapper = Mapper.of(graph, graph.inputs)
     for node in graph.nodes:
         mapper.add(node)
-    alone = [value.name for value in graph.outputs if value.name not in mapper.mapped]
-    if alone:
+    fixed = [value.name for value in graph.outputs if value.name not in mapper.mapped]
+    if fixed:
         raise UnsupportedError(
-            f"{graph.name} as streams:", (Refusal("it is made of no input", alone[0]),)
+            f"{graph.name} as streams:", (Refusal("it depends on no input", fixed[0]),)
         )
     return mapper.model()

@@ -1,7 +1,7 @@
-"""How much memory and time files and graphs may make us take: whoever takes more asks before.
+"""Bounds for the memory and time that files and graphs cost: code asks before it takes more.
 
-Sizes that stand in a file cost its author nothing. So no array of such a size is made, and no
-stream inflated, unless a `Budget` has been asked (design/0024).
+Sizes that stand in a file cost its author nothing. No array of that size is allocated, and no
+stream inflated, before a `Budget` was asked (design/0024).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ _LOADS: ContextVar[FileBudget | None] = ContextVar("budget of the load", default
 
 
 def loading() -> FileBudget:
-    """The budget of the model that is being loaded; a new one where a file is read alone."""
+    """The budget of the model that is being loaded; a new one for a file outside of a load."""
     return _LOADS.get() or FileBudget()
 
 

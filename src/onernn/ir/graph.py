@@ -63,7 +63,7 @@ def called(origin: tuple[NativeOp, ...]) -> str:
 
 
 def is_named_here(value: str) -> bool:
-    """Whether a value is named after an operator of ours, "x/Rnn#2": its file has no such one."""
+    """Whether a value is named after a canonical operator, "x/Rnn#2", and so is not in the file."""
     _, slash, last = value.rpartition("/")
     return bool(slash) and last.partition("#")[0] in OPERATORS
 
@@ -72,7 +72,7 @@ def is_named_here(value: str) -> bool:
 class Value:
     """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth.
 
-    ``ranges``: by axis, the least and the most that a dynamic size may be, where a model tells.
+    ``ranges``: by axis, the least and the most that a dynamic size may be, where a model says.
     """
 
     name: str
@@ -288,7 +288,7 @@ class Inference:
 
 
 def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
-    """The type of every value, ``known`` and made; what a rule cannot tell is unknown."""
+    """The type of every value, ``known`` and computed; what a rule cannot infer is unknown."""
     inference = Inference(known)
     for node in nodes:
         inference.add(node)
@@ -329,7 +329,7 @@ def _under_words(
         return tuple(replace(each, lod=like.lod if keeps else None) for each in outputs)
     rest = [each and each.numbers for each in inputs[1:]]
     if any(
-        operator.slot(place).tells and given is not None and numbers is None
+        operator.slot(place).axes and given is not None and numbers is None
         for place, (given, numbers) in enumerate(zip(inputs[1:], rest, strict=True), 1)
     ):
         return tuple(UNKNOWN for _ in outputs)
@@ -471,11 +471,11 @@ class Graph(Immutable):
         return any(value.name == name for value in self.outputs)
 
     def is_read(self, name: str) -> bool:
-        """Whether any node, or the caller of the graph, reads the value; nobody reads ""."""
+        """Whether any node, or the caller of the graph, reads the value; "" is never read."""
         return bool(name) and (name in self._users or self.is_output(name))
 
     def used_only_by(self, name: str, node: Node) -> bool:
-        """Whether nobody else, the caller of the graph included, sees the value."""
+        """Whether this node is the value's only reader, the caller of the graph included."""
         return self.users(name) == [node] and not self.is_output(name)
 
     def splice(
@@ -531,7 +531,7 @@ _readers: list[Callable[[Any], Graph]] = []
 
 
 def register_reader(read: Callable[[Any], Graph]) -> None:
-    """Tells what reads a model where only its path is given."""
+    """Registers what reads a model where only its path is given."""
     _readers.append(read)
 
 

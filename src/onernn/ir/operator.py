@@ -28,7 +28,7 @@ _KINDS: tuple[tuple[type, ...], ...] = (
 
 
 def is_like(value: Any, default: Any) -> bool:
-    """Whether a value is of a default's kind; any is where the default tells none.
+    """Whether a value is of a default's kind; any is where the default has none.
 
     Frameworks write 1 for True, and for 1.0. Lists hold what the default's does, or numbers.
     """
@@ -43,7 +43,7 @@ Kind = Literal["elementwise", "view", "moves", "mixes", "sizes", "sequences", "l
 view         the same elements in the same order under another shape
 moves        elements at other places, their numbers unchanged
 mixes        an element depends on several: products, reductions, norms
-sizes        integers that tell of shapes, and values that are made of them
+sizes        integers computed from shapes, and values that are made of them
 sequences    works sequence by sequence
 layer        a recurrent layer
 control      runs graphs of its own"""
@@ -70,14 +70,14 @@ Drops = bool | Callable[..., bool]
 class Slot:
     """An input. The last one may be ``variadic``: any number of them.
 
-    ``tells``: integers that tell axes, so that the result's type depends on them.
+    ``axes``: integers that name axes, so that the result's type depends on them.
     """
 
     name: str
     optional: bool
     variadic: bool
     ragged: bool
-    tells: bool
+    axes: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +329,7 @@ def op(
 
 
 def _batched(kind: Kind, slots: Sequence[Slot], attributes: Mapping[str, Any]) -> Batched:
-    if any(slot.tells for slot in slots):
+    if any(slot.axes for slot in slots):
         return "axes"
     if isinstance(attributes.get("axis"), int):
         return "axis"
@@ -345,5 +345,5 @@ def _slot(parameter: Parameter) -> Slot:
         optional=annotation.endswith("| None"),
         variadic=parameter.kind is Parameter.VAR_POSITIONAL,
         ragged=annotation == "Ragged",
-        tells=annotation.startswith("Axes"),
+        axes=annotation.startswith("Axes"),
     )

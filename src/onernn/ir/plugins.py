@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 DISABLED = "plug-ins are disabled (onernn.plugins_disabled, or ONERNN_DISABLE_PLUGINS)"
-"""What is told of layers that stay with the framework."""
+"""The reason of layers that stay with the framework."""
 
 _lock = Lock()
 _disabled = 0

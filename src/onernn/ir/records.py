@@ -117,7 +117,7 @@ else:
 
 
 class Immutable:
-    """A frozen record whose arrays and mappings nobody changes.
+    """A frozen record whose arrays and mappings do not change.
 
     A pickle holds its fields, not what was derived from them. From protocol 5 on arrays are
     out-of-band buffers, and stay in these: nothing is copied on arrival, nor checked again. An

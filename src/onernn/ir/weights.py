@@ -296,7 +296,7 @@ class LayerPrecision(Immutable):
 
     ``parts``: in u8 the scales of each layer and direction, in the order of `ir.rnn.parts`;
     () where the kernel finds all of them. They belong to what the node reads and to its weights:
-    who changes one of these drops the node's precision or refuses.
+    a pass that changes one of these drops the precision or refuses.
     """
 
     dtype: str = ""

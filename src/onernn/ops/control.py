@@ -80,7 +80,7 @@ def _else(_: Context, condition: Type, *given: Type) -> tuple[Type, ...]:
 
 
 def _end_if(context: Context, condition: Type, *given: Type) -> tuple[Type, ...]:
-    """What both branches give: sizes that differ are told by the call."""
+    """The values of both branches: sizes that differ are known during a call only."""
     given = tuple(replace(each, value=None) for each in given)
     if context.attrs.gives != "both":
         return given

@@ -44,7 +44,7 @@ def compare(by: Any, a: Array, b: Array) -> Any:
     signs = [Size.of(each).signs or (-1, 0, 1) for each in apart.flat]
     answers = [{bool(by(sign, 0)) for sign in each} for each in signs]
     if any(len(each) > 1 for each in answers):
-        raise ShapeError("a call tells which of two sizes is larger")
+        raise ShapeError("which of two sizes is larger is known during a call only")
     return np.array([each.pop() for each in answers]).reshape(apart.shape)
 
 

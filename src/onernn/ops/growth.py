@@ -21,9 +21,9 @@ _MANY = 32
 
 
 def results(node: Node, *values: Any) -> int:
-    """Those of the results, as the operator's type rule tells them, and its ``scratch``.
+    """The bytes of the results, by the operator's type rule, and its ``scratch``.
 
-    Of types that only a run tells: those of the largest input.
+    For types that only a run knows: the bytes of the largest input.
     """
     operator, most = OPERATORS[node.op], largest_input(node, *values)
     try:
@@ -71,7 +71,7 @@ def word_bytes(x: Any) -> int:
 def product_of_sizes(values: Iterable[Any]) -> int:
     """At least the bytes of what can be made of values without a number that says how often.
 
-    0 where an input is empty: then the other sizes tell.
+    0 where an input is empty: then the other sizes decide.
     """
     product = 16
     for value in values:

@@ -238,7 +238,7 @@ def _inside(indices: Array, sizes: Array | int) -> Array:
 
 
 def _put(reduction: str, out: Array, places: Any, updates: Array) -> None:
-    """Where a place is told twice, the last one stays: so does ONNX Runtime."""
+    """The last update of a place stays, as in ONNX Runtime."""
     if updates.dtype != out.dtype:
         raise ShapeError(f"updates of {updates.dtype}: expected {out.dtype}")
     if reduction == "none":

@@ -1,7 +1,7 @@
 """Type rules that several operators share. A rule takes a `Context` and the inputs' types.
 
 A rule speaks of the data's dtype and shape; LoD follows from the operator's record, except for
-operators that see offsets. What it cannot tell it leaves unknown, and it may raise where a run
+operators that see offsets. What it cannot infer it leaves unknown, and it may raise where a run
 would: nothing is known of the outputs then.
 """
 
@@ -88,5 +88,5 @@ def integers(found: Type | None) -> list[int] | None:
         return None
     numbers = found.numbers
     if numbers is None:
-        raise ShapeError("an input that tells axes is computed at run time")
+        raise ShapeError("an input that names axes is computed at run time")
     return np.atleast_1d(numbers).tolist()

@@ -26,7 +26,7 @@ def sequence_data(x: Array) -> Array:
 
 
 def _with_words(x: Type, words: Size | None) -> tuple[Size | None, ...] | None:
-    """The shape of rows that become words: so many, where nobody knows how many rows there are."""
+    """The shape of rows that become words: so many, where the number of rows is not known."""
     known = x.shape[0] if x.shape else None
     return x.shape and (words if known is None else known, *x.shape[1:])
 

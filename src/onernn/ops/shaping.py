@@ -1,4 +1,4 @@
-"""ONNX operators that give elements another shape or another place, or tell shapes.
+"""ONNX operators that give elements another shape or another place, or compute shapes.
 
 Where opsets differ these are the newest forms: axes, sizes and positions come as inputs.
 """
@@ -82,7 +82,7 @@ def size(x: Array) -> Array:
 
 
 def _asked(shape: Type) -> tuple[Size | None, ...] | None:
-    """The shape that an input of integers tells; only its rank, where the numbers are unknown."""
+    """The shape in an input of integers; only its rank, where the numbers are unknown."""
     if shape.sizes is not None:
         return tuple(map(Size.of, shape.sizes))
     rank = shape.shape[0] if shape.shape else None
@@ -354,12 +354,12 @@ def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
 
 
 def _check_backwards(size: int, start: int, end: int, step: int) -> None:
-    """Where ONNX's text, its reference and ONNX Runtime 1.32 do not cut the same, nobody does.
+    """Refuses what ONNX's text, its reference and ONNX Runtime 1.32 do not cut alike.
 
     To the largest number ONNX Runtime takes all; from before the axis the reference takes nothing.
     """
     if step < 0 and (end in (FAR, 2**63 - 1) or start < -max(size, 1)):
-        raise ShapeError(f"nobody agrees what [{start}:{end}:{step}] takes of {size} elements")
+        raise ShapeError(f"implementations disagree on [{start}:{end}:{step}] of {size} elements")
 
 
 def _sliced(
@@ -394,7 +394,7 @@ def _sliced(
 def cut(
     size: Size, start: Size, end: Size, step: int, holds: Callable[..., bool]
 ) -> tuple[Size, Size] | None:
-    """(first, count) of what [start:end:step] takes of an axis; None where only a run tells.
+    """(first, count) of what [start:end:step] takes of an axis; None where only a run knows.
 
     ``holds(*sizes)``: whether these are at least 0, which a plan checks in each call.
     """

@@ -52,7 +52,7 @@ def _axes(attrs: Any, rank: int) -> list[int]:
 def _resized(
     attrs: Any, x: Array, roi: Array | None, scales: Array | None, sizes: Array | None
 ) -> list[_Axis]:
-    """What changes. Raises `ShapeError` for what cannot be, or what nobody defines."""
+    """The axes that change. Raises `ShapeError` for sizes that are impossible or not defined."""
     axes = _axes(attrs, x.ndim)
     given = (attrs.scales or None) if scales is None or not scales.size else scales
     sizes = None if sizes is None or not sizes.size else sizes
@@ -69,19 +69,19 @@ def _resized(
     begin, end = np.asarray(region, _F32).reshape(2, -1)
     if sizes is None:
         factors = numbers.astype(_F32)
-        told = factors * whole.astype(_F32) * (end - begin)
+        exact = factors * whole.astype(_F32) * (end - begin)
     else:
-        factors, told = _factors(attrs, numbers, whole), numbers
+        factors, exact = _factors(attrs, numbers, whole), numbers
         if attrs.keep_aspect_ratio_policy != "stretch":
-            told = np.floor(factors * whole.astype(_F32) + _F32(0.5))
-    wanted = np.floor(told).astype(float).tolist()
-    rows = zip(axes, whole.tolist(), wanted, wanted == told, factors, begin, end, strict=True)
+            exact = np.floor(factors * whole.astype(_F32) + _F32(0.5))
+    wanted = np.floor(exact).astype(float).tolist()
+    rows = zip(axes, whole.tolist(), wanted, wanted == exact, factors, begin, end, strict=True)
     result = [_Axis(axis, size, int(want), *more) for axis, size, want, *more in rows]
     return [one for one in result if one.size != one.wanted or one.scale != 1 or crops]
 
 
 def _factors(attrs: Any, sizes: Array, whole: Array) -> Array:
-    """The scales that sizes tell."""
+    """The scales that lead to these sizes."""
     factors = sizes.astype(_F32) / np.maximum(whole, 1).astype(_F32)  # of none nothing is made
     policy = attrs.keep_aspect_ratio_policy
     if policy == "stretch":
@@ -116,7 +116,7 @@ def _coordinates(mode: str, axis: _Axis) -> Array:
     if mode in ("pytorch_half_pixel", "align_corners", "tf_crop_and_resize"):
         raise ShapeError(
             f"attribute coordinate_transformation_mode={mode}: {axis.size} elements times"
-            f" {scale} is no whole number, and nobody agrees what that means; give sizes"
+            f" {scale} is no whole number, which implementations round differently; give sizes"
         )
     raise ShapeError(f"attribute coordinate_transformation_mode={mode!r} is not one of ONNX")
 
@@ -148,12 +148,12 @@ def _resized_type(
         return Type(x.dtype)
     attrs, shape = context.attrs, x.shape
     axes = _axes(attrs, len(shape))
-    told = None if sizes is None else sizes.sizes
+    known = None if sizes is None else sizes.sizes
     crops = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
     for k, axis in enumerate(axes):
         size: Size | None = None
-        if told is not None and attrs.keep_aspect_ratio_policy == "stretch":
-            size = Size.of(told[k])
+        if known is not None and attrs.keep_aspect_ratio_policy == "stretch":
+            size = Size.of(known[k])
         elif attrs.scales and not crops:
             size = _scaled(shape[axis], attrs.scales[k])
         shape = with_size(shape, axis, size)
@@ -181,7 +181,7 @@ def _growth(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any 
 
 
 def _along(attrs: Any, rank: int, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
-    """The axes that change; of sizes nobody knows here whether they are new."""
+    """The axes that change; sizes may be the old ones: all of their axes."""
     given = attrs.scales if scales is None else scales
     axes = _axes(attrs, rank)
     if not len(given) or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
@@ -284,12 +284,12 @@ def _dft_type(
 ) -> Type:
     if x.shape is None:
         return Type(x.dtype)
-    told, onesided, inverse = None, context.attrs.onesided, context.attrs.inverse
+    known, onesided, inverse = None, context.attrs.onesided, context.attrs.inverse
     along = _signal_axis(len(x.shape), None if axis is None else axis.numbers)
     size = x.shape[along]
     if length is not None:
-        told = length.sizes
-        size = None if told is None else Size.of(told.reshape(()).item())
+        known = length.sizes
+        size = None if known is None else Size.of(known.reshape(()).item())
     elif onesided and inverse and size is not None:
         size = (size - 1) * 2
     if onesided and not inverse and size is not None:

@@ -37,7 +37,7 @@ _FAR = 2**31
 class Window:
     """A window along one axis; ``same``: SAME_UPPER or SAME_LOWER, what is added follows the size.
 
-    Sizes are numbers or `Size`, but where numbers are told.
+    Sizes are numbers or `Size`, except where a method asks for numbers.
     """
 
     size: int
@@ -258,11 +258,11 @@ def reached_along(
     Raises `ShapeError` where more is asked for than windows reach: ONNX does not say what is there.
     """
     more = numbers("output_padding", attrs.output_padding, len(windows), 0)
-    told = attrs.output_shape and numbers("output_shape", attrs.output_shape, len(windows), 1)
+    wanted = attrs.output_shape and numbers("output_shape", attrs.output_shape, len(windows), 1)
     result: list[tuple[Any, int]] = []
     for axis, (window, size) in enumerate(zip(windows, sizes, strict=True)):
-        asked = told[axis] if told else size * window.stride if window.same else None
-        if size is None or isinstance(size, Size) and told:  # a run knows what is cut off
+        asked = wanted[axis] if wanted else size * window.stride if window.same else None
+        if size is None or isinstance(size, Size) and wanted:  # a run knows what is cut off
             result.append((asked, 0))
             continue
         reach = size * window.stride + (window.extent - window.stride + more[axis])
@@ -273,7 +273,7 @@ def reached_along(
             before, after = cut // 2, cut - cut // 2
             if attrs.auto_pad != "SAME_UPPER":
                 before, after = after, before
-            if before < 0 or told is None and after < 0:
+            if before < 0 or wanted is None and after < 0:
                 raise ShapeError(f"axis {axis + 2}: windows reach {-cut} elements less than asked")
         result.append((reach - (before + after), before))
     return result
@@ -347,7 +347,9 @@ def _windows(attrs: Any) -> list[Window]:
     if any(max(w.before, w.after) >= w.size for w in windows):
         raise ShapeError(f"attribute pads={attrs.pads}: a window sees nothing but what is added")
     if attrs.ceil_mode and attrs.auto_pad == "VALID":
-        raise ShapeError("attributes ceil_mode and auto_pad=VALID: nobody says what both mean")
+        raise ShapeError(
+            "attributes ceil_mode and auto_pad=VALID: ONNX does not define both together"
+        )
     return windows
 
 

@@ -608,7 +608,7 @@ def new_kernel(
     library: Library,
     dtype: str,
 ) -> OneDnnKernel:
-    """The kernel for a data type; ``options``: of this layer and direction alone.
+    """The kernel for a data type; ``options``: of this layer and direction.
 
     Raises `UnsupportedError` where the library has none.
     """

@@ -34,7 +34,7 @@ from onernn.kernels.build import cache_folder
 
 
 def keep(target: Path, content: Iterable[bytes]) -> None:
-    """Writes a file for this user alone, whole or not at all. Raises `OSError`."""
+    """Writes a file that only this user reads, whole or not at all. Raises `OSError`."""
     if target.exists() and not target.is_file():
         raise OSError(f"{target} is no file")
     with replacing(target) as stream:
@@ -54,7 +54,7 @@ def memory_file(name: str, content: Iterable[bytes]) -> Path:
     return Path(f"/proc/self/fd/{handle}")
 
 
-# Where libdnnl is, told without loading it.
+# Where libdnnl is, without loading it.
 
 DISTRIBUTION = "onednn-cpu-gomp"
 ADVICE = f"set {DNNL_LIBRARY} to a libdnnl.so of oneDNN 3.2 or newer, or use backend='reference'"
@@ -156,7 +156,7 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
         if "ORIGIN" in folder
     ]
     beside = [Path(folder, name) for folder in folders for name in texts(_DT_NEEDED)]
-    edit = None  # a library without a SONAME clashes with nobody
+    edit = None  # a library without a SONAME clashes with no other
     for name in texts(_DT_SONAME):
         edit = strings + entries[_DT_SONAME][0] + len(name.partition(".")[0].encode()) - 1
     return ElfLibrary(path, edit, tuple(p for p in beside if p.exists()))
@@ -166,7 +166,7 @@ def cached_copy(elf: ElfLibrary) -> Path:
     """A private copy in the user's cache directory, made now or equal to the original.
 
     The whole copy is compared with the original at every load, which costs 10 ms for 54 MB (SHA-256
-    of the copy alone: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
+    of the copy: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
     name only has to differ for different builds: the first megabyte holds all symbols' addresses.
     """
     import hashlib  # loads OpenSSL, which nothing else of a run needs

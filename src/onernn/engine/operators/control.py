@@ -12,7 +12,7 @@ from onernn.ir.types import Size, volume
 
 _ENDLESS = 2**63 - 1
 UNBOUNDED = 2**40
-"""Turns, where nobody tells how many at most: more than memory could hold."""
+"""Turns where no limit is known: more than memory could hold."""
 
 
 def _condition(op: OperatorCode) -> str:
@@ -45,7 +45,7 @@ def otherwise(op: OperatorCode) -> list[Step]:
 
 @rule("EndIf")
 def end_if(op: OperatorCode) -> list[Step]:
-    """What branches give stands where the results do; sizes that differ are told by the call."""
+    """Branches write into the results' memory; sizes that differ are known during a call only."""
     program, outputs, given = op.program, op.node.outputs, op.node.inputs[1:]
     condition, copies, result = _condition(op), list[Step](), list[Step]()
     op.source = ""
@@ -71,7 +71,7 @@ def end_if(op: OperatorCode) -> list[Step]:
 
 @rule("Repeat")
 def repeat(op: OperatorCode) -> list[Step]:
-    """Every turn has its number, a size that the call tells, and the states of the one before."""
+    """Every turn has its number, a size of the call, and the states of the turn before."""
     program, node, count = op.program, op.node, op.attrs.states
     op.mixes = ()
     turn, going, *states = node.outputs
@@ -123,7 +123,7 @@ def element(op: OperatorCode) -> Nest:
 
 @rule("Again")
 def again(op: OperatorCode) -> list[Step]:
-    """What was computed stands apart until everybody has read what the turn began with."""
+    """Double-buffer the states: copy new values in after all readers of the old ones."""
     program, node, count = op.program, op.node, op.attrs.states
     turn, steps = _turn(op, 0), list[Step]()
     op.mixes = ()
@@ -131,7 +131,7 @@ def again(op: OperatorCode) -> list[Step]:
     if op.attrs.along is None and op.attrs.axes:
         bound = program.inner[turn.name or ""]
         if bound.number == UNBOUNDED:
-            op.refuse("nobody bounds how many turns there are")
+            op.refuse("the number of turns has no known bound")
         turns = op.finds(op.size(node.outputs[count], 0), "turns", bound)
         ends = [Call("tell_size", RuntimeSize(turns), turn)]
     inside = list(program.inner)[list(program.inner).index(turn.name or "") :]
@@ -170,7 +170,7 @@ def again(op: OperatorCode) -> list[Step]:
 def body(op: OperatorCode) -> NoReturn:
     reason = op.program.left.get(op.node.outputs[0], "what its graphs make is not known")
     already = "runs graphs of its own: "  # said by one inside
-    hint = "" if "--" in reason else "; sizes that --static or --input tell may decide it"
+    hint = "" if "--" in reason else "; sizes given by --static or --input may decide it"
     op.refuse(already + reason.removeprefix(already) + hint)
 
 

@@ -25,7 +25,7 @@ from onernn.ops.rules import at_axis
 class OperatorCode:
     """A node while its rule writes it, see `WrittenNode`. Inputs and outputs have positions.
 
-    ``mixes``: those of the operator's own record unless a rule tells others.
+    ``mixes``: those of the operator's own record unless a rule sets others.
     """
 
     def __init__(self, program: Program, node: Node) -> None:
@@ -51,17 +51,17 @@ class OperatorCode:
         return self.node.outputs[at], self.program.shape(self.node.outputs[at])
 
     def types_of_outputs(self) -> tuple[Type, ...]:
-        """Of those without a name, too, as the operator's record tells them."""
+        """Types of all outputs, those without a name, too, by the operator's record."""
         given = [self.program.types[name] if name else None for name in self.node.inputs]
         result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *given)
         return result if isinstance(result, tuple) else (result,)
 
     def made(self, axis: int) -> Size:
-        """A size of the first output, which the rule may have to tell by `same`."""
+        """A size of the first output, which the rule may have to bind by `same`."""
         return self.size(self.node.outputs[0], axis)
 
     def size(self, name: str, axis: int) -> Size:
-        """A size of a value, perhaps one that nobody has told yet."""
+        """A size of a value. Raises `UnknownError` where it is not known yet."""
         shape = self.program.types[name].shape
         size = shape[axis] if shape else None
         if size is None:
@@ -102,7 +102,7 @@ class OperatorCode:
     def numbers(self, at: int, what: str) -> list[Any] | None:
         """The integers of an input, sizes among them; None where it is absent.
 
-        Raises `UnsupportedError` where only a call would tell.
+        Raises `UnsupportedError` where only a call knows them.
         """
         name = self.node.input(at)
         if not name:
@@ -132,22 +132,22 @@ class OperatorCode:
         return name
 
     def finds(self, size: Size, what: str, most: Size) -> Size:
-        """A size that only a call tells, at most this one."""
+        """A size that is known during a call only, at most this one."""
         program = self.program
         ident = program.ident(kept(self.node.outputs[0], what))
         size = program.size(size)
         if size.name != ident and "." not in (size.name or ""):
-            self.refuse(f"a call tells how many these are, and others expect {size}")
-        program.inner[ident] = most.put(program.inner)  # which a call may tell, too
+            self.refuse(f"their number is known during a call only, and others expect {size}")
+        program.inner[ident] = most.put(program.inner)  # which a call may compute, too
         program.rename(size, ident)
         return Size.of(ident)
 
     def makes_sentences(
         self, *counts: Size, words: Size | None = None, most: Size | None = None
     ) -> tuple[LodLevel, ...]:
-        """LoD levels of its own for the first output; without ``words`` only a call tells these."""
+        """LoD levels of its own for the first output; without ``words`` only a call knows these."""
         out, program = self.node.outputs[0], self.program
-        lod = program.type(out).lod or self.refuse("offsets that nobody follows")
+        lod = program.type(out).lod or self.refuse("offsets that are not known")
         if words is None:
             words = self.finds(self.made(0), "words", most or Size(()))
         program.rename(words_of(lod), words)
@@ -203,7 +203,7 @@ def written(program: Program, node: Node, found: Rule) -> WrittenNode:
 
 
 def _mixed(op: OperatorCode) -> list[Size]:
-    """The sizes of the axes along which elements meet, as the operator's record tells them."""
+    """The sizes of the axes along which elements meet, by the operator's record."""
     types = [op.program.types[name] if name else None for name in op.node.inputs]
     shapes = [op.program.shape(name) for name in op.node.inputs if name]
     rest = [each and each.numbers for each in types[1:]]

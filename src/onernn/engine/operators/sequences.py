@@ -266,7 +266,7 @@ def _inner(op: OperatorCode) -> Size:
 def expand(op: OperatorCode) -> Call:
     """Row n as often as element n of a level of the other input has parts."""
     if op.program.sentences(op.node.inputs[0]):
-        op.refuse("sentences that are repeated: nobody bounds how many words that makes")
+        op.refuse("the number of words of repeated sentences has no known bound")
     like = op.program.levels(op.node.inputs[1])[op.attrs.level]
     op.same(op.shape()[0], like.count)
     op.same(op.made(0), like.words)

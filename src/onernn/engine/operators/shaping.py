@@ -43,7 +43,7 @@ def view(op: OperatorCode) -> None:
 
 
 def _before(shape: Shape, name: str) -> Size | None:
-    """How many elements stand before the axis that a name tells: elsewhere it is another axis."""
+    """How many elements stand before the axis of a name: elsewhere it is another axis."""
     at = next((at for at, size in enumerate(shape) if name in size.names), None)
     return None if at is None else volume(shape[:at])
 
@@ -248,7 +248,7 @@ def scatter_nd(op: OperatorCode) -> Call:
     shape, sizes, updates = op.shape(), op.shape(1), op.shape(2)
     depth = sizes[-1].number if sizes else None
     if depth is None:
-        op.refuse("nobody tells how many indices a place has")
+        op.refuse("the number of indices of a place is not known")
     for one, other in zip((*sizes[:-1], *shape[depth:]), updates, strict=True):
         op.same(one, other)
     counts = volume(sizes[:-1]), volume(shape[depth:])
