@@ -46,9 +46,11 @@ def sized(graph: Graph, node: Node, name: str) -> Graph:
     """
     body: Graph = node.attributes[name]
     inputs = []
-    for at, (value, result) in enumerate(zip(body.inputs, inside(graph, node, name), strict=True)):
+    for index, (value, result) in enumerate(
+        zip(body.inputs, inside(graph, node, name), strict=True)
+    ):
         shape = result.counts or value.shape or ()
-        began = graph.types.get(node.input(at), UNKNOWN).counts
+        began = graph.types.get(node.input(index), UNKNOWN).counts
         if node.op != "If" and len(shape) == len(began):
             shape = tuple(
                 1 if a is None and b == 1 else a for a, b in zip(shape, began, strict=True)

@@ -77,10 +77,10 @@ class ExpandLayers:
                 else:
                     _join(nodes, ways, -1, joined)
                 ways = [joined] * count
-        for at, name in enumerate(match.finals):
+        for index, name in enumerate(match.finals):
             if name:
                 rows = [
-                    _join(nodes, [e[at] for e in row], 1, f"{name}@{layer}" if last else name)
+                    _join(nodes, [e[index] for e in row], 1, f"{name}@{layer}" if last else name)
                     for layer, row in enumerate(ends)
                 ]
                 _join(nodes, rows, 0, name)
@@ -119,7 +119,7 @@ def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list
     """The parts of a value along an axis; the value itself where there is one."""
     if not name or count == 1:
         return [name] * count
-    result = [f"{stem}@{at}" for at in range(count)]
+    result = [f"{stem}@{index}" for index in range(count)]
     nodes.append(Node("Split", (name,), tuple(result), {"axis": axis}))
     return result
 

@@ -78,8 +78,10 @@ class PairDirections:
         states, joins = concatenated(graph, f"{y}/start", begin, axis=1)
         finals: list[str] = []
         parted: list[Node] = []
-        for at, pair in enumerate(zip(forward.finals, backward.finals, strict=True)):
-            finals.append(fresh(graph, f"{y}/final{at}") if any(map(graph.is_read, pair)) else "")
+        for index, pair in enumerate(zip(forward.finals, backward.finals, strict=True)):
+            finals.append(
+                fresh(graph, f"{y}/final{index}") if any(map(graph.is_read, pair)) else ""
+            )
             if finals[-1]:
                 parted.append(Node("Split", (finals[-1],), pair, {"axis": 1}))
         new = Recurrent(

@@ -112,8 +112,8 @@ def concatenated(
 ) -> tuple[tuple[str, ...], list[Node]]:
     """Pairs of values as one each, "" where they are absent, and the nodes that join them."""
     names, nodes = [], []
-    for at, pair in enumerate(pairs):
-        names.append(fresh(graph, f"{stem}{at}") if pair[0] else "")
+    for index, pair in enumerate(pairs):
+        names.append(fresh(graph, f"{stem}{index}") if pair[0] else "")
         if pair[0]:
             nodes.append(Node("Concat", pair, (names[-1],), {"axis": axis}))
     return tuple(names), nodes

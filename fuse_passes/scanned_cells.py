@@ -113,7 +113,7 @@ def _written_out(graph: Graph, node: Node, body: Graph) -> Scanned | str:
         if sorted(result[:count]) != sorted(wanted):
             continue
         order = tuple(result.index(name) for name in wanted)
-        before = [carried[at] for at in order]
+        before = [carried[index] for index in order]
         for reading in step.readings:
             if [reading.h, *([step.c_before] if step.c else [])] != before:
                 continue
@@ -178,7 +178,7 @@ def _attended(
     if source not in scanned:
         return "its attention is something else than a scanned value"
     sizes = body.types[source].shape or ()
-    wide = [at for at, size in enumerate(sizes) if size is None or size.number != 1]
+    wide = [index for index, size in enumerate(sizes) if size is None or size.number != 1]
     if not sizes or len(wide) > 1:
         return "its attention has other axes than the batch's"
     batch = wide[0] if wide else 0
@@ -195,7 +195,7 @@ def attention_of(stacker: Stacker, name: str, match: Scanned) -> str:
     assert match.attention is not None
     _, rank, batch, keeps = match.attention
     if batch:
-        rest = (at for at in range(1, rank + 1) if at != batch + 1)
+        rest = (index for index in range(1, rank + 1) if index != batch + 1)
         name = stacker.emit("Transpose", (name,), perm=(0, batch + 1, *rest))
     if rank == 1:
         name = stacker.emit("Unsqueeze", (name, stacker.constant([2])))
@@ -204,10 +204,10 @@ def attention_of(stacker: Stacker, name: str, match: Scanned) -> str:
     return attended(stacker, name, keeps, match.weights.iter.dtype)
 
 
-def _scanned(stacker: Stacker, scan: Node, at: int) -> str:
+def _scanned(stacker: Stacker, scan: Node, index: int) -> str:
     """A scanned value, with the steps along axis 0."""
-    name = scan.inputs[scan.attributes["states"] + at]
-    return stacker.moved(name, scan.attributes["input_axes"][at], 0)
+    name = scan.inputs[scan.attributes["states"] + index]
+    return stacker.moved(name, scan.attributes["input_axes"][index], 0)
 
 
 def collected(y: str, axis: int, name: str, origin: tuple[NativeOp, ...]) -> Node:

@@ -63,7 +63,7 @@ def moved(graph: Graph, chain: Sequence[Node], axes: Sequence[Axis]) -> list[Axi
             return None
         if node.op == "Transpose":
             perm = node.attrs.perm or range(len(left))[::-1]
-            left = [left[at] for at in perm]
+            left = [left[index] for index in perm]
             continue
         dealt = _dealt([factor for axis in left for factor in axis], shape)  # type: ignore[arg-type]
         if dealt is None:
@@ -202,13 +202,13 @@ class MoveCollectedAxes:
         if node.op != "Scan" or any(node.attributes["output_axes"]):
             return None
         body, count = node.attributes["body"], node.attributes["states"]
-        for at, value in enumerate(body.outputs[count:], count):
+        for index, value in enumerate(body.outputs[count:], count):
             maker = body.producer(source_of(body, value.name))
             axes = None if maker is None else body.constants.get(maker.input(1))
             if maker is None or maker.op != "Unsqueeze" or axes is None or (axes < 0).any():
                 continue
-            if at < len(node.outputs) and node.outputs[at]:
-                return Collected(node, at, maker.inputs[0], tuple(axes.reshape(-1).tolist()))
+            if index < len(node.outputs) and node.outputs[index]:
+                return Collected(node, index, maker.inputs[0], tuple(axes.reshape(-1).tolist()))
         return None
 
     def rewrite(self, graph: Graph, match: Collected) -> Graph:

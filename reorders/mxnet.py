@@ -127,8 +127,8 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
     """
     layout = LAYOUTS[stack.mode]
 
-    def layer(at: int) -> RnnWeights:
-        sides = [f"{side}{at}" for side in "lr"[: stack.directions]]
+    def layer(index: int) -> RnnWeights:
+        sides = [f"{side}{index}" for side in "lr"[: stack.directions]]
 
         def stacked(arrays: Sequence[Array]) -> Array:
             return np.stack(arrays)[None]
@@ -148,7 +148,7 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
             projection=projection,
         )
 
-    return tuple(layer(at) for at in range(stack.layers))
+    return tuple(layer(index) for index in range(stack.layers))
 
 
 def bias(mode: str, input_bias: Array, recurrent_bias: Array) -> Array:
@@ -166,9 +166,9 @@ def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array
         raise UnsupportedError(f"MXNet's RNN has no {obstacle}")
     layout = LAYOUTS[MODES[spec.cell]]
     named: dict[str, Array] = {}
-    for at, one in enumerate(layers):
+    for index, one in enumerate(layers):
         for d, side in enumerate("lr"[: spec.directions]):
-            place = f"{side}{at}"
+            place = f"{side}{index}"
             assert one.layer is not None
             for name, matrix in (("i2h", one.layer[0, d]), ("h2h", one.iter[0, d])):
                 named[f"{place}_{name}_weight"] = matrix_back(matrix, layout).T.copy()

@@ -33,7 +33,7 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
     """
     counts = set[str]()
     for node in graph.nodes:
-        read = [at for at, name in enumerate(node.inputs) if name in counts]
+        read = [index for index, name in enumerate(node.inputs) if name in counts]
         result = [graph.types[name].value for name in node.outputs if name]
         if node.op in ("Shape", "Size") or read:
             known = all(value is not None for value in result)
@@ -44,7 +44,9 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
             elif known:
                 if any(_plain(size, time) for value in result for size in _all(value)):
                     counts.update(filter(None, node.outputs))
-            elif node.op in ("Shape", "Size") or not all(_describes_shape(node, at) for at in read):
+            elif node.op in ("Shape", "Size") or not all(
+                _describes_shape(node, index) for index in read
+            ):
                 yield node, "it computes with the number of steps"
         within = [each for body in bodies(node).values() for each in _nodes(body)]
         if any(each.op in ("Shape", "Size") or each.op == "Slice" for each in within):
@@ -54,12 +56,12 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
             yield node, "it needs other steps than those so far: it may count them"
 
 
-def _describes_shape(node: Node, at: int) -> bool:
+def _describes_shape(node: Node, index: int) -> bool:
     """Whether an input only says how large a result is, or which part of another."""
     operator = OPERATORS.get(node.op)
     if operator is None or operator.most is None:
         return False
-    return node.op == "ConstantOfShape" or (at > 0 and operator.kind in ("view", "moves"))
+    return node.op == "ConstantOfShape" or (index > 0 and operator.kind in ("view", "moves"))
 
 
 def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
@@ -233,7 +235,9 @@ def _wide(graph: Graph, made: Stateful, feed: Mapping[str, Array]) -> dict[str, 
 
 def _batch(shape: tuple[int | None, ...] | None, first: Array) -> int | None:
     """The axis of an open batch, of which the first state has one."""
-    result = [at for at, size in enumerate(shape or ()) if size is None and first.shape[at] == 1]
+    result = [
+        index for index, size in enumerate(shape or ()) if size is None and first.shape[index] == 1
+    ]
     return result[0] if result else None
 
 
@@ -241,7 +245,7 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
     """How a value in chunks differs from the whole, "" where it does not; and how late it is."""
     if isinstance(whole, Ragged):
         return "ragged values", 0
-    axes = [at for at, size in enumerate(whole.shape) if size != parts[0].shape[at]]
+    axes = [index for index, size in enumerate(whole.shape) if size != parts[0].shape[index]]
     if any(part.ndim != whole.ndim for part in parts) or len(axes) > 1:
         return "other axes", 0
     joined = np.concatenate(parts, axes[0]) if axes else parts[-1]
@@ -326,7 +330,7 @@ def _time(graph: Graph) -> str:
 
 
 def _along(found: Type, time: str) -> list[int]:
-    return [at for at, size in enumerate(found.shape or ()) if size and time in size.names]
+    return [index for index, size in enumerate(found.shape or ()) if size and time in size.names]
 
 
 @dataclass
@@ -385,19 +389,21 @@ class _Maker(Tape):
         batch, dtype = shape[1].number, result.dtype or "float32"
         widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)
         before, after, copies = [], [], []
-        for at, (name, width) in enumerate(zip(rnn.states, widths, strict=False)):
+        for index, (name, width) in enumerate(zip(rnn.states, widths, strict=False)):
             sizes = (rnn.spec.layers, 1, batch or 1, width)
             if self._is_given(name):
                 before.append(name)
-                after.append(rnn.finals[at])
+                after.append(rnn.finals[index])
                 continue
             if name and not self._is_zero(name):
                 raise self.refused(node, f"its initial state {name!r} is computed")
-            given, made = self.state("hc"[at], np.zeros(sizes, dtype), (*sizes[:2], batch, width))
+            given, made = self.state(
+                "hc"[index], np.zeros(sizes, dtype), (*sizes[:2], batch, width)
+            )
             before.append(given)
-            after.append(rnn.finals[at] or made)
-            if rnn.finals[at]:
-                copies.append(Node("Identity", (rnn.finals[at],), (made,)))
+            after.append(rnn.finals[index] or made)
+            if rnn.finals[index]:
+                copies.append(Node("Identity", (rnn.finals[index],), (made,)))
         self.nodes += [rnn.with_states(tuple(before), tuple(after)).node(), *copies]
         return True
 

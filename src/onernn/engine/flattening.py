@@ -82,17 +82,17 @@ class _Opened:
     def _branches(self, node: Node, key: str, within: tuple[Part, ...]) -> None:
         condition, count = node.inputs[0], node.attributes["then_taken"]
         outputs = [name for name in node.outputs if name]
-        kept = [at for at, name in enumerate(node.outputs) if name]
+        kept = [index for index, name in enumerate(node.outputs) if name]
         reasons = [self.made.refused.get((key, part), "") for part in ("then", "else")]
         then_mark, else_mark = (self.fresh(f"{key}/{part}") for part in ("then", "else"))
         self._mark(key, "Then", (condition,), (then_mark,), within, refused=reasons[0])
         given = self._body(node, key, "then", node.inputs[1 : 1 + count], within)
         copies = [self.fresh(f"{name}/then") for name in outputs] if given else []
-        chosen = [given[at] for at in kept] if given else []
+        chosen = [given[index] for index in kept] if given else []
         result = (else_mark, *copies)
         self._mark(key, "Else", (condition, *chosen), result, within, refused=reasons[1])
         given = self._body(node, key, "else", node.inputs[1 + count :], within)
-        others = [given[at] for at in kept] if given else []
+        others = [given[index] for index in kept] if given else []
         gives = "else" if reasons[0] else "then" if reasons[1] else "both"
         inputs = (condition, *copies, *others)
         self._mark(key, "EndIf", inputs, tuple(outputs), within, gives=gives)

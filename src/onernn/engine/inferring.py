@@ -120,10 +120,10 @@ def name_inputs(program: Program) -> None:
     """Names for the sizes of inputs that declare none."""
     for value in program.graph.inputs:
         ident, result = program.ident(value.name), value.type
-        for at, (size, declared) in enumerate(
+        for index, (size, declared) in enumerate(
             zip(result.shape or (), value.shape or (), strict=True)
         ):
-            program.rename(size, f"{ident}_{at}" if declared is None else declared)
+            program.rename(size, f"{ident}_{index}" if declared is None else declared)
         for level, size in enumerate(reversed(counts_of(result)), 1):
             program.rename(size, f"{ident}_sentences" + f"_{level}" * (level > 1))
 

@@ -54,8 +54,8 @@ def _joined(program: Program, first: Step, then: Step, name: str) -> Step | None
     return None
 
 
-def _one_loop(program: Program, first: Nest, then: Nest, at: int) -> Nest | None:
-    read = then.reads[at]
+def _one_loop(program: Program, first: Nest, then: Nest, index: int) -> Nest | None:
+    read = then.reads[index]
     same = (first.out.strides, first.out.start, first.loops)
     if same != (read.strides, read.start, then.loops) or _sums(first) or _sums(then):
         return None
@@ -66,11 +66,14 @@ def _one_loop(program: Program, first: Nest, then: Nest, at: int) -> Nest | None
     dtypes = {program.dtype(a.name) for a in (*first.reads, *then.reads, first.out)}
     if len({"float32" if dtype == "float16" else dtype for dtype in dtypes}) > 1:
         return None
-    others = [*then.reads[:at], *then.reads[at + 1 :]]
+    others = [*then.reads[:index], *then.reads[index + 1 :]]
     inner = put(first.expression, {k: len(others) + k for k in range(len(first.reads))})
-    places: dict[Any, Any] = {k: k - (k > at) for k in range(len(then.reads))}
+    places: dict[Any, Any] = {k: k - (k > index) for k in range(len(then.reads))}
     return Nest(
-        then.loops, then.out, (*others, *first.reads), put(then.expression, {**places, at: inner})
+        then.loops,
+        then.out,
+        (*others, *first.reads),
+        put(then.expression, {**places, index: inner}),
     )
 
 
@@ -90,12 +93,12 @@ def _sums(step: Nest) -> bool:
     return any(access.name == step.out.name for access in step.reads)
 
 
-def _with_bias(first: Call, then: Nest, at: int) -> Call | None:
+def _with_bias(first: Call, then: Nest, index: int) -> Call | None:
     """A product that begins with one number a column instead of adding it."""
     _, x, rows, inner, panels, bias, columns, team = first.arguments
     if bias != At("") or then.expression != ("plus", 0, 1) or not isinstance(columns, Size):
         return None
-    product, other = then.reads[at], then.reads[1 - at]
+    product, other = then.reads[index], then.reads[1 - index]
     plain = [*(Size(()) for _ in then.loops[1:]), Size.of(1)]
     if other.start != Size(()) or list(other.strides) != plain or then.loops[-1] != columns:
         return None

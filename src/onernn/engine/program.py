@@ -209,24 +209,24 @@ class Nest:
         """The same in fewer loops: neighbouring ones become one where they can."""
         accesses = [self.out, *self.reads]
         result: list[tuple[Size, list[Size]]] = []
-        for at, size in enumerate(self.loops):
+        for index, size in enumerate(self.loops):
             if size.number == 1:
                 continue
-            strides = [access.strides[at] for access in accesses]
+            strides = [access.strides[index] for access in accesses]
             if result and result[-1][1] == [stride * size for stride in strides]:
                 result[-1] = result[-1][0] * size, strides
             else:
                 result.append((size, strides))
         out, *reads = [
-            replace(access, strides=tuple(strides[at] for _, strides in result))
-            for at, access in enumerate(accesses)
+            replace(access, strides=tuple(strides[index] for _, strides in result))
+            for index, access in enumerate(accesses)
         ]
         return Nest(tuple(size for size, _ in result), out, tuple(reads), self.expression)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A cell that runs over a batch: one layer and direction. ``at``: its position
+    """A cell that runs over a batch: one layer and direction. ``index``: its position
     among the parts of the stack.
 
     ``offset``: of its first channel in a row of y.
@@ -241,7 +241,7 @@ class Run:
     offset: int
     backwards: bool
     added: bool
-    at: int
+    index: int
 
 
 @dataclass(frozen=True)
@@ -479,9 +479,9 @@ class Program:
     def add_levels(self, name: str, sizes: Sequence[Size]) -> tuple[LodLevel, ...]:
         """The LoD that begins with a value; ``sizes``: sentences of each level, then words."""
         lod = self.types[name].lod or ()
-        for at, level in enumerate(lod):
-            count, words = map(self.size, sizes[at : at + 2])
-            self.lods[level] = LodLevel(name, count, words, at - len(lod))
+        for index, level in enumerate(lod):
+            count, words = map(self.size, sizes[index : index + 2])
+            self.lods[level] = LodLevel(name, count, words, index - len(lod))
         return self.levels(name)
 
     def levels(self, name: str) -> tuple[LodLevel, ...]:

@@ -188,13 +188,15 @@ class Streams:
             states, results = {}, [error]
         else:
             shown = [name for name in result if name not in self._next.values()]
-            results = [{name: result[name][at].copy() for name in shown} for at in range(count)]
+            results = [
+                {name: result[name][index].copy() for name in shown} for index in range(count)
+            ]
         self._made = _Made(
             {n: (streams, array[:count]) for n, array in states.items() if n in self._states},
             {
-                stream: {name: states[name][at].copy() for name in own[at]}
-                for at, stream in enumerate(streams)
-                if states and own[at]
+                stream: {name: states[name][index].copy() for name in own[index]}
+                for index, stream in enumerate(streams)
+                if states and own[index]
             },
             {stream: self._waiting[stream][1:] for stream in streams},
             {s: [*self._done[s], result] for s, result in zip(streams, results, strict=True)},

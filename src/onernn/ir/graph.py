@@ -87,7 +87,9 @@ class Value:
         shape: list[Any] | None = None
         lod = lod_names(self.name, self.lod_depth)
         if self.shape is not None:
-            shape = [f"{self.name}.{at}" if s is None else s for at, s in enumerate(self.shape)]
+            shape = [
+                f"{self.name}.{index}" if s is None else s for index, s in enumerate(self.shape)
+            ]
             if lod:
                 shape[:1] = [words_of(lod)]
         return replace(dense(self.dtype, shape), lod=lod)

@@ -130,21 +130,20 @@ class Operator:
     def least(self) -> int:
         """How many inputs have to be there."""
         there = [not (slot.optional or slot.variadic) for slot in self.slots]
-        return max((at for at, needed in enumerate(there, 1) if needed), default=0)
+        return max((index for index, needed in enumerate(there, 1) if needed), default=0)
 
     @cached_property
     def most(self) -> int | None:
         """How many there may be, None: any number."""
         return None if self.slots and self.slots[-1].variadic else len(self.slots)
 
-    def slot(self, at: int) -> Slot:
-        return self.slots[min(at, len(self.slots) - 1)]
+    def slot(self, index: int) -> Slot:
+        return self.slots[min(index, len(self.slots) - 1)]
 
     def drops(self, attrs: SimpleNamespace, rank: int, *values: Any) -> bool:
         """Whether the result of a ragged input is an array."""
-        return (
-            self.dropped if isinstance(self.dropped, bool) else self.dropped(attrs, rank, *values)
-        )
+        dropped = self.dropped
+        return dropped if isinstance(dropped, bool) else dropped(attrs, rank, *values)
 
     def attrs(self, attributes: Mapping[str, Any], outputs: int) -> SimpleNamespace:
         """The attributes with their defaults, and the number of ``outputs``."""
@@ -157,9 +156,9 @@ class Operator:
         if len(inputs) < self.least or (self.most is not None and len(inputs) > self.most):
             most = "more" if self.most is None else self.most
             return f"expected {self.least} to {most} inputs, got {len(inputs)}"
-        for at, name in enumerate(inputs):
-            if not name and not self.slot(at).optional:
-                return f"input {self.slot(at).name} is missing"
+        for index, name in enumerate(inputs):
+            if not name and not self.slot(index).optional:
+                return f"input {self.slot(index).name} is missing"
         low, high = self.outputs
         if not low <= len(outputs) <= high:
             return f"expected {low} to {high} outputs, got {len(outputs)}"

@@ -324,8 +324,8 @@ class LayerPrecision(Immutable):
                 f"precision: expected scales of {spec.layers} layers in {spec.directions}"
                 f" directions, {expected} parts, got {len(self.parts)}"
             )
-        for at, part in enumerate(self.parts):
-            layer, direction = divmod(at, spec.directions)
+        for index, part in enumerate(self.parts):
+            layer, direction = divmod(index, spec.directions)
             part.check(spec, f"layer {layer}, direction {direction}")
 
     def refuse(self, who: str) -> None:

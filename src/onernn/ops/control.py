@@ -86,16 +86,16 @@ def _end_if(context: Context, condition: Type, *given: Type) -> tuple[Type, ...]
         return given
     count = len(given) // 2
     return tuple(
-        _named(context, at, joined_types(*pair))
-        for at, pair in enumerate(zip(given[:count], given[count:], strict=True))
+        _named(context, index, joined_types(*pair))
+        for index, pair in enumerate(zip(given[:count], given[count:], strict=True))
     )
 
 
-def _named(context: Context, at: int, found: Type) -> Type:
+def _named(context: Context, index: int, found: Type) -> Type:
     if found.shape is None:
         return found
     sizes = (
-        context.fresh(f"size{at}_{axis}") if size is None else size
+        context.fresh(f"size{index}_{axis}") if size is None else size
         for axis, size in enumerate(found.shape)
     )
     return replace(found, shape=tuple(sizes))

@@ -49,7 +49,12 @@ def _gathered_rows(m: Any, node: Node) -> None:
         m.put(node, node.inputs)
         return
     result = m.emit("Gather", node.inputs, **node.attributes)
-    m.end(node, "Transpose", (result,), perm=(axis, *(at for at in range(rank) if at != axis)))
+    m.end(
+        node,
+        "Transpose",
+        (result,),
+        perm=(axis, *(index for index in range(rank) if index != axis)),
+    )
 
 
 @op("Gather", kind="moves", offsets=True, type=_gathered, sized=True, batched=_gathered_rows)

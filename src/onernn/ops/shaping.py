@@ -52,8 +52,8 @@ def _shape_of_rows(m: Any, node: Node) -> None:
     """Rows are alike in their shape, so it is no value of a row."""
     rank = m.rank(node, node.inputs[0])
 
-    def place(at: int) -> int:
-        return 1 + (at if at >= 0 else max(0, at + rank))
+    def place(index: int) -> int:
+        return 1 + (index if index >= 0 else max(0, index + rank))
 
     ends = {} if node.attrs.end is None else {"end": place(node.attrs.end)}
     m.nodes.append(replace(node, attributes={"start": place(node.attrs.start), **ends}))
@@ -190,7 +190,7 @@ def _transposed(context: Context, x: Type) -> Type:
     perm = _perm(context.attrs, len(x.shape))
     if sorted(perm) != list(range(len(x.shape))):
         raise ShapeError(f"perm {perm} of {len(x.shape)} axes")
-    return Type(x.dtype, tuple(x.shape[at] for at in perm))
+    return Type(x.dtype, tuple(x.shape[index] for index in perm))
 
 
 def _transposed_rows(m: Any, node: Node) -> None:
@@ -218,7 +218,7 @@ def _squeezed(_: Context, x: Type, axes: Type | None = None) -> Type:
             return Type(x.dtype)
         return Type(x.dtype, tuple(size for size in x.shape if size != ONE))
     gone = {at_axis(axis, len(x.shape)) for axis in integers(axes) or ()}
-    return Type(x.dtype, tuple(size for at, size in enumerate(x.shape) if at not in gone))
+    return Type(x.dtype, tuple(size for index, size in enumerate(x.shape) if index not in gone))
 
 
 def _squeezed_rows(m: Any, node: Node) -> None:
@@ -247,7 +247,7 @@ def _unsqueezed(_: Context, x: Type, axes: Type) -> Type:
         return Type(x.dtype)
     rank, rest = len(x.shape) + len(new), iter(x.shape)
     places = {at_axis(axis, rank) for axis in new}
-    return Type(x.dtype, tuple(ONE if at in places else next(rest) for at in range(rank)))
+    return Type(x.dtype, tuple(ONE if index in places else next(rest) for index in range(rank)))
 
 
 @op(
@@ -271,8 +271,8 @@ def _joined(context: Context, *parts: Type) -> Type:
     known = None not in lengths and len(shapes) == len(parts)
     whole = sum(filter(None, lengths), Size(())) if known else None
     shape = tuple(
-        whole if at == along else context.same(*sizes)
-        for at, sizes in enumerate(zip(*shapes, strict=True))
+        whole if index == along else context.same(*sizes)
+        for index, sizes in enumerate(zip(*shapes, strict=True))
     )
     return Type(common(*parts), shape)
 
@@ -379,9 +379,9 @@ def _sliced(
         chosen = list(range((starts.shape or (ONE,))[0].number or 0))  # type: ignore[union-attr]
     out = x.shape
     given = [None if each is None else each.sizes for each in (starts, ends, steps)]
-    for at, axis in enumerate(chosen):
+    for index, axis in enumerate(chosen):
         first, last, step = (
-            None if each is None else Size.of(each.reshape(-1)[at]) for each in given
+            None if each is None else Size.of(each.reshape(-1)[index]) for each in given
         )
         stride, place = 1 if steps is None else step and step.number, at_axis(axis, len(out))
         size, taken = out[place], None

@@ -56,9 +56,9 @@ class Window:
         """From the first element of the first place to the last one of the last place."""
         return (count - 1) * self.stride + self.extent
 
-    def tap(self, at: int, count: int) -> slice:
-        """Where its element ``at`` is, in each of ``count`` places."""
-        first = at * self.dilation
+    def tap(self, index: int, count: int) -> slice:
+        """Where its element ``index`` is, in each of ``count`` places."""
+        first = index * self.dilation
         return slice(first, first + (count - 1) * self.stride + 1, self.stride)
 
     def around(self, size: int) -> Window:
@@ -358,7 +358,7 @@ def _reduced(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.u
     x = padded(x, windows, fill, counts)
     for axis, (window, count) in enumerate(zip(windows, counts, strict=True), 2):
         lines = x.swapaxes(0, axis)
-        taps = (lines[window.tap(at, count)] for at in range(window.size))
+        taps = (lines[window.tap(index, count)] for index in range(window.size))
         x = reduce(both, taps).swapaxes(0, axis)
     return x
 

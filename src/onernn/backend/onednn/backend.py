@@ -125,7 +125,7 @@ class OneDnnBackend:
             f"contiguous float32 (T, N, I) is {direct}; ntc, strided and padded views, float64 and"
             " shares of a batch are copied first; ragged batches are gathered"
         )
-        alone = [options and options.alone(at) for at in range(spec.layers * spec.directions)]
+        alone = [options and options.alone(index) for index in range(spec.layers * spec.directions)]
         walk = LayerWalk(
             spec,
             layers,

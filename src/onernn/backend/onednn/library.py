@@ -135,15 +135,19 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
     (table,) = struct.unpack_from("<Q", data, 32)
     entry, count = struct.unpack_from("<HH", data, 54)
     segments = [struct.unpack_from("<I4xQQ8xQ", data, table + i * entry) for i in range(count)]
-    loads = [(at, address, size) for kind, at, address, size in segments if kind == _PT_LOAD]
-    if any(at + size > len(data) for at, _, size in loads):
+    loads = [(index, address, size) for kind, index, address, size in segments if kind == _PT_LOAD]
+    if any(index + size > len(data) for index, _, size in loads):
         raise ValueError  # the loader would map it, and the process die of SIGBUS later
-    (dynamic,) = (data[at : at + size] for kind, at, _, size in segments if kind == _PT_DYNAMIC)
+    (dynamic,) = (
+        data[index : index + size] for kind, index, _, size in segments if kind == _PT_DYNAMIC
+    )
     entries: dict[int, list[int]] = {}
     for tag, value in struct.iter_unpack("<qQ", dynamic):
         entries.setdefault(tag, []).append(value)
     (base,) = entries[_DT_STRTAB]
-    (strings,) = (at + base - address for at, address, size in loads if 0 <= base - address < size)
+    (strings,) = (
+        index + base - address for index, address, size in loads if 0 <= base - address < size
+    )
 
     def texts(tag: int) -> list[str]:
         starts = [strings + value for value in entries.get(tag, ())]

@@ -271,14 +271,14 @@ class U8Options:
         parts = scales or column_scales(spec, weights_scales, projection_scales)
         return cls(data_scale, data_shift, per_channel, parts)
 
-    def part(self, at: int, directions: int) -> PartScales:
+    def part(self, index: int, directions: int) -> PartScales:
         """Those of a layer and direction; ``data_scale`` is that of x in the first layer."""
-        given = self.scales[at] if self.scales else NO_SCALES
-        return replace(given, data=self.fixed) if self.fixed and at < directions else given
+        given = self.scales[index] if self.scales else NO_SCALES
+        return replace(given, data=self.fixed) if self.fixed and index < directions else given
 
-    def alone(self, at: int) -> U8Options:
+    def alone(self, index: int) -> U8Options:
         """Those of a layer and direction that has one scale for x and h."""
-        given = self.scales[at] if self.scales else NO_SCALES
+        given = self.scales[index] if self.scales else NO_SCALES
         fixed = self.fixed or given.data
         scale, shift = fixed or (None, UNIT.shift)
         return U8Options(scale, shift, self.per_channel, (given,))

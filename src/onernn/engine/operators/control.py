@@ -23,10 +23,10 @@ def _condition(op: OperatorCode) -> str:
     return op.source
 
 
-def _copied(op: OperatorCode, at: int, out: str) -> Nest:
+def _copied(op: OperatorCode, index: int, out: str) -> Nest:
     """An input as it stands, in an output that may have room for more."""
-    shape = op.shape(at)
-    return nest(shape, whole(out, shape), [whole(op.read(at), shape)])
+    shape = op.shape(index)
+    return nest(shape, whole(out, shape), [whole(op.read(index), shape)])
 
 
 @rule("Then")
@@ -39,7 +39,7 @@ def then(op: OperatorCode) -> list[Step]:
 def otherwise(op: OperatorCode) -> list[Step]:
     """The end of the first branch, too."""
     mark = Mark("else", _condition(op))
-    copies = [_copied(op, at, op.node.outputs[at]) for at in range(1, len(op.node.inputs))]
+    copies = [_copied(op, index, op.node.outputs[index]) for index in range(1, len(op.node.inputs))]
     return [*copies, mark, Mark("refuse")] if op.attrs.refused else [*copies, mark]
 
 
@@ -54,17 +54,21 @@ def end_if(op: OperatorCode) -> list[Step]:
         op.views |= dict(zip(given, outputs, strict=False))
         op.reads += given[:count]
     if op.attrs.gives != "then":
-        copies += [_copied(op, len(given) - count + 1 + at, out) for at, out in enumerate(outputs)]
-    for at, out in enumerate(outputs):
+        copies += [
+            _copied(op, len(given) - count + 1 + index, out) for index, out in enumerate(outputs)
+        ]
+    for index, out in enumerate(outputs):
         program.levels(out)  # whether both are under the same
         if op.attrs.gives == "both":
-            pairs = zip(program.shape(given[at]), program.shape(given[count + at]), strict=True)
+            pairs = zip(
+                program.shape(given[index]), program.shape(given[count + index]), strict=True
+            )
             for axis, (one, other) in enumerate(pairs):
                 size = op.size(out, axis)
                 if one == other:
                     op.same(size, one)
                     continue
-                size = op.finds(size, f"size{at}_{axis}", one.most() + other.most())
+                size = op.finds(size, f"size{index}_{axis}", one.most() + other.most())
                 result.append(Call("choose", RuntimeSize(size), condition, one, other))
     return [*copies, Mark("end"), *result]
 
@@ -76,9 +80,9 @@ def repeat(op: OperatorCode) -> list[Step]:
     op.mixes = ()
     turn, going, *states = node.outputs
     limit, most = Size.of(_ENDLESS), ""
-    for at, axis in enumerate(op.attrs.scanned, 2 + count):
-        size = op.shape(at)[axis]
-        limit = op.same(limit, size) if at > 2 + count else size
+    for index, axis in enumerate(op.attrs.scanned, 2 + count):
+        size = op.shape(index)[axis]
+        limit = op.same(limit, size) if index > 2 + count else size
     if node.input(0):
         most_turns = program.graph.constants.get(node.input(0), program.numbers(node.input(0)))
         if most_turns is None:
@@ -92,9 +96,9 @@ def repeat(op: OperatorCode) -> list[Step]:
         bound = Size.of(UNBOUNDED)
     number = Size.of(program.types[turn].value or Size(()))
     number = op.finds(program.size(number), "turn", bound)
-    begin = [_copied(op, 2 + at, name) for at, name in enumerate(states)]
+    begin = [_copied(op, 2 + index, name) for index, name in enumerate(states)]
     if node.input(1):
-        op.of("bool", at=1)
+        op.of("bool", index=1)
         op.same(volume(op.shape(1)), 1)
         begin.append(_copied(op, 1, going))
     first = [] if node.input(1) else [filled(op, 1, 1)]
@@ -105,8 +109,8 @@ def repeat(op: OperatorCode) -> list[Step]:
     return [*begin, *first, start, Mark("while"), asked, Mark("leave", has)]
 
 
-def _turn(op: OperatorCode, at: int) -> Size:
-    return op.program.size((op.numbers(at, "turn") or [0])[0])
+def _turn(op: OperatorCode, index: int) -> Size:
+    return op.program.size((op.numbers(index, "turn") or [0])[0])
 
 
 @rule("Element")
@@ -135,8 +139,8 @@ def again(op: OperatorCode) -> list[Step]:
         turns = op.finds(op.size(node.outputs[count], 0), "turns", bound)
         ends = [Call("tell_size", RuntimeSize(turns), turn)]
     inside = list(program.inner)[list(program.inner).index(turn.name or "") :]
-    for at, (axis, back) in enumerate(zip(op.attrs.axes, op.attrs.backwards, strict=True)):
-        name, out = 3 + 2 * count + at, node.outputs[count + at]
+    for index, (axis, back) in enumerate(zip(op.attrs.axes, op.attrs.backwards, strict=True)):
+        name, out = 3 + 2 * count + index, node.outputs[count + index]
         given = op.shape(name)
         if not frozenset(inside).isdisjoint(n for size in given for n in size.names):
             op.refuse("turns give values of several sizes")
@@ -147,18 +151,18 @@ def again(op: OperatorCode) -> list[Step]:
         to, read = Access(out, tuple(strides), start), whole(op.read(name), given)
         steps.append(nest(given, to, [read]))
     kept, handed = list[Step](), list[Step]()
-    for at, last in enumerate(node.outputs[:count]):
-        own, new = 3 + at, 3 + count + at
+    for index, last in enumerate(node.outputs[:count]):
+        own, new = 3 + index, 3 + count + index
         shape, dtype = op.shape(own), op.dtype(own)
         levels = [program.levels(node.inputs[each]) for each in (own, new)]
         if op.shape(new) != shape or op.dtype(new) != dtype or levels[0] != levels[1]:
             op.refuse("what a turn hands on is of another size, or type, in the next one")
         op.views[op.read(own)] = last
-        beside = op.keep(f"next{at}", dtype, shape)
+        beside = op.keep(f"next{index}", dtype, shape)
         kept.append(nest(shape, whole(beside, shape), [whole(op.read(new), shape)]))
         handed.append(nest(shape, whole(node.inputs[own], shape), [whole(beside, shape)]))
     if node.input(2):
-        op.of("bool", at=2)
+        op.of("bool", index=2)
         op.same(volume(op.shape(2)), 1)
         handed.append(_copied(op, 2, node.inputs[1]))
     steps += [*kept, *handed, Call("tell_size", RuntimeSize(turn), turn + 1)]

@@ -60,9 +60,9 @@ def broadcast(op: OperatorCode, shapes: Sequence[Shape]) -> None:
             first = op.same(first, other)
 
 
-def stretched_input(op: OperatorCode, at: int) -> Access:
+def stretched_input(op: OperatorCode, index: int) -> Access:
     """An input as its elements stand to those of the output."""
-    return stretched(op.read(at), op.shape(at), op.out()[1])
+    return stretched(op.read(index), op.shape(index), op.out()[1])
 
 
 def elementwise(op: OperatorCode) -> Nest:
@@ -117,9 +117,9 @@ def dropout(op: OperatorCode) -> list[Call | Nest]:
     return [copy, filled(op, 1, 1)] if mask else [copy]
 
 
-def filled(op: OperatorCode, at: int, value: float) -> Call:
+def filled(op: OperatorCode, index: int, value: float) -> Call:
     """An output of one number."""
-    out, shape = op.out(at)
+    out, shape = op.out(index)
     dtype = op.program.dtype(out)
     number = float(value) if dtype.startswith("float") else int(value)
     types = [dtype, "float64" if dtype.startswith("float") else "int64"]
@@ -185,9 +185,9 @@ def layer_normalization(op: OperatorCode) -> Call:
     shape = op.shape()
     axes = list(range(op.axis(len(shape)), len(shape)))
     rows, count, _ = _along(op, axes)
-    for at in range(1, len(op.node.inputs)):
-        if op.node.input(at):
-            op.same(volume(op.shape(at)), count)
+    for index in range(1, len(op.node.inputs)):
+        if op.node.input(index):
+            op.same(volume(op.shape(index)), count)
     statistics = (*op.node.outputs[1:], "", "")[:2]
     given = (op.read(0), op.read(1), op.read(2), *statistics)
     return op.call("layer_norm", *given, rows, count, float(op.attrs.epsilon))
@@ -201,10 +201,10 @@ def batch_normalization(op: OperatorCode) -> Nest:
     op.alike(1, 2, 3, 4)
     shape = op.shape()
     reads = [whole(op.read(0), shape)]
-    for at in range(1, 5):
-        op.same(volume(op.shape(at)), shape[1])
+    for index in range(1, 5):
+        op.same(volume(op.shape(index)), shape[1])
         strides = [ONE * (axis == 1) for axis in range(len(shape))]
-        reads.append(Access(op.read(at), tuple(strides)))
+        reads.append(Access(op.read(index), tuple(strides)))
     return each_element(op, reads, ("normalized", *range(5), float(op.attrs.epsilon)))
 
 
@@ -222,8 +222,8 @@ def group_normalization(op: OperatorCode) -> Call:
             or channels.number % op.attrs.num_groups
         ):
             op.refuse(f"{channels} channels in {groups} groups")
-    for at in (1, 2):
-        op.same(volume(op.shape(at)), shape[1])
+    for index in (1, 2):
+        op.same(volume(op.shape(index)), shape[1])
     op.mixes = shape[1:]
     given = op.read(0), op.read(1), op.read(2), shape[0], channels, volume(shape[2:]), groups
     return op.call("group_norm", *given, float(op.attrs.epsilon))

@@ -35,20 +35,20 @@ class OperatorCode:
         self.views: dict[str, str] = {}
         self.mixes: Sequence[Size] | None = None
 
-    def read(self, at: int) -> str:
+    def read(self, index: int) -> str:
         """An input that stands in memory when this runs, "" where it is absent."""
-        name = self.node.input(at)
+        name = self.node.input(index)
         if name:
             self.reads.append(name)
         return name
 
-    def shape(self, at: int = 0) -> Shape:
+    def shape(self, index: int = 0) -> Shape:
         """Of an input."""
-        return self.program.shape(self.node.inputs[at])
+        return self.program.shape(self.node.inputs[index])
 
-    def out(self, at: int = 0) -> tuple[str, Shape]:
+    def out(self, index: int = 0) -> tuple[str, Shape]:
         """An output's name and shape."""
-        return self.node.outputs[at], self.program.shape(self.node.outputs[at])
+        return self.node.outputs[index], self.program.shape(self.node.outputs[index])
 
     def types_of_outputs(self) -> tuple[Type, ...]:
         """Types of all outputs, those without a name, too, by the operator's record."""
@@ -68,20 +68,20 @@ class OperatorCode:
             raise UnknownError(name)
         return self.program.size(size)
 
-    def dtype(self, at: int = 0) -> str:
+    def dtype(self, index: int = 0) -> str:
         """Of an input."""
-        return self.program.dtype(self.node.inputs[at])
+        return self.program.dtype(self.node.inputs[index])
 
-    def of(self, *kinds: str, at: int = 0) -> None:
+    def of(self, *kinds: str, index: int = 0) -> None:
         """Refuses other dtypes of an input than those that begin so; halves are cast before."""
-        if not self.dtype(at).startswith(kinds) or self.dtype(at) == "float16":
-            self.refuse(f"of {self.dtype(at)}")
+        if not self.dtype(index).startswith(kinds) or self.dtype(index) == "float16":
+            self.refuse(f"of {self.dtype(index)}")
 
     def alike(self, *places: int) -> None:
         """Refuses inputs of another dtype than the first one's."""
-        for at in places:
-            if self.node.input(at) and self.dtype(at) != self.dtype():
-                self.refuse(f"of {self.dtype()} and {self.dtype(at)}")
+        for index in places:
+            if self.node.input(index) and self.dtype(index) != self.dtype():
+                self.refuse(f"of {self.dtype()} and {self.dtype(index)}")
 
     def refuse(self, reason: str) -> NoReturn:
         raise UnsupportedError(reason)
@@ -94,17 +94,17 @@ class OperatorCode:
         """Attribute axis, counted from the front."""
         return at_axis(self.attrs.axis, rank)
 
-    def sentences(self, at: int = 0) -> LodLevel:
+    def sentences(self, index: int = 0) -> LodLevel:
         """The offsets of an input, which has to be ragged."""
-        result = self.program.sentences(self.node.inputs[at])
-        return result or self.refuse(f"{self.node.inputs[at]!r} carries no offsets")
+        result = self.program.sentences(self.node.inputs[index])
+        return result or self.refuse(f"{self.node.inputs[index]!r} carries no offsets")
 
-    def numbers(self, at: int, what: str) -> list[Any] | None:
+    def numbers(self, index: int, what: str) -> list[Any] | None:
         """The integers of an input, sizes among them; None where it is absent.
 
         Raises `UnsupportedError` where only a call knows them.
         """
-        name = self.node.input(at)
+        name = self.node.input(index)
         if not name:
             return None
         result = self.program.graph.constants.get(name)
@@ -114,14 +114,14 @@ class OperatorCode:
             self.refuse(f"{what} {name!r} is computed at run time; --static may fix its sizes")
         return [one if isinstance(one, Size) else int(one) for one in result.reshape(-1)]
 
-    def integers(self, at: int, what: str) -> list[int] | None:
+    def integers(self, index: int, what: str) -> list[int] | None:
         """Those without a size among them."""
-        result = self.numbers(at, what)
+        result = self.numbers(index, what)
         if result is None:
             return None
         plain = [one.number if isinstance(one, Size) else one for one in result]
         if None in plain:
-            self.refuse(f"{what} {self.node.input(at)!r} depends on a size: say --static")
+            self.refuse(f"{what} {self.node.input(index)!r} depends on a size: say --static")
         return [int(one) for one in plain if one is not None]
 
     def keep(self, what: str, dtype: str, shape: Sequence[Any], *, held: bool = False) -> str:

@@ -170,7 +170,7 @@ def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Lette
         return None
     found: list[tuple[int, tuple[int, int], Letters]] = []
     for places in ((0, 1), (1, 0)):
-        a, b = (terms[at] for at in places)
+        a, b = (terms[index] for index in places)
         letters: Letters = (
             "".join(x for x in result if x in a and x in b),
             "".join(x for x in result if x in a and x not in b),
@@ -200,12 +200,12 @@ def _of_matrices(
     counts = [volume(tuple(sizes[letter] for letter in group)) for group in letters]
     steps: list[Step] = []
 
-    def ordered(at: int, *orders: str) -> tuple[str, bool]:
+    def ordered(index: int, *orders: str) -> tuple[str, bool]:
         """A factor in one of the two orders, and whether it is the second."""
-        source, term = op.read(at), terms[at]
+        source, term = op.read(index), terms[index]
         if term in orders:
             return source, orders.index(term) == 1
-        made = op.keep(f"factor{at}", op.dtype(), [sizes[letter] for letter in orders[0]])
+        made = op.keep(f"factor{index}", op.dtype(), [sizes[letter] for letter in orders[0]])
         steps.append(_moved(sizes, (source, term), (made, orders[0])))
         return made, False
 
@@ -284,11 +284,13 @@ def dynamic_quantize(op: OperatorCode) -> Call:
     )
 
 
-def zero_point(op: OperatorCode, at: int) -> str:
+def zero_point(op: OperatorCode, index: int) -> str:
     """Of the first factor: one for all of it, or none."""
-    if op.node.input(at) and (volume(op.shape(at)) != Size.of(1) or op.dtype(at) != op.dtype()):
+    if op.node.input(index) and (
+        volume(op.shape(index)) != Size.of(1) or op.dtype(index) != op.dtype()
+    ):
         op.refuse("a zero point for each row, or of another dtype")
-    return op.read(at)
+    return op.read(index)
 
 
 def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
@@ -362,11 +364,11 @@ def lstm(op: OperatorCode) -> Call:
     op.same(x[2], w.shape[1])
     for name, shape in (("h", (count, x[1], units)), ("c", (count, x[1], units))):
         if op.node.input(names[name]):
-            op.of("float32", at=names[name])
+            op.of("float32", index=names[name])
             for size, wanted in zip(op.shape(names[name]), shape, strict=True):
                 op.same(size, wanted)
     if op.node.input(4):
-        op.of("int32", at=4)
+        op.of("int32", index=4)
         op.same(volume(op.shape(4)), x[1])
     bias = np.zeros((count, 8 * units), np.float32) if b is None else b
     peepholes = np.zeros((count, 3 * units), np.float32) if p is None else p
@@ -376,7 +378,7 @@ def lstm(op: OperatorCode) -> Call:
         op.refuse(f"a bias of {bias.dtype}, peepholes of {peepholes.dtype}")
     matrices = [_gates(quantized("w", w, *scales[:2])), _gates(quantized("r", r, *scales[2:]))]
     summed = bias[:, : 4 * units] + bias[:, 4 * units :]
-    given = [op.read(at) for at in (0, 4, 5, 6)]
+    given = [op.read(index) for index in (0, 4, 5, 6)]
     sizes = (*x[:2], w.shape[1], units, count, op.attrs.direction == "reverse")
     stored = [Packed(numbers) for numbers, _ in matrices] + [zeros for _, zeros in matrices]
     more = Packed(_in_panels(summed, 4)), Packed(_in_panels(peepholes, 3)), float(op.attrs.clip)
@@ -435,7 +437,7 @@ class Windows:
         if len(windows) not in (1, 2):
             op.refuse(f"windows over {len(windows)} axes")
         around = [_around(op, window, size) for window, size in zip(windows, x[1:], strict=True)]
-        self.before, self.after = ([sizes[at] for sizes in around] for at in range(2))
+        self.before, self.after = ([sizes[index] for sizes in around] for index in range(2))
         flat = 2 - len(windows)
         self.windows = [Window(1, 1, 1, 0, 0)] * flat + [*windows]
         self.before, self.after = ([Size(())] * flat + s for s in (self.before, self.after))

@@ -37,9 +37,9 @@ def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, LodLeve
 def recurrent(op: OperatorCode) -> Layer:
     rnn = Recurrent.of(op.node)
     spec, dtype = rnn.spec, rnn.layers[0].iter.dtype.name
-    for at, name in enumerate(op.node.inputs):
-        if name and op.dtype(at) != dtype:
-            op.refuse(f"weights of {dtype}, but {name!r} of {op.dtype(at)}")
+    for index, name in enumerate(op.node.inputs):
+        if name and op.dtype(index) != dtype:
+            op.refuse(f"weights of {dtype}, but {name!r} of {op.dtype(index)}")
     cells = rnn.cells if op.program.graph.is_read(rnn.cells) else ""
     if cells:
         check_cells(spec)
@@ -49,12 +49,12 @@ def recurrent(op: OperatorCode) -> Layer:
     op.same(shape[-1], spec.input_size)
     stack, widths = (spec.layers, spec.directions, count), (spec.recurrent_size, spec.hidden_size)
     states = []
-    for at, (state, width) in enumerate(zip(spec.cell.states, widths, strict=False)):
-        if rnn.states[at]:
-            _same(op, 1 + at, (*stack, width))
+    for index, (state, width) in enumerate(zip(spec.cell.states, widths, strict=False)):
+        if rnn.states[index]:
+            _same(op, 1 + index, (*stack, width))
         held = op.keep(f"held_{state}", dtype, (*stack, width), held=True)
-        final = rnn.finals[at] or op.keep(f"final_{state}", dtype, (*stack, width), held=True)
-        states.append(State(state, op.read(1 + at), final, held, width))
+        final = rnn.finals[index] or op.keep(f"final_{state}", dtype, (*stack, width), held=True)
+        states.append(State(state, op.read(1 + index), final, held, width))
     if rnn.attention:
         if op.program.sentences(rnn.attention) not in (None, lod):
             op.refuse("attention under other offsets than its input")
@@ -65,11 +65,11 @@ def recurrent(op: OperatorCode) -> Layer:
     return Layer(op.node, runs, tuple(states), attention, *of)
 
 
-def _same(op: OperatorCode, at: int, expected: tuple[Any, ...]) -> None:
+def _same(op: OperatorCode, index: int, expected: tuple[Any, ...]) -> None:
     """An input's sizes are as expected."""
-    given = op.shape(at)
+    given = op.shape(index)
     if len(given) != len(expected):
-        op.refuse(f"{op.node.inputs[at]!r} of {len(given)} axes, not {len(expected)}")
+        op.refuse(f"{op.node.inputs[index]!r} of {len(given)} axes, not {len(expected)}")
     for size, other in zip(given, expected, strict=True):
         op.same(size, other)
 
@@ -102,7 +102,7 @@ def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
                 offset=d * spec.recurrent_size if concat else 0,
                 backwards=part.backwards,
                 added=joins and d == 1 and spec.direction == "bidirectional_sum",
-                at=len(runs),
+                index=len(runs),
             )
         )
         between[layer + 1, d] = y
@@ -122,7 +122,7 @@ def with_offsets_of(op: OperatorCode) -> None:
 @rule("SequenceReset")
 def with_offsets(op: OperatorCode) -> Call:
     """Other offsets, which come as numbers and are checked."""
-    op.of("int", at=1)
+    op.of("int", index=1)
     op.source = op.read(0)
     (result,) = op.makes_sentences(volume(op.shape(1)) - 1, words=op.shape()[0])
     given, sizes = op.read(1), (result.count, result.words)
@@ -138,11 +138,11 @@ def append(op: OperatorCode) -> list[Call]:
     result = op.makes_sentences(*counts, words=_sum(part[-1].words for part in parts))
     calls, inner = [], volume(op.out()[1][1:])
     before = [Size(())] * (len(result) + 1)
-    for at, part in enumerate(parts):
+    for index, part in enumerate(parts):
         for k, level in enumerate(part):
             calls.append(Call("append_offsets", result[k], level, *before[k : k + 2], level.count))
         rows = before[-1] * inner, part[-1].words * inner
-        calls.append(op.move("append", op.read(at), *rows))
+        calls.append(op.move("append", op.read(index), *rows))
         sizes = [*(level.count for level in part), part[-1].words]
         before = [a + b for a, b in zip(before, sizes, strict=True)]
     return calls
@@ -155,7 +155,7 @@ def _sum(sizes: Iterable[Size]) -> Size:
 @rule("SequenceConcat")
 def concat(op: OperatorCode) -> list[Call]:
     """Sentence n of all inputs as one sentence."""
-    parts = [op.sentences(at) for at in range(len(op.node.inputs))]
+    parts = [op.sentences(index) for index in range(len(op.node.inputs))]
     op.alike(*range(1, len(parts)))
     count = parts[0].count
     for part in parts:
@@ -163,17 +163,17 @@ def concat(op: OperatorCode) -> list[Call]:
     (result,) = op.makes_sentences(count, words=_sum(part.words for part in parts))
     ends, sizes = op.keep("ends", "int64", (count,)), (count, volume(op.out()[1][1:]))
     begun, joined = [], []
-    for at, part in enumerate(parts):
-        begun.append(Call("add_offsets", result, part, count, at == 0))
-        given = ends, result, op.read(at), part
-        joined.append(op.move("join", *given, *sizes, at == 0))
+    for index, part in enumerate(parts):
+        begun.append(Call("add_offsets", result, part, count, index == 0))
+        given = ends, result, op.read(index), part
+        joined.append(op.move("join", *given, *sizes, index == 0))
     return begun + joined
 
 
 @rule("SequenceUnpad")
 def unpad(op: OperatorCode) -> Call:
     """Its offsets, and the number of its words, are known when it has run."""
-    op.of("int", at=1)
+    op.of("int", index=1)
     time, count, *_ = layout = _layout(op, op.shape())
     op.same(volume(op.shape(1)), count)
     (result,) = op.makes_sentences(count, most=time * count)

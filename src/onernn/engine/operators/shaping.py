@@ -60,7 +60,7 @@ def transpose(op: OperatorCode) -> Nest:
 @rule("Slice")
 def slices(op: OperatorCode) -> list[Step]:
     given = op.shape()
-    starts, ends = (op.numbers(at, "starts and ends") or [] for at in (1, 2))
+    starts, ends = (op.numbers(index, "starts and ends") or [] for index in (1, 2))
     axes = op.integers(3, "axes") or list(range(len(starts)))
     steps = op.integers(4, "steps") or [1] * len(starts)
     op.mixes = [given[axis] for axis in axes]
@@ -89,8 +89,8 @@ def split(op: OperatorCode) -> list[Nest]:
     if op.node.input(1):
         op.numbers(1, "sizes")
     parts, codes, end = op.types_of_outputs(), [], Size.of(0)
-    for at, out in enumerate(op.node.outputs):
-        size = (parts[at].shape or given)[axis]
+    for index, out in enumerate(op.node.outputs):
+        size = (parts[index].shape or given)[axis]
         if out:
             shape = op.program.shape(out)
             reads = [Access(source, strides, end * strides[axis])]
@@ -105,16 +105,16 @@ def split(op: OperatorCode) -> list[Nest]:
 
 @rule("Concat")
 def concat(op: OperatorCode) -> list[Nest]:
-    shapes = [op.shape(at) for at in range(len(op.node.inputs))]
+    shapes = [op.shape(index) for index in range(len(op.node.inputs))]
     axis = op.axis(len(shapes[0]))
     for shape in shapes[1:]:
-        for at, size in enumerate(shape):
-            if at != axis:
-                op.same(shapes[0][at], size)
+        for index, size in enumerate(shape):
+            if index != axis:
+                op.same(shapes[0][index], size)
     out, shape = op.out()
     strides, start, codes = strides_of(shape), Size.of(0), []
-    for at, part in enumerate(shapes):
-        to, read = Access(out, strides, start), whole(op.read(at), part)
+    for index, part in enumerate(shapes):
+        to, read = Access(out, strides, start), whole(op.read(index), part)
         codes.append(nest(part, to, [read]))
         start = start + part[axis] * strides[axis]
     return codes
@@ -152,7 +152,7 @@ def constant_of_shape(op: OperatorCode) -> Call:
 def counted(op: OperatorCode) -> Call:
     """From one size to another; between numbers it is a constant."""
     op.of("int")
-    start, limit, step = (Size.of(op.numbers(at, "limits")[0]) for at in range(3))  # type: ignore[index]
+    start, limit, step = (Size.of(op.numbers(index, "limits")[0]) for index in range(3))  # type: ignore[index]
     if step != ONE or not is_natural(limit - start):
         op.refuse(f"from {start} to {limit} by {step}: say --static")
     count = op.same(op.made(0), limit - start)
@@ -188,7 +188,7 @@ def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
 
 def _chosen(op: OperatorCode, function: str, *sizes: Any) -> Call:
     """By indices, which count from the end where they are negative and the operator says so."""
-    op.of("int", at=1)
+    op.of("int", index=1)
     types = [moved(op.dtype()), op.dtype(1)]
     indices = op.read(0), op.read(1)
     negative = not op.attrs.non_negative
@@ -208,9 +208,9 @@ def gather(op: OperatorCode) -> Call:
 def gather_elements(op: OperatorCode) -> Call:
     table, (_, shape) = op.shape(), op.out()
     axis = op.axis(len(table))
-    for at, size in enumerate(shape):
-        if at != axis:
-            op.same(table[at], size)
+    for index, size in enumerate(shape):
+        if index != axis:
+            op.same(table[index], size)
     return _chosen(op, "gather_elements", table[axis], shape[axis], *_around(shape, axis))
 
 
@@ -234,8 +234,10 @@ _MEETINGS = ("none", "add", "mul", "max", "min")
 def scatter_elements(op: OperatorCode) -> Call:
     shape, sizes = op.shape(), op.shape(1)
     axis = op.axis(len(shape))
-    for at, (few, many) in enumerate(zip(sizes, shape, strict=True)):
-        if at != axis and (few.number is None or many.number is None or few.number > many.number):
+    for index, (few, many) in enumerate(zip(sizes, shape, strict=True)):
+        if index != axis and (
+            few.number is None or many.number is None or few.number > many.number
+        ):
             op.same(few, many)
     for few, other in zip(sizes, op.shape(2), strict=True):
         op.same(few, other)
@@ -257,11 +259,11 @@ def scatter_nd(op: OperatorCode) -> Call:
 
 def _scattered(op: OperatorCode, function: str, *sizes: Any) -> Call:
     op.of("float", "int")
-    op.of("int32", "int64", at=1)
+    op.of("int32", "int64", index=1)
     op.alike(2)
     if op.attrs.reduction not in _MEETINGS:
         op.refuse(f"attribute reduction={op.attrs.reduction!r}")
-    given, types = [op.read(at) for at in range(3)], [op.dtype(), op.dtype(1)]
+    given, types = [op.read(index) for index in range(3)], [op.dtype(), op.dtype(1)]
     how = _MEETINGS.index(op.attrs.reduction)
     return op.call(function, *given, *sizes, how, types=types, checks=True)
 
@@ -295,7 +297,7 @@ def reverse_sequence(op: OperatorCode) -> Call:
     shape, time, batch = op.shape(), op.attrs.time_axis, op.attrs.batch_axis
     if {time, batch} != {0, 1}:
         op.refuse(f"time and batch as axes {time} and {batch}, not the first ones")
-    op.of("int", at=1)
+    op.of("int", index=1)
     op.same(volume(op.shape(1)), shape[batch])
     op.mixes = [shape[time]]
     sizes = shape[time], shape[batch], volume(shape[2:]), time == 0
@@ -318,7 +320,7 @@ def one_hot(op: OperatorCode) -> Call:
 @rule("Compress")
 def compress(op: OperatorCode) -> Call:
     """How many elements are chosen is known when it has run."""
-    op.of("bool", at=1)
+    op.of("bool", index=1)
     given, axis = op.shape(), op.attrs.axis
     given = (volume(given),) if axis is None else given
     axis = at_axis(axis or 0, len(given))
