@@ -46,6 +46,12 @@ def exchanged(
     return replace(graph, nodes=ordered([*kept, *new]), constants=constants).pruned()
 
 
+def handed_on(graph: Graph, node: Node, source: str) -> Graph:
+    """The graph in which the users of a node read another value instead."""
+    same = Node("Identity", (source,), node.outputs, {}, node.origin)
+    return graph.splice((node,), (same,)).bypass((same,))
+
+
 def fresh(graph: Graph, name: str) -> str:
     """The name, with marks behind it where the graph has a value of this name."""
     taken = {value.name for value in graph.inputs}.union(graph.constants)

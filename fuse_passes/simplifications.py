@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from onernn.fuse_passes.bodies import inlined, numbers
+from onernn.fuse_passes.rewriting import handed_on
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
@@ -152,9 +153,7 @@ class ShareValues:
         return None
 
     def rewrite(self, graph: Graph, match: Same) -> Graph:
-        again = match.second
-        shared = Node("Identity", match.first.outputs, again.outputs, {}, again.origin)
-        return graph.splice((again,), (shared,)).bypass((shared,))
+        return handed_on(graph, match.second, match.first.outputs[0])
 
 
 def _key(graph: Graph, node: Node) -> Hashable:

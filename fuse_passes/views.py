@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.fuse_passes.bodies import source_of
-from onernn.fuse_passes.rewriting import fresh
+from onernn.fuse_passes.rewriting import fresh, handed_on
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node, infer
 from onernn.ir.operator import OPERATORS
@@ -145,9 +145,7 @@ class MoveViews:
 
     def rewrite(self, graph: Graph, match: Any) -> Graph:
         if isinstance(match, Cancelling):
-            source = match.first.inputs[0]
-            undone = Node("Identity", (source,), match.second.outputs, {}, match.second.origin)
-            return graph.splice((match.second,), (undone,)).bypass((undone,))
+            return handed_on(graph, match.second, match.first.inputs[0])
         concat, views = match.concat, match.views
         name = fresh(graph, f"{concat.outputs[0]}/Concat")
         joined = Node(
@@ -272,8 +270,7 @@ class DropRnnViews:
         if isinstance(match, Padded):
             pad = replace(match.pad, inputs=(match.pad.inputs[0], match.like))
             return graph.splice((match.pad,), (pad,))
-        same = Node("Identity", (match.source,), match.node.outputs, {}, match.node.origin)
-        return graph.splice((match.node,), (same,)).bypass((same,))
+        return handed_on(graph, match.node, match.source)
 
 
 def _as_long(graph: Graph, node: Node) -> Padded | None:
