@@ -117,7 +117,7 @@ class _Table:
                     self.sums[name] = result
 
     def _sum(self, node: Node, index: int) -> Affine | None:
-        """What a node makes as its output ``index``."""
+        """The sum that a node makes as its output ``index``."""
         if node.op == "Identity":
             return self.sums.get(node.input(0))
         if node.op in ("Gemm", "MatMul"):
@@ -168,7 +168,7 @@ class _Table:
         return self._with_bias(other, node.inputs[0], node) if other else None
 
     def cut(self, node: Node, whole: Affine | None, index: int) -> Affine | None:
-        """What a Split gives as its output ``index``, or a Slice, of a sum."""
+        """Output ``index`` of a Split of a sum, or the result of a Slice of it."""
         return self._split(node, whole, index) if node.op == "Split" else self._slice(node, whole)
 
     def _split(self, node: Node, whole: Affine | None, index: int) -> Affine | None:

@@ -190,7 +190,7 @@ def _gru(graph: Graph, node: Node) -> Step | None:
 
 
 def _states(graph: Graph, node: Node) -> Iterable[str]:
-    """What may be the old state where a node makes the new one: gates read it, and so does h."""
+    """Values that may be the old state of a node that makes the new one: gates and h read it."""
     waiting, read, tanh = [*node.inputs], set[str](), False
     for name in waiting:  # it grows: the nearest come first
         result = graph.producer(name)

@@ -1,4 +1,4 @@
-"""What scales and shifts the channels of a convolution is multiplied into its weights."""
+"""Scales and shifts of a convolution's channels are multiplied into its weights."""
 
 from __future__ import annotations
 

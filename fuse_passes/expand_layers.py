@@ -14,7 +14,7 @@ _SIDES = {"left2right": "forward", "right2left": "backward"}
 
 
 def part_name(rnn: Recurrent, part: Part) -> str:
-    """What the output of one part of a stack is called where `ExpandLayers` took it apart."""
+    """The name of the output of one part of a stack that `ExpandLayers` took apart."""
     if rnn.spec.directions == 2:
         return f"{rnn.y}@{part.layer}.{_SIDES[part.side]}"
     return _name(rnn, part.layer)

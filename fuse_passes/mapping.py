@@ -17,7 +17,7 @@ from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 
 Part = int | str
-"""Of a shape: a size, or the name of a vector of sizes."""
+"""A part of a shape: a size, or the name of a vector of sizes."""
 
 
 def shifted(axis: Any) -> Any:
@@ -39,7 +39,10 @@ class Mapper(Tape):
 
     @classmethod
     def of(cls, graph: Graph, inputs: Iterable[Value]) -> Mapper:
-        """Where these inputs have rows. Raises `UnsupportedError` for one of unknown axes."""
+        """The mapper of a graph whose ``inputs`` have rows.
+
+        Raises `UnsupportedError` for an input of unknown axes.
+        """
         names = set[str]()
         for value in inputs:
             if value.shape is None or value.lod_depth:

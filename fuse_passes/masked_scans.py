@@ -189,7 +189,7 @@ class FuseMaskedScans:
 
 
 def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
-    """What x @ W, or x @ W + b, is made of, and its operators with their constants."""
+    """The x of x @ W, or x @ W + b, and the operators with their constants."""
     result: list[tuple[str, str]] = []
     source = name
     for product, bias in orders(graph.producer(name, "Add")):

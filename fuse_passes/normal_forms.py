@@ -194,7 +194,7 @@ def _centred(graph: Graph, name: str) -> str | None:
 
 
 def _mean(graph: Graph, name: str) -> str | None:
-    """What a value is the mean of along the last axis, which stays."""
+    """The value of which this one is the mean along the last axis, with that axis kept."""
     node = graph.producer(name, "ReduceMean")
     if node is None or not node.attrs.keepdims:
         return None

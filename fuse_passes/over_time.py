@@ -206,7 +206,7 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
 
 
 def _open(graph: Graph, node: Node) -> str:
-    """What decides a branch that stays open, and what to say then."""
+    """Why a branch stays open, and the options that decide it."""
     if node.op != "If":
         return ""
     result, says = _made_of(graph, node.inputs[:1]), list[str]()
@@ -235,7 +235,7 @@ def _compared(graph: Graph, made: set[str]) -> list[int]:
 def _handed_on(
     graph: Graph, node: Node, before: set[str], values: dict[str, Array]
 ) -> dict[str, Array]:
-    """What a layer gives, numbered as its initial states."""
+    """The outputs of a layer, numbered as its initial states."""
     rnn = Recurrent.of(node)
     if {rnn.x, rnn.attention} & before:
         raise _refused(graph, "a state is read", node.label)
@@ -314,7 +314,7 @@ class Buffer:
 
 
 def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer | None:
-    """What a Concat of a state and something else is, where that is steps behind others.
+    """The buffer of a Concat of a state and new steps, if it is one.
 
     ``values``: numbers of the elements of states, zeros for what is none.
     """

@@ -34,7 +34,7 @@ class Pass(Protocol):
     name: str
 
     def match(self, graph: Graph, node: Node) -> Any | Refusal | None:
-        """What to rewrite at this node, why not, or None where it is not this pass's business."""
+        """A match to rewrite at this node, a reason against it, or None for other nodes."""
 
     def rewrite(self, graph: Graph, match: Any) -> Graph:
         """A new graph; the old one and its constants stay as they are."""
@@ -67,7 +67,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 def passes_for(dtype: str) -> tuple[Pass, ...]:
-    """What a session runs: also what only serves running, where it costs no accuracy.
+    """The passes of a session: also those that only serve running, where they cost no accuracy.
 
     A projected table would be narrowed, u8 has no layer without input weights, and wants its
     input where a projection has put it.

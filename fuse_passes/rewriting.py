@@ -1,4 +1,4 @@
-"""What passes that rewrite a graph have in common."""
+"""Helpers of passes that rewrite a graph."""
 
 from __future__ import annotations
 

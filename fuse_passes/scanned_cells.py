@@ -211,7 +211,7 @@ def _scanned(stacker: Stacker, scan: Node, index: int) -> str:
 
 
 def collected(y: str, axis: int, name: str, origin: tuple[NativeOp, ...]) -> Node:
-    """What makes the value that a scan collects along an axis."""
+    """The node that makes the value that a scan collects along an axis."""
     if axis == 0:
         return Node("Identity", (y,), (name,), {}, origin)
     return Node("Einsum", (y,), (name,), {"equation": moving(0, axis)}, origin)

@@ -22,7 +22,7 @@ from onernn.ops.control import scan_attributes
 _TURN = Size.of("this turn")
 _ENDLESS = 2**31 - 1  # turns; exporters write it where there is no limit
 _WIDE = ("int32", "int64", "float32", "float64")
-"""What a number may be cast to. float32 has 24 bits: TensorFlow's numbers of steps fit."""
+"""Types that numbers may be cast to. float32 has 24 bits: TensorFlow's numbers of steps fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ class ScanLoops:
 
 
 class _Loop:
-    """What is known of a loop's numbers.
+    """The numbers of a loop, as far as they are known.
 
     ``taken``: values of outside by their names in the body. ``counters``: which carried values are
     t in turn t. ``numbers``: names in the body of the turn, the condition and the counters.
@@ -183,7 +183,7 @@ class _Loop:
 
 
 def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
-    """What is known of one number: an integer, or one that was cast to a float."""
+    """One number, where it is known: an integer, or one that was cast to a float."""
     while node := graph.producer(name, "Cast", "Identity"):
         if node.op == "Cast" and node.attrs.to not in _WIDE:
             return None

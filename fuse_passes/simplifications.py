@@ -157,7 +157,7 @@ class ShareValues:
 
 
 def _key(graph: Graph, node: Node) -> Hashable:
-    """What two nodes that compute the same have in common; None for other nodes."""
+    """A key that is equal for nodes that compute the same; None for other nodes."""
     operator = OPERATORS.get(node.op)
     if operator is None or not operator.since or len(node.outputs) > 1:
         return None

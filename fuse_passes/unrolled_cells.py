@@ -155,7 +155,7 @@ def _keeps(step: Step) -> bool | None:
 
 
 def _first_reading(graph: Graph, step: Step, readings: list[Reading]) -> Reading | None:
-    """As the steps behind it are read; a single step as its sizes allow, which is always right."""
+    """The reading that the later steps have; of a single step one that its sizes allow."""
     fitting = [r for r in step.readings if fits(graph, r) and r.x not in graph.constants]
     if readings:
         fitting = [r for r in fitting if r.constants == readings[0].constants]

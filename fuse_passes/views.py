@@ -28,7 +28,7 @@ class Factor(NamedTuple):
 
 
 Axis = tuple[Factor, ...]
-"""What an axis is the product of; () is one of size 1."""
+"""The factors of an axis; () is one of size 1."""
 
 
 def is_view(op: str) -> bool:
@@ -163,7 +163,7 @@ class MoveViews:
 
 
 def _view(graph: Graph, node: Node) -> str | tuple[int, ...] | None:
-    """What view of its first input a node is: `SWAP`, the reversed axis, or none of these."""
+    """The view of its first input that a node is: `SWAP`, the reversed axis, or none of these."""
     if node.op == "Einsum" and node.attributes["equation"] == SWAP:
         return SWAP
     perm = tuple(node.attributes.get("perm", ()))
@@ -296,7 +296,7 @@ def _repacked(graph: Graph, node: Node) -> Undone | None:
 
 
 def _axes(graph: Graph, name: str) -> list[Axis] | None:
-    """What the axes of a layer's output are, padded or dense; None for other values."""
+    """The axes of a layer's output, padded or dense; None for other values."""
     counts = graph.types[name].counts or (None, None)
     padded = graph.producer(name, "SequencePad")
     name = padded.inputs[0] if padded else name

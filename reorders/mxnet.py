@@ -34,12 +34,12 @@ LAYOUTS = {
 }
 
 LEGACY_GATES = {"lstm": ("i", "f", "c", "o"), "gru": ("r", "z", "o")}
-"""What the legacy cells call their gates, in the order of the joined arrays."""
+"""The legacy cells' names of gates, in the order of the joined arrays."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """What the attributes of an RNN operator say of its parameters."""
+    """The attributes of an RNN operator that describe its parameters."""
 
     mode: str
     hidden: int

@@ -1,4 +1,4 @@
-"""Where recurrent layers run: the package's kernels, oneDNN, or the NumPy reference."""
+"""Backends of recurrent layers: the package's kernels, oneDNN, the NumPy reference."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Stateful:
 
     @property
     def notes(self) -> list[str]:
-        """What a caller of the chunks has to know."""
+        """Notes for callers of the chunks."""
         handed = ", ".join(f"{after} into {name}" for name, after in self.states.items())
         notes = [f"zeros first, then each call hands on {handed}"]
         for name, late in self.delay.items():
@@ -160,7 +160,7 @@ def refused(graph: Graph, why: str, where: str) -> UnsupportedError:
 
 
 def proved(graph: Graph, made: Stateful) -> Stateful:
-    """With what each output is delayed by; raises where chunks do not give what the whole gives."""
+    """The model with the delay of each output. Raises where chunks and the whole input differ."""
     rng = np.random.default_rng(0)
     cuts = [0, *(made.least + cut for cut in _CUTS)]
     feed = {

@@ -150,7 +150,7 @@ class Encoded:
         return {level.offsets: level.count for level in self.program.lods.values()}
 
     def words(self) -> list[int]:
-        """What the library reads, when nothing is added any more."""
+        """The plan as the library reads it; nothing is added afterwards."""
         at = {name: place for place, name in enumerate(self.dims)}
         result = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
         checks = [self.size(size) for size in self.dims]
@@ -193,7 +193,7 @@ class Encoded:
 
 _MOST_OPERANDS = 24
 _MOST_AXES = 16
-"""As in kernels/library/nests.hpp and kernels/moves.hpp."""
+"""The limits of kernels/library/nests.hpp and kernels/moves.hpp."""
 CALL, NEST, LAYER, OUTSIDE, VIEW, JUMP, REFUSE = range(7)
 
 
@@ -296,7 +296,7 @@ def _mark(made: Encoded, mark: Mark) -> None:
 
 
 def _arena(made: Encoded) -> None:
-    """What stands in the arena: what steps make, unless a caller wants it.
+    """The arena: values that steps make, except a caller's outputs.
 
     What Python reads is kept until the end, since it may give it back.
     """

@@ -147,7 +147,7 @@ class _Opened:
     def _element(
         self, key: str, turn: str, x: str, axis: int, backwards: int, within: tuple[Part, ...]
     ) -> str:
-        """What a turn of a Scan sees of a value."""
+        """The element of a value that a turn of a Scan reads."""
         name = self.fresh(f"{key}/element")
         self.nodes.append(
             Node("Element", (x, turn), (name,), {"axis": axis, "backwards": backwards})

@@ -1,4 +1,4 @@
-"""What a graph's values are before it runs, and what every node becomes: types, sizes, calls."""
+"""Inference before a run: the types and sizes of a graph's values, and each node's calls."""
 
 from __future__ import annotations
 

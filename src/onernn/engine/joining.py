@@ -184,7 +184,7 @@ def _only_moves(step: Step) -> bool:
 
 
 def _copies(each: WrittenNode) -> list[Nest]:
-    """Those of elements that are side by side before and after."""
+    """Copies of elements that are side by side before and after."""
     nests = [step for step in each.codes if isinstance(step, Nest) and step.expression == COPY]
     side_by_side = ((), (Size.of(1),))
     return [

@@ -44,7 +44,7 @@ Inputs Model N Outputs Sizes Status T W Weights arguments count detail file in i
 onernn out reset run sizes status std step team weights
 """
 RESERVED = frozenset(f"{_KEYWORDS} {_MACROS} {_OWN}".split())
-"""What C++, its libraries or the header itself say already."""
+"""Names that C++, its libraries or the header use already."""
 
 # Names of C libraries or CMake that people give to models.
 _GLOBAL = """
@@ -90,7 +90,7 @@ def namespace(text: str) -> str:
 
 
 def kept(name: str, what: str) -> str:
-    """What an operator keeps beside a value. No value of a program has a NUL in its own name."""
+    """The name of memory that an operator keeps; no value of a program has a NUL in its name."""
     return f"{name}\0{what}"
 
 
@@ -115,7 +115,7 @@ class LodLevel:
 
 @dataclass(frozen=True)
 class At:
-    """Where a value stands; of "" nothing does."""
+    """The address of a value; null for ""."""
 
     name: str
 
@@ -278,7 +278,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Mark:
-    """Where steps jump over others.
+    """A jump over other steps.
 
     ``if``: over a branch, unless the condition holds; ``else``: behind the first branch; ``end``:
     behind the last one. ``while``: a loop begins; ``leave``: behind it, unless the condition holds;
@@ -357,7 +357,7 @@ class UnknownError(Exception):
 
 @dataclass
 class Program:
-    """What `onernn.engine.inferring` adds to.
+    """The steps of a graph while `onernn.engine.inferring` adds to them.
 
     ``codes``: the operators that are left to be run, in order. ``lods``: by their names in types.
     ``inner``: sizes that only a call finds out, each with what it does not exceed. ``memory``:
@@ -411,7 +411,7 @@ class Program:
         return out.put(bound) if bound else out
 
     def _settled(self, name: str) -> Size:
-        """What a bound name is in the end; the next one has a shorter way."""
+        """The size that a bound name stands for; shortens the chain of bindings."""
         way, result = [name], self.bindings[name]
         while result.name in self.bindings:
             way.append(result.name)
@@ -425,7 +425,7 @@ class Program:
         self.bindings[name], self.grew = size, True
 
     def rename(self, size: Size | None, new: Any) -> None:
-        """What stands in C++ for a size that inference has named."""
+        """The C++ name of a size that inference has named."""
         if size is not None and size.name and size != Size.of(new):
             self.bindings[size.name] = Size.of(new)
 
@@ -451,7 +451,7 @@ class Program:
         raise UnsupportedError(f"{what}: sizes {a} and {b} are not known to be equal")
 
     def type(self, name: str) -> Type:
-        """Of a value, or of what an operator keeps."""
+        """The shape of a value, or of memory that an operator keeps."""
         return self.memory.get(name) or self.types[name]
 
     def dtype(self, name: str) -> str:

@@ -70,7 +70,7 @@ def shared(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
 
 
 def _written(file: Any, buffer: pickle.PickleBuffer) -> tuple[int, int]:
-    """Where the bytes of a buffer begin, on a cache line, and end."""
+    """The places of a buffer's first byte, on a cache line, and of its end."""
     start = file.tell()
     start += file.write(bytes(-start % _ALIGNMENT))
     with buffer.raw() as content:

@@ -231,7 +231,7 @@ class Streams:
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """What a tick has made, by state or by stream: the latter as they are from now on."""
+    """The results of a tick, by state or by stream."""
 
     states: dict[str, tuple[list[int], Array]]
     own: dict[int, dict[str, Array]]

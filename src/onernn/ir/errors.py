@@ -62,7 +62,7 @@ class OnernnError(Exception):
         super().__init__(printable(message, self._keep))
 
     def __reduce__(self) -> Any:
-        """With the same text, which is printable already; what stands beside it follows."""
+        """Pickled with its text, which is printable already, and its fields."""
         return _raised_elsewhere, (type(self), self.args), self.__dict__
 
 

@@ -36,7 +36,7 @@ _NAMED = 3
 
 
 def layer_operators(origin: Iterable[NativeOp]) -> tuple[NativeOp, ...]:
-    """Those that are recurrent layers by their types, all where none is; each once."""
+    """The native operators of recurrent types, or all where there is none; each once."""
     every = tuple(dict.fromkeys(origin))
     result = (op for op in every if any(kind in op.type.lower() for kind in _RECURRENT))
     return tuple(result) or every
@@ -130,7 +130,7 @@ class Node(Immutable):
 
     @property
     def native(self) -> str:
-        """What it stands for in the file: "LSTM '/r/LSTM'", or "gru that makes 'y'"."""
+        """The operator of the file: "LSTM '/r/LSTM'", or "gru that makes 'y'"."""
         shown = layer_operators(self.origin)
         if not shown:
             return self.label
@@ -162,7 +162,7 @@ class Node(Immutable):
         self.__dict__["_typed"] = known
 
     def renamed(self, names: Mapping[str, str]) -> Node:
-        """With other names of values; what is known of the node and of their types stays."""
+        """The node with other names of values; cached attributes and types stay."""
         if names.keys().isdisjoint((*self.inputs, *self.outputs)):
             return self
         inputs, outputs = (
@@ -184,7 +184,7 @@ class Node(Immutable):
 # The types of a graph's values, from the operators' own rules.
 
 FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowError)
-"""What a rule, or a formula on sizes, raises where a run would fail: nothing is known then."""
+"""Exceptions of rules and formulas on sizes where a run would fail: nothing is known then."""
 
 
 class Sizes:
@@ -430,7 +430,7 @@ class Graph(Immutable):
 
     @cached_property
     def types(self) -> dict[str, Type]:
-        """What is known of every value, from what the inputs declare; see `Type`."""
+        """The type of every value, inferred from the inputs' declarations; see `Type`."""
         return self.typed({value.name: value.type for value in self.inputs})
 
     def typed(self, inputs: Mapping[str, Type]) -> dict[str, Type]:
@@ -515,7 +515,7 @@ class Graph(Immutable):
         return self._pruned(nodes, self.constants)
 
     def pruned(self) -> Graph:
-        """Without the nodes and constants that no output needs; inputs stay, they are the face."""
+        """Without nodes and constants that no output needs; inputs stay: they are the signature."""
         return self._pruned(self.nodes, self.constants)
 
     def _pruned(self, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Graph:

@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 else:
 
     class cached_property:  # noqa: N801 - its name elsewhere
-        """That of functools, without a lock, as from Python 3.12 on.
+        """As `functools.cached_property` from Python 3.12 on: without a lock.
 
         The lock of 3.11 is one for all objects: where another thread holds it at a fork, the child
         waits for it forever. Two threads at once may compute the same value twice.

@@ -1,4 +1,4 @@
-"""What a recurrent layer computes, apart from its numbers."""
+"""The specification of a recurrent layer: what it computes, without its numbers."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Size:
 
     @property
     def quotients(self) -> list[Quotient]:
-        """Those that stand in it where a name does."""
+        """The quotients among its factors."""
         return [each for factors, _ in self.terms for each in factors if isinstance(each, Quotient)]
 
     @cached_property
@@ -157,7 +157,7 @@ class Size:
         return None
 
     def put(self, sizes: Mapping[str, Any]) -> Size:
-        """With sizes, or numbers, in the place of names."""
+        """The size with sizes, or numbers, in place of names."""
         out = Size(())
         for factors, by in self.terms:
             result = (
@@ -168,7 +168,7 @@ class Size:
         return out
 
     def most(self) -> Size:
-        """What it does not exceed, growing with every name: without what is subtracted."""
+        """An upper bound that grows with every name: the size without subtracted terms."""
         return Size(tuple((names, by) for names, by in self.terms if by > 0))
 
     def __str__(self) -> str:
@@ -225,7 +225,7 @@ def volume(shape: Shape) -> Size:
 
 
 def listed(shape: Shape) -> str:
-    """As comments write it: (T, N, 128)."""
+    """A shape as comments write it: (T, N, 128)."""
     return f"({', '.join(map(str, shape))})"
 
 

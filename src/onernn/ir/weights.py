@@ -122,7 +122,7 @@ class RnnWeights(Immutable):
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """Those that are there, by name."""
+        """The arrays that are not None, by name."""
         result = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: array for name, array in result if array is not None}
 
@@ -173,7 +173,7 @@ class Layers(tuple[RnnWeights, ...]):
 
     @cached_property
     def packed(self) -> dict[Any, Any]:
-        """What a backend made of them, by its own key: it finds that again."""
+        """What backends made of them, by the backend's own key, to be used again."""
         return {}
 
 
@@ -337,12 +337,12 @@ class LayerPrecision(Immutable):
             )
 
     def of(self, first: int, count: int = 1) -> LayerPrecision:
-        """That of ``count`` parts from the ``first`` on."""
+        """The precision of ``count`` parts from the ``first`` on."""
         return LayerPrecision(self.dtype, self.parts[first : first + count])
 
 
 OWN: Final = LayerPrecision()
-"""Of a node that computes as the session says."""
+"""The precision of a node that computes as the session says."""
 
 
 def joined(*each: LayerPrecision) -> LayerPrecision | None:

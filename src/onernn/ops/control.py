@@ -45,7 +45,7 @@ def _outside(found: Type, names: frozenset[str]) -> Type:
 
 
 def joined_types(a: Type, b: Type) -> Type:
-    """What holds of both."""
+    """The type that holds for both."""
     shape = None
     if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
         shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
@@ -191,7 +191,7 @@ def _stacked(element: Type, axis: int, count: Size | None) -> Type:
 
 
 def _turns(attrs: Any, values: Sequence[Type]) -> Any:
-    """As `_settled`, of a Loop."""
+    """`_settled` of a Loop."""
     front = [dense("int64", ()), dense("bool", ())]
     return _settled(attrs.body, front, [*values[: attrs.carried]], [*values[attrs.carried :]], 1)
 
@@ -208,7 +208,7 @@ def loop(most: Array | None, going: Array | None, *values: Any, body: Graph, car
 
 
 def _steps(attrs: Any, values: Sequence[Type]) -> Any:
-    """As `_settled`, of a Scan."""
+    """`_settled` of a Scan."""
     end = attrs.states + attrs.scanned
     scanned = zip(values[attrs.states : end], attrs.input_axes, strict=True)
     elements = [_element(each, axis) for each, axis in scanned]
@@ -253,7 +253,7 @@ def scan(
 def scan_attributes(
     body: Graph, states: int, scanned: int = 1, *, backwards: int = 0
 ) -> dict[str, Any]:
-    """Those of a Scan along axis 0 of all that it goes through and collects."""
+    """The attributes of a Scan along axis 0 of all that it scans and collects."""
     collected = len(body.outputs) - states
     return {
         "body": body,

@@ -204,7 +204,7 @@ def again(function: str, first: Expression, *rest: Expression) -> Expression:
 
 Meaning = Callable[..., Expression]
 Place = int
-"""Where an input stands among the inputs."""
+"""The index of an input."""
 
 
 def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:

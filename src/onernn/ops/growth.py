@@ -48,12 +48,12 @@ def largest_input(_: Node, *values: Any) -> int:
 
 
 def wide(_: Node, *values: Any) -> int:
-    """As many elements as the largest input, of eight bytes; twice, with their positions."""
+    """The elements of the largest input in eight bytes each, and their positions."""
     return 16 * max(elements(data_of(value).shape) for value in values if value is not None)
 
 
 def no_new_bytes(*_: Any) -> int:
-    """Of operators that give views or few numbers, or count themselves."""
+    """For operators that give views or few numbers, or count themselves."""
     return 0
 
 

@@ -182,7 +182,7 @@ _CONV = OPERATORS["Conv"]
 
 
 def _conv_growth(node: Node, x: Array, w: Array, *_: Any) -> int:
-    """That of float64, and both factors without their zero points."""
+    """The bytes of a Conv in float64, and of both factors without their zero points."""
     assert _CONV.growth is not None
     return 8 * _CONV.growth(node, x, w) + 10 * (x.size + w.size)
 
@@ -200,7 +200,7 @@ def _conv_growth(node: Node, x: Array, w: Array, *_: Any) -> int:
 def conv_integer(
     attrs: Any, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None
 ) -> Array:
-    """What stands around x counts as its zero point. Sums of float64 are exact below 2**53."""
+    """Padding counts as x's zero point. Sums of float64 are exact below 2**53."""
     if x_zero is not None and x_zero.size != 1:
         raise ShapeError(f"zero point of x {x_zero.shape}: expected one for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:

@@ -22,7 +22,7 @@ ONE = Size.of(1)
 
 
 def same(_: Context, x: Type, *others: Type | None) -> Type:
-    """As the first input."""
+    """The type of the first input."""
     return Type(x.dtype, x.shape)
 
 

@@ -107,7 +107,7 @@ def _padded_bytes(x: Any, time: int) -> int:
 
 
 def _pad_bytes(node: Node, x: Any, like: Any = None) -> int:
-    """With its copy in the other order."""
+    """The padded array and its copy in the other order."""
     time = 0 if like is None else data_of(like).shape[0 if node.attrs.time_major else 1]
     return _padded_bytes(x, time)
 

@@ -92,7 +92,7 @@ def _factors(attrs: Any, sizes: Array, whole: Array) -> Array:
 
 
 def _coordinates(mode: str, axis: _Axis) -> Array:
-    """Where each element of the result is among those of the axis."""
+    """The coordinate on the axis of each element of the result."""
     at = np.arange(axis.wanted, dtype=_F32)
     size, wanted, scale, half = _F32(axis.size), _F32(axis.wanted), axis.scale, _F32(0.5)
     if mode == "half_pixel":
@@ -323,7 +323,7 @@ def dft(
     inverse: int = 0,
     onesided: int = 0,
 ) -> Array:
-    """What is longer than ``length`` is cut, what is shorter filled up with zeros."""
+    """The signal cut to ``length``, or filled up with zeros."""
     along = _signal_axis(x.ndim, axis)
     halved = onesided and inverse
     if halved and x.shape[-1] != 2:

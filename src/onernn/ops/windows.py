@@ -62,7 +62,7 @@ class Window:
         return slice(first, first + (count - 1) * self.stride + 1, self.stride)
 
     def around(self, size: int) -> Window:
-        """With what is added around an axis of this size, a number."""
+        """The window with the padding of an axis of this size, a number."""
         if not self.same:
             return self
         added = max(self.reach(self.places(size)) - size, 0)
@@ -162,7 +162,7 @@ def seen(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) 
 
 
 def bytes_padded(x: Array, windows: Sequence[Window], counts: Sequence[int]) -> int:
-    """What an array takes with what windows at so many places see around it."""
+    """The bytes of an array padded for windows at so many places."""
     sizes = (
         max(window.before + size, window.reach(count))
         for window, size, count in zip(windows, x.shape[2:], counts, strict=True)
@@ -236,7 +236,7 @@ def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     batched="batch",
 )
 def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """What a window sees is a column of a matrix."""
+    """Each window's elements are a column of a matrix."""
     windows, groups = placed(windows_of(attrs, w.shape[2:]), x), attrs.group
     _checked(attrs, x, w, bias)
     counts = places(windows, x.shape[2:])
@@ -354,7 +354,7 @@ def _windows(attrs: Any) -> list[Window]:
 
 
 def _reduced(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.ufunc) -> Array:
-    """What windows see as one number, axis by axis."""
+    """Each window reduced to one number, axis by axis."""
     x = padded(x, windows, fill, counts)
     for axis, (window, count) in enumerate(zip(windows, counts, strict=True), 2):
         lines = x.swapaxes(0, axis)
@@ -364,7 +364,7 @@ def _reduced(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.u
 
 
 def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array:
-    """Of equal ones the first; of NaN and others, too."""
+    """The first place of the largest, also where NaN is among them."""
     axes, counts = len(windows), top.shape[2:]
     parts = seen(x, windows, 0, counts)
     inside = seen(np.ones((1, 1, *x.shape[2:]), bool), windows, False, counts)
@@ -408,7 +408,7 @@ def _pooled(*more: str) -> Callable[..., Any]:
 
 
 def _growth(node: Node, x: Any) -> int:
-    """With all that windows see where positions are asked for, in integers."""
+    """Where positions are asked for, with all windows' elements in integers."""
     attrs, x = node.attrs, data_of(x)
     ceil = bool(attrs.ceil_mode)
     windows = placed(_windows(attrs), x, ceil)
@@ -448,7 +448,7 @@ def max_pool(attrs: Any, x: Array) -> Any:
     batched="batch",
 )
 def average_pool(attrs: Any, x: Array) -> Array:
-    """What ``ceil_mode`` sees behind all pads never counts."""
+    """Elements behind all pads, which ``ceil_mode`` adds, never count."""
     _floats(x)
     windows, ceil = placed(_windows(attrs), x, bool(attrs.ceil_mode)), bool(attrs.ceil_mode)
     counts = places(windows, x.shape[2:], ceil)

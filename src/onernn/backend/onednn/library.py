@@ -61,7 +61,7 @@ ADVICE = f"set {DNNL_LIBRARY} to a libdnnl.so of oneDNN 3.2 or newer, or use bac
 
 
 def find() -> Path:
-    """Where the library is; `LibraryError` as `load_library` where none is."""
+    """The path of the library; `LibraryError` as `load_library` where none is."""
     override = os.environ.get(DNNL_LIBRARY)
     if override:
         path = Path(override).absolute()

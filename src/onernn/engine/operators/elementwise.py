@@ -66,7 +66,7 @@ def stretched_input(op: OperatorCode, index: int) -> Access:
 
 
 def elementwise(op: OperatorCode) -> Nest:
-    """What the operator's expression says."""
+    """A loop over the operator's expression."""
     node = op.node
     there = [place for place, name in enumerate(node.inputs) if name]
     given = [place if name else None for place, name in enumerate(node.inputs)]

@@ -1,4 +1,4 @@
-"""What an operator becomes: one rule, which asks the program and says what it needs."""
+"""Rules that turn an operator into steps: a rule asks the program and says what it needs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OperatorCode:
         return name
 
     def shape(self, index: int = 0) -> Shape:
-        """Of an input."""
+        """Shape of input ``index``."""
         return self.program.shape(self.node.inputs[index])
 
     def out(self, index: int = 0) -> tuple[str, Shape]:
@@ -69,7 +69,7 @@ class OperatorCode:
         return self.program.size(size)
 
     def dtype(self, index: int = 0) -> str:
-        """Of an input."""
+        """Dtype of input ``index``."""
         return self.program.dtype(self.node.inputs[index])
 
     def of(self, *kinds: str, index: int = 0) -> None:
@@ -115,7 +115,7 @@ class OperatorCode:
         return [one if isinstance(one, Size) else int(one) for one in result.reshape(-1)]
 
     def integers(self, index: int, what: str) -> list[int] | None:
-        """Those without a size among them."""
+        """`numbers` that are plain integers. Refuses sizes among them."""
         result = self.numbers(index, what)
         if result is None:
             return None
@@ -159,7 +159,7 @@ class OperatorCode:
         return levels
 
     def call(self, function: str, *arguments: Any, **more: Any) -> Call:
-        """What makes the first output; see `Call`. By default its type is that of the input."""
+        """The call that makes the first output; see `Call`. Its type is the input's by default."""
         return Call(function, self.node.outputs[0], *arguments, **{"types": [self.dtype()], **more})
 
     def move(self, function: str, *arguments: Any, **more: Any) -> Call:

@@ -80,7 +80,7 @@ def _bias(op: OperatorCode, columns: Size) -> str:
 def _product(
     op: OperatorCode, a: Shape, b: Shape, turned: tuple[bool, bool], alpha: float, bias: str = ""
 ) -> list[Call]:
-    """Of matrices, or stacks of them, as they are behind turning."""
+    """The product of matrices, or stacks of them; ``a`` and ``b``: shapes after transposing."""
     op.of("float")
     op.alike(1, 2)
     if op.program.sentences(op.node.inputs[1]):
@@ -158,7 +158,7 @@ def einsum(op: OperatorCode) -> list[Step]:
 
 
 Letters = tuple[str, str, str, str]
-"""Those of stacks of matrices, of rows, of what is summed, and of columns."""
+"""The letters of stacks of matrices, of rows, of summed axes, and of columns."""
 
 
 def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Letters] | None:
@@ -285,7 +285,7 @@ def dynamic_quantize(op: OperatorCode) -> Call:
 
 
 def zero_point(op: OperatorCode, index: int) -> str:
-    """Of the first factor: one for all of it, or none."""
+    """The zero point of the first factor: one for all of it, or none."""
     if op.node.input(index) and (
         volume(op.shape(index)) != Size.of(1) or op.dtype(index) != op.dtype()
     ):
@@ -445,7 +445,7 @@ class Windows:
 
     @property
     def sizes(self) -> tuple[list[Size], list[Size], list[Size]]:
-        """As kernels/windows.hpp takes them."""
+        """The arguments of kernels/windows.hpp."""
         rows = [[getattr(w, key) for w in self.windows] for key in ("size", "stride", "dilation")]
         return self.x, self.y, [*map(Size.of, sum(rows, [])), *self.before]
 
@@ -531,7 +531,7 @@ def _convolved(op: OperatorCode) -> tuple[Windows, int]:
 
 @rule("ConvInteger")
 def conv_integer(op: OperatorCode) -> list[Step]:
-    """By weights that are known now, each group's in rows (H, W, C)."""
+    """Only constant weights, each group's in rows (H, W, C)."""
     windows, own = _convolved(op)
     whole = whole_numbers(op, lambda w: np.moveaxis(w, 1, -1).reshape(len(w), -1).T)
     together, groups = _together(own), op.attrs.group

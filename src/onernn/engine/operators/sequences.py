@@ -75,7 +75,7 @@ def _same(op: OperatorCode, index: int, expected: tuple[Any, ...]) -> None:
 
 
 def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
-    """What a cell runs over, one layer and direction after the other."""
+    """The runs of a layer's cells, one layer and direction after the other."""
     spec, layers = rnn.spec, rnn.layers
     dtype = layers[0].iter.dtype.name
     between: dict[tuple[int, int], str] = {}
@@ -110,7 +110,7 @@ def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
 
 
 POOLED = ("first", "last", "max", "sum", "average", "sqrt")
-"""As `pool` in `kernels/sequences.hpp` numbers them."""
+"""In the order of `pool` in `kernels/sequences.hpp`."""
 
 
 @rule("SequenceLike")
@@ -198,7 +198,7 @@ def pad(op: OperatorCode) -> Call:
 
 @rule("SequenceFill")
 def fill(op: OperatorCode) -> Call:
-    """With one number, or one word, behind each sentence."""
+    """One number, or one word, fills the rows behind each sentence."""
     if op.attrs.time is None:
         _to_the_longest(op, 1)
     op.alike(1)

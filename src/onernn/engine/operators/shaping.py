@@ -24,7 +24,7 @@ from onernn.ops.shaping import cut
 
 
 def known_before(op: OperatorCode) -> None:
-    """Of sizes: known as soon as the input's shape is."""
+    """Integers of sizes: known as soon as the input's shape is."""
     raise UnknownError(op.node.outputs[0])
 
 
@@ -178,7 +178,7 @@ def gate_layout(op: OperatorCode) -> list[Nest]:
 
 
 MODES = ("constant", "edge", "reflect", "wrap")
-"""As `around` in `kernels/moves.hpp` numbers them."""
+"""In the order of `around` in `kernels/moves.hpp`."""
 
 
 def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
@@ -187,7 +187,7 @@ def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
 
 
 def _chosen(op: OperatorCode, function: str, *sizes: Any) -> Call:
-    """By indices, which count from the end where they are negative and the operator says so."""
+    """Negative indices count from the end where the operator says so."""
     op.of("int", index=1)
     types = [moved(op.dtype()), op.dtype(1)]
     indices = op.read(0), op.read(1)
@@ -227,7 +227,7 @@ def gather_nd(op: OperatorCode) -> Call:
 
 
 _MEETINGS = ("none", "add", "mul", "max", "min")
-"""As `meet` in `kernels/moves.hpp` numbers them."""
+"""In the order of `meet` in `kernels/moves.hpp`."""
 
 
 @rule("ScatterElements")
