@@ -16,6 +16,7 @@ from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.types import UNKNOWN, Shape, Size, dense, volume
+from onernn.ops.shaping import perm_of
 
 _LONGEST = 8  # views in a row
 
@@ -62,8 +63,7 @@ def moved(graph: Graph, chain: Sequence[Node], axes: Sequence[Axis]) -> list[Axi
         if shape is None or None in shape:
             return None
         if node.op == "Transpose":
-            perm = node.attrs.perm or range(len(left))[::-1]
-            left = [left[index] for index in perm]
+            left = [left[index] for index in perm_of(node.attrs, len(left))]
             continue
         dealt = _dealt([factor for axis in left for factor in axis], shape)  # type: ignore[arg-type]
         if dealt is None:

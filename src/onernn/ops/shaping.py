@@ -180,28 +180,29 @@ def identity(x: Array) -> Array:
     return x
 
 
-def _perm(attrs: Any, rank: int) -> tuple[int, ...]:
+def perm_of(attrs: Any, rank: int) -> tuple[int, ...]:
+    """The order of a Transpose's axes."""
     return tuple(range(rank)[::-1] if attrs.perm is None else attrs.perm)
 
 
 def _transposed(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type(x.dtype)
-    perm = _perm(context.attrs, len(x.shape))
+    perm = perm_of(context.attrs, len(x.shape))
     if sorted(perm) != list(range(len(x.shape))):
         raise ShapeError(f"perm {perm} of {len(x.shape)} axes")
     return Type(x.dtype, tuple(x.shape[index] for index in perm))
 
 
 def _transposed_rows(m: Any, node: Node) -> None:
-    perm = _perm(node.attrs, m.rank(node, node.inputs[0]))
+    perm = perm_of(node.attrs, m.rank(node, node.inputs[0]))
     m.put(node, node.inputs, perm=(0, *(axis + 1 for axis in perm)))
 
 
 @op(
     "Transpose",
     kind="moves",
-    mixes=lambda attrs, rank: () if _perm(attrs, rank)[:1] == (0,) else (0,),
+    mixes=lambda attrs, rank: () if perm_of(attrs, rank)[:1] == (0,) else (0,),
     type=_transposed,
     growth=no_new_bytes,
     batched=_transposed_rows,

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from itertools import zip_longest
 
+import numpy as np
+
 from onernn.engine.operators.operator_code import OperatorCode, at_least, rule
 from onernn.engine.program import Access, Call, Nest
 from onernn.ir.types import Shape, Size, volume
@@ -129,10 +131,19 @@ def filled(op: OperatorCode, index: int, value: float) -> Call:
 # Operators that mix the elements of an axis.
 
 
-def _along(op: OperatorCode, axes: list[int]) -> tuple[Size, Size, Size]:
-    """Neighbouring axes: (outer, count, inner)."""
-    shape, first, last = op.shape(), min(axes), max(axes) + 1
-    if sorted(axes) != list(range(first, last)):
+def _axes(op: OperatorCode) -> list[int]:
+    """The axes along which elements meet, by the operator's record."""
+    record, rank = OPERATORS[op.node.op], len(op.shape())
+    numbers = [op.integers(k, "axes") if slot.axes else None for k, slot in enumerate(record.slots)]
+    given = (each and np.array(each) for each in numbers[1:])
+    return sorted({at_axis(axis, rank) for axis in record.mixed(op.attrs, rank, *given) or ()})
+
+
+def _along(op: OperatorCode) -> tuple[Size, Size, Size]:
+    """(outer, count, inner) of these axes."""
+    shape, axes = op.shape(), _axes(op)
+    first, last = axes[0], axes[-1] + 1
+    if axes != list(range(first, last)):
         op.refuse(f"axes {axes}: only neighbouring ones")
     return volume(shape[:first]), volume(shape[first:last]), volume(shape[last:])
 
@@ -141,18 +152,15 @@ def _along(op: OperatorCode, axes: list[int]) -> tuple[Size, Size, Size]:
 def softmax(op: OperatorCode) -> Call:
     op.of("float")
     function = "softmax" if op.node.op == "Softmax" else "log_softmax"
-    return op.call(
-        function, op.read(0), *_along(op, [op.axis(len(op.shape()))]), types=[op.dtype()]
-    )
+    return op.call(function, op.read(0), *_along(op))
 
 
 @rule("ArgMax", "ArgMin")
 def extreme(op: OperatorCode) -> list[Call]:
-    axis = op.axis(len(op.shape()))
-    checks = at_least(op, op.shape()[axis] - 1)
+    around = _along(op)
     kind = op.node.op == "ArgMin", bool(op.attrs.select_last_index)
-    result = op.call("arg_extreme", op.read(0), *_along(op, [axis]), *kind)
-    return [*checks, result]
+    call = op.call("arg_extreme", op.read(0), *around, *kind)
+    return [*at_least(op, around[1] - 1), call]
 
 
 @rule("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
@@ -168,23 +176,18 @@ def reduce(op: OperatorCode) -> Call | None:
 
 
 def _reduced(op: OperatorCode) -> Call | None:
-    rank = len(op.shape())
-    axes = op.integers(1, "axes") or ([] if op.attrs.noop_with_empty_axes else range(rank))
-    if not axes:
+    if not _axes(op):
         op.source = op.read(0)
         return None
     function = re.sub("(?=[A-Z])", "_", op.node.op).lower().strip("_")
-    around = _along(op, sorted({at_axis(axis, rank) for axis in axes}))
-    return op.call(function, op.read(0), *around)
+    return op.call(function, op.read(0), *_along(op))
 
 
 @rule("LayerNormalization")
 def layer_normalization(op: OperatorCode) -> Call:
     op.of("float")
     op.alike(1, 2)
-    shape = op.shape()
-    axes = list(range(op.axis(len(shape)), len(shape)))
-    rows, count, _ = _along(op, axes)
+    rows, count, _ = _along(op)
     for index in range(1, len(op.node.inputs)):
         if op.node.input(index):
             op.same(volume(op.shape(index)), count)
@@ -232,21 +235,17 @@ def group_normalization(op: OperatorCode) -> Call:
 @rule("CumSum")
 def cum_sum(op: OperatorCode) -> Call:
     op.of("float", "int")
-    (axis,) = op.integers(1, "axis") or [0]
-    around = _along(op, [at_axis(axis, len(op.shape()))])
     how = bool(op.attrs.exclusive), bool(op.attrs.reverse)
-    return op.call("cum_sum", op.read(0), *around, *how)
+    return op.call("cum_sum", op.read(0), *_along(op), *how)
 
 
 @rule("TopK")
 def top_k(op: OperatorCode) -> list[Call]:
-    shape = op.shape()
-    axis = op.axis(len(shape))
+    around = _along(op)
     (count,) = op.numbers(1, "k") or [0]
-    checks = at_least(op, shape[axis] - count)
-    given = (*op.node.outputs, "")[1], op.read(0), op.keep("order", "int64", [shape[axis]])
+    given = (*op.node.outputs, "")[1], op.read(0), op.keep("order", "int64", [around[1]])
     how = Size.of(count), bool(op.attrs.largest)
-    return [*checks, op.call("top_k", *given, *_along(op, [axis]), *how)]
+    return [*at_least(op, around[1] - count), op.call("top_k", *given, *around, *how)]
 
 
 @rule("Trilu")

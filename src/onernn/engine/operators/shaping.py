@@ -20,7 +20,7 @@ from onernn.engine.operators.operator_code import OperatorCode, at_least, is_nat
 from onernn.engine.program import Access, Call, Nest, RuntimeSize, Step, UnknownError, moved
 from onernn.ir.types import Shape, Size, shape_of, volume
 from onernn.ops.rules import ONE, at_axis
-from onernn.ops.shaping import cut
+from onernn.ops.shaping import cut, perm_of
 
 
 def known_before(op: OperatorCode) -> None:
@@ -53,7 +53,7 @@ def transpose(op: OperatorCode) -> Nest:
     op.mixes = []
     source, given = op.read(0), op.shape()
     strides = strides_of(given)
-    perm = op.attrs.perm or range(len(given))[::-1]
+    perm = perm_of(op.attrs, len(given))
     return each_element(op, [Access(source, tuple(strides[axis] for axis in perm))], COPY)
 
 
