@@ -115,14 +115,14 @@ def over_time(
     states: Mapping[str, str],
     *,
     given: Mapping[str, Array] = _NOTHING,
-    inputs: Mapping[str, Value] = MappingProxyType({}),
+    inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
     """A model of one frame, over sequences: its inputs and outputs get an axis T in front.
 
     ``states``: the output that is the state of the next frame, by the input that takes it; they
     stay as they are, before the first frame and behind the last one. ``given``: arrays for inputs
-    that the model shall no longer have, such as a sample rate. ``inputs``: what the model leaves
-    open of others.
+    that the model shall no longer have, such as a sample rate. ``inputs``: an array, a dtype or a
+    shape for others that the model leaves open.
 
     Both forms run on made inputs, all frames at once, frame by frame, and in two parts. Raises
     `UnsupportedError` where they differ, or naming the operator that stands in the way.
