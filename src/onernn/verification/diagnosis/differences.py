@@ -23,7 +23,7 @@ from onernn.verification.diagnosis.cause import in_order
 from onernn.verification.diagnosis.faults import Relation, between, relation
 from onernn.verification.diagnosis.graph_faults import DIRECTIONS_EXCHANGED
 from onernn.verification.diagnosis.matching import Matching, Operator, digest_of, moves, weights_in
-from onernn.verification.tracing import LayerName, Values, fast_backend, in_words, rerun
+from onernn.verification.tracing import LayerName, Traced, Values, fast_backend, in_words, rerun
 
 _PAIRS = 12
 """Of so many differences pairs are tried to be left out, too."""
@@ -172,17 +172,19 @@ def _same(one: Array, other: Array) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
-    """A batch to try changes on: all values of the model's run, and what it should give.
+class Trial(Traced):
+    """A run of the model to try changes on, and what its outputs should be.
 
-    ``extra``: inputs that only the reference takes.
+    ``values``: also of inputs that only the reference takes.
     """
 
-    graph: Graph
-    values: Values
     expected: Mapping[str, Batch]
     tolerances: Mapping[str, Tolerance]
-    extra: Mapping[str, Batch]
+
+    @cached_property
+    def before(self) -> float:
+        """The `distance` of the unchanged graph."""
+        return largest_difference(self.values, self.expected)
 
     def passes(self, changed: Graph) -> bool:
         """Whether every output is as expected."""
@@ -194,12 +196,11 @@ class Trial:
         outputs = self.outputs(changed)
         return np.inf if outputs is None else largest_difference(outputs, self.expected)
 
-    def outputs(self, changed: Graph) -> dict[str, Batch] | None:
+    def outputs(self, changed: Graph) -> Values | None:
         """What a changed graph gives; None where it cannot run."""
-        values = {**self.extra, **self.values}
         try:
             with np.errstate(all="ignore"):
-                return rerun(changed, self.graph, values, fast_backend())
+                return rerun(changed, self.graph, self.values, fast_backend())
         except OnernnError:
             return None
 

@@ -160,7 +160,7 @@ class _Reading:
     ) -> Iterator[Cause]:
         whole = self._patched(needed)
         assert whole is not None
-        before, after = self.trial.distance(self.graph), self.trial.distance(whole)
+        after = self.trial.distance(whole)
         causes = list(_together(self.names.of(needed)))
         units = [list(dict.fromkeys(n.difference for n in together)) for _, together in causes]
         edits = self._edits(units, Edit.between(self.graph, whole))
@@ -181,7 +181,7 @@ class _Reading:
                 evidence,
                 (edit,),
                 "read" if self.whole else "taken apart",
-                before,
+                self.trial.before,
                 after,
             )
 
@@ -249,7 +249,7 @@ def _trial(
             values = trace(graph, mine, fast_backend())
     except OnernnError:
         return None
-    return Trial(graph, values, expected, found.tolerances, theirs)
+    return Trial(graph, {}, {**theirs, **values}, expected, found.tolerances)
 
 
 def shuffled(given: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, Batch]:
