@@ -35,7 +35,7 @@ def _side(file: Path) -> Side:
 def _around_layers(side: Side) -> list[tuple[Candidate, Graph]]:
     """The faults that are no change of a layer's numbers, in every group that can have them."""
     every = (each for refined in (False, True) for each in candidates(side, refined))
-    pairs = ((e, e.made(side, side.graph)) for e in every if not e.numbers and e.group)
+    pairs = ((e, e.applied_to(side, side.graph)) for e in every if not e.numbers and e.group)
     return [(each, graph) for each, graph in pairs if graph is not None]
 
 
@@ -46,7 +46,7 @@ def test_a_fault_is_made_behind_one_that_put_nodes_around_a_layer() -> None:
     single = [(each, graph) for each, graph in faults if len(each.group) == 1]
     first = [graph for each, graph in single if each.fault.id == "reverse_padded"]
     assert len(first) == 2  # one backward direction in each layer
-    behind = [each.fault.id for each, _ in faults if each.made(side, first[0]) is not None]
+    behind = [each.fault.id for each, _ in faults if each.applied_to(side, first[0]) is not None]
     assert {"reverse_padded", "direction_swapped"} <= set(behind)
 
 

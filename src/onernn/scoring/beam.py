@@ -32,7 +32,7 @@ class Words:
 
 
 class BeamModelHandler(ModelHandler[Row, PredictionResult, Scorer]):  # type: ignore[misc]
-    """What `beam_model_handler` makes."""
+    """The result of `beam_model_handler`."""
 
     def __init__(self, scorer: Scorer, rejected: str, **batching: Any) -> None:
         super().__init__(**batching)
@@ -53,8 +53,8 @@ class BeamModelHandler(ModelHandler[Row, PredictionResult, Scorer]):  # type: ig
             name: array_of([_plain(row.get(name)) for row in batch], bad)
             for name in model.columns.values()
         }
-        made = with_reasons(model(pa.table(columns), known_bad=bad), self._rejected)
-        for row, outputs in zip(batch, made.drop_columns(list(columns)).to_pylist(), strict=True):
+        scored = with_reasons(model(pa.table(columns), known_bad=bad), self._rejected)
+        for row, outputs in zip(batch, scored.drop_columns(list(columns)).to_pylist(), strict=True):
             yield PredictionResult(row, outputs)
 
     def get_metrics_namespace(self) -> str:

@@ -25,11 +25,11 @@ _MOST_VALUES = 2**31 - 1  # of one array of lists
 
 
 class Column:
-    """What one input takes from the rows of a table.
+    """A column of a table as one input.
 
     ``bad``: why a row cannot be an input, by its number. ``words``: how much work each row is.
     ``shapes`` (N, K): rows of one batch have the same one; the sequences of a ragged input differ.
-    ``axis``: the batch axis of a dense input. Raises `ShapeError` where no row fits.
+    ``axis``: the batch axis of a dense input. Raises `ShapeError` if no row fits.
     """
 
     def __init__(self, value: Value, name: str, column: Any, axis: int = 0) -> None:
@@ -196,7 +196,7 @@ def _parsed(column: Any, bad: dict[int, str], scalar: bool, depth: int) -> pa.Ar
 
 
 def _read(text: str) -> Any:
-    """What stands in a cell: ``[1, 2]`` or ``1 2``."""
+    """The numbers in a cell: ``[1, 2]`` or ``1 2``."""
     if text.lstrip().startswith("["):
         return json.loads(text)
     try:
@@ -233,7 +233,7 @@ def array_of(values: list[Any], bad: dict[int, str], kind: pa.DataType | None = 
 
 
 def batch_size(value: Value, axis: int) -> Size | None:
-    """What the number of rows is called in types, where an input takes them on this axis."""
+    """The name in types of the number of rows, if an input has them on this axis."""
     if value.lod_depth:
         return counts_of(value.type)[0]
     shape = value.type.shape
@@ -241,7 +241,7 @@ def batch_size(value: Value, axis: int) -> Size | None:
 
 
 class Result:
-    """How one output becomes a column: a ragged one lists, a dense one values or lists.
+    """An output as a column: lists if it is ragged, else values or lists.
 
     Axes of known size become lists of fixed size, and where that is 1 they are left out. ``rows``:
     what their number is called in the graph's types; where these leave it open, ``axis`` has them.
@@ -260,7 +260,7 @@ class Result:
             del self._sizes[self._axis]
 
     def by_rows(self, batch: Batch, rows: int) -> Batch:
-        """The batch with rows on its first axis. Raises `UnsupportedError` where it has others."""
+        """The batch with rows on its first axis. Raises `UnsupportedError` if it has others."""
         if isinstance(batch, Ragged):
             count: Any = len((*batch.outer, batch.offsets)[0]) - 1
             if count == rows:
@@ -271,8 +271,8 @@ class Result:
                 return np.moveaxis(batch, self._axis, 0)
         raise UnsupportedError(
             f"output {self.name!r} is not one entry a row: it has {count} for {rows} rows; leave it"
-            " out (outputs=, --output), or tell on which axis the inputs have their rows"
-            " (batch_axis=, --batch-axis)"
+            " out (outputs=, --output), or give the inputs' axis of rows (batch_axis=,"
+            " --batch-axis)"
         )
 
     def array(self, batches: Sequence[Batch], places: Int64, rows: int) -> pa.Array:

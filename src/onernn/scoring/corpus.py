@@ -54,7 +54,7 @@ class Files:
 
 
 def file_system(where: str) -> tuple[pafs.FileSystem, str]:
-    """Of a path or URI, and the path in it. Raises `UnsupportedError` for another URI."""
+    """The file system of a path or URI, and the path in it, or raises `UnsupportedError`."""
     import pyarrow as pa
     import pyarrow.fs as pafs
 
@@ -70,7 +70,7 @@ def file_system(where: str) -> tuple[pafs.FileSystem, str]:
 def find_files(where: str, format: str | None = None) -> Files:
     """The files of a path, folder, URI or glob, without those whose names begin with _ or a dot.
 
-    A glob is of this machine. Raises `UnsupportedError` where there are no files, or of several
+    A glob is of this machine. Raises `UnsupportedError` if there are no files, or of several
     formats; `OSError` as the file system does.
     """
     import pyarrow.fs as pafs
@@ -109,7 +109,7 @@ def _format_of(path: str) -> str:
         if name.endswith(suffixes):
             return format
     raise UnsupportedError(
-        f"{path}: expected one of {', '.join(s for each in FORMATS.values() for s in each)}; tell"
+        f"{path}: expected one of {', '.join(s for each in FORMATS.values() for s in each)}; give"
         " the format (format=, --format), or leave the file out by a glob"
     )
 
@@ -204,8 +204,8 @@ class Corpus:
 
         if not isinstance(self.files.system, pafs.LocalFileSystem):
             raise UnsupportedError(f"{path}: recordings (.npz) are read from local files only")
-        given = read_given(read_arrays(path, INPUTS))
-        columns = {name: lists(each, data_of(each).shape[1:]) for name, each in given.items()}
+        inputs = read_given(read_arrays(path, INPUTS))
+        columns = {name: lists(each, data_of(each).shape[1:]) for name, each in inputs.items()}
         return pa.table(columns)
 
     @contextmanager

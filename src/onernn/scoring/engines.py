@@ -60,7 +60,7 @@ class RayScorer:
 
 
 class SparkScorer:
-    """What ``DataFrame.mapInPandas`` and ``DataFrame.mapInArrow`` call; see `spark_scorer`."""
+    """The callable for ``DataFrame.mapInPandas`` and ``mapInArrow``; see `spark_scorer`."""
 
     def __init__(self, scorer: Scorer, rejected: str) -> None:
         self._scorer, self._rejected = scorer, rejected
@@ -76,7 +76,7 @@ class SparkScorer:
                 yield self._scored(pa.Table.from_pandas(batch, preserve_index=False)).to_pandas()
 
     def schema(self, frame: DataFrame) -> StructType:
-        """Of what comes out for a frame: the types that the model says of its outputs.
+        """The schema of the scored frame; outputs have the types that the model declares.
 
         Raises `ShapeError` for an output of an unknown type: write the schema yourself then.
         """
@@ -95,8 +95,10 @@ class SparkScorer:
     def _scored(self, table: pa.Table) -> pa.Table:
         import pyarrow as pa
 
-        made = with_reasons(self._scorer(table), self._rejected)
-        return made.cast(pa.schema([field.with_type(_listed(field.type)) for field in made.schema]))
+        scored = with_reasons(self._scorer(table), self._rejected)
+        return scored.cast(
+            pa.schema([field.with_type(_listed(field.type)) for field in scored.schema])
+        )
 
 
 def _listed(kind: pa.DataType) -> pa.DataType:

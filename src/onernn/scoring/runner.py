@@ -37,7 +37,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Progress(NamedTuple):
-    """How far a scoring is. ``share``: of the corpus; ``seconds`` since it began."""
+    """The progress of a scoring. ``share``: of the corpus; ``seconds`` since it began."""
 
     rows: int
     words: int
@@ -47,7 +47,7 @@ class Progress(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What is in the folder, and what this run did of it: ``words`` in ``seconds``.
+    """The content of the folder, and this run's part of it: ``words`` in ``seconds``.
 
     ``repaired``: what was missing or changed in a folder that was scored before; it was scored
     anew.
@@ -169,10 +169,10 @@ def run(
     """Each window once it is in the folder, with its words and the share of the corpus."""
 
     def written(window: Window) -> tuple[Part, int, float]:
-        made = ask(window)
-        hashes = folder.write(window.index, made.content, made.rejected)
-        part = Part(window.index, made.rows, made.rejected.count(b"\n"), hashes)
-        return part, made.words, window.read
+        scored = ask(window)
+        hashes = folder.write(window.index, scored.content, scored.rejected)
+        part = Part(window.index, scored.rows, scored.rejected.count(b"\n"), hashes)
+        return part, scored.words, window.read
 
     waiting: set[Future[tuple[Part, int, float]]] = set()
     pool = ThreadPoolExecutor(count)
@@ -192,7 +192,7 @@ def run(
 def score_window(scorer: Scorer, dropped: tuple[str, ...], window: Window) -> Done:
     """Runs where the rows are scored.
 
-    Raises `ShapeError` where the model takes no row of the first window: it is not meant for this
+    Raises `ShapeError` if the model takes no row of the first window: it is not meant for this
     corpus.
     """
     import pyarrow as pa
@@ -230,15 +230,15 @@ def local_workers(scorer: Shared[Any], dropped: tuple[str, ...]) -> Iterator[Ask
                 worker = idle.pop() if idle else _Worker(job)
                 alive.add(worker)
             try:
-                made = worker.ask(window)
+                result = worker.ask(window)
             except (EOFError, OSError):
                 how = worker.end()
                 alive.discard(worker)
                 continue
             idle.append(worker)
-            if isinstance(made, Exception):
-                raise made
-            return made
+            if isinstance(result, Exception):
+                raise result
+            return result
         last = window.first + window.table.num_rows - 1
         raise UnforeseenError(
             f"rows {window.first:,} to {last:,} (window {window.index}) ended {_MOST_DEATHS}"
@@ -277,13 +277,13 @@ class _Worker:
         self._job: bytes | None = job
 
     def ask(self, window: Window) -> Done | Exception:
-        """Raises `EOFError` or `OSError` where the process has died."""
+        """Raises `EOFError` or `OSError` if the process has died."""
         if self._job is not None:
             self._connection.send_bytes(self._job)
             self._job = None
         self._connection.send(window)
-        made: Done | Exception = self._connection.recv()
-        return made
+        result: Done | Exception = self._connection.recv()
+        return result
 
     def end(self) -> str:
         """Ends the process at once, and says how it ended."""

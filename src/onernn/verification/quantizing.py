@@ -150,7 +150,7 @@ class Labels(Errors):
     """How many labels of held-out batches change, and how many of new data at most.
 
     ``exact``, ``narrowest``: the outputs of each batch in float32, and all in u8, which shows how
-    changes gather in sequences. ``names``: see `score_outputs`. Raises `UnsupportedError` where
+    changes gather in sequences. ``names``: see `score_outputs`. Raises `UnsupportedError` if
     there are no labels.
     """
 
@@ -251,7 +251,7 @@ def score_outputs(graph: Graph, outputs: Outputs, names: Sequence[str] = ()) -> 
 
     Without integers the scores: rows of several numbers that are computed from what layers give;
     without these what layers give at each step. A layer's states do not count.
-    Raises `UnsupportedError` for a name that is no output of labels, and where nothing counts.
+    Raises `UnsupportedError` for a name that is no output of labels, and if nothing counts.
     """
     arrays = {name: data_of(value) for name, value in outputs.items()}
     whole = {name for name, each in arrays.items() if each.dtype.kind in "biu"}
@@ -322,7 +322,7 @@ class Histogram:
 
 
 def scale_of(seen: Histogram) -> Scale | None:
-    """The scale of bytes with the least mean square error; None where only zeros were.
+    """The scale of bytes with the least mean square error; None if only zeros were.
 
     Ranges that float16 counts too coarsely keep all numbers.
     """
@@ -353,7 +353,7 @@ def scale_over(low: float, high: float) -> Scale:
 
 @dataclass(frozen=True, eq=False)
 class PartSeen:
-    """What one layer and direction read, ``x``, and gave or was given as state, ``h``."""
+    """The inputs ``x`` of one layer and direction, and its states ``h``, given and computed."""
 
     name: str
     part: Part
@@ -375,7 +375,7 @@ class PartSeen:
 def observed(
     graph: Graph, batches: Sequence[Feed], progress: Progress, **session: Any
 ) -> dict[str, list[PartSeen]]:
-    """By the y of each recurrent node outside of loops: what its parts read in float32.
+    """By the y of each recurrent node outside of loops: the values of its parts in float32.
 
     Raises `UnsupportedError` naming the batch and the layer whose numbers are not finite.
     """
@@ -406,7 +406,7 @@ def observed(
 
 
 def _finite(value: Batch, where: str) -> Array:
-    """The numbers of a batch. Raises `UnsupportedError` where one is not finite."""
+    """The numbers of a batch. Raises `UnsupportedError` if one is not finite."""
     numbers = data_of(value)
     if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
         raise UnsupportedError(f"{where} NaN or infinity; calibrate without it")
@@ -469,7 +469,7 @@ class QuantizedLayer:
     where only this layer computes in a dtype, by that dtype.
 
     ``parts``: what each layer and direction of the node read and gave; ``scales``: of each in u8,
-    None where each row has a step of its own.
+    None if each row has a step of its own.
     """
 
     name: str
@@ -504,12 +504,12 @@ class Quantized:
 
     @property
     def error(self) -> float:
-        """That of the trial that was taken."""
+        """The error of the trial that was taken."""
         return self.trials[-1].error
 
     @property
     def bound(self) -> float:
-        """That of the trial that was taken."""
+        """The bound of the trial that was taken."""
         return self.trials[-1].bound
 
     @property
@@ -537,7 +537,7 @@ class Quantized:
         return lines
 
     def of_model(self) -> list[str]:
-        """What it cost, and what it gained."""
+        """The cost of narrow layers, and their speed."""
         taken, shown = self.trials[-1], self.budget.shown
         f32, bf16, u8 = (self.plain[dtype] for dtype in ("f32", "bf16", "u8"))
         slower = " (slower than f32 here)" if taken.seconds > 1.05 * f32.seconds else ""
@@ -681,7 +681,7 @@ class _Search:
             self.errors = Labels(graph, batches, exact, narrowest, labels_of, limit, backend)
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
-        """The graph whose layers compute so."""
+        """The graph with these dtypes of its layers."""
 
         def precision(y: str, dtype: str) -> LayerPrecision:
             if dtype == "u8 rows":  # for each part: oneDNN would take a scale for all rows
@@ -702,7 +702,7 @@ class _Search:
         return self.done[key]
 
     def _outputs(self, dtypes: Mapping[str, str]) -> tuple[list[Outputs], float]:
-        """Of each batch, and the least of the CPU's seconds that all of them took."""
+        """The outputs of each batch, and the CPU seconds for all of them, at best."""
         session = Session(self.model(dtypes), **self._options)
         seconds = []
         for _ in range(_ROUNDS):
@@ -773,7 +773,7 @@ def _read(graph: Graph, batches: Iterable[Feed | str | PathLike[str]]) -> list[F
 
 
 def _halves(batches: list[Feed]) -> tuple[list[Feed], list[Feed], list[str]]:
-    """Those that calibrate, those that measure the error, and notes on them."""
+    """The batches that calibrate, those that measure the error, and notes."""
     only, *others = batches
     lengths = {len(v) if isinstance(v, Ragged) and not v.outer else 0 for v in only.values()}
     halves: tuple[list[Feed], list[Feed]] = batches[::2], batches[1::2]

@@ -51,7 +51,7 @@ def check_report(path: str | Path) -> None:
 def write_report(report: Report, path: str | Path, command: str = "") -> None:
     """Writes a verdict as a page. ``command``: what reproduces it, as typed.
 
-    Raises `MissingDependencyError` without jinja2 and matplotlib, `OSError` where it cannot write.
+    Raises `MissingDependencyError` without jinja2 and matplotlib, `OSError` if it cannot write.
     """
     check_report(path)
     write_text(render(report, command), path)
@@ -110,9 +110,9 @@ def _plotted(report: Report, evidence: Evidence) -> Iterator[Plotted]:
         result = report.errors[each.name]
         largest = result.max_abs / result.max_rel if result.max_rel > 0 else 0.0
         allowed = tolerance.atol + tolerance.rtol * largest
-        made = plots(each, allowed)
-        if made:
-            yield Plotted(each.name, each.state, verdicts[each.name], made)
+        pictures = plots(each, allowed)
+        if pictures:
+            yield Plotted(each.name, each.state, verdicts[each.name], pictures)
 
 
 def _around(report: Report) -> list[dict[str, Any]]:
@@ -121,8 +121,8 @@ def _around(report: Report) -> list[dict[str, Any]]:
     if first is None:
         chosen = [each for each in layers if each.part]
     else:
-        at = layers.index(first)
-        chosen = list(layers[max(0, at - _AROUND) : at + _AROUND + 1])
+        index = layers.index(first)
+        chosen = list(layers[max(0, index - _AROUND) : index + _AROUND + 1])
     return [{"layer": each, "first": each is first} for each in chosen]
 
 
@@ -150,7 +150,7 @@ def _fusion(report: Report, evidence: Evidence) -> dict[str, Any]:
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Of this package, what it runs on, and the frameworks that are here."""
+    """Versions of this package, of what it runs on, and of the installed frameworks."""
     yield "onernn", metadata.version("onernn")
     yield "numpy", metadata.version("numpy")
     yield from ((each.name, each.version) for each in RUNTIMES.values() if each.version)
@@ -169,7 +169,7 @@ def versions() -> Iterator[tuple[str, str]]:
 
 
 _FLOOR = 1e-12
-"""Where zero stands on a logarithmic axis: nothing smaller is shown."""
+"""Zero's place on a logarithmic axis: nothing smaller is shown."""
 _KINDS = (
     ("steps", "by time step", "position in the sentence", True),
     ("lengths", "by sentence length", "length of the sentence", False),
@@ -187,7 +187,7 @@ class Plot(NamedTuple):
 
 def plots(profile: Profile, allowed: float) -> list[Plot]:
     """A picture for each kind of which there are two rows or more, with the allowed difference."""
-    made = []
+    result = []
     for kind, title, axis, many in _KINDS:
         rows = getattr(profile, kind)
         if len(rows) < 2:
@@ -203,38 +203,38 @@ def plots(profile: Profile, allowed: float) -> list[Plot]:
             axes.set_title(title, fontsize=11, loc="left")
             axes.figure.legend(fontsize=8, frameon=False, ncols=3, loc="outside lower center")
 
-        made.append(figure(f"{profile.name}/{kind}", label, draw))
-    return made
+        result.append(figure(f"{profile.name}/{kind}", label, draw))
+    return result
 
 
 def figure(name: str, label: str, draw: Callable[[Any], None]) -> Plot:
-    """What ``draw`` draws into axes. ``name``: ids differ between the pictures of one page."""
+    """The picture that ``draw`` makes. ``name``: gives the pictures of one page different ids."""
     require("matplotlib", "report")
     from matplotlib import rc_context
     from matplotlib.figure import Figure  # no window, no global state
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": printable(name)}):  # text stays text
-        made = Figure(figsize=(4.2, 2.9), layout="constrained")
-        axes = made.add_subplot()
+        page = Figure(figsize=(4.2, 2.9), layout="constrained")
+        axes = page.add_subplot()
         draw(axes)
         axes.grid(axis="y", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         text = io.StringIO()
-        made.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        page.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return Plot(label, inline(text.getvalue()))
 
 
 def _draw(
     axes: Any, rows: tuple[tuple[str, float, float], ...], allowed: float, many: bool
 ) -> None:
-    names = [at for at, _, _ in rows]
+    names = [steps for steps, _, _ in rows]
     worst, mean = (np.maximum([row[k] for row in rows], _FLOOR) for k in (1, 2))
     worst, mean = np.where(np.isfinite([worst, mean]), [worst, mean], np.nan)
     floor = min(allowed, *(v for v in (*worst, *mean) if v > _FLOOR), 1.0) / 5
     if many:
-        at = [int(name) for name in names]
-        axes.plot(at, worst, color="#b91c1c", label="largest", linewidth=1.8)
-        axes.plot(at, mean, color="#1d4ed8", label="mean", linewidth=1.4, linestyle="--")
+        steps = [int(name) for name in names]
+        axes.plot(steps, worst, color="#b91c1c", label="largest", linewidth=1.8)
+        axes.plot(steps, mean, color="#1d4ed8", label="mean", linewidth=1.4, linestyle="--")
     else:
         place = np.arange(len(names))
         axes.bar(place - 0.2, worst - floor, 0.38, floor, color="#b91c1c", label="largest")
@@ -289,7 +289,7 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
 
 
 def _cause_lines(cause: Cause) -> list[str]:
-    """What is so, how sure that is, and what to change."""
+    """The cause, how sure it is, and the change that removes it."""
     how = {
         "proved": "proved: without it the outputs match, on inputs that it was not found with, too",
         "candidate": "a candidate: without it the outputs match on this batch, which is no proof",
@@ -309,7 +309,7 @@ def summary(profile: Profile) -> list[str]:
     ):
         if len(rows) > 1:
             shown = rows if len(rows) <= 6 else _spread(rows)
-            numbers = ", ".join(f"{at}: {worst:.2g}" for at, worst, _ in shown)
+            numbers = ", ".join(f"{place}: {worst:.2g}" for place, worst, _ in shown)
             lines.append(f"{where}, largest by {kind}: {numbers}")
     return lines
 

@@ -43,7 +43,7 @@ _ROUNDS = 8
 _STEP = 2.0**-9  # of a difference quotient in float32: half of its digits
 _ENOUGH = 3e-6
 _SAME = 1e-4
-"""Of the largest bias: a fitted one that is that near is the one that was there."""
+"""Part of the largest bias: a fitted one that is as near stays the old one."""
 
 
 def fitted(
@@ -72,7 +72,7 @@ def fitted(
         unknown = changed and _biases(changed, group, parted=later)
         if unknown and (graph := _solved(trial, *unknown, ends)):
             text = f"{fault.text}, each bias where it belongs,"
-            yield group, _made(fault.id, text, graph)
+            yield group, _giving(fault.id, text, graph)
 
 
 def fitted_outputs(trial: Trial, ends: float) -> Iterator[tuple[str, Fault[Graph]]]:
@@ -88,35 +88,35 @@ def fitted_outputs(trial: Trial, ends: float) -> Iterator[tuple[str, Fault[Graph
             continue
         columns = data_of(trial.values[name]).shape[-1]
 
-        def made(vector: Array, node: Node = node, name: str = name) -> Graph:
+        def with_bias(vector: Array, node: Node = node, name: str = name) -> Graph:
             product = replace(node, outputs=(f"{name}.product",))
             added = Node("Add", (f"{name}.product", f"{name}.bias"), (name,))
             bias = {f"{name}.bias": vector.astype(np.float32)}
             return with_nodes(trial.graph, {name: [product, added]}, bias)
 
-        if graph := _solved(trial, np.zeros(columns), made, ends):
-            yield node.label, _made("operator_missing", "a bias is added", graph)
+        if graph := _solved(trial, np.zeros(columns), with_bias, ends):
+            yield node.label, _giving("operator_missing", "a bias is added", graph)
 
 
-def _made(id: str, text: str, graph: Graph) -> Fault[Graph]:
+def _giving(id: str, text: str, graph: Graph) -> Fault[Graph]:
     return Fault(id, text, lambda _: graph)
 
 
 def _compared(
     before: Graph, after: Graph, group: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Fault[Graph]]]:
-    """What the fitted biases are, as if they were a reference's: where they differ."""
+    """The fitted biases that differ, named as if they were a reference's."""
     old, new = (recurrent_layers(each, group) for each in (before, after))
     named: dict[str, Relation] = {}
     for name, rnn in old.items():
         biases = (bias_of(rnn.spec, each.layers[0]) for each in (rnn, new[name]))
-        for found in bias_between(rnn.spec, *biases):
-            named[name] = found
+        for relation in bias_between(rnn.spec, *biases):
+            named[name] = relation
     if not named:
         return
     cause = next(iter(named.values()))
-    text = "; ".join(dict.fromkeys(found.text.rstrip(",") for found in named.values()))
-    yield tuple(named), _made(cause.id, text, after)
+    text = "; ".join(dict.fromkeys(relation.text.rstrip(",") for relation in named.values()))
+    yield tuple(named), _giving(cause.id, text, after)
 
 
 def _biases(
@@ -132,7 +132,7 @@ def _biases(
     start = [bias.reshape(-1) * (0.5 if parted else 1.0) for bias in whole.values()]
     ends = np.cumsum([each.size for each in start])[:-1]
 
-    def made(vector: Array) -> Graph:
+    def with_biases(vector: Array) -> Graph:
         new = dict(zip(whole, np.split(vector, ends), strict=True))
 
         def with_bias(rnn: Recurrent) -> Recurrent | None:
@@ -147,13 +147,13 @@ def _biases(
 
         return with_layers(graph, with_bias) or graph
 
-    return np.concatenate(start).astype(np.float64), made
+    return np.concatenate(start).astype(np.float64), with_biases
 
 
 def _solved(
     trial: Trial,
     start: Array,
-    made: Callable[[Array], Graph],
+    graph_with: Callable[[Array], Graph],
     ends: float,
 ) -> Graph | None:
     """The graph made of the vector that explains the outputs; None for none. Gauss-Newton."""
@@ -162,7 +162,7 @@ def _solved(
 
     def residual(vector: Array) -> Array | None:
         try:
-            outputs = rerun(made(vector), trial.graph, trial.values)
+            outputs = rerun(graph_with(vector), trial.graph, trial.values)
         except OnernnError:
             return None
         pieces = []
@@ -174,14 +174,14 @@ def _solved(
         whole = np.concatenate(pieces)
         return whole if np.isfinite(whole).all() else None
 
-    at, now = start, residual(start)
+    point, now = start, residual(start)
     if now is None or now.size < _OUTPUTS * start.size:
         return None
     best = float(np.abs(now).max())
     for _ in range(_ROUNDS):
         columns = []
-        for k in range(at.size):
-            moved = at.copy()
+        for k in range(point.size):
+            moved = point.copy()
             moved[k] += _STEP
             there = residual(moved) if time.monotonic() < ends else None
             if there is None:
@@ -189,14 +189,14 @@ def _solved(
             columns.append((there - now) / _STEP)
         if np.count_nonzero(np.any(columns, axis=0)) < _OUTPUTS * start.size:
             return None  # the others are padding, or behind a function that is flat there
-        at = at - np.linalg.lstsq(np.stack(columns, 1), now, rcond=1e-6)[0]
-        now = residual(at)
+        point = point - np.linalg.lstsq(np.stack(columns, 1), now, rcond=1e-6)[0]
+        now = residual(point)
         if now is None:
             return None
         worst = float(np.abs(now).max())
         if worst < _ENOUGH:
-            kept = np.abs(at - start) <= _SAME * np.abs(start).max(initial=1.0)
-            return made(np.where(kept, start, at))
+            kept = np.abs(point - start) <= _SAME * np.abs(start).max(initial=1.0)
+            return graph_with(np.where(kept, start, point))
         if worst > 0.7 * best:
             return None
         best = worst

@@ -1,4 +1,4 @@
-"""Which known faults explain a difference: each is tried until one makes it vanish, then pairs."""
+"""A search for known faults that explain a difference: each is tried, then pairs of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from onernn.verification.verifying import Evidence, Report
 _BETTER = 10
 """An explanation makes the difference that many times smaller, and small enough to pass."""
 _PROMISING = 0.7
-"""Of the difference without a clip, at the best of the bounds that are tried first."""
+"""The difference at the best bound must fall to this part of that without a clip."""
 _NEAREST = 1500
 """Pairs that are tried before rare faults."""
 
@@ -64,23 +64,23 @@ Progress = Callable[[str, int, int], None]
 class Side(Trial):
     """The model that is at fault.
 
-    ``whole``: before fusion; ``feed``: its own inputs; ``given``: all inputs there are, also those
-    that it does not take. ``few``: the same on few of the sequences; ``proves``: causes that are
+    ``whole``: before fusion; ``feed``: its own inputs; ``all_inputs``: also those that it does not
+    take. ``few``: the same on few of the sequences; ``proves``: causes that are
     found there and explain all outputs hold on the other sequences, too.
     """
 
     whole: Graph
     feed: Mapping[str, Batch]
-    given: Mapping[str, Batch]
+    all_inputs: Mapping[str, Batch]
     few: Side | None = None
     proves: bool = False
 
     def site(self, group: tuple[str, ...], graph: Graph | None = None) -> Site:
-        """Where faults of a group of layers are made: in its graph, or one made of it."""
-        return Site(graph or self.graph, group, self.parts, self.values, self.given)
+        """The place for faults of a group of layers: in its graph, or one derived from it."""
+        return Site(graph or self.graph, group, self.parts, self.values, self.all_inputs)
 
     def outputs_of_whole(self, graph: Graph) -> Values | None:
-        """What a changed ``whole`` gives; None where it cannot run."""
+        """The outputs of a changed ``whole``; None if it cannot run."""
         try:
             with np.errstate(all="ignore"):
                 return trace(expanded(fuse(graph).model)[0], self.feed, fast_backend())
@@ -119,8 +119,8 @@ class Candidate(NamedTuple):
     where: str = ""
     numbers: bool = False
 
-    def made(self, side: Side, graph: Graph, way: GraphFault | None = None) -> Graph | None:
-        """The fault in a graph of this side; None where the graph cannot have it."""
+    def applied_to(self, side: Side, graph: Graph, way: GraphFault | None = None) -> Graph | None:
+        """The fault in a graph of this side; None if the graph cannot have it."""
         try:
             changed: Graph | None = (way or self.fault).apply(side.site(self.group, graph))
         except OnernnError:  # of values that another fault made otherwise
@@ -152,12 +152,12 @@ def _of_group(side: Side, group: tuple[str, ...], rare: bool) -> Iterator[Candid
     ways: dict[tuple[str, str], list[GraphFault]] = {}
     for fault in faults:
         ways.setdefault((fault.id, fault.text), []).append(fault)
-    for at, fault in enumerate(faults):
-        yield Candidate(group, fault, ways[fault.id, fault.text], numbers=at >= around)
+    for index, fault in enumerate(faults):
+        yield Candidate(group, fault, ways[fault.id, fault.text], numbers=index >= around)
 
 
 def where(side: Side, group: tuple[str, ...], before: Graph, after: Graph) -> str:
-    """Those layers of a group that a change is about, as a reader knows them."""
+    """The layers of a group that a change touches, in words."""
     kept = {id(node) for node in before.nodes}
     nodes = [(node.outputs[0], id(node) in kept) for node in after.nodes]
     changed = tuple(name for name in group if (name, False) in nodes) or group
@@ -216,7 +216,7 @@ class _Step(NamedTuple):
     whole: bool = False
 
     def outputs(self, side: Side) -> Values | None:
-        """What the side gives with the fault; None where it cannot run."""
+        """The side's outputs with the fault; None if it cannot run."""
         return side.outputs_of_whole(self.after) if self.whole else side.outputs(self.after)
 
 
@@ -257,7 +257,7 @@ def _stages(search: _Searching) -> Iterator[Iterator[Causes]]:
 
 
 def _stopped(search: _Searching, seconds: float) -> str:
-    """How a search ended: after how many of the candidates, and of the pairs of them."""
+    """The end of a search: how many candidates and pairs of them were tried."""
     ways = itertools.product((False, True), repeat=2)
     every = sum(1 for way, rare in ways for _ in candidates(search.few, way, rare=rare))
     text = f"{min(search.tried, every)} of {every} candidates tried"
@@ -329,7 +329,7 @@ class _Searching:
     def pairs(self) -> Iterator[Causes]:
         """Two faults, those first of which each by itself comes near to what is expected."""
         near = self._nearest()
-        waiting = [(_order(at, at + 1), at, at + 1) for at in range(len(near) - 1)]
+        waiting = [(_order(index, index + 1), index, index + 1) for index in range(len(near) - 1)]
         while waiting:
             _, one, other = heapq.heappop(waiting)
             if other + 1 < len(near):
@@ -344,7 +344,10 @@ class _Searching:
         """
         every = [(apart, c) for apart, c in self._apart.items() if apart != self._still]
         ranks = [
-            {id(c): at for at, (_, c) in enumerate(sorted(every, key=lambda e: e[0][measure]))}
+            {
+                id(c): position
+                for position, (_, c) in enumerate(sorted(every, key=lambda e: e[0][measure]))
+            }
             for measure in (0, 1)
         ]
         return sorted((c for _, c in every), key=lambda c: min(rank[id(c)] for rank in ranks))
@@ -356,7 +359,7 @@ class _Searching:
         self.tried += len(chosen) == 1
         graph: Graph | None = self.few.graph
         for each in chosen:
-            graph = graph and each.made(self.few, graph)
+            graph = graph and each.applied_to(self.few, graph)
         outputs = None if graph is None else self.few.outputs(graph)
         if self.few.explained_by(outputs):
             return self._confirmed(_chains(self.side, chosen, self.side.graph))
@@ -381,7 +384,7 @@ class _Searching:
         return ()
 
     def _bound(self, group: tuple[str, ...], name: str, cell: Cell) -> float | None:
-        """Of a clip that comes nearest to what is expected; None where none comes near."""
+        """The bound of the clip that comes nearest to the expected outputs, if one is near."""
         side = self.few
 
         def apart(bound: float) -> float:
@@ -413,10 +416,10 @@ def _chains(side: Side, chosen: Sequence[Candidate], graph: Graph) -> Iterator[t
         return
     first = chosen[0]
     for way in first.ways:
-        if (made := first.made(side, graph, way)) is not None:
-            place = first.where or where(side, first.group, graph, made)
-            step = _Step(way, place, graph, made, operator=bool(first.where))
-            for rest in _chains(side, chosen[1:], made):
+        if (changed := first.applied_to(side, graph, way)) is not None:
+            place = first.where or where(side, first.group, graph, changed)
+            step = _Step(way, place, graph, changed, operator=bool(first.where))
+            for rest in _chains(side, chosen[1:], changed):
                 yield (step, *rest)
 
 
@@ -479,20 +482,20 @@ def _side(evidence: Evidence) -> Side:
         evidence.tolerances,
         evidence.model,
         evidence.inputs,
-        {**evidence.given, **evidence.reference.feed, **evidence.inputs},
+        {**evidence.all_inputs, **evidence.reference.feed, **evidence.inputs},
     )
 
 
 def _with_few(side: Side) -> Side:
     """The side, with what it is on few sequences where the batch can be cut."""
-    cut = cut_batch(side.graph, side.given, side.values, side.expected, side.tolerances)
+    cut = cut_batch(side.graph, side.all_inputs, side.values, side.expected, side.tolerances)
     if cut is None:
         return side
     few = replace(
         side,
         values=cut.values,
-        feed={name: cut.given[name] for name in side.feed},
-        given=cut.given,
+        feed={name: cut.all_inputs[name] for name in side.feed},
+        all_inputs=cut.all_inputs,
         expected=cut.expected,
         tolerances=cut.tolerances,
     )
