@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from onernn.adapters.common.adapter import require
 from onernn.engine.session import Session
@@ -46,8 +47,6 @@ class BeamModelHandler(ModelHandler[Row, PredictionResult, Scorer]):  # type: ig
         self, batch: Sequence[Row], model: Scorer, inference_args: Row | None = None
     ) -> Iterable[PredictionResult]:
         """A result for each row."""
-        import pyarrow as pa
-
         bad: dict[int, str] = {}
         columns = {
             name: array_of([_plain(row.get(name)) for row in batch], bad)

@@ -6,19 +6,18 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import BudgetError, ShapeError, UnsupportedError
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.types import Size, counts_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LISTS = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
 _MOST_VALUES = 2**31 - 1  # of one array of lists
@@ -59,9 +58,6 @@ class Column:
 
     def _open_lists(self, array: pa.Array) -> Array:
         """The numbers of all rows. Keeps the LoD of each level, and where rows begin in it."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         self._lods: list[Int64] = []
         self._starts: list[Int64] = [np.arange(len(array) + 1)]
         self._reject(_nulls(array), array, "null")
@@ -168,8 +164,6 @@ def _parsed(column: Any, bad: dict[int, str], scalar: bool, depth: int) -> pa.Ar
 
     ``depth``: the lists that a column without values has, whose type is not known.
     """
-    import pyarrow as pa
-
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -207,8 +201,6 @@ def _read(text: str) -> Any:
 
 def array_of(values: list[Any], bad: dict[int, str], kind: pa.DataType | None = None) -> pa.Array:
     """An array of Python's values; what does not fit ``kind``, or most of them, is bad and null."""
-    import pyarrow as pa
-
     misfits = (pa.ArrowException, TypeError, ValueError, OverflowError)
     with suppress(*misfits):
         return pa.array(values, kind)
@@ -277,8 +269,6 @@ class Result:
 
     def array(self, batches: Sequence[Batch], places: Int64, rows: int) -> pa.Array:
         """The column: entry i of all batches together belongs to row ``places[i]``."""
-        import pyarrow as pa
-
         if sum(data_of(each).size for each in batches) > _MOST_VALUES:
             raise BudgetError(
                 f"output {self.name!r} has more than {_MOST_VALUES:,} values for {rows} rows; give"
@@ -293,8 +283,6 @@ class Result:
 
     def _type(self) -> pa.DataType:
         """The column's type as far as it is known before anything ran."""
-        import pyarrow as pa
-
         if self._dtype is None or self._sizes is None:
             return pa.null()
         out = pa.from_numpy_dtype(np.dtype(self._dtype))
@@ -307,8 +295,6 @@ class Result:
 
 def lists(batch: Batch, sizes: Sequence[int | None] | None) -> pa.Array:
     """An entry a row. ``sizes``: those of the further axes, where they are known."""
-    import pyarrow as pa
-
     data = data_of(batch)
     values = pa.array(np.ascontiguousarray(data).reshape(-1))
     for axis in range(data.ndim - 1, 0, -1):

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.files import replacing_all
@@ -152,9 +154,6 @@ class Folder:
 
     def _part(self, window: int, hashes: Sequence[str | None]) -> Part | str:
         """The window, or why it is to be scored again."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         contents = []
         for name, digest in zip(file_names(window), hashes, strict=True):
             try:

@@ -21,6 +21,9 @@ from socket import socketpair
 from threading import Lock, Thread
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from onernn.adapters.common.adapter import require
 from onernn.engine.sharing import Shared, shared
 from onernn.ir.errors import ShapeError, UnforeseenError, UnsupportedError
@@ -110,7 +113,6 @@ def score(
     Raises `UnsupportedError` for a folder of another model, corpus or options, and for one that
     holds files of something else.
     """
-    require("pyarrow", "score")
     if window < 1 or words < 1 or (workers is not None and workers < 1):
         raise UnsupportedError("window, words, workers: expected 1 or more")
     if engine not in ("local", "ray"):
@@ -195,9 +197,6 @@ def score_window(scorer: Scorer, dropped: tuple[str, ...], window: Window) -> Do
     Raises `ShapeError` if the model takes no row of the first window: it is not meant for this
     corpus.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     table = window.table
     scored = scorer(table, window.first, window.bad)
     if not window.index and scored.rejected.num_rows == table.num_rows > 0:
@@ -294,8 +293,6 @@ class _Worker:
 
 def work(handle: int) -> None:
     """Scores the windows that come through a socket, until its other end is closed."""
-    import pyarrow as pa
-
     pa.set_cpu_count(1)
     connection, received = Connection(handle), Queue[Any]()
 

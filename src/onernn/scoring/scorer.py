@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
-from onernn.adapters.common.adapter import require
 from onernn.engine.session import Session
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import LibraryError, OnernnError, ShapeError, UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch, Ragged
 from onernn.scoring.columns import Column, Result, batch_size
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 WORDS = 20_000
 """Words of a batch: enough for the kernels, and its values stay small."""
@@ -60,7 +57,6 @@ class Scorer:
         batch_axis: int | Mapping[str, int] = 0,
         **options: Any,
     ) -> None:
-        require("pyarrow", "score")
         self.session = model if isinstance(model, Session) else Session(model, **options)
         graph = self.session.graph
         self._words, self._strict = words, strict
@@ -106,8 +102,6 @@ class Scorer:
         Raises `ShapeError` if a column is missing, or of a type that no row can have, and
         `UnsupportedError` where outputs are not one entry a row, or a row's depend on the others.
         """
-        import pyarrow as pa
-
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         self.check_columns(table.column_names)
         columns = {
@@ -226,8 +220,6 @@ class _Refused(Exception):
 
 def rejected(bad: Mapping[int, str], first: int = 0) -> pa.Table:
     """The table of rejected rows."""
-    import pyarrow as pa
-
     rows = sorted(bad)
     return pa.table(
         {
@@ -250,8 +242,6 @@ def with_reasons(scored: Scored, column: str) -> pa.Table:
     Engines deal with rows, and not with files beside them. Raises `ShapeError` for a column that
     is there already.
     """
-    import pyarrow as pa
-
     if column in scored.table.column_names:
         raise ShapeError(f"there is a column {column!r} already: give another name (rejected=)")
     reasons: list[str | None] = [None] * scored.table.num_rows

@@ -300,7 +300,7 @@ def differences(before: Graph, after: Graph) -> Iterator[str]:
     for value in after.inputs:
         if value.name not in {each.name for each in before.inputs}:
             yield f"+ input {value}"
-    for name in [*old, *(name for name in new if name not in old)]:
+    for name in old | new:
         one, other = old.get(name), new.get(name)
         if one is None or other is None:
             node = one or other
@@ -320,7 +320,7 @@ def _changes(before: Graph, after: Graph, one: Node, other: Node) -> Iterator[st
         yield f"{_written(one)} -> {_written(other)}"
         return
     old, new = _content(before, one), _content(after, other)
-    for name in [*old, *(name for name in new if name not in old)]:
+    for name in old | new:
         mine, theirs = old.get(name), new.get(name)
         if isinstance(mine, np.ndarray) and isinstance(theirs, np.ndarray):
             yield from _of_arrays(name, mine, theirs)

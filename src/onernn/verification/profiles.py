@@ -197,15 +197,16 @@ def errors(actual: Array, reference: Array) -> Errors:
     worst = float(apart.max())
     return Errors(
         worst,
-        float(apart.mean()),
-        float(np.median(apart)),
-        float(np.percentile(apart, 99)),
+        *_middle(apart),
         worst / largest if largest else (math.inf if worst else 0.0),
-        float(relative.mean()),
-        float(np.median(relative)),
-        float(np.percentile(relative, 99)),
+        *_middle(relative),
         float(one @ other) / norms if norms else (math.nan if worst else 1.0),
     )
+
+
+def _middle(values: Array) -> tuple[float, float, float]:
+    """The mean, the median and the 99th percentile."""
+    return float(values.mean()), float(np.median(values)), float(np.percentile(values, 99))
 
 
 @dataclass(frozen=True)

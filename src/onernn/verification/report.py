@@ -6,6 +6,7 @@ import io
 import platform
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,10 +172,10 @@ def versions() -> Iterator[tuple[str, str]]:
 _FLOOR = 1e-12
 """Zero's place on a logarithmic axis: nothing smaller is shown."""
 _KINDS = (
-    ("steps", "by time step", "position in the sentence", True),
-    ("lengths", "by sentence length", "length of the sentence", False),
-    ("directions", "by direction", "", False),
-    ("ends", "inside and beyond each sentence's end", "", False),
+    ("steps", "time step", "position in the sentence", True),
+    ("lengths", "sentence length", "length of the sentence", False),
+    ("directions", "direction", "", False),
+    ("ends", "place", "beside each sentence's end", False),
 )
 
 
@@ -188,21 +189,12 @@ class Plot(NamedTuple):
 def plots(profile: Profile, allowed: float) -> list[Plot]:
     """A picture for each kind of which there are two rows or more, with the allowed difference."""
     result = []
-    for kind, title, axis, many in _KINDS:
-        rows = getattr(profile, kind)
-        if len(rows) < 2:
+    for kind, what, axis, many in _KINDS:
+        if len(rows := getattr(profile, kind)) < 2:
             continue
         worst = max(rows, key=lambda row: row[1])
-        label = f"{profile.name}: differences {title}, largest {worst[1]:.3g} at {worst[0]}"
-
-        def draw(
-            axes: Any, rows: Any = rows, many: bool = many, title: str = title, axis: str = axis
-        ) -> None:
-            _draw(axes, rows, allowed, many)
-            axes.set(xlabel=axis, ylabel="|difference|")
-            axes.set_title(title, fontsize=11, loc="left")
-            axes.figure.legend(fontsize=8, frameon=False, ncols=3, loc="outside lower center")
-
+        label = f"{profile.name}: differences by {what}, largest {worst[1]:.3g} at {worst[0]}"
+        draw = partial(_draw, rows, allowed, many, f"by {what}", axis)
         result.append(figure(f"{profile.name}/{kind}", label, draw))
     return result
 
@@ -225,9 +217,14 @@ def figure(name: str, label: str, draw: Callable[[Any], None]) -> Plot:
 
 
 def _draw(
-    axes: Any, rows: tuple[tuple[str, float, float], ...], allowed: float, many: bool
+    rows: tuple[tuple[str, float, float], ...],
+    allowed: float,
+    many: bool,
+    title: str,
+    axis: str,
+    axes: Any,
 ) -> None:
-    names = [steps for steps, _, _ in rows]
+    names = [name for name, _, _ in rows]
     worst, mean = (np.maximum([row[k] for row in rows], _FLOOR) for k in (1, 2))
     worst, mean = np.where(np.isfinite([worst, mean]), [worst, mean], np.nan)
     floor = min(allowed, *(v for v in (*worst, *mean) if v > _FLOOR), 1.0) / 5
@@ -245,6 +242,9 @@ def _draw(
     if allowed > 0:
         axes.axhline(allowed, color="#15803d", linewidth=1.2, label="allowed")
     axes.set_ylim(bottom=floor)
+    axes.set(xlabel=axis, ylabel="|difference|")
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.figure.legend(fontsize=8, frameon=False, ncols=3, loc="outside lower center")
 
 
 def inline(svg: str) -> str:
@@ -301,16 +301,11 @@ def summary(profile: Profile) -> list[str]:
     """One line for each kind of an output's errors: where the largest are, in words."""
     lines = []
     where = f"{profile.name} (final state)" if profile.state else profile.name
-    for kind, rows in (
-        ("time step", profile.steps),
-        ("sentence length", profile.lengths),
-        ("direction", profile.directions),
-        ("place", profile.ends),
-    ):
-        if len(rows) > 1:
+    for kind, what, _, _ in _KINDS:
+        if len(rows := getattr(profile, kind)) > 1:
             shown = rows if len(rows) <= 6 else _spread(rows)
             numbers = ", ".join(f"{place}: {worst:.2g}" for place, worst, _ in shown)
-            lines.append(f"{where}, largest by {kind}: {numbers}")
+            lines.append(f"{where}, largest by {what}: {numbers}")
     return lines
 
 

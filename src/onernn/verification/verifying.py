@@ -134,18 +134,19 @@ class Report:
     @property
     def layers(self) -> tuple[NodeComparison, ...]:
         """Matched nodes of both models in order, compared; if outputs match, both run for it."""
-        try:
-            return self.evidence.layers if self.evidence else ()
-        except OnernnError:  # a verdict stands without its explanation
-            return ()
+        return self._shown("layers")
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
         """The errors of each output by place; if outputs match, both models run for it."""
+        return self._shown("profiles")
+
+    def _shown(self, part: str) -> tuple[Any, ...]:
         try:
-            return self.evidence.profiles if self.evidence else ()
-        except OnernnError:
+            result: tuple[Any, ...] = getattr(self.evidence, part) if self.evidence else ()
+        except OnernnError:  # a verdict stands without its explanation
             return ()
+        return result
 
     @property
     def first(self) -> NodeComparison | None:
