@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from onernn.ir.errors import printable
 from onernn.ir.weights import Scale
 from onernn.verification.inspecting import filled, write_text
 from onernn.verification.quantizing import Histogram, Quantized, QuantizedLayer
-from onernn.verification.report import Plot, check_report, figure, versions
+from onernn.verification.report import Plot, check_report, figure, least, versions
 
 _COLOURS = {"f32": "#5b6876", "bf16": "#1d4ed8", "u8": "#b91c1c"}
 
@@ -66,39 +66,24 @@ def _curve(result: Quantized) -> Plot:
     """Every choice that was measured: how fast, and how far from f32."""
     base = result.plain["f32"].seconds
     rows = [(base / max(t.seconds, 1e-9), t.bound) for t in result.trials if np.isfinite(t.bound)]
-    speed, error = (np.array(each) for each in zip(*rows, strict=True))
+    speed, error = zip(*rows, strict=True)
     limit = result.budget.limit
-    floor = floor_of(error.tolist(), limit)
 
     def draw(axes: Any) -> None:
-        axes.scatter(speed, np.maximum(error, floor), s=18, color="#94a3b8", label="measured")
+        axes.set_yscale("symlog", linthresh=least(error, limit))  # a logarithm has no zero
+        axes.scatter(speed, error, s=18, color="#94a3b8", label="measured")
         for dtype, trial in result.plain.items():
-            place = base / max(trial.seconds, 1e-9), max(trial.bound, floor)
+            place = base / max(trial.seconds, 1e-9), trial.bound
             axes.scatter(*place, s=36, color=_COLOURS[dtype], label=f"all {dtype}")
-        axes.scatter(
-            speed[-1],
-            max(error[-1], floor),
-            s=90,
-            facecolors="none",
-            edgecolors="#15803d",
-            linewidths=2,
-            label="taken",
-        )
+        ring = {"facecolors": "none", "edgecolors": "#15803d", "linewidths": 2}
+        axes.scatter(speed[-1], error[-1], s=90, label="taken", **ring)
         if 0 < limit < np.inf:
             axes.axhline(limit, color="#15803d", linewidth=1.2, label="budget")
-        axes.set(yscale="log", xlabel="times the speed of f32", ylabel=_limited(result))
-        if error.min(initial=1) < floor:  # a logarithm has no zero: below all else
-            axes.axhline(floor, color="#94a3b8", linewidth=0.6, linestyle=":")
-            axes.annotate("0", (0, floor), xycoords=("axes fraction", "data"), fontsize=7)
+        axes.set(xlabel="times the speed of f32", ylabel=_limited(result))
         axes.legend(fontsize=7, frameon=False, ncols=2)
 
     label = f"{len(rows)} choices of dtypes: {_limited(result)} against speed"
     return figure("curve", label, draw)
-
-
-def floor_of(errors: Sequence[float], limit: float) -> float:
-    """The place of zeros on a logarithmic axis: below every other error and the budget."""
-    return min((each for each in (*errors, limit) if 0 < each < np.inf), default=1e-6) / 3
 
 
 def _limited(result: Quantized) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -169,8 +169,6 @@ def versions() -> Iterator[tuple[str, str]]:
 # --- where errors lie, as pictures: an SVG from matplotlib for each kind of an output's errors
 
 
-_FLOOR = 1e-12
-"""Zero's place on a logarithmic axis: nothing smaller is shown."""
 _KINDS = (
     ("steps", "time step", "position in the sentence", True),
     ("lengths", "sentence length", "length of the sentence", False),
@@ -199,6 +197,11 @@ def plots(profile: Profile, allowed: float) -> list[Plot]:
     return result
 
 
+def least(errors: Sequence[float], limit: float) -> float:
+    """The end of a logarithmic axis, below which zeros stand: below other errors and the limit."""
+    return min((each for each in (*errors, limit) if 0 < each < np.inf), default=1e-6) / 3
+
+
 def figure(name: str, label: str, draw: Callable[[Any], None]) -> Plot:
     """The picture that ``draw`` makes. ``name``: gives the pictures of one page different ids."""
     require("matplotlib", "report")
@@ -225,23 +228,22 @@ def _draw(
     axes: Any,
 ) -> None:
     names = [name for name, _, _ in rows]
-    worst, mean = (np.maximum([row[k] for row in rows], _FLOOR) for k in (1, 2))
+    worst, mean = np.array([row[1:] for row in rows], float).T
     worst, mean = np.where(np.isfinite([worst, mean]), [worst, mean], np.nan)
-    floor = min(allowed, *(v for v in (*worst, *mean) if v > _FLOOR), 1.0) / 5
+    axes.set_yscale("symlog", linthresh=least([*worst, *mean], allowed))  # zero has a place, too
     if many:
         steps = [int(name) for name in names]
         axes.plot(steps, worst, color="#b91c1c", label="largest", linewidth=1.8)
         axes.plot(steps, mean, color="#1d4ed8", label="mean", linewidth=1.4, linestyle="--")
     else:
         place = np.arange(len(names))
-        axes.bar(place - 0.2, worst - floor, 0.38, floor, color="#b91c1c", label="largest")
-        axes.bar(place + 0.2, mean - floor, 0.38, floor, color="#1d4ed8", label="mean")
+        axes.bar(place - 0.2, worst, 0.38, color="#b91c1c", label="largest")
+        axes.bar(place + 0.2, mean, 0.38, color="#1d4ed8", label="mean")
         shown = place[:: max(1, len(names) // 12)]
         axes.set_xticks(shown, [names[k] for k in shown])
-    axes.set_yscale("log")
     if allowed > 0:
         axes.axhline(allowed, color="#15803d", linewidth=1.2, label="allowed")
-    axes.set_ylim(bottom=floor)
+    axes.set_ylim(bottom=0)
     axes.set(xlabel=axis, ylabel="|difference|")
     axes.set_title(title, fontsize=11, loc="left")
     axes.figure.legend(fontsize=8, frameon=False, ncols=3, loc="outside lower center")
