@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.interpreters import printed
 from support.layers import random_ragged, random_weights
 
 from onernn import Cell, LibraryError, RnnSpec
@@ -76,6 +77,29 @@ def test_a_team_has_no_more_threads_than_there_are_cpus(monkeypatch: pytest.Monk
         monkeypatch.setenv(TEAM, wrong)
         with pytest.raises(LibraryError, match=f"{TEAM}={wrong}: expected a number from 1 to 64"):
             team_of(1)
+
+
+STARTED = """
+    import os
+    from onernn import Cell, RnnSpec
+    from onernn.backend import open_backend
+    from support.layers import random_ragged, random_weights
+
+    def started(units):
+        spec = RnnSpec(Cell.LSTM, units, units)
+        layer = open_backend("kernels", threads=2).prepare(spec, random_weights(spec, 1))
+        before = len(os.listdir("/proc/self/task"))
+        for _ in range(3):
+            layer.run(random_ragged([1], units, 2))
+        return len(os.listdir("/proc/self/task")) - before
+
+    print(started(128), started(512))
+"""
+
+
+def test_small_frames_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TEAM, raising=False)
+    assert printed(STARTED) == ["0", str(min(usable_cpus(), 2) - 1)]
 
 
 V1 = "4:memory:/docker/a\n3:cpu,cpuacct:/docker/a\n"
