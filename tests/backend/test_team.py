@@ -166,4 +166,5 @@ def test_openmps_variable_is_the_default_number_of_threads(
     wishes |= dict.fromkeys(("", "0", "-2", "many", "1.5", ",3"), usable_cpus())
     for wish, threads in wishes.items():
         monkeypatch.setenv("OMP_NUM_THREADS", wish)
-        assert usable_threads() == threads
+        assert usable_threads() == open_backend().threads == threads
+        assert open_backend("kernels").threads == min(threads, 64)
