@@ -348,7 +348,9 @@ def emit(
     embed: Annotated[
         bool, typer.Option("--embed", help="Put the weights into the header.")
     ] = False,
-    threads: Annotated[int, typer.Option(min=1, max=2, help="Threads that a model may use.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, max=64, help="The most threads that a model may use.")
+    ] = 1,
     force: Annotated[
         bool,
         typer.Option(

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onernn.adapters.common.adapter import require
+from onernn.backend.process import usable_cpus
 from onernn.engine.sharing import Shared, shared
 from onernn.ir.errors import ShapeError, UnforeseenError, UnsupportedError
 from onernn.ir.graph import Graph, graph_of
@@ -130,7 +131,7 @@ def score(
     if any(Path(p).is_relative_to(folder.path) for p in source.files.paths):
         raise UnsupportedError(f"{folder.path}: the corpus lies in the folder of the output")
     dropped = () if keep is None else tuple({*taken} - {*keep})
-    count, done = workers or len(os.sched_getaffinity(0)), 0
+    count, done = workers or usable_cpus(), 0
     asked["corpus"] = source.files.fingerprint
     with folder.held(asked, count), _advice_to_make_room(folder.path):
         before = len(folder.parts)

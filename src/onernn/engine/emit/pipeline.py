@@ -208,8 +208,8 @@ def write_cpp(
     its scales. ``static``: sizes fixed
     now, by their names. ``declared``: types and shapes of inputs that the model does not tell;
     ``like``: batches that tell them, their sizes stay open where the model allows it.
-    ``embed``: weights in the header. ``threads``: 2 lets a model use two. ``force``: overwrites
-    files that are not as this function wrote them.
+    ``embed``: weights in the header. ``threads``: the most that a model may use, 1 to 64.
+    ``force``: overwrites files that are not as this function wrote them.
 
     All files are replaced, or none. Raises `UnsupportedError` naming every node that C++ cannot be
     generated for, or a file that somebody else wrote or edited.
