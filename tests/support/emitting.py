@@ -19,7 +19,7 @@ from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
 from onernn.ir.types import Size
 from support.checking import assert_close
-from support.compiling import CHECKED, compile_program
+from support.compiling import compile_program
 
 DRIVER = """
 #include <cstdio>
@@ -211,15 +211,19 @@ def generated(
 
 
 def build(
-    models: Mapping[str, Graph], folder: Path, flags: tuple[str, ...] = CHECKED, **options: Any
+    models: Mapping[str, Graph], folder: Path, flags: tuple[str, ...] = ("-O0",), **options: Any
 ) -> dict[str, Emitted]:
-    """All models as one program; ``options``: as `generated` takes them."""
+    """All models as one program; ``options``: as `generated` takes them.
+
+    ``flags`` are CHECKED where every template, layer and view is run: sanitizers more than double
+    the time that a compiler takes.
+    """
     made = {name: generated(name, model, **options) for name, model in models.items()}
     compile_all(made.values(), folder, flags)
     return made
 
 
-def compile_all(models: Iterable[Emitted], folder: Path, flags: tuple[str, ...] = CHECKED) -> None:
+def compile_all(models: Iterable[Emitted], folder: Path, flags: tuple[str, ...]) -> None:
     """One program of one translation unit."""
     folder.mkdir(parents=True, exist_ok=True)
     sources, table = [DRIVER], []
