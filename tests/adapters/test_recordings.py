@@ -5,7 +5,6 @@ The models are recorded by ``tests/frameworks/record_*.py`` and the exporters' t
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,11 @@ import pytest
 from support.backends import BACKENDS
 from support.machine import SATURATES, cut_off_by_onnx_runtime
 from support.onnx_written import converted
-from support.recordings import RECORDED, model_of
+from support.recordings import RECORDED, fused, loaded
 
-from onernn import Graph, Session, UnsupportedError, fuse, load, verify
+from onernn import Graph, Session, UnsupportedError, fuse, verify
 from onernn.ir.rnn import Recurrent
 from onernn.verification.recording import read_arrays
-
-
-@cache
-def model(name: str) -> Graph:
-    return load(model_of(RECORDED[name]))
-
-
-@cache
-def fused(name: str) -> Graph:
-    return fuse(model(name)).model
-
 
 # The layers of the fused model, with direction and number where these are not one; whether they
 # begin with a state, and whether their input weights stayed in front of them. Then what runs step
@@ -130,12 +118,13 @@ def layers(graph: Graph) -> str:
     return ", ".join(sorted(parts))
 
 
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recording_becomes_its_layers_and_is_met(name: str) -> None:
     """As the file has it, too, without a pass."""
     (expected,) = [text for text, names in BECOMES.items() if name in names.split()]
     assert layers(fused(name)) == expected
-    plain: tuple[Graph, dict[str, Any]] = model(name), {"backend": "reference", "passes": ()}
+    plain: tuple[Graph, dict[str, Any]] = loaded(name), {"backend": "reference", "passes": ()}
     for graph, how in (plain, *((fused(name), {"backend": backend}) for backend in BACKENDS)):
         report = verify(graph, RECORDED[name] / "io.npz", **how)
         assert report.passed and report.outputs, (how, report.outputs)
@@ -155,7 +144,7 @@ PADDLES_REFUSALS = {
 
 @pytest.mark.parametrize("name", PADDLES_REFUSALS)
 def test_a_pass_says_why_it_does_not_fire(name: str) -> None:
-    refusals = fuse(model(f"paddle/{name}")).refusals
+    refusals = fuse(loaded(f"paddle/{name}")).refusals
     assert [refusal.reason for refusal in refusals] == PADDLES_REFUSALS[name]
 
 
@@ -186,7 +175,7 @@ SEEN = """
 @pytest.mark.parametrize("name", SEEN)
 def test_a_recording_that_differs_is_not_met(name: str) -> None:
     """In an output, at a time, or in where its sentences end."""
-    folder, session = RECORDED[name], model(name)
+    folder, session = RECORDED[name], loaded(name)
     arrays = read_arrays(folder / "io.npz")
     for key, array in arrays.items():
         other = array.copy()
@@ -202,9 +191,7 @@ def test_a_recording_that_differs_is_not_met(name: str) -> None:
 
 
 TO_ONNX = {
-    name: (13, 18, 22)[k % 3] if name.startswith("onnx/") else 18
-    for k, name in enumerate(RECORDED)
-    if not name.startswith("mxnet/")
+    name: (13, 18, 22)[k % 3] if name.startswith("onnx/") else 18 for k, name in enumerate(RECORDED)
 }
 TO_ONNX |= {"paddle/pir_around": 20, "onnx/torch_gru_dynamic": 18}
 """The opsets of the written files; the operators of the last two are not in all of them."""
@@ -215,13 +202,13 @@ def test_a_recording_comes_out_of_onnx_runtime(name: str, opset: int, tmp_path: 
     """Written as ONNX: by ONNX Runtime, and read again by us."""
     if SATURATES and name.startswith("onnx/onnxruntime_quantized"):
         pytest.skip(cut_off_by_onnx_runtime)
-    converted(model(name), tmp_path / "m.onnx", RECORDED[name] / "io.npz", opset=opset)
+    converted(loaded(name), tmp_path / "m.onnx", RECORDED[name] / "io.npz", opset=opset)
 
 
 def test_an_attribute_that_an_opset_lacks_is_told(tmp_path: Path) -> None:
     name = "onnx/torch_gru_dynamic"
     with pytest.raises(UnsupportedError, match="attribute start needs opset 15"):
-        converted(model(name), tmp_path / "m.onnx", RECORDED[name] / "io.npz", opset=13)
+        converted(loaded(name), tmp_path / "m.onnx", RECORDED[name] / "io.npz", opset=13)
 
 
 def test_the_recordings_are_there() -> None:
