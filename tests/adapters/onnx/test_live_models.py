@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 from support.checking import assert_close
+from support.machine import SATURATES
 from support.onnx_models import assert_equal, parsed, quiet, session_of
 from support.onnx_rnn import FUNCTIONS, Case, functions_of, random_case, run_oracle
 
@@ -357,3 +358,20 @@ def test_states_that_are_zeros_are_not_made(value: float, expanded: bool) -> Non
         (got,), (want,) = session.run(None, {"x": x}), theirs.run(None, {"x": x})
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
         assert np.abs(want).max() > 0.05
+
+
+def test_exported_models_give_the_recorded_outputs() -> None:
+    """Of PyTorch and TensorFlow, as these computed them; most have their layers as nodes."""
+    replacements = {}
+    for file in sorted((Path(__file__).parents[2] / "data" / "onnx").glob("*/model.onnx")):
+        if SATURATES and file.parent.name.startswith("onnxruntime_quantized"):
+            continue  # ONNX Runtime's own products differ from the recorded ones here
+        session = replaced(file, session_options=quiet())
+        replacements[file.parent.name] = len(session.replaced)
+        assert not session.refusals
+        with np.load(file.with_name("io.npz")) as recorded:
+            feed = {value.name: recorded[f"in__{value.name}"] for value in session.get_inputs()}
+            wanted = [recorded[name] for name in recorded if name.startswith("out__")]
+            for got, want in zip(session.run(None, feed), wanted, strict=True):
+                assert_close(got, want, rtol=2e-5, atol=2e-5)
+    assert sum(map(bool, replacements.values())) >= 8, replacements
