@@ -9,12 +9,14 @@ import logging
 import tempfile
 import zlib  # noqa: F401
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.live import Explained
+from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.custom_operators import explained, is_pir, replace_recurrent
 from onernn.adapters.paddle.live_layer import batch, optimized_layer, tensor_of, view
@@ -22,7 +24,6 @@ from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options
 from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
-from onernn.ir.plugins import DISABLED, plugins_enabled
 
 # Paddle 2.6.2 brings a zlib of its own, and Python's crashes where it is loaded after that. Before
 # Paddle this line prevents it. numpy.random must not be imported here: NumPy 2.4 unpacks by zlib.
@@ -55,7 +56,9 @@ def optimize(
 
     A program's ``replaced`` and ``refusals`` tell what is ours, and why other operators are not.
 
-    Parameters may change afterwards. ``options``: dtype, backend, threads, as of `onernn.Session`.
+    Parameters may change afterwards. ``options``: dtype, backend, threads, as of `onernn.Session`;
+    ``threads=None``: as many as the Config sets now, or else OMP_NUM_THREADS, which Paddle sets
+    to 1 where nothing does.
     What is replaced and what is not is also logged (logger "onernn").
 
     Raises `UnsupportedError` where nothing can be replaced; `MissingDependencyError` without
@@ -77,7 +80,8 @@ def optimize(
     if isinstance(target, paddle.static.Program):
         return _optimized_program(target, scope, fetch_list, chosen)
     if isinstance(target, paddle.inference.Config):
-        return _optimized_config(target, chosen)
+        threads = chosen.threads or max(1, target.cpu_math_library_num_threads())
+        return _optimized_config(target, replace(chosen, threads=threads))
     if type(target).__name__ in ("PirTranslatedLayer", "TranslatedLayer"):
         return _optimized_translated(target, chosen)
     if isinstance(target, paddle.nn.Layer):

@@ -26,7 +26,7 @@ def emit(*arguments: str | Path) -> str:
 
 @pytest.mark.parametrize(
     "options",
-    [["--static", "N=1"], ["--embed", "--weights", "f16", "--threads", "2"]],
+    [["--static", "N=1"], ["--embed", "--weights", "f16", "--threads", "64"]],
     ids=["static", "embedded"],
 )
 def test_the_example_compiles_without_a_warning_and_runs(
@@ -117,6 +117,14 @@ def test_what_it_wrote_itself_it_writes_again(tmp_path: Path) -> None:
     assert texts(tmp_path) == first
     write_cpp(small(), tmp_path, threads=2)
     assert texts(tmp_path)["m.hpp"] != first["m.hpp"]
+
+
+@pytest.mark.parametrize("threads", [0, 65])
+def test_a_model_uses_1_to_64_threads(threads: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"threads: expected 1 to 64, got {threads}"):
+        write_cpp(small(), tmp_path, threads=threads)
+    assert not texts(tmp_path)
+    assert "'--threads'" in emit("m.onnx", "-o", tmp_path, "--threads", threads, status=2)
 
 
 def test_a_full_disk_leaves_all_old_files(repo: Path, tmp_path: Path) -> None:

@@ -49,7 +49,12 @@ std::vector<T> garbage(std::size_t count) {
   if (count) std::memset(all.data(), 0x7b, count * sizeof(T));
   return all;
 }
+inline int team(int most) {
+  const char* wish = std::getenv("ONERNN_TEAM");
+  return wish ? std::atoi(wish) : -most;
+}
 """
+"""Negative: exactly so many threads take part, in every product."""
 
 
 @dataclass
@@ -61,6 +66,7 @@ class Emitted:
     static: Mapping[str, int]
     files: Mapping[str, str | bytes]
     embed: bool
+    threads: int
     folder: Path = Path()
 
     def sizes(self, feed: Mapping[str, Any]) -> dict[str, int]:
@@ -200,7 +206,8 @@ def generated(
     program = parse(model, declared)
     infer_shapes(program, static)
     files = generate(program, initialize(program, weights), name=name, **options)
-    return Emitted(name, program, static or {}, files, options.get("embed", False))
+    embed, threads = options.get("embed", False), options.get("threads", 1)
+    return Emitted(name, program, static or {}, files, embed, threads)
 
 
 def build(
@@ -271,7 +278,8 @@ def _driver(model: Emitted) -> str:
         lines.append(f"  auto {ident} = garbage<{kind}>(counts[{at}]), {ident}_again = {ident};")
         outputs.append(ident)
     more = ", sizes" if free else ""
-    lines.append(f"  Model model(weights{more});")
+    team = f", team({model.threads})" if model.threads > 1 else ""
+    lines.append(f"  Model model(weights{more}{team});")
     lines.append(f"  const Inputs in{{{', '.join(arguments)}}};")
     first = ", ".join(f"{out}.data()" for out in outputs)
     again = ", ".join(f"{out}_again.data()" for out in outputs)

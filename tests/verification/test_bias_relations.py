@@ -107,7 +107,7 @@ def test_noise_is_no_factor_and_no_shift_at_any_scale(scale: float) -> None:
     assert relation(noisy, there).text == "differs from the reference's"
     assert relation(there * np.float32(3), there).text == "is 3 times the reference's"
     added = relation(there + np.float32(scale), there).text
-    assert added == f"is the reference's and {scale:g} more"
+    assert added == f"is {scale:g} larger than the reference's"
 
 
 def test_a_code_book_is_not_called_rounding_to_int8() -> None:
