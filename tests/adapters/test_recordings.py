@@ -214,11 +214,7 @@ def test_a_recording_comes_out_of_onnx_runtime(name: str, opset: int, tmp_path: 
     if SATURATES and name.startswith("onnx/onnxruntime_quantized"):
         pytest.skip(cut_off_by_onnx_runtime)
     recording, file = RECORDED[name] / "io.npz", tmp_path / "m.onnx"
-    if (name, opset) == ("onnx/torch_gru_dynamic", 13):
-        with pytest.raises(UnsupportedError, match="attribute start needs opset 15"):
-            converted(model(name), file, recording, opset=opset)
-    else:
-        converted(model(name), file, recording, opset=opset)
+    converted(model(name), file, recording, opset=opset)
 
 
 def test_the_recordings_are_there() -> None:
