@@ -294,7 +294,7 @@ _SINCE = {
 
 
 class GraphWriter(NodeWriter, PaddedGraph):
-    """An ONNX graph under construction, and what each value of ours is called in it.
+    """An ONNX graph under construction, and what each value of the graph is called in it.
 
     ``functions`` takes those of the model's own, None: there must be none. ``domains``: those of
     its operators. ``precisions``: of layers, by their first outputs. ``inputs``: of the node that
@@ -351,7 +351,7 @@ class GraphWriter(NodeWriter, PaddedGraph):
         self._values[name] = value
 
     def give(self, tensors: Sequence[str], lengths: str = "") -> None:
-        """Binds the outputs of the node, where anybody named them."""
+        """Binds the outputs of the node that have names."""
         for name, tensor in zip(self.node.outputs, tensors, strict=False):
             if name and tensor:
                 known = self.types[name]
