@@ -158,7 +158,7 @@ def test_a_model_without_shapes_asks_for_a_recording() -> None:
     relu = onernn.ir.graph.Node("Relu", ("x",), ("y",))
     graph = onernn.Graph("g", values, (onernn.ir.graph.Value("y"),), (relu,), {})
     with pytest.raises(
-        UnsupportedError, match="several ranks fit; give a recording, which tells the ranks of x"
+        UnsupportedError, match="several ranks fit; give a recording, which has the ranks of x"
     ):
         onernn.convert(graph, "never.onnx")
 
