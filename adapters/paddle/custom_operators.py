@@ -23,7 +23,7 @@ from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.packing import STORED
 from onernn.backend.onednn.library import keep, memory_file
-from onernn.backend.process import team_of
+from onernn.backend.process import team_of, usable_threads
 from onernn.ir.errors import LibraryError, Refusal, UnsupportedError
 from onernn.kernels import build
 from onernn.reorders.paddle import RNN_CELLS
@@ -107,7 +107,7 @@ def arguments(
     stored = getattr(load_kernels().lib, f"ONERNN_{chosen.dtype.upper()}")
     gates = list(RNN_CELLS[kind.mode][1].permutation)
     sizes = kind.layers, kind.directions == 2, kind.hidden_size
-    threads = team_of(chosen.threads or 1)
+    threads = team_of(chosen.threads or usable_threads())
     return kind.mode, gates, *sizes, time_major, is_test, fixed, stored, threads
 
 

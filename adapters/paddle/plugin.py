@@ -9,6 +9,7 @@ import logging
 import tempfile
 import zlib  # noqa: F401
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ def optimize(
 
     A program's ``replaced`` and ``refusals`` list what onernn runs, and why Paddle runs the rest.
 
-    Parameters may change afterwards. ``options``: dtype, backend, threads, as of `onernn.Session`.
+    Parameters may change afterwards. ``options``: dtype, backend, threads, as of `onernn.Session`;
+    ``threads=None``: as many as the Config sets now, or else OMP_NUM_THREADS, which Paddle sets
+    to 1 where nothing does.
     What is replaced and what is not is also logged (logger "onernn").
 
     Raises `UnsupportedError` where nothing can be replaced; `MissingDependencyError` without
@@ -77,7 +80,8 @@ def optimize(
     if isinstance(target, paddle.static.Program):
         return _optimized_program(target, scope, fetch_list, chosen)
     if isinstance(target, paddle.inference.Config):
-        return _optimized_config(target, chosen)
+        threads = chosen.threads or max(1, target.cpu_math_library_num_threads())
+        return _optimized_config(target, replace(chosen, threads=threads))
     if type(target).__name__ in ("PirTranslatedLayer", "TranslatedLayer"):
         return _optimized_translated(target, chosen)
     if isinstance(target, paddle.nn.Layer):

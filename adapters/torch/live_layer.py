@@ -414,7 +414,7 @@ class LiveLayer:
 @cache
 def engine(dtype: str, threads: int) -> Backend:
     """What runs layers: the kernels if they are there, which read PyTorch's memory in place."""
-    if dtype == "f32" and threads <= 2:
+    if dtype == "f32":
         with suppress(LibraryError):
             return open_backend("kernels", threads=threads)
     return open_backend("auto", threads=threads)
