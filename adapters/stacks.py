@@ -124,7 +124,7 @@ class _Ways:
             return alone
         every = [self._known[each] for each in sources]
         layers = [ways for ways in every if all(each in self.turned for each, _ in ways)]
-        if node.op == "Concat" and self._is_last(node, node.at.axis):
+        if node.op == "Concat" and self._is_last(node, node.attrs.axis):
             return tuple(way for ways in every for way in ways)
         if len(sources) > 1:  # words, and what stands where there is none
             return layers[0] if len(layers) == 1 else alone
@@ -132,7 +132,11 @@ class _Ways:
             maker = self.graph.producer(sources[0])
             return every[0] if layers and maker is not None and maker.op == "Concat" else alone
         if node.op == "Transpose":
-            return every[0] if node.at.perm and node.at.perm[-1] == len(node.at.perm) - 1 else alone
+            return (
+                every[0]
+                if node.attrs.perm and node.attrs.perm[-1] == len(node.attrs.perm) - 1
+                else alone
+            )
         if node.op == "Slice":
             steps = self.graph.constants.get(node.input(4))
             if steps is None or not np.array_equal(steps.reshape(-1), [-1]):

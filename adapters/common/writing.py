@@ -33,7 +33,7 @@ class NodeWriter:
     @property
     def attrs(self) -> Any:
         """The node's attributes, defaults too."""
-        return self.node.at
+        return self.node.attrs
 
     def array(self, index: int, role: str) -> Array:
         """The array of a constant input. Raises `UnsupportedError` where it is computed."""

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from onernn.adapters.common.live import Explained, Slower, derived, log_once, original
+from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.mxnet.custom_operator import (
     custom_attributes,
     live_mxnet,
@@ -23,7 +24,6 @@ from onernn.adapters.mxnet.live_layer import LiveRnn, Options
 from onernn.adapters.mxnet.partition import checked, optimized_symbol, reasons
 from onernn.adapters.mxnet.partition import explain as explain_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
-from onernn.ir.plugins import DISABLED, plugins_enabled
 
 _log = logging.getLogger("onernn")
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.lowering import FOLDED
+from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
 from onernn.backend.compiled.backend import DOMAIN, OperatorLayers
@@ -25,7 +26,6 @@ from onernn.backend.onednn.precision import DTYPES, unknown
 from onernn.fuse_passes.views import is_view
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED
-from onernn.ir.plugins import DISABLED, plugins_enabled
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec

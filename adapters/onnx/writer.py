@@ -451,7 +451,7 @@ def _along_axes(w: GraphWriter, like: OnnxValue) -> Rows:
     operator, attributes, tensors = OPERATORS[w.node.op], w.attributes(), []
     if "axis" in operator.attributes:
         attributes["axis"] = _axis(w.attrs.axis, like.rank)
-    telling = next((index for index, slot in enumerate(operator.slots) if slot.tells), None)
+    telling = next((index for index, slot in enumerate(operator.slots) if slot.axes), None)
     axes = None if telling is None else _axes(w, telling, like)
     for index, value in enumerate(w.inputs):
         if index == telling:
@@ -602,7 +602,7 @@ def _rule_of(op: str) -> RowRule:
         return _reduce
     if operator.kind == "elementwise" or op == "Identity":
         return _elementwise
-    along = "axis" in operator.attributes or any(slot.tells for slot in operator.slots)
+    along = "axis" in operator.attributes or any(slot.axes for slot in operator.slots)
     if not along or operator.dropped is True:
         raise UnsupportedError("no form over padded batches is known")
     return _along_axes

@@ -22,6 +22,7 @@ from onernn.adapters.common.live import (
     log_once,
     original,
 )
+from onernn.adapters.common.plugins import plugins_enabled
 from onernn.adapters.paddle.custom_operators import (
     FEW,
     NAME,
@@ -35,7 +36,6 @@ from onernn.adapters.paddle.custom_operators import (
 from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
-from onernn.ir.plugins import plugins_enabled
 from onernn.ir.ragged import Ragged, data_of
 
 # The memory of Paddle's tensors as arrays, without a copy: Paddle's own way makes one.

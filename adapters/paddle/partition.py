@@ -192,7 +192,7 @@ class LiveProgram:
 
         layers = [node for node in whole.nodes if node.op == "Rnn"]
         candidates = [self._flow.closed({op.position for op in node.origin}) for node in layers]
-        narrow = [at for at, node in zip(candidates, layers, strict=True) if node.at.precision]
+        narrow = [at for at, node in zip(candidates, layers, strict=True) if node.attrs.precision]
         seen = self._foreign.union(*candidates)
         candidates += [
             {op.position}

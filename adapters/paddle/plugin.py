@@ -15,6 +15,7 @@ from typing import Any
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.live import Explained
+from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.custom_operators import explained, is_pir, replace_recurrent
 from onernn.adapters.paddle.live_layer import batch, optimized_layer, tensor_of, view
@@ -22,7 +23,6 @@ from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options
 from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
-from onernn.ir.plugins import DISABLED, plugins_enabled
 
 # Paddle 2.6.2 brings a zlib of its own, and Python's crashes where it is loaded after that. Before
 # Paddle this line prevents it. numpy.random must not be imported here: NumPy 2.4 unpacks by zlib.

@@ -27,7 +27,7 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
         op.ragged("X")
     attributes = _attributes(row, op)
     x = x if row.keeps_lod else op.dense(x)
-    mixed = canonical.mixed(canonical.at(attributes, 1), 0) or ()
+    mixed = canonical.mixed(canonical.attrs(attributes, 1), 0) or ()
     if op.is_ragged(x) and any(axis in (0, -op.rank("X")) for axis in mixed):
         return op.under(op.emit(row.op, op.dense(x), **attributes), x)
     return op.emit(row.op, x, **attributes)

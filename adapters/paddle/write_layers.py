@@ -584,7 +584,7 @@ def _projected(w: Writing, rnn: Recurrent, weights: RnnWeights, layout: GateLayo
         matrix = w.constant(input_layer_back(weights.layer, layout), f"{rnn.y}.wx")
         return w.emit("mul", {"X": x, "Y": matrix}, x_num_col_dims=1, y_num_col_dims=1)
     maker = w.graph.producer(rnn.x)
-    if maker is not None and maker.op == "GateLayout" and maker.at.layout == layout:
+    if maker is not None and maker.op == "GateLayout" and maker.attrs.layout == layout:
         return w.value(maker.inputs[0])
     return laid_out(w, x, layout.inverse)
 
@@ -609,7 +609,7 @@ def _state(w: Writing, name: str, variable: str, part: Part, spec: RnnSpec) -> s
     """(N, O) of a layer and direction from (L, D, N, O): the value it was made of, if it shows."""
     at, left = (part.layer, part.direction), [spec.layers, spec.directions]
     while (maker := w.graph.producer(name)) is not None and maker.op == "Concat":
-        axis = maker.at.axis
+        axis = maker.attrs.axis
         if axis not in (0, 1) or left[axis] != len(maker.inputs):
             break
         name = maker.inputs[at[axis]]

@@ -20,6 +20,7 @@ from torch.compiler import is_compiling, is_exporting
 from torch.nn.utils.rnn import PackedSequence
 
 from onernn.adapters.common.live import derived, original
+from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.torch import live_layer
 from onernn.adapters.torch.custom_operator import forget_compiled, run_traced
 from onernn.adapters.torch.live_layer import (
@@ -32,7 +33,6 @@ from onernn.adapters.torch.live_layer import (
     spec_of,
 )
 from onernn.ir.errors import OnernnError, UnsupportedError
-from onernn.ir.plugins import DISABLED, plugins_enabled
 
 # What lets torch.compile trace through modules that are ours.
 

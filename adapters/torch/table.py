@@ -81,7 +81,7 @@ class TorchBuilder(GraphBuilder):
         if value in self.constants:
             return value in self.literal and not self.constants[value].any()
         made = next((node for node in self.nodes if value in node.outputs), None)
-        return made is not None and made.op == "ConstantOfShape" and not made.at.value.any()
+        return made is not None and made.op == "ConstantOfShape" and not made.attrs.value.any()
 
     def exported(self, size: Size | None) -> int | None:
         """What a size was in the program; None where that is open."""

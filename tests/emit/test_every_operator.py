@@ -48,9 +48,9 @@ MARKS = {"Then", "Else", "EndIf", "Repeat", "Element", "Again"}
 BEYOND: list[tuple[str, str, dict[str, Any], str]] = [
     *((op, inputs, attributes, "is not generated") for op, inputs, attributes in WALKED),
     ("If", "going x x", OF_TWO_RANKS, "graphs of its own: the shape of its result"),
-    ("Loop", "far  x", LOOP, "nobody bounds how many turns"),
+    ("Loop", "far  x", LOOP, "the number of turns has no known bound"),
     ("Scan", "r", SCAN, "graphs of its own: goes through the words"),
-    ("SequenceExpand", "r r", {}, "nobody bounds how many words"),
+    ("SequenceExpand", "r r", {}, "repeated sentences has no known bound"),
     ("SequencePool", "x", {"kind": "max"}, "'x' carries no offsets"),
     ("Softmax", "r", {"axis": 0}, "axis 0 would mix the steps of ragged sequences"),
     ("ReduceSum", "x outside", {}, "only neighbouring ones"),

@@ -134,7 +134,7 @@ MUTANTS = [
     ),
     Mutant(
         "a bias dropped in fusion",
-        "fuse_passes/linear_rnn.py",
+        "fuse_passes/projections.py",
         "            bias[:, :, : spec.gates] += folded\n",
         "            pass\n",
         ("linear_rnn", ""),

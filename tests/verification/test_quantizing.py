@@ -106,7 +106,7 @@ def test_without_a_budget_all_is_u8_and_states_have_their_natural_range() -> Non
     assert h == UNIT and x.factor >= 254 / (numbers.max() - numbers.min()) * 0.999
     assert y.shift not in (0, 255)  # of a hidden state
     (node, _) = (each for each in found.model.nodes if each.op == "Rnn")
-    assert node.at.precision.parts[0].data == x
+    assert node.attrs.precision.parts[0].data == x
 
 
 @pytest.mark.parametrize("budget", ["max_abs 0.004", "rmse 0.001", "labels 60%", "max_abs 0"])

@@ -1,4 +1,4 @@
-"""Where recurrent layers run: the package's kernels, oneDNN, or the NumPy reference."""
+"""Backends of recurrent layers: the package's kernels, oneDNN, the NumPy reference."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def open_backend(
 
     "auto" runs a layer on the kernels, or on oneDNN what these lack, and bf16 and u8 on a CPU with
     AMX; without the kernels oneDNN runs every layer, and the ``why`` of the layers says so. The
-    others run alone.
+    others run by themselves.
 
     ``threads``: None leaves the choice to the backend.
     ``cache_capacity``: most primitives that each direction of a layer keeps, 512 by default; the

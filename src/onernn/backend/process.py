@@ -59,7 +59,7 @@ TEAM = "ONERNN_TEAM"
 
 
 def usable_threads() -> int:
-    """How many threads a backend takes that was not told: OMP_NUM_THREADS, or all usable CPUs."""
+    """Default number of threads of a backend: OMP_NUM_THREADS, or all usable CPUs."""
     wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(wish) if wish.isdecimal() and int(wish) else usable_cpus()
 
@@ -93,7 +93,7 @@ def team_of(threads: int) -> int:
 
 
 def wished_isa() -> str | None:
-    """The cap that the environment sets; `LibraryError` for a name that nobody knows."""
+    """The cap that the environment sets; `LibraryError` for an unknown name."""
     wish = os.environ.get(MAX_ISA, "").lower()
     if wish in ("", *isas()):
         return wish or None
@@ -199,12 +199,12 @@ class Buffers:
 
 
 BUFFERS: deque[Buffers] = deque(maxlen=8)
-"""Buffers that nobody has now, for any layer: those used last are still in the cache."""
+"""Buffers that no thread uses now, for any layer: those used last are still in the cache."""
 
 
 @contextmanager
 def borrowed(idle: deque[_T], make: Callable[[], _T]) -> Iterator[_T]:
-    """One that nobody else has, or a new one; it waits for the next one afterwards."""
+    """An idle one, or a new one; it is idle again afterwards."""
     try:
         one = idle.pop()
     except IndexError:

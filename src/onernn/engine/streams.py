@@ -23,8 +23,9 @@ _NONE: dict[str, Array] = {}
 class Streams:
     """Streams of one model; `Session.streams` makes them. Safe to share between threads.
 
-    A stream's states are one row of an array for all streams. A result is that of the stream alone:
-    operators work row by row. ``first``: states before the first frame, in place of the model's.
+    A stream's states are one row of an array for all streams. Results do not depend on other
+    streams: operators work row by row. ``first``: states before the first frame, in place of the
+    model's.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Streams:
             self._free.append(stream)
 
     def push(self, stream: int, frame: Frame | Array) -> None:
-        """Adds what the model takes in one call, by name; the array alone where it takes one input.
+        """Adds what the model takes in one call, by name; one array where it takes one input.
 
         Raises `ShapeError` where it does not fit the model, `BudgetError` where ``queue`` frames
         wait already: call `pull` more often, or push less.
@@ -98,7 +99,7 @@ class Streams:
                 names = ", ".join(value.name for value in self._inputs)
                 raise ShapeError(f"a frame: expected arrays by name, of {names}")
             frame = {self._inputs[0].name: frame}
-        made = {
+        result = {
             name: np.array(data_of(value), order="C")  # the caller may use its own again
             for name, value in checked_feed(self._inputs, frame).items()
         }
@@ -109,7 +110,7 @@ class Streams:
                     f"stream {stream}: {self._most} frames wait already; pull, push less, or make"
                     " more room with streams(queue=)"
                 )
-            self._waiting[stream].append(made)
+            self._waiting[stream].append(result)
 
     def pull(self, stream: int) -> list[dict[str, Array]]:
         """All results of a stream that were not pulled yet, in order, one for each frame.
@@ -177,31 +178,33 @@ class Streams:
         feed |= {name: np.stack([each[name] for each in own]) for name in own[0]}
         results: list[dict[str, Array] | OnernnError]
         try:
-            made = {name: data_of(value) for name, value in self._session.run(feed).items()}
-            states = {name: self._state(name, made[after]) for name, after in self._next.items()}
+            result = {name: data_of(value) for name, value in self._session.run(feed).items()}
+            states = {name: self._state(name, result[after]) for name, after in self._next.items()}
         except OnernnError as error:
-            if count > 1:  # whose frame that was
+            if count > 1:  # which frame that was
                 for stream in streams:
                     self._run([stream])
                 return
             states, results = {}, [error]
         else:
-            shown = [name for name in made if name not in self._next.values()]
-            results = [{name: made[name][at].copy() for name in shown} for at in range(count)]
+            shown = [name for name in result if name not in self._next.values()]
+            results = [
+                {name: result[name][index].copy() for name in shown} for index in range(count)
+            ]
         self._made = _Made(
             {n: (streams, array[:count]) for n, array in states.items() if n in self._states},
             {
-                stream: {name: states[name][at].copy() for name in own[at]}
-                for at, stream in enumerate(streams)
-                if states and own[at]
+                stream: {name: states[name][index].copy() for name in own[index]}
+                for index, stream in enumerate(streams)
+                if states and own[index]
             },
             {stream: self._waiting[stream][1:] for stream in streams},
-            {s: [*self._done[s], made] for s, made in zip(streams, results, strict=True)},
+            {s: [*self._done[s], result] for s, result in zip(streams, results, strict=True)},
         )
         self._put()
 
     def _put(self) -> None:
-        """Puts back what a tick has made. Who is interrupted here loses no frame and runs none
+        """Puts back what a tick has made. An interrupt here loses no frame and runs none
         twice: to do it again changes nothing, and every call begins with it."""
         if self._made is None:
             return
@@ -228,7 +231,7 @@ class Streams:
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """What a tick has made, by state or by stream: the latter as they are from now on."""
+    """The results of a tick, by state or by stream."""
 
     states: dict[str, tuple[list[int], Array]]
     own: dict[int, dict[str, Array]]
@@ -248,7 +251,7 @@ def _initial(graph: Graph, name: str, first: Mapping[str, Array]) -> Array:
     if name in first:
         return np.asarray(checked_feed((value,), {name: first[name]})[name])
     if value.shape is None or value.lod_depth:
-        raise UnsupportedError(f"state {value}: nobody knows its shape; give it with first=")
+        raise UnsupportedError(f"state {value}: its shape is not known; give it with first=")
     sizes = [size if isinstance(size, int) else 1 for size in value.shape]
     return np.zeros(sizes, value.dtype or "float32")
 
@@ -258,9 +261,9 @@ def _over_streams(graph: Graph) -> Graph:
     mapper = Mapper.of(graph, graph.inputs)
     for node in graph.nodes:
         mapper.add(node)
-    alone = [value.name for value in graph.outputs if value.name not in mapper.mapped]
-    if alone:
+    fixed = [value.name for value in graph.outputs if value.name not in mapper.mapped]
+    if fixed:
         raise UnsupportedError(
-            f"{graph.name} as streams:", (Refusal("it is made of no input", alone[0]),)
+            f"{graph.name} as streams:", (Refusal("it depends on no input", fixed[0]),)
         )
     return mapper.model()

@@ -185,7 +185,7 @@ def _role_at(graph: Graph, node: Node, name: str) -> _Role | None:
         return _Role("state", (spec.layers * spec.directions, "N", width))
     if node.op == "Conv" and slot == 0 and node.inputs[1] in graph.constants:
         weight = graph.constants[node.inputs[1]]
-        channels = weight.shape[1] * node.at.group
+        channels = weight.shape[1] * node.attrs.group
         return _Role("images", ("N", channels, *["T"] * (weight.ndim - 2)))
     if node.op == "Equal" and (sizes := graph.types[name].shape) is not None:
         other = graph.constants.get(node.inputs[1 - slot])

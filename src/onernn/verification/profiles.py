@@ -139,8 +139,8 @@ def _floating(node: Node, constants: dict[str, Array]) -> Node:
     if op not in ("ReduceMax", "ReduceMin"):
         return Node(op, inputs, node.outputs)
     axes = f"{node.outputs[0]}/axes"
-    constants[axes] = np.array([node.at.axis])
-    return Node(op, (inputs[0], axes), node.outputs, {"keepdims": node.at.keepdims})
+    constants[axes] = np.array([node.attrs.axis])
+    return Node(op, (inputs[0], axes), node.outputs, {"keepdims": node.attrs.keepdims})
 
 
 def _sides(mark: Array) -> int | None:

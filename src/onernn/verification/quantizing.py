@@ -19,7 +19,7 @@ import numpy as np
 from onernn.engine.session import Session, checked_feed
 from onernn.fuse_passes import PASSES, fuse
 from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
-from onernn.fuse_passes.stack_layers import StackLayers
+from onernn.fuse_passes.joined_layers import StackLayers
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import Refusal, UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Node, graph_of

@@ -125,12 +125,13 @@ class OneDnnBackend:
             f"contiguous float32 (T, N, I) is {direct}; ntc, strided and padded views, float64 and"
             " shares of a batch are copied first; ragged batches are gathered"
         )
-        alone = [options and options.alone(at) for at in range(spec.layers * spec.directions)]
+        count = spec.layers * spec.directions
+        each = [options and options.with_one_scale(index) for index in range(count)]
         walk = LayerWalk(
             spec,
             layers,
             partial(new_kernel, library=library, dtype=dtype),
-            options=alone,
+            options=each,
             threads=threads,
             whole=False,
             within=library.threads,

@@ -431,7 +431,7 @@ class _Header:
         for each in self.program.codes:
             if any(isinstance(step, Mark) and step.kind == "refuse" for step in each.codes):
                 holds = "true" if each.mark == "if" else "false"
-                yield each.node.inputs[0], holds, each.node.at.refused
+                yield each.node.inputs[0], holds, each.node.attrs.refused
 
     def _step(self, each: WrittenNode) -> dict[str, Any]:
         """Its comment, its code, and how many branches are around it."""

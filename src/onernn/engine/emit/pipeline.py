@@ -164,7 +164,7 @@ def _pack(step: Step, store: Store) -> None:
                 stored = store.stored if narrow else CTYPES[dtype.name]
                 store.places[one] = stored, store.add(one.numbers, narrow=one.narrow)
     if isinstance(step, Layer):
-        precision = step.node.at.precision
+        precision = step.node.attrs.precision
         name = _NAMES.get(precision.dtype, precision.dtype)
         if precision and name not in LAYERS:
             precision.refuse("generated code")
@@ -175,7 +175,7 @@ def _pack(step: Step, store: Store) -> None:
             spec = replace(run.spec, direction="left2right")
             of_cell = "double" if step.real == "double" else stored
             code = CellCode(spec, run.weights.layer is not None, step.real, of_cell)
-            scales = precision.parts[run.at] if precision.parts else NO_SCALES
+            scales = precision.parts[run.index] if precision.parts else NO_SCALES
             store.places[run] = code, code.pack(run.weights, store, scales)
 
 

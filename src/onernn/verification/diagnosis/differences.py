@@ -293,7 +293,7 @@ class Names:
             return
         for one, other in zip(mine.nodes, theirs.nodes, strict=True):
             for key in sorted(one.attributes.keys() | other.attributes.keys()):
-                now, then = (getattr(n.at, key, None) for n in (one, other))
+                now, then = (getattr(n.attrs, key, None) for n in (one, other))
                 if key != "weights" and repr(now) != repr(then):
                     said = [_short(v) for v in (now, then)]
                     text = f"has {key} {said[0]}, the reference {said[1]},"

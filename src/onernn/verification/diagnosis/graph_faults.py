@@ -569,8 +569,8 @@ def _of_operator(graph: Graph, node: Node) -> Iterator[Fault[Graph]]:
 
 
 def _other_epsilons(node: Node) -> Iterator[Fault[Graph]]:
-    for epsilon in _EPSILONS if hasattr(node.at, "epsilon") else ():
-        if not np.isclose(epsilon, node.at.epsilon, rtol=1e-3):
+    for epsilon in _EPSILONS if hasattr(node.attrs, "epsilon") else ():
+        if not np.isclose(epsilon, node.attrs.epsilon, rtol=1e-3):
             norm = replace(node, attributes={**node.attributes, "epsilon": epsilon})
             yield _in_place("attribute_changed", f"epsilon is {epsilon:g}", norm)
 
