@@ -353,14 +353,14 @@ class LayerWalk:
     def _run_row(
         self, row: Sequence[DirectionKernel], batches: Sequence[PackedBatch], inside: int
     ) -> list[tuple[Sequence[Array], Any]]:
-        """What each direction of a layer gives."""
+        """The results of `DirectionKernel.run`, of each direction of a layer."""
         pairs = zip(row, batches, strict=True)
         return self._run_all([partial(kernel.run, batch) for kernel, batch in pairs], inside)
 
     def _backward_row(
         self, row: Sequence[DirectionKernel], batches: Sequence[PackedGradient], inside: int
     ) -> list[tuple[Array, Sequence[Array], Array | None]]:
-        """What each direction of a layer gives backward."""
+        """Those of `DirectionKernel.backward`."""
         pairs = zip(row, batches, strict=True)
         return self._run_all([partial(kernel.backward, each) for kernel, each in pairs], inside)
 

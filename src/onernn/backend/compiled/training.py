@@ -93,7 +93,7 @@ class TrainingDirection(DirectionKernel):
         self._training = self._ffi.gc(made[0], self._lib.onernn_training_free)
 
     def call(self, way: str, packing: Packing, directions: Sequence[dict[str, Any]]) -> None:
-        """Runs a layer ``way``, "forward" or "backward": the fields of an `onernn_trained` each."""
+        """Run a layer "forward" or "backward", by an `onernn_trained` for each direction."""
         begin = packing.step_offsets
         function = getattr(self._lib, f"onernn_training_{way}")
         described = self._ffi.new("onernn_trained[]", directions)
@@ -102,7 +102,7 @@ class TrainingDirection(DirectionKernel):
         check(self._lib, status, f"a batch of {begin[-1]} words")
 
     def forward(self, batch: PackedBatch) -> tuple[dict[str, Any], tuple[Sequence[Array], _Kept]]:
-        """What `call` runs, and what `DirectionKernel.run` gives, to be filled."""
+        """Fields for `call`, which fills the results of `DirectionKernel.run`."""
         x, y, _, begin, attention = batch
         spec, count = self._spec, len(batch.words)
         sizes = {"gates": spec.gates * spec.hidden_size, "h": spec.recurrent_size}
@@ -120,7 +120,7 @@ class TrainingDirection(DirectionKernel):
     def backwards(
         self, batch: PackedGradient
     ) -> tuple[dict[str, Any], tuple[Array, Sequence[Array], Array | None]]:
-        """What `call` runs, and what `DirectionKernel.backward` gives, to be filled."""
+        """Fields for `call`, which fills the results of `DirectionKernel.backward`."""
         kept, _, dy, dend, into = batch
         states = [np.array(s, np.float32, order="C") for s in dend]
         dx = np.empty((len(dy), self._spec.input_size), np.float32)
