@@ -23,7 +23,7 @@ from onernn.ir.rnn import Recurrent
 from onernn.reorders.layers import PivotLayer
 
 JOINED = "/y"
-"""Behind the name of a value of the file: what layers make of all words, alone or side by side."""
+"""Behind the name of a value of the file: what layers make of all words, one or side by side."""
 
 Way = tuple[str, bool]
 """A layer's y, or another value, and whether its steps come in the opposite order."""
@@ -56,7 +56,7 @@ def joined_layers(model: Graph) -> Graph:
     ends = tuple(map(Value, dict.fromkeys(result.names.values())))
     whole = replace(model, inputs=inputs, outputs=(*outputs, *ends), nodes=tuple(nodes)).pruned()
     read = {end for name, end in result.names.items() if whole.users(name) or model.is_output(name)}
-    inner = {end.name for end in ends if whole.users(end.name)} - read  # layers alone read these
+    inner = {end.name for end in ends if whole.users(end.name)} - read  # only layers read these
     left = tuple(value for value in whole.outputs if value.name not in inner)
     return replace(whole, outputs=left).pruned()
 
@@ -164,7 +164,7 @@ def read_stacks(
 ) -> Mapping[str, PivotLayer]:
     """The stacks of a file of weights by the names of their modules, or `stacks_of` a model.
 
-    ``node``: that one alone. Raises what `load` does, and `UnsupportedError` where there is none.
+    ``node``: only that one. Raises what `load` does, and `UnsupportedError` where there is none.
     """
     result = (each.weights.get(Path(path).suffix.lower()) for each in ADAPTERS)
     if not (read := next(filter(None, result), None)):
@@ -234,7 +234,7 @@ def _same(one: PivotLayer, other: PivotLayer) -> bool:
 
 
 def without_states(model: Graph) -> Graph:
-    """The model in which no layer begins with a state that somebody gives, nor hands one on.
+    """The model in which no layer begins with a given state, nor hands one on.
 
     So do layers that stand on each other become one stack, whose states a model may take apart:
     to their weights states mean nothing. Who reads a last state reads an input of the graph.

@@ -53,20 +53,23 @@ class Mapper(Tape):
 
     def model(self) -> Graph:
         """All rows at once, when all nodes are there."""
+        return fuse(self.whole().pruned()).model
+
+    def whole(self) -> Graph:
+        """The same, every node as `add` made it."""
 
         def wide(value: Value) -> Value:
             if value.name not in self.mapped or value.shape is None:
                 return value
             return replace(value, shape=(None, *value.shape))
 
-        whole = replace(
+        return replace(
             self.graph,
             inputs=tuple(map(wide, self.graph.inputs)),
             outputs=tuple(map(wide, self.graph.outputs)),
             nodes=tuple(self.nodes),
             constants={**self.graph.constants, **self.constants},
         )
-        return fuse(whole.pruned()).model
 
     def add(self, node: Node) -> None:
         """The node for all rows."""

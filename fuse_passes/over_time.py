@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from onernn.fuse_passes.pipeline import fuse
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.arrays import Array
 from onernn.ir.errors import MISFITS, OnernnError, Refusal, UnsupportedError
-from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
@@ -27,13 +28,14 @@ _FAR = 2**62
 def bound(
     model: Graph,
     given: Mapping[str, Array] = MappingProxyType({}),
-    declared: Mapping[str, Value] = MappingProxyType({}),
+    declared: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
-    """The model with arrays in the place of inputs, and what is ``declared`` of others."""
+    """The model with arrays in the place of inputs, and what is ``declared`` of others.
+
+    See `Value.declared`.
+    """
     _check_names(model, "input", [*given, *declared])
-    inputs = tuple(
-        replace(declared.get(v.name, v), name=v.name) for v in model.inputs if v.name not in given
-    )
+    inputs = tuple(v.declared(declared.get(v.name, v)) for v in model.inputs if v.name not in given)
     return replace(model, inputs=inputs, constants={**model.constants, **given})
 
 

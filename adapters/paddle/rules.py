@@ -17,7 +17,7 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.operator import OPERATORS
 from onernn.ops.activations import DEFAULTS
 
-# The rules of Paddle's operators that a row of the table tells.
+# The rules of Paddle's operators that have a row in the table.
 
 
 def _unary(row: Row, op: PaddleOperator) -> Results:
@@ -468,7 +468,7 @@ def _tile(op: PaddleOperator) -> Results:
     repeats = op.integers("repeat_times", "RepeatTimes", "repeat_times_tensor")
     shape = op.builder.type_of(repeats).counts
     if len(shape) != 1 or shape[0] is None:
-        raise UnsupportedError("nobody knows how many axes are repeated")
+        raise UnsupportedError("the number of axes to repeat is not known")
     more = shape[0] - rank
     if more < 0:
         repeats = op.joined([1] * -more, repeats)

@@ -104,7 +104,7 @@ def padded(w: Writing, x: str, value: str = "", time: str = "") -> tuple[str, st
     """(N, T, ...) and the lengths (N,) of a ragged variable.
 
     T is the longest, or at least ``time``, (1,). ``value``: one number, or one word, for what
-    stands behind; zero unless told.
+    stands behind; zero by default.
     """
     lengths = lengths_of(w, x)
     longest = w.emit("reduce_max", {"X": lengths}, dim=[0], keep_dim=False)
@@ -377,7 +377,7 @@ def _came_padded(w: Writing, rnn: Recurrent) -> bool:
 
 
 def _over_steps(w: Writing, rnn: Recurrent, x: str, given: Sequence[str]) -> tuple[str, list[str]]:
-    """y, and the final states that somebody reads."""
+    """y, and the final states that are read."""
     spec = rnn.spec
     backwards, total = spec.direction == "right2left", spec.layers * spec.directions
     steps, lengths, like = x, "", ""
@@ -490,7 +490,7 @@ def _flipped(w: Writing, x: str) -> str:
 def _over_words(
     w: Writing, rnn: Recurrent, x: str, given: Sequence[str]
 ) -> tuple[str, list[str], str]:
-    """y, the final states that somebody reads, and the cells of all words."""
+    """y, the final states that are read, and the cells of all words."""
     spec, steps = rnn.spec, "" if w.of(x).depth else x
     x = source = words_of_steps(w, x) if steps else x
     finals: list[list[str]] = [[] for _ in given]

@@ -46,7 +46,7 @@ _WHEN_ASKED_FOR = {
     "shared": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",
 }
-"""What runs no model, by its module: imported then, it would take a fifth of ``import onernn``."""
+"""Names that run no model, imported at first use: they would take a fifth of the import."""
 
 
 def __dir__() -> list[str]:

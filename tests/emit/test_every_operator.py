@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.compiling import CHECKED
 from support.emitting import build
 from support.graphs import new_node
 from support.layers import random_weights
@@ -102,7 +103,7 @@ def test_every_operator_gives_what_a_run_of_the_graph_gives(tmp_path: Path) -> N
     nodes, names = cases()
     graph = model(nodes, names)
     want = Session(graph, backend="reference", passes=()).run(FEED)
-    emitted = build({"every": graph}, tmp_path)["every"]
+    emitted = build({"every": graph}, tmp_path, CHECKED)["every"]
     status, got = emitted.run(FEED, want)
     assert status == 0, got
     ops = {name: node.op for node in nodes for name in node.outputs}

@@ -33,6 +33,7 @@ MUTANTS = [
         "    if True:",
         DENSE,
     ),
+    # From here on where all are asked for.
     Mutant(
         "the state forgotten between segments",
         "src/onernn/backend/onednn/kernels.py",
@@ -54,7 +55,6 @@ MUTANTS = [
         '"f32": Tolerance(2e-2, 0.0)',
         ("doctor", "a_wrong_number_is_seen"),
     ),
-    # From here on where all are asked for.
     Mutant(
         "gates u and r of the reference changed over",
         "src/onernn/backend/reference.py",
@@ -189,7 +189,7 @@ MUTANTS = [
         ("array_layouts", "ntc_is_tnc"),
     ),
 ]
-PLAIN = 6
+PLAIN = 2
 
 
 def test_the_copy_is_what_runs_and_passes(checkout: Checkout) -> None:

@@ -74,7 +74,7 @@ def open_backend(
     AMX; without the kernels oneDNN runs every layer, and the ``why`` of the layers says so. The
     others run by themselves.
 
-    ``threads``: None leaves the choice to the backend.
+    ``threads``: None is OMP_NUM_THREADS, or every CPU that the process may use.
     ``cache_capacity``: most primitives that each direction of a layer keeps, 512 by default; the
     reference has none. Raises `LibraryError` where what is asked for is missing: nothing falls back
     silently. Raises `UnsupportedError` for another ``device`` than the CPU.

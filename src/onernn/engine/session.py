@@ -331,17 +331,21 @@ class Session:
         *,
         first: Mapping[str, Array] | None = None,
         given: Mapping[str, Array] | None = None,
-        inputs: Mapping[str, Value] | None = None,
+        inputs: Mapping[str, Any] | None = None,
         queue: int = 64,
     ) -> Streams:
         """Room for ``capacity`` clients, each of which pushes a frame and pulls its result.
 
         ``states``: the output that is the next state, by the input that takes it. Without it the
         model is one of sequences, which goes on where the chunk before ended (`exposed`).
-        ``first``: states before the first frame, zeros where none is given. ``given``: what all
-        streams give alike, such as a sample rate; ``inputs``: what the model leaves open of the
-        others: branches that these decide are taken. ``queue``: how many frames of a stream may
-        wait, and how many results may be left unpulled.
+        ``first``: states before the first frame, zeros where none is given. ``queue``: how many
+        frames of a stream may wait, and how many results may be left unpulled.
+
+        Where branches depend on an integer without axes, such as a sample rate, or on sizes, frames
+        of the same integers and sizes run together, and no more needs to be said. ``given``: arrays
+        for inputs that no frame shall bring; ``inputs``: an array, a dtype or a shape for inputs
+        that the model leaves open: an operator that mixes streams is refused here then, and not
+        when the first frame runs.
 
         Raises `UnsupportedError` naming an operator that cannot go on, or that mixes streams.
         """

@@ -8,6 +8,8 @@ from os import PathLike
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from onernn.ir.arrays import Array, frozen
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError, printable
 from onernn.ir.operator import OPERATORS, Operator, mixes_nothing
@@ -93,6 +95,28 @@ class Value:
             if lod:
                 shape[:1] = [words_of(lod)]
         return replace(dense(self.dtype, shape), lod=lod)
+
+    def declared(self, known: Any) -> Value:
+        """This input with what a caller knows of it: a `Value`, an array, a dtype or a shape.
+
+        Raises `ShapeError` if that is none of these, or if the model declares another shape.
+        """
+        if isinstance(known, Value):
+            return replace(known, name=self.name)
+        dtype, shape = getattr(known, "dtype", known), getattr(known, "shape", None)
+        if isinstance(known, (tuple, list)):
+            dtype, shape = self.dtype, tuple(known)
+        try:
+            dtype = dtype and np.dtype(dtype).name
+        except TypeError:
+            expected = "expected an array, a dtype or a shape such as (1, 80)"
+            raise ShapeError(f"input {self}: {expected}, got {known!r}") from None
+        own = self.shape
+        if own is not None and shape is not None:
+            pairs = zip(own, shape, strict=False)
+            if len(own) != len(shape) or any(a not in (None, b) for a, b in pairs):
+                raise ShapeError(f"input {self}: got the shape {shape}")
+        return replace(self, dtype=self.dtype or dtype, shape=own if shape is None else shape)
 
     def __str__(self) -> str:
         shape = ("...",) if self.shape is None else self.shape

@@ -14,6 +14,7 @@ from onernn.ir.budget import Recurrence, bytes_of, running
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import OPERATORS, REQUIRED, op
+from onernn.ir.ragged import data_of
 from onernn.ir.spec import Activation
 from onernn.ir.types import Size, Type, dense
 from onernn.ops.activations import function
@@ -161,7 +162,7 @@ def _integers_type(context: Context, a: Type, b: Type, *_: Type | None) -> Type:
 
 def _product_growth(node: Node, a: Array, b: Array, *_: Any) -> int:
     """Sums of 32 bits, three times; factors without their zero points, in two and in four bytes."""
-    return 3 * results(node, a, b) + 6 * (max(a.size, 1) + max(b.size, 1))
+    return 3 * results(node, a, b) + 6 * (bytes_of(data_of(a)) + bytes_of(b))
 
 
 @op(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onernn.backend.compiled.packing import BYTES
+from onernn.backend.process import MOST_THREADS
 from onernn.engine.emit.rendering import INDICES, CellCode, Store, call, element, formula, rendered
 from onernn.engine.emit.streaming import goes_on
 from onernn.engine.inferring import sizes_of
@@ -218,8 +219,11 @@ def generate(
     ``embed``), example, CMakeLists.txt.
 
     ``name``: of files and namespace. ``store``: what `initialize` made of this program.
+    ``threads``: the most that a model may use.
     """
     checked_name(name)
+    if not 1 <= threads <= MOST_THREADS:
+        raise ValueError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     if store.packed_for is not program:
         raise UnsupportedError(f"{program.graph.name}: pass what initialize made of this program")
     context = _context(program, store, name, threads)

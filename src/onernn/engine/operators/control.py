@@ -7,7 +7,7 @@ from typing import NoReturn
 from onernn.engine.operators.elementwise import each_element, filled, nest, strides_of, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.program import Access, Call, Mark, Nest, RuntimeSize, Step
-from onernn.ir.graph import UNSUPPORTED
+from onernn.ir.graph import UNSUPPORTED, Value
 from onernn.ir.types import Size, volume
 
 _ENDLESS = 2**63 - 1
@@ -174,8 +174,19 @@ def again(op: OperatorCode) -> list[Step]:
 def body(op: OperatorCode) -> NoReturn:
     reason = op.program.left.get(op.node.outputs[0], "what its graphs make is not known")
     already = "runs graphs of its own: "  # said by one inside
-    hint = "" if "--" in reason else "; sizes given by --static or --input may decide it"
+    is_open = [v for v in op.program.graph.inputs if v.shape is None or None in v.shape]
+    hint = ""
+    if is_open and "--" not in reason:
+        options = " ".join(f"--input '{_option(value)}'" for value in is_open)
+        hint = f"; sizes may decide it: say {options}, with numbers for ?"
     op.refuse(already + reason.removeprefix(already) + hint)
+
+
+def _option(value: Value) -> str:
+    """A value as ``--input`` takes it, with ? for what the model leaves open."""
+    sizes = ("?",) if value.shape is None else value.shape
+    shown = ", ".join("?" if size is None else str(size) for size in sizes)
+    return f"{value.name}={value.dtype or 'float32'}({shown})"
 
 
 @rule(UNSUPPORTED)
