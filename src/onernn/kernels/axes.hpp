@@ -1,5 +1,5 @@
-// What mixes the numbers along one axis: x is (outer, count, inner), and a function goes over
-// `count`. Formulas: ONNX operator specification.
+// Functions that mix the numbers along one axis: x is (outer, count, inner), and a function goes
+// over `count`. Formulas: ONNX operator specification.
 #ifndef ONERNN_AXES_HPP
 #define ONERNN_AXES_HPP
 
@@ -35,7 +35,7 @@ inline void each_line(T* x, std::int64_t outer, std::int64_t count, std::int64_t
       function(Line<T>{x + i * count * inner + j, inner}, i * inner + j);
 }
 
-/// What sums of T are added up in: one float after the other would lose what long axes hold.
+/// The type of sums of T: one float after the other would lose what long axes hold.
 template <class T>
 using Sum = std::conditional_t<std::is_floating_point_v<T>, double, T>;
 
@@ -57,8 +57,8 @@ inline Line<T> beside(T* y, std::int64_t line, std::int64_t count, std::int64_t 
   return {y + line / inner * count * inner + line % inner, inner};
 }
 
-/// A strip of lines side by side, so many at most: rows are added to rows. A line alone is cut into
-/// rows; what their columns give is put together in the end.
+/// A strip of at most so many lines side by side: rows are added to rows. A single line is cut into
+/// rows; the results of their columns are joined in the end.
 constexpr std::int64_t kStrip = 64;
 struct Strip {
   std::int64_t count, step, width, last;  // `last`: the width of the last one
@@ -105,7 +105,7 @@ struct Columns {
 
   static std::int64_t padded(const Strip& strip) { return (strip.width + 15) / 16 * 16; }
 
-  /// Of a line alone: all of its columns put together, in each of them.
+  /// A single line: all of its columns joined, in each of them.
   template <class Join>
   void meet(const Strip& strip, Join join) {
     if (!strip.alone) return;
@@ -183,7 +183,7 @@ void log_softmax(T* out, const T* x, std::int64_t outer, std::int64_t count, std
   });
 }
 
-/// Of rows; `bias`, `mean` and `inverse` (one number a row) may be null.
+/// Norms of rows; `bias`, `mean` and `inverse` (one number a row) may be null.
 template <class T>
 void layer_norm(T* out, const T* x, const T* scale, Optional<const T> bias, Optional<T> mean_out,
                 Optional<T> inverse_out, std::int64_t rows, std::int64_t count, double epsilon) {

@@ -1,4 +1,4 @@
-// Where the words of a batch stand, so that they are read where they are, and nobody is padded.
+// The places of a batch's words, which are read in place and without padding.
 //
 // Word t of sequence n is row first[n] + t * stride, or first[n] + start[t]: LoD (sequences one
 // behind the other), TNC, NTC, and PyTorch's packed layout (all first words, then all second ones).

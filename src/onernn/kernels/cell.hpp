@@ -1,5 +1,5 @@
-// What all recurrent cells share: what they are told, their numbers, the memory of a step, and the
-// input's share of their gates.
+// The common part of all recurrent cells: their traits, numbers, the memory of a step, and the
+// input's share of the gates.
 //
 // A cell's Traits say what is special about it. They derive from onernn::Traits and replace
 // members; each member may be a constant (Fixed<128> for a size), or a number that only the run
@@ -52,7 +52,7 @@ struct CellWeights {
   ByteScale of_x{}, of_h{};  // in quads; what is projected has a step for each row
 };
 
-/// What a step works on: a row a sequence.
+/// The rows that a step works on, one a sequence.
 template <class Real, class Factor>
 class CellState {
  public:

@@ -28,7 +28,7 @@ inline constexpr float kMostWhole = 127 << 16;
 
 /// Rows that share their columns' steps: as many as sums of 32 bits hold.
 inline constexpr std::int64_t kGroup = 1 << 16;
-/// What is added to a number that is stored.
+/// The number that is added to a stored one.
 inline constexpr int kZero = 128;
 
 /// Quads of one digit of a row.

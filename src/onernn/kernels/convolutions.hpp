@@ -116,7 +116,7 @@ struct Group {
   Real begin(std::int64_t m) const { return bias ? bias[m] : Real(); }
 };
 
-/// What a window sees at a place, in each of C planes.
+/// The elements of a window at a place, in each of C planes.
 template <class Real>
 void see(Real* row, const Real* x, std::int64_t C, const Windows& w, std::int64_t place) {
   const std::int64_t down = place / w.column.out * w.row.stride - w.row.before;

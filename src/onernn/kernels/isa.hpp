@@ -2,7 +2,7 @@
 //
 // All kernels stand in a namespace of its name, onernn::avx2 for one: objects that were compiled
 // for different instruction sets can be linked together, and none calls the code of another.
-// Programs write onernn:: alone, the namespace is inline. build.py, which chooses the objects of a
+// Programs write onernn:: only, the namespace is inline. build.py, which chooses the objects of a
 // library, gives it a name of its own.
 #ifndef ONERNN_ISA_HPP
 #define ONERNN_ISA_HPP

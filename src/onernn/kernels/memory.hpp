@@ -28,7 +28,7 @@ class Memory {
   const T* data() const { return own_.get(); }
 
  private:
-  /// Of so many numbers; where that is beyond what an int64 counts, more than anybody has.
+  /// The bytes of so many numbers; beyond an int64, more than any memory has.
   static std::size_t bytes(std::int64_t count) {
     constexpr std::int64_t kMost = PTRDIFF_MAX, kSize = sizeof(T);
     return static_cast<std::size_t>(

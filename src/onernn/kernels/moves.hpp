@@ -29,7 +29,7 @@ inline void choose(std::int64_t& size, const std::uint8_t* condition, std::int64
 /// A size that is known from here on.
 inline void tell_size(std::int64_t& size, std::int64_t number) { size = number; }
 
-/// Whether a loop has a turn more: `most` may tell how many there are, and so does `limit`.
+/// Whether a loop has another turn: `most`, if it is there, and `limit` bound the turns.
 inline void has_turn(std::uint8_t* out, const std::uint8_t* going, const std::int64_t* most,
                      std::int64_t turn, std::int64_t limit) {
   *out = *going && turn < limit && (most == nullptr || turn < *most);
@@ -99,7 +99,7 @@ void range(T* out, std::int64_t start, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(start + i);
 }
 
-/// The row that an index tells, negative ones from the end where that is said; -1 if there is none.
+/// The row of an index, a negative one from the end where `negative`; -1 if there is none.
 template <class I>
 std::int64_t row_of(I index, std::int64_t rows, std::int64_t negative) {
   std::int64_t row = index;
@@ -275,7 +275,7 @@ Status reverse(T* out, const T* x, const I* lengths, std::int64_t time, std::int
   return Status::ok;
 }
 
-/// out (outer, depth, inner): values[1] where an index of (outer, inner) tells, else values[0].
+/// out (outer, depth, inner): values[1] at the indices (outer, inner), else values[0].
 template <class T, class I>
 void one_hot(T* out, const I* indices, const T* values, std::int64_t outer, std::int64_t inner,
              std::int64_t depth) {

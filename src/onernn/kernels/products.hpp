@@ -4,7 +4,7 @@
 // product reads it once, front to back, and G gates of 16 units are in registers together.
 //
 // A sum adds its products one after the other, from the first row of the matrix to the last one,
-// whatever the batch: a row gives the same bits alone and among others, and on any number of
+// whatever the batch: a row gives the same bits in any batch, and on any number of
 // threads.
 #ifndef ONERNN_PRODUCTS_HPP
 #define ONERNN_PRODUCTS_HPP
@@ -102,7 +102,7 @@ inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Store
   constexpr int R = kRowsOf<Stored> / kRowsOf<Factor>;  // factors a stored row
   const std::int64_t count = (K + kRowsOf<Factor> - 1) / kRowsOf<Factor>;
   if (count < 1) return;  // else the sums would be stored before the loop, too
-  Lanes own[M][G];        // nobody has their address: they stay in registers
+  Lanes own[M][G];        // without an address they stay in registers
   const Factor* rows[M];
   unrolled<M>([&](int m) { rows[m] = left[m]; });
   unrolled<M * G>([&](int i) { own[i / G][i % G] = sums[i / G][i % G]; });

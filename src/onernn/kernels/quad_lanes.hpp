@@ -287,7 +287,7 @@ inline Floats load_steps(const ByteQuad* p) {
 #endif
 }
 
-/// What stands before a row in quads. `coded`: 1 for a matrix of codes, see codes.hpp.
+/// The head of a row in quads. `coded`: 1 for a matrix of codes, see codes.hpp.
 struct QuadHead {
   float step;
   std::int32_t coded;

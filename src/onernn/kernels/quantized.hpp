@@ -1,6 +1,6 @@
 // Quantized numbers: q stands for (q - zero point) * scale. Sums of products are exact integers.
 // Formulas: ONNX operator specification; the LSTM is ONNX Runtime's DynamicQuantizeLSTM, for each
-// sentence as if it were alone.
+// sentence by itself.
 #ifndef ONERNN_QUANTIZED_HPP
 #define ONERNN_QUANTIZED_HPP
 
@@ -28,7 +28,7 @@ inline float whole_within(float x, float scale, float zero, float low, float hig
   return whole < low ? low : whole > high ? high : whole;
 }
 
-/// Of bytes without a sign: their scale, NaN where numbers are not finite, and zero point.
+/// The scale of bytes without a sign, NaN where numbers are not finite, and their zero point.
 struct Parameters {
   float scale, zero;
 };

@@ -57,8 +57,8 @@ inline void add_offsets(std::int64_t* offsets, Offsets from, std::int64_t count,
   for (std::int64_t n = 0; n <= count; ++n) offsets[n] = from[n] + (first ? 0 : offsets[n]);
 }
 
-/// Sentence n of x into sentence n of out, behind what earlier values have put there: `ends` tells
-/// their end, and moves.
+/// Sentence n of x into sentence n of out, behind the words of earlier values: `ends` are their
+/// ends, and move on.
 template <class T>
 void join(T* out, std::int64_t* ends, Offsets offsets, const T* x, Offsets from, std::int64_t count,
           std::int64_t inner, std::int64_t first) {

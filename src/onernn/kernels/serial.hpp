@@ -1,4 +1,4 @@
-// Who computes: this thread alone.
+// A team of this thread only.
 #ifndef ONERNN_SERIAL_HPP
 #define ONERNN_SERIAL_HPP
 

@@ -1,4 +1,4 @@
-// What a call tells, and what it may leave out.
+// The status of a call, and pointers that it may leave out.
 #ifndef ONERNN_STATUS_HPP
 #define ONERNN_STATUS_HPP
 
@@ -14,7 +14,7 @@ enum class Status {
   no_bytes,     ///< numbers or scales for which no byte stands: NaN, infinity, a scale of 0
 };
 
-/// A pointer that may be null: other arguments tell its type.
+/// A pointer that may be null: other arguments determine its type.
 template <class T>
 struct Optional_ {
   using Pointer = T*;

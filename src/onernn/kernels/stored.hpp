@@ -36,13 +36,13 @@ inline constexpr int kRowsOf<BrainPair> = 2;
 template <>
 inline constexpr int kRowsOf<ByteQuad> = 4;
 
-/// So many rows of stored numbers stand before a panel's first row, and tell about its columns.
+/// The rows of stored numbers before a panel's first row, which describe its columns.
 template <class Stored>
 inline constexpr int kHeadRows = 0;
 template <>
 inline constexpr int kHeadRows<ByteQuad> = 2;
 
-/// What a matrix of `Stored` is multiplied by.
+/// The type of the factors of a matrix of `Stored`.
 template <class Real, class Stored>
 struct FactorOf {
   using Type = Real;

@@ -1,4 +1,4 @@
-// What steps of a plan call: functions by their names, with arguments read from words.
+// Functions that steps of a plan call, by their names, with arguments read from words.
 #ifndef ONERNN_CALLS_HPP
 #define ONERNN_CALLS_HPP
 
@@ -16,7 +16,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// What a step sees: where values stand, sizes, and threads.
+/// The inputs of a step: addresses of values, sizes, and threads.
 struct Frame {
   void** places;
   std::int64_t* sizes;

@@ -1,4 +1,4 @@
-// Memory compared with a copy of it, by which callers notice that somebody wrote there.
+// Compares memory with a copy of it: callers notice that it was written to.
 #include <algorithm>
 #include <cstring>
 

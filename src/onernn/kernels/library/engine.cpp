@@ -21,7 +21,7 @@ using namespace onernn;
 
 namespace {
 
-/// Under address sanitizer no two values share memory, and what stands behind one is nobody's.
+/// Under address sanitizer no two values share memory, and the bytes behind each are unused.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kWatched = true;
 void watch(const unsigned char* begin, std::int64_t bytes) {
@@ -261,7 +261,7 @@ struct onernn_workspace {
     return true;
   }
 
-  /// Those that a step has told.
+  /// Sizes that depend on sizes which a step has written.
   bool evaluate_inner() {
     std::int64_t* to = sizes_.data() + plan_.names.size();
     for (const std::int64_t at : plan_.inner)

@@ -1,4 +1,4 @@
-// Loops over one expression, as a step of a plan tells it in words; engine/encoding.py writes them.
+// Loops over one expression, which a step of a plan encodes in words; see engine/encoding.py.
 #ifndef ONERNN_NESTS_HPP
 #define ONERNN_NESTS_HPP
 

@@ -25,7 +25,7 @@ namespace {
 
 using namespace onernn;
 
-/// Why a call cannot be done. ONNX Runtime tells the node in front of it.
+/// The reason why a call fails. ONNX Runtime puts the node's name in front of it.
 struct Refused {
   ort::Code code;
   std::string why;
@@ -106,7 +106,7 @@ struct Node {
     return found;
   }
 
-  /// Null where nobody wants it.
+  /// Null where it is not asked for.
   template <class Real>
   Real* output(std::size_t at, std::initializer_list<std::int64_t> shape) const {
     ort::Value* value = nullptr;

@@ -29,7 +29,7 @@ enum Code : int { kFail = 1, kInvalidArgument = 2, kNotImplemented = 9 };
 enum Element : int { kFloat = 1, kInt32 = 6, kDouble = 11 };
 enum Presence : int { kRequired = 0, kOptional = 1 };
 
-/// OrtApi. `unused`: functions that nobody here calls.
+/// OrtApi. `unused`: functions that are not called here.
 struct Api {
   Status* (*CreateStatus)(Code, const char* message);
   void* unused_1[25];

@@ -42,7 +42,7 @@ class Scratch {
   std::int64_t size_ = 0;
 };
 
-/// What one thread at a time runs a layer with.
+/// The memory of a layer's run, used by one thread at a time.
 struct Worker {
   ~Worker() { onernn_stack_free(stack); }
   onernn_stack* stack = nullptr;
@@ -59,13 +59,13 @@ class Layer {
         parts_(parts, parts + std::int64_t(told.layers) * told.directions),
         numbers_(size) {
     std::memcpy(numbers_.data(), numbers, static_cast<std::size_t>(size));
-    give(made());  // what cannot be made is told now
+    give(made());  // a layer without memory is refused now
   }
   ~Layer() {
     for (auto& place : idle_) delete place.load();
   }
 
-  /// One that nobody uses, or a new one. No lock: a child that is forked meanwhile never waits.
+  /// An idle one, or a new one. No lock: a child that is forked meanwhile never waits.
   Worker* take() {
     for (auto& place : idle_)
       if (Worker* found = place.exchange(nullptr)) return found;

@@ -99,7 +99,7 @@ struct AnyClip {
   }
 };
 
-/// What onernn.h tells about a cell.
+/// The traits of a cell that onernn.h describes.
 template <class Real_, class Stored_>
 struct RuntimeTraits {
   using Real = Real_;
