@@ -116,7 +116,7 @@ streams: .venv/.ready
 	ONERNN_STREAM_SECONDS=600 $(BIN)/pytest tests/engine/test_streams.py
 
 # Generated C++ of random graphs beside NumPy, dense and ragged, and why others have no C++: make test
-# takes 40.
+# takes 20.
 .PHONY: fuzz-emitted
 fuzz-emitted: .venv/.ready
 	ONERNN_EMITTED_GRAPHS=$(GRAPHS) $(BIN)/pytest -s tests/emit/test_emitted_graphs.py

@@ -41,7 +41,7 @@ def _advice(path: str | Path) -> str:
         case ".pkl" | ".pickle" | ".joblib":
             return "reading a pickle could run anything; write the model as ONNX where it was made"
         case ".ort" | ".engine" | ".plan" | ".trt" | ".mlmodel":
-            return "made for one runtime alone; load the ONNX file that it was made from"
+            return "made for one runtime only; load the ONNX file that it was made from"
     return ""
 
 
@@ -67,7 +67,7 @@ def load(path: StrPath, params: StrPath | None = None, semantics: str = "documen
     where these differ: "documented" or "mxnet-cpu".
 
     Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a kind that is
-    not read, telling what to do. An operator nobody knows raises only when the model is to be run.
+    not read, and says what to do. An unknown operator raises only when the model is to be run.
     """
     if semantics not in SEMANTICS:
         hint = did_you_mean(semantics, SEMANTICS)
@@ -94,7 +94,7 @@ def find_faults(path: StrPath, params: StrPath | None = None) -> FaultyModel[Any
 
 
 def plugin_for(graph: Graph) -> str:
-    """How a loaded model runs that ours alone cannot run: in its framework, the layers ours.
+    """How a model runs with operators that onernn lacks: in its framework, the layers in onernn.
 
     "" where no layer would be replaced: unrolled cells and loops are not operators of their own.
     """

@@ -23,7 +23,7 @@ from onernn.ir.rnn import Recurrent
 from onernn.reorders.layers import PivotLayer
 
 JOINED = "/y"
-"""Behind the name of a value of the file: what layers make of all words, alone or side by side."""
+"""Behind the name of a value of the file: what layers make of all words, one or side by side."""
 
 Way = tuple[str, bool]
 """A layer's y, or another value, and whether its steps come in the opposite order."""
@@ -56,7 +56,7 @@ def joined_layers(model: Graph) -> Graph:
     ends = tuple(map(Value, dict.fromkeys(result.names.values())))
     whole = replace(model, inputs=inputs, outputs=(*outputs, *ends), nodes=tuple(nodes)).pruned()
     read = {end for name, end in result.names.items() if whole.users(name) or model.is_output(name)}
-    inner = {end.name for end in ends if whole.users(end.name)} - read  # layers alone read these
+    inner = {end.name for end in ends if whole.users(end.name)} - read  # only layers read these
     left = tuple(value for value in whole.outputs if value.name not in inner)
     return replace(whole, outputs=left).pruned()
 
@@ -124,7 +124,7 @@ class _Ways:
             return alone
         every = [self._known[each] for each in sources]
         layers = [ways for ways in every if all(each in self.turned for each, _ in ways)]
-        if node.op == "Concat" and self._is_last(node, node.at.axis):
+        if node.op == "Concat" and self._is_last(node, node.attrs.axis):
             return tuple(way for ways in every for way in ways)
         if len(sources) > 1:  # words, and what stands where there is none
             return layers[0] if len(layers) == 1 else alone
@@ -132,7 +132,11 @@ class _Ways:
             maker = self.graph.producer(sources[0])
             return every[0] if layers and maker is not None and maker.op == "Concat" else alone
         if node.op == "Transpose":
-            return every[0] if node.at.perm and node.at.perm[-1] == len(node.at.perm) - 1 else alone
+            return (
+                every[0]
+                if node.attrs.perm and node.attrs.perm[-1] == len(node.attrs.perm) - 1
+                else alone
+            )
         if node.op == "Slice":
             steps = self.graph.constants.get(node.input(4))
             if steps is None or not np.array_equal(steps.reshape(-1), [-1]):
@@ -160,7 +164,7 @@ def read_stacks(
 ) -> Mapping[str, PivotLayer]:
     """The stacks of a file of weights by the names of their modules, or `stacks_of` a model.
 
-    ``node``: that one alone. Raises what `load` does, and `UnsupportedError` where there is none.
+    ``node``: only that one. Raises what `load` does, and `UnsupportedError` where there is none.
     """
     result = (each.weights.get(Path(path).suffix.lower()) for each in ADAPTERS)
     if not (read := next(filter(None, result), None)):
@@ -230,7 +234,7 @@ def _same(one: PivotLayer, other: PivotLayer) -> bool:
 
 
 def without_states(model: Graph) -> Graph:
-    """The model in which no layer begins with a state that somebody gives, nor hands one on.
+    """The model in which no layer begins with a given state, nor hands one on.
 
     So do layers that stand on each other become one stack, whose states a model may take apart:
     to their weights states mean nothing. Who reads a last state reads an input of the graph.

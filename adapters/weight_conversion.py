@@ -63,11 +63,11 @@ def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLa
     raise UnsupportedError(f"expected a recurrent layer, got {type(layer).__qualname__}")
 
 
-def _only(found: Mapping[str, T], where: str) -> T:
-    if len(found) != 1:
-        names = ", ".join(map(repr, found)) or "none"
+def _only(layers: Mapping[str, T], where: str) -> T:
+    if len(layers) != 1:
+        names = ", ".join(map(repr, layers)) or "none"
         raise UnsupportedError(f"expected one recurrent layer, got {names}; {where}")
-    return next(iter(found.values()))
+    return next(iter(layers.values()))
 
 
 def _home(kind: type) -> str:
@@ -118,8 +118,8 @@ def _from_torch(layer: Any) -> PivotLayer:
     if not kind:
         modules = layer.named_modules() if hasattr(layer, "named_modules") else ()
         inner = {name: each for name, each in modules if _kind(each, ("torch",), _TORCH)}
-        told = f"expected one of torch.nn's {', '.join(_TORCH)}, or a module with one of them"
-        return _from_torch(_only(inner, f"{type(layer).__qualname__}: {told}"))
+        problem = f"expected one of torch.nn's {', '.join(_TORCH)}, or a module with one of them"
+        return _from_torch(_only(inner, f"{type(layer).__qualname__}: {problem}"))
     state = {name: _array(value) for name, value in layer.state_dict().items()}
     plain = kind.startswith("RNN")
     return framework("torch").read(state, **({"nonlinearity": layer.nonlinearity} if plain else {}))
@@ -167,18 +167,18 @@ def _keras_stack(model: Any) -> PivotLayer:
     """The recurrent layers of a Sequential, where they are one stack; the only one of a model."""
     listed = list(getattr(model, "layers", ()))
     result = [at for at, each in enumerate(listed) if _keras_kind(each)]
-    told = f"{getattr(model, 'name', model)} ({type(model).__name__})"
+    label = f"{getattr(model, 'name', model)} ({type(model).__name__})"
     if not result:
         known = ", ".join(_KERAS)
-        raise UnsupportedError(f"{told}: expected one of {known}, or a model with such layers")
+        raise UnsupportedError(f"{label}: expected one of {known}, or a model with such layers")
     inner = listed[result[0] : result[-1] + 1]
     others = [each for each in inner if not _kind(each, _KERAS_HOMES, (*_KERAS, *_RESTING))]
     if len(result) > 1 and (others or not _kind(model, _KERAS_HOMES, ("Sequential",))):
         names = ", ".join(repr(listed[at].name) for at in result)
         raise UnsupportedError(
-            f"{told}: layers {names} are no stack; give one, model.get_layer(name)"
+            f"{label}: layers {names} are no stack; give one, model.get_layer(name)"
         )
-    return _as_one(told, [_from_keras(listed[at]) for at in result])
+    return _as_one(label, [_from_keras(listed[at]) for at in result])
 
 
 def _as_one(name: str, stacks: list[PivotLayer]) -> PivotLayer:
@@ -194,13 +194,13 @@ def _as_one(name: str, stacks: list[PivotLayer]) -> PivotLayer:
         want = replace(first, input_size=whole.reads(k))
         if spec != want:
             raise UnsupportedError(
-                f"{name}: layer {k} is no part of one stack: expected {_told(want)},"
-                f" got {_told(spec)}"
+                f"{name}: layer {k} is no part of one stack: expected {_described(want)},"
+                f" got {_described(spec)}"
             )
     return PivotLayer.of(whole, [weights for _, weights in layers])
 
 
-def _told(spec: RnnSpec) -> str:
+def _described(spec: RnnSpec) -> str:
     return f"{spec.cell.name} {spec.input_size}->{spec.hidden_size} {spec.direction}"
 
 
@@ -218,7 +218,7 @@ def _keras_arrays(cell: Any) -> dict[str, Array]:
 
 def _keras_options(cell: Any) -> dict[str, Any]:
     kind = _kind(cell, _KERAS_HOMES, ("SimpleRNNCell", "LSTMCell", "GRUCell"))
-    # A subclass whose call is its own computes what its weights do not tell.
+    # A subclass with its own call may compute more than its weights show.
     if not kind or type(cell).call.__module__.partition(".")[0] not in _KERAS_HOMES:
         raise UnsupportedError(f"{cell.name}: expected a cell of Keras, got {type(cell).__name__}")
     kind = kind.removesuffix("Cell")

@@ -3,8 +3,8 @@
     python -m benchmarks.streams [--streams 1000] [--clients 100] [--turns 5]
 
 One thread. A tick of all streams, with its pushes and pulls, alternates with one session of ONNX
-Runtime that takes a frame and the states of ``--clients`` clients in turn: medians of CPU time, and
-memory.
+Runtime that takes a frame and the states of ``--clients`` clients in turn, and, where a model has
+an axis for it, in lock-step, as one batch: medians of CPU time, and memory.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from rich.table import Table
 from benchmarks.model_files import fetched
 from benchmarks.models import models
 from onernn import Session
-from onernn.ir.graph import Value
 
-# Of each: what a frame is, its states, what all streams give alike, and its milliseconds.
+# Of each: what a frame is, its states, what all frames have alike, and its milliseconds; batch: the
+# axis of clients, by input, where ONNX Runtime can take all at once.
 MODELS: dict[str, dict[str, Any]] = {
     "silero": {
         "frame": {"input": (1, 576)},
         "states": {"state": "stateN"},
         "given": {"sr": np.array(16000)},
+        "batch": {"input": 0, "state": 1},
         "ms": 32,
     },
     "dtln": {
@@ -64,11 +65,9 @@ def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
     told, path = MODELS[name], str(fetched(models()[name]))
     rng = np.random.default_rng(0)
     frame = {key: rng.uniform(-1, 1, shape).astype("f4") for key, shape in told["frame"].items()}
-    sized = {key: Value(key, "float32", shape) for key, shape in told["frame"].items()}
+    frame |= told["given"]
     before = resident()
-    ours = Session(path, threads=1).streams(
-        streams, told["states"], given=told["given"], inputs=sized if told["given"] else None
-    )
+    ours = Session(path, threads=1).streams(streams, told["states"])
     opened = [ours.open() for _ in range(streams)]
 
     def tick() -> None:
@@ -84,7 +83,7 @@ def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
     gc.collect()
     before = resident()
     theirs = onnxruntime.InferenceSession(path, options)
-    feed = {**frame, **told["given"]}
+    feed = dict(frame)
     for value in theirs.get_inputs():
         if value.name not in feed:
             sizes = [size if isinstance(size, int) else 1 for size in value.shape]
@@ -96,10 +95,17 @@ def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
 
     each()
     grown = resident() - before
-    mine, peers = [], []
+    axes = told.get("batch", {})
+    wide = {name: np.repeat(feed[name], clients, axis) for name, axis in axes.items()}
+
+    def lockstep() -> None:
+        theirs.run(None, feed | wide)
+
+    mine, peers, batched = [], [], []
     for _ in range(turns):
         mine.append(timed(tick) / streams)
         peers.append(timed(each) / clients)
+        batched.append(timed(lockstep) / clients)
     one, other = median(mine), median(peers)
     real = [told["ms"] / 1000 / seconds for seconds in (one, other)]
     return [
@@ -107,6 +113,7 @@ def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
         f"{one * 1e6:.1f}",
         f"{other * 1e6:.1f}",
         f"{other / one:.2f}",
+        f"{median(batched) / one:.2f}" if wide else "",
         f"{real[0]:.0f}",
         f"{real[1]:.0f}",
         f"{taken:.0f}",
@@ -121,8 +128,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--models", default=",".join(MODELS))
     asked = parser.parse_args()
-    heads = "model|us a frame|ONNX Runtime|ratio|streams in real time|ONNX Runtime|MB|ONNX Runtime"
-    table = Table(*heads.split("|"))
+    heads = "model|us a frame|ONNX Runtime|ratio|in lock-step|streams in real time|ONNX Runtime|MB"
+    table = Table(*heads.split("|"), "ONNX Runtime")
     for name in asked.models.split(","):  # a process each: what one frees, the next would not take
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             row = pool.submit(compared, name, asked.streams, asked.clients, asked.turns)

@@ -111,13 +111,13 @@ class _Table:
                 identity = Columns("", False, 0, width[0])
                 self.sums[value.name] = Affine({value.name: identity}, (), width[0], ())
         for node in graph.nodes:
-            for at, name in enumerate(node.outputs[: None if node.op == "Split" else 1]):
-                result = self._sum(node, at)
+            for index, name in enumerate(node.outputs[: None if node.op == "Split" else 1]):
+                result = self._sum(node, index)
                 if result is not None and len(result.nodes) <= _MOST:
                     self.sums[name] = result
 
-    def _sum(self, node: Node, at: int) -> Affine | None:
-        """What a node makes as its output ``at``."""
+    def _sum(self, node: Node, index: int) -> Affine | None:
+        """The sum that a node makes as its output ``index``."""
         if node.op == "Identity":
             return self.sums.get(node.input(0))
         if node.op in ("Gemm", "MatMul"):
@@ -128,7 +128,7 @@ class _Table:
             whole = self.sums.get(node.input(0))
             return whole and whole.minus(node)
         if node.op in ("Split", "Slice"):
-            return self.cut(node, self.sums.get(node.input(0)), at)
+            return self.cut(node, self.sums.get(node.input(0)), index)
         return None
 
     def _projection(self, node: Node) -> Affine | None:
@@ -145,8 +145,8 @@ class _Table:
         flipped = bool(attributes.get("transB"))
         width = weight.shape[0 if flipped else 1]
         term = Columns(node.inputs[1], flipped, 0, width)
-        made = Affine({node.inputs[0]: term}, (), width, (node,))
-        return made if not node.input(2) else self._with_bias(made, node.inputs[2], None)
+        result = Affine({node.inputs[0]: term}, (), width, (node,))
+        return result if not node.input(2) else self._with_bias(result, node.inputs[2], None)
 
     def _with_bias(
         self, made: Affine, name: str, node: Node | None, sign: int = 1
@@ -159,7 +159,7 @@ class _Table:
         return Affine(made.terms, biases, made.width, nodes)
 
     def _added(self, node: Node, subtracts: bool) -> Affine | None:
-        one, other = (self.sums.get(node.input(at)) for at in (0, 1))
+        one, other = (self.sums.get(node.input(index)) for index in (0, 1))
         other = other.minus(node) if other and subtracts else other
         if one and other:
             return one.plus(other, node)
@@ -167,11 +167,11 @@ class _Table:
             return self._with_bias(one, node.inputs[1], node, -1 if subtracts else 1)
         return self._with_bias(other, node.inputs[0], node) if other else None
 
-    def cut(self, node: Node, whole: Affine | None, at: int) -> Affine | None:
-        """What a Split gives as its output ``at``, or a Slice, of a sum."""
-        return self._split(node, whole, at) if node.op == "Split" else self._slice(node, whole)
+    def cut(self, node: Node, whole: Affine | None, index: int) -> Affine | None:
+        """Output ``index`` of a Split of a sum, or the result of a Slice of it."""
+        return self._split(node, whole, index) if node.op == "Split" else self._slice(node, whole)
 
-    def _split(self, node: Node, whole: Affine | None, at: int) -> Affine | None:
+    def _split(self, node: Node, whole: Affine | None, index: int) -> Affine | None:
         if whole is None or node.attributes.get("axis", 0) not in (1, -1):
             return None
         parts = len(node.outputs)
@@ -183,8 +183,8 @@ class _Table:
             return None
         if sizes.shape != (parts,) or sizes.sum() != whole.width:
             return None
-        start = int(sizes[:at].sum())
-        return whole.cut(start, start + int(sizes[at]), node)
+        start = int(sizes[:index].sum())
+        return whole.cut(start, start + int(sizes[index]), node)
 
     def _slice(self, node: Node, whole: Affine | None) -> Affine | None:
         cuts = [self.constants.get(name) for name in node.inputs[1:]]

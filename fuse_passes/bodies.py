@@ -41,14 +41,16 @@ def inside(graph: Graph, node: Node, name: str) -> list[Type]:
 def sized(graph: Graph, node: Node, name: str) -> Graph:
     """A node's body, whose inputs declare the sizes that are known outside.
 
-    A state that begins as one row, and may be of more in later turns, is told to be of one: a
+    A state that begins as one row, and may be of more in later turns, is declared as one: a
     layer would not repeat it.
     """
     body: Graph = node.attributes[name]
     inputs = []
-    for at, (value, result) in enumerate(zip(body.inputs, inside(graph, node, name), strict=True)):
+    for index, (value, result) in enumerate(
+        zip(body.inputs, inside(graph, node, name), strict=True)
+    ):
         shape = result.counts or value.shape or ()
-        began = graph.types.get(node.input(at), UNKNOWN).counts
+        began = graph.types.get(node.input(index), UNKNOWN).counts
         if node.op != "If" and len(shape) == len(began):
             shape = tuple(
                 1 if a is None and b == 1 else a for a, b in zip(shape, began, strict=True)
@@ -61,8 +63,8 @@ def inlined(graph: Graph, node: Node, name: str, arguments: Sequence[str]) -> Gr
     """The graph with a node's body in the place of the node."""
     body: Graph = node.attributes[name]
     names = {value.name: each for value, each in zip(body.inputs, arguments, strict=True)}
-    made = [*body.constants, *(each for inner in body.nodes for each in inner.outputs if each)]
-    names |= {each: fresh(graph, f"{node.outputs[0]}/{each}") for each in made}
+    result = [*body.constants, *(each for inner in body.nodes for each in inner.outputs if each)]
+    names |= {each: fresh(graph, f"{node.outputs[0]}/{each}") for each in result}
 
     def moved(inner: Node) -> Node:
         inputs, outputs = (

@@ -82,11 +82,11 @@ def step_of(graph: Graph, node: Node) -> Step | None:
     cell = _PLAIN.get(node.op)
     if cell is None:
         return None
-    made = affine(graph, node.inputs[0])
-    if made is None or len(made.terms) != 2:
+    result = affine(graph, node.inputs[0])
+    if result is None or len(result.terms) != 2:
         return None
-    readings = tuple(_readings([made], (1,)))
-    return Step(cell, node.outputs[0], "", "", readings, (*made.nodes, node))
+    readings = tuple(_readings([result], (1,)))
+    return Step(cell, node.outputs[0], "", "", readings, (*result.nodes, node))
 
 
 def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
@@ -108,8 +108,8 @@ class _Gate(NamedTuple):
 
 
 def _gate(graph: Graph, name: str, function: str) -> _Gate | None:
-    made = affine_inside(graph, name, function)
-    return None if made is None else _Gate(made, made.nodes)
+    result = affine_inside(graph, name, function)
+    return None if result is None else _Gate(result, result.nodes)
 
 
 def _lstm(graph: Graph, node: Node) -> Step | None:
@@ -142,10 +142,10 @@ def _lstm(graph: Graph, node: Node) -> Step | None:
 
 def _projected(graph: Graph, node: Node) -> Step | None:
     """h = (o * tanh(c)) W."""
-    made, mul = affine(graph, node.outputs[0]), graph.producer(node.inputs[0], "Mul")
-    if made is None or made.biases or mul is None:
+    result, mul = affine(graph, node.outputs[0]), graph.producer(node.inputs[0], "Mul")
+    if result is None or result.biases or mul is None:
         return None
-    step, columns = _lstm(graph, mul), made.terms.get(node.inputs[0])
+    step, columns = _lstm(graph, mul), result.terms.get(node.inputs[0])
     if step is None or columns is None:
         return None
     readings = tuple(reading._replace(projection=columns) for reading in step.readings)
@@ -164,22 +164,22 @@ def _gru(graph: Graph, node: Node) -> Step | None:
         def is_atom(name: str, h: str = h) -> bool:
             return name == h or not one_unit and _is_one_channel(graph, name)
 
-        made = polynomial(graph, node.outputs[0], is_atom)
-        parted = None if made is None else made.over(h)
-        if made is None or parted is None:
+        result = polynomial(graph, node.outputs[0], is_atom)
+        parted = None if result is None else result.over(h)
+        if result is None or parted is None:
             continue
         keep, rest = parted
-        inside = {name for each in made.nodes for name in each.outputs} | made.atoms
+        inside = {name for each in result.nodes for name in each.outputs} | result.atoms
         for new, gate in product(rest.atoms, keep.atoms):
             update, parts, weight = _gate(graph, gate, "Sigmoid"), rest.over(new), keep.over(gate)
-            if update is None or parts is None or weight is None or not made.likes <= inside:
+            if update is None or parts is None or weight is None or not result.likes <= inside:
                 continue
             if parts[1].terms or keep.plus(parts[0]).terms != {(): 1.0}:
                 continue
             scaled = _scaled(graph, *weight)
             if scaled is None:
                 continue
-            nodes = (n for n in made.nodes if one_unit or not _is_narrow(graph, n.outputs[0]))
+            nodes = (n for n in result.nodes if one_unit or not _is_narrow(graph, n.outputs[0]))
             step = _candidate(graph, node, update, new, h, scaled.sign, (*update.nodes, *nodes))
             if step and scaled.attention:
                 cell = Cell.LBR_AUGRU if step.cell is Cell.LBR_GRU else Cell.AUGRU
@@ -190,17 +190,17 @@ def _gru(graph: Graph, node: Node) -> Step | None:
 
 
 def _states(graph: Graph, node: Node) -> Iterable[str]:
-    """What may be the old state where a node makes the new one: gates read it, and so does h."""
+    """Values that may be the old state of a node that makes the new one: gates and h read it."""
     waiting, read, tanh = [*node.inputs], set[str](), False
     for name in waiting:  # it grows: the nearest come first
-        made = graph.producer(name)
-        if made is None:
+        result = graph.producer(name)
+        if result is None:
             continue
-        if is_arithmetic(made.op) and len(waiting) < _NEAR:
-            waiting += (each for each in made.inputs if each not in waiting)
+        if is_arithmetic(result.op) and len(waiting) < _NEAR:
+            waiting += (each for each in result.inputs if each not in waiting)
         elif gate := _gate(graph, name, "Sigmoid"):
             read.update(gate.sum.terms)
-        tanh = tanh or made.op == "Tanh"
+        tanh = tanh or result.op == "Tanh"
     return [name for name in waiting if name in read] if tanh else ()
 
 
@@ -210,7 +210,7 @@ def _is_narrow(graph: Graph, name: str) -> bool:
 
 
 def _is_one_channel(graph: Graph, name: str) -> bool:
-    """Whether a value is (N, 1), and no number, and not told by a number and another, as 1 - a."""
+    """Whether a value is (N, 1), no number, and not made of a number and another one, as 1 - a."""
     node = graph.producer(name)
     if not _is_narrow(graph, name) or is_number(graph, name):
         return False

@@ -1,4 +1,4 @@
-"""What scales and shifts the channels of a convolution is multiplied into its weights."""
+"""Scales and shifts of a convolution's channels are multiplied into its weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ConvScale(NamedTuple):
 class FuseConvScale:
     """``BatchNormalization(Conv(x))``, ``Conv(x) * a``, ``Conv(x) + b`` -> ``Conv(x)``.
 
-    Made in float64 and rounded once; refused where anybody else reads the convolution.
+    Made in float64 and rounded once; refused where another node reads the convolution.
     """
 
     name = "conv_scale"
@@ -30,7 +30,7 @@ class FuseConvScale:
     def match(self, graph: Graph, node: Node) -> ConvScale | Refusal | None:
         if node.op != "BatchNormalization" and node.op not in ("Mul", "Add"):
             return None
-        conv = next((made for made in map(graph.producer, node.inputs) if made), None)
+        conv = next((result for result in map(graph.producer, node.inputs) if result), None)
         if conv is None or conv.op != "Conv":
             return None
         where = node.outputs[0]
@@ -47,20 +47,20 @@ class FuseConvScale:
             return Refusal("weights in float16 would lose bits", where)
         if weight.ndim < 3:
             return None  # a run says what is wrong
-        told = _affine(node, [graph.constants[name] for name in others], weight)
-        if isinstance(told, str):
-            return Refusal(told, where)
-        scale, shift = told
+        scaling = _affine(node, [graph.constants[name] for name in others], weight)
+        if isinstance(scaling, str):
+            return Refusal(scaling, where)
+        scale, shift = scaling
         old = graph.constants[conv.input(2)] if conv.input(2) else np.zeros(len(weight))
         if old.shape != (len(weight),):
             return None
         columns = scale.reshape(-1, *[1] * (weight.ndim - 1))
         with np.errstate(over="ignore"):
-            made = (weight * columns).astype(weight.dtype)
+            result = (weight * columns).astype(weight.dtype)
             bias = (old.astype(np.float64) * scale + shift).astype(weight.dtype)
-        if not (np.isfinite(made).all() and np.isfinite(bias).all()):
+        if not (np.isfinite(result).all() and np.isfinite(bias).all()):
             return Refusal("the product of weights and scale is infinite", where)
-        return ConvScale(conv, node, made, bias)
+        return ConvScale(conv, node, result, bias)
 
     def rewrite(self, graph: Graph, match: ConvScale) -> Graph:
         conv, behind = match.conv, match.behind
@@ -79,9 +79,9 @@ def _affine(node: Node, arrays: list[Array], weight: Array) -> tuple[Array, Arra
     if node.op == "BatchNormalization":
         if len(wide) != 4 or any(array.shape != (channels,) for array in wide):
             return f"statistics of another number than {channels} channels"
-        if node.at.training_mode or (wide[3] + node.at.epsilon <= 0).any():
+        if node.attrs.training_mode or (wide[3] + node.attrs.epsilon <= 0).any():
             return "it is not of inference, or a variance is not positive"
-        scale = wide[0] / np.sqrt(wide[3] + node.at.epsilon)
+        scale = wide[0] / np.sqrt(wide[3] + node.attrs.epsilon)
         return scale, wide[1] - wide[2] * scale
     if len(wide) != 1 or wide[0].ndim > weight.ndim:
         return "both are the convolution, or what is combined with it has more axes"

@@ -14,7 +14,7 @@ _SIDES = {"left2right": "forward", "right2left": "backward"}
 
 
 def part_name(rnn: Recurrent, part: Part) -> str:
-    """What the output of one part of a stack is called where `ExpandLayers` took it apart."""
+    """The name of the output of one part of a stack that `ExpandLayers` took apart."""
     if rnn.spec.directions == 2:
         return f"{rnn.y}@{part.layer}.{_SIDES[part.side]}"
     return _name(rnn, part.layer)
@@ -27,8 +27,8 @@ def _name(rnn: Recurrent, layer: int) -> str:
 class ExpandLayers:
     """``Rnn`` of several layers -> one of each layer, in each direction; none of `PASSES`.
 
-    It is for those who write, or compare, one layer at a time. Directions are joined by Concat or
-    Add, states cut by Split and joined by Concat. ``directions`` tells of which nodes those of one
+    Writers and comparisons take one layer at a time. Directions are joined by Concat or
+    Add, states cut by Split and joined by Concat. ``directions``: for which nodes those of one
     layer are taken apart, too; those that do not meet between two layers always are.
     """
 
@@ -62,14 +62,14 @@ class ExpandLayers:
         ]
         ends: list[list[tuple[str, ...]]] = []
         ways = [match.x] * count
-        for layer, made in enumerate(self._layers(match)):
-            for side, one in enumerate(made):
+        for layer, result in enumerate(self._layers(match)):
+            for side, one in enumerate(result):
                 states = tuple(rows[layer][side] for rows in begin)
                 finals = tuple(f"{one.y}.{kind}" for kind in spec.cell.states)
-                made[side] = replace(one, x=ways[side]).with_states(states, finals)
-                nodes.append(made[side].node())
-            ends.append([one.finals for one in made])
-            ways = [one.y for one in made]
+                result[side] = replace(one, x=ways[side]).with_states(states, finals)
+                nodes.append(result[side].node())
+            ends.append([one.finals for one in result])
+            ways = [one.y for one in result]
             if count == 2 and spec.joins(layer):
                 joined = _name(match, layer)
                 if spec.direction == "bidirectional_sum":
@@ -77,10 +77,10 @@ class ExpandLayers:
                 else:
                     _join(nodes, ways, -1, joined)
                 ways = [joined] * count
-        for at, name in enumerate(match.finals):
+        for index, name in enumerate(match.finals):
             if name:
                 rows = [
-                    _join(nodes, [e[at] for e in row], 1, f"{name}@{layer}" if last else name)
+                    _join(nodes, [e[index] for e in row], 1, f"{name}@{layer}" if last else name)
                     for layer, row in enumerate(ends)
                 ]
                 _join(nodes, rows, 0, name)
@@ -119,9 +119,9 @@ def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list
     """The parts of a value along an axis; the value itself where there is one."""
     if not name or count == 1:
         return [name] * count
-    made = [f"{stem}@{at}" for at in range(count)]
-    nodes.append(Node("Split", (name,), tuple(made), {"axis": axis}))
-    return made
+    result = [f"{stem}@{index}" for index in range(count)]
+    nodes.append(Node("Split", (name,), tuple(result), {"axis": axis}))
+    return result
 
 
 def _join(nodes: list[Node], names: list[str], axis: int, into: str) -> str:

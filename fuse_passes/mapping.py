@@ -17,7 +17,7 @@ from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 
 Part = int | str
-"""Of a shape: a size, or the name of a vector of sizes."""
+"""A part of a shape: a size, or the name of a vector of sizes."""
 
 
 def shifted(axis: Any) -> Any:
@@ -39,7 +39,10 @@ class Mapper(Tape):
 
     @classmethod
     def of(cls, graph: Graph, inputs: Iterable[Value]) -> Mapper:
-        """Where these inputs have rows. Raises `UnsupportedError` for one of unknown axes."""
+        """The mapper of a graph whose ``inputs`` have rows.
+
+        Raises `UnsupportedError` for an input of unknown axes.
+        """
         names = set[str]()
         for value in inputs:
             if value.shape is None or value.lod_depth:
@@ -50,20 +53,23 @@ class Mapper(Tape):
 
     def model(self) -> Graph:
         """All rows at once, when all nodes are there."""
+        return fuse(self.whole().pruned()).model
+
+    def whole(self) -> Graph:
+        """The same, every node as `add` made it."""
 
         def wide(value: Value) -> Value:
             if value.name not in self.mapped or value.shape is None:
                 return value
             return replace(value, shape=(None, *value.shape))
 
-        whole = replace(
+        return replace(
             self.graph,
             inputs=tuple(map(wide, self.graph.inputs)),
             outputs=tuple(map(wide, self.graph.outputs)),
             nodes=tuple(self.nodes),
             constants={**self.graph.constants, **self.constants},
         )
-        return fuse(whole.pruned()).model
 
     def add(self, node: Node) -> None:
         """The node for all rows."""
@@ -89,7 +95,7 @@ class Mapper(Tape):
         """The number of axes of one row."""
         rank = self.graph.types[name].rank
         if rank is None:
-            raise self.refused(node, f"nobody knows how many axes {name!r} has")
+            raise self.refused(node, f"the number of axes of {name!r} is not known")
         return rank
 
     def known(self, node: Node, name: str) -> Array | None:
@@ -146,21 +152,21 @@ class Mapper(Tape):
         return self.emit("Expand", (wide, self.shape([self.count, *ones])))
 
     def over_axes(self, node: Node, default: Iterable[int] | None = None) -> None:
-        """An operator that tells axes by an input, ``default`` where that is absent."""
+        """An operator with an input of axes, ``default`` where that is absent."""
         operator, (x, *others) = OPERATORS[node.op], node.inputs
-        place, rank = [slot.tells for slot in operator.slots].index(True), self.rank(node, x)
+        place, rank = [slot.axes for slot in operator.slots].index(True), self.rank(node, x)
         self.alike(node, others)
         axes: Any = self.known(node, node.input(place))
         if axes is None or not axes.size:
             given = (self.graph.types[name].numbers if name else None for name in others)
-            axes = operator.mixed(node.at, rank, *given) if default is None else default
+            axes = operator.mixed(node.attrs, rank, *given) if default is None else default
             if axes is None:
                 raise self.refused(node, "its axes are not known before a run")
             if not (axes or node.attributes.get("noop_with_empty_axes")):  # it would be all of them
                 raise self.refused(node, "it reduces a value without axes")
-        told = self.constant(shifted(np.array(axes)))
+        moved = self.constant(shifted(np.array(axes)))
         inputs = (*others, "", "", "")[: max(len(others), place)]
-        self.put(node, (x, *inputs[: place - 1], told, *inputs[place:]))
+        self.put(node, (x, *inputs[: place - 1], moved, *inputs[place:]))
 
     def over_batch(self, node: Node) -> None:
         """An operator whose axis 0 is a batch: rows join it."""
@@ -186,12 +192,12 @@ def _stretched(m: Mapper, node: Node) -> None:
 
 def _axis(m: Mapper, node: Node) -> None:
     m.alike(node, node.inputs[1:])
-    m.put(node, node.inputs, axis=int(shifted(node.at.axis)))
+    m.put(node, node.inputs, axis=int(shifted(node.attrs.axis)))
 
 
 def _joined(m: Mapper, node: Node) -> None:
     inputs = [m.rows(node, name) for name in node.inputs]
-    m.put(node, inputs, axis=int(shifted(node.at.axis)))
+    m.put(node, inputs, axis=int(shifted(node.attrs.axis)))
 
 
 _RULES: dict[str, Callable[[Mapper, Node], None]] = {

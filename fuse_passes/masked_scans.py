@@ -60,19 +60,19 @@ class FuseMaskedScans:
         if node.op != "Scan" or node.attributes["scanned"] not in (2, 3):
             return None
         count, body = node.attributes["states"], sized(graph, node, "body")
-        for at in range(node.attributes["scanned"]):
-            chosen = [_chosen(body, v.name, body.inputs[count + at].name) for v in body.outputs]
+        for index in range(node.attributes["scanned"]):
+            chosen = [_chosen(body, v.name, body.inputs[count + index].name) for v in body.outputs]
             known = [one for one in chosen if one]
             if known and len(known) == len(chosen):
-                return self._layer(graph, node, body, at, known)
+                return self._layer(graph, node, body, index, known)
         return None
 
     def _layer(
-        self, graph: Graph, node: Node, body: Graph, at: int, chosen: list[tuple[str, str]]
+        self, graph: Graph, node: Node, body: Graph, index: int, chosen: list[tuple[str, str]]
     ) -> Masked | Refusal:
         count, where = node.attributes["states"], node.outputs[0]
         scanned = [*node.inputs[count : count + node.attributes["scanned"]]]
-        mask = scanned.pop(at)
+        mask = scanned.pop(index)
         masks = graph.types[mask]
         if masks.dtype != "bool" or masks.counts[2:] not in ((1,), ()) or len(masks.counts) < 2:
             return Refusal("its mask is not bool (T, N, 1) or (T, N)", where)
@@ -91,7 +91,7 @@ class FuseMaskedScans:
         slots = tuple(k for k in range(count) if carried[k] in read)
         if not slots or any(chosen[k][1] != carried[k] for k in slots):
             return Refusal("no state stays where the mask is false", where)
-        layer = FuseScannedCells().match(graph, _without_mask(node, body, new, slots, at))
+        layer = FuseScannedCells().match(graph, _without_mask(node, body, new, slots, index))
         if not isinstance(layer, Scanned) or layer.flat:
             return layer if isinstance(layer, Refusal) else Refusal("no cell is masked", where)
         if graph.types[scanned[layer.x]].rank != 3:
@@ -189,7 +189,7 @@ class FuseMaskedScans:
 
 
 def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
-    """What x @ W, or x @ W + b, is made of, and its operators with their constants."""
+    """The x of x @ W, or x @ W + b, and the operators with their constants."""
     result: list[tuple[str, str]] = []
     source = name
     for product, bias in orders(graph.producer(name, "Add")):
@@ -249,10 +249,12 @@ def _cell(body: Graph, new: list[str]) -> list[Node]:
     return result
 
 
-def _without_mask(node: Node, body: Graph, new: list[str], slots: tuple[int, ...], at: int) -> Node:
+def _without_mask(
+    node: Node, body: Graph, new: list[str], slots: tuple[int, ...], index: int
+) -> Node:
     """The scan of the cell alone, which collects h."""
     count = node.attributes["states"]
-    kept = [*slots, *(k for k in range(count, len(body.inputs)) if k != count + at)]
+    kept = [*slots, *(k for k in range(count, len(body.inputs)) if k != count + index)]
     outputs = tuple(replace(body.outputs[k], name=new[k]) for k in slots)
     inner = replace(body, outputs=outputs).pruned()
     inner = replace(inner, inputs=tuple(body.inputs[k] for k in kept))

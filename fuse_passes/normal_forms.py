@@ -1,4 +1,4 @@
-"""One form for what exporters write in several: for those who compare graphs, none of `PASSES`."""
+"""One form for what exporters write in several: to compare graphs; none of `PASSES`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class SplitGemm:
     name = "split_gemm"
 
     def match(self, graph: Graph, node: Node) -> Node | None:
-        if node.op != "Gemm" or node.at.transA or (node.at.alpha, node.at.beta) != (1, 1):
+        if node.op != "Gemm" or node.attrs.transA or (node.attrs.alpha, node.attrs.beta) != (1, 1):
             return None
         weight = graph.constants.get(node.inputs[1])
         return node if weight is not None and weight.ndim == 2 else None
 
     def rewrite(self, graph: Graph, match: Node) -> Graph:
         name, constants = match.inputs[1], dict[str, Array]()
-        if match.at.transB:
+        if match.attrs.transB:
             turned = graph.constants[name].T
             name = fresh(graph, f"{name}.T")
             constants[name] = turned
@@ -194,9 +194,9 @@ def _centred(graph: Graph, name: str) -> str | None:
 
 
 def _mean(graph: Graph, name: str) -> str | None:
-    """What a value is the mean of along the last axis, which stays."""
+    """The value of which this one is the mean along the last axis, with that axis kept."""
     node = graph.producer(name, "ReduceMean")
-    if node is None or not node.at.keepdims:
+    if node is None or not node.attrs.keepdims:
         return None
     axes = graph.constants.get(node.input(1))
     rank = graph.types[node.inputs[0]].rank

@@ -6,33 +6,36 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from onernn.fuse_passes.mapping import Mapper
 from onernn.fuse_passes.pipeline import fuse
 from onernn.fuse_passes.rewriting import fresh
-from onernn.fuse_passes.step_buffers import Buffer, buffer_of, windows
 from onernn.ir.arrays import Array
 from onernn.ir.errors import MISFITS, OnernnError, Refusal, UnsupportedError
-from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
+from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 
 _OPEN = 3  # stands for a size that is not declared
-_MOST = 1 << 24  # numbers of a state that float32 tells apart
+_MOST = 1 << 24  # numbers of a state that float32 keeps apart
+_FAR = 2**62
 
 
 def bound(
     model: Graph,
     given: Mapping[str, Array] = MappingProxyType({}),
-    declared: Mapping[str, Value] = MappingProxyType({}),
+    declared: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
-    """The model with arrays in the place of inputs, and what is ``declared`` of others."""
+    """The model with arrays in the place of inputs, and what is ``declared`` of others.
+
+    See `Value.declared`.
+    """
     _check_names(model, "input", [*given, *declared])
-    inputs = tuple(
-        replace(declared.get(v.name, v), name=v.name) for v in model.inputs if v.name not in given
-    )
+    inputs = tuple(v.declared(declared.get(v.name, v)) for v in model.inputs if v.name not in given)
     return replace(model, inputs=inputs, constants={**model.constants, **given})
 
 
@@ -128,11 +131,11 @@ def _check_names(graph: Graph, kind: str, names: Iterable[str]) -> None:
 
 def _made_of(graph: Graph, goals: Iterable[str]) -> set[str]:
     """The values that any of the goals is made of, these included."""
-    made = set(goals)
+    result = set(goals)
     for node in reversed(graph.nodes):
-        if not made.isdisjoint(filter(None, node.outputs)):
-            made.update(filter(None, node.inputs))
-    return made
+        if not result.isdisjoint(filter(None, node.outputs)):
+            result.update(filter(None, node.inputs))
+    return result
 
 
 def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[int, Buffer]]:
@@ -205,15 +208,15 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
 
 
 def _open(graph: Graph, node: Node) -> str:
-    """What decides a branch that stays open, and what to say then."""
+    """Why a branch stays open, and the options that decide it."""
     if node.op != "If":
         return ""
-    made, says = _made_of(graph, node.inputs[:1]), list[str]()
+    result, says = _made_of(graph, node.inputs[:1]), list[str]()
     for value in graph.inputs:
-        if value.name in made and value.type.rank == 0:
-            numbers = " or ".join(map(str, _compared(graph, made)))
+        if value.name in result and value.type.rank == 0:
+            numbers = " or ".join(map(str, _compared(graph, result)))
             says.append(f"--given {value.name}=NUMBER" + f", such as {numbers}" * bool(numbers))
-        elif value.name in made:
+        elif value.name in result:
             sizes = [size if isinstance(size, int) else "NUMBER" for size in value.shape or ()]
             shape = ", ".join(map(str, ["N", *sizes[1:]] if sizes[:1] == ["NUMBER"] else sizes))
             says.append(f"--input '{value.name}={value.dtype}({shape or '...'})', of one frame")
@@ -234,7 +237,7 @@ def _compared(graph: Graph, made: set[str]) -> list[int]:
 def _handed_on(
     graph: Graph, node: Node, before: set[str], values: dict[str, Array]
 ) -> dict[str, Array]:
-    """What a layer gives, numbered as its initial states."""
+    """The outputs of a layer, numbered as its initial states."""
     rnn = Recurrent.of(node)
     if {rnn.x, rnn.attention} & before:
         raise _refused(graph, "a state is read", node.label)
@@ -243,14 +246,14 @@ def _handed_on(
     for name in rnn.states:
         if name not in values or not values[name].all():
             raise _refused(graph, f"{name!r} is no state of the frame before", node.label)
-    made = {after: values[name] for name, after in zip(rnn.states, rnn.finals, strict=True)}
+    result = {after: values[name] for name, after in zip(rnn.states, rnn.finals, strict=True)}
     steps = graph.types[rnn.x].counts[:1]
     if steps == (1,) and rnn.spec.layers == 1:
-        made |= {rnn.y: values[rnn.h][0]}
+        result |= {rnn.y: values[rnn.h][0]}
         if rnn.cells:
-            made |= {rnn.cells: values[rnn.c][0]}
-    made.pop("", None)
-    return made
+            result |= {rnn.cells: values[rnn.c][0]}
+    result.pop("", None)
+    return result
 
 
 def _over_frames(mapper: Mapper, node: Node, wanted: set[str]) -> dict[str, str]:
@@ -290,3 +293,84 @@ def _over_frames(mapper: Mapper, node: Node, wanted: set[str]) -> dict[str, str]
         if name:
             result[name] = mapper.emit("Squeeze", (end, mapper.constant([0])))
     return result
+
+
+# States that are the last steps of the frames before: windows of one long value, over time.
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A Concat of steps of the frames before, from step ``begin`` of ``source`` on, and ``added``,
+    ``new`` steps of this frame: ``size`` of them.
+
+    ``kept``: values that the next frame takes in the place of others, by their names: these others.
+    """
+
+    axis: int
+    source: str
+    added: str
+    begin: int
+    size: int
+    new: int
+    kept: Mapping[str, str]
+
+
+def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer | None:
+    """The buffer of a Concat of a state and new steps, if it is one.
+
+    ``values``: numbers of the elements of states, zeros for what is none.
+    """
+    before, new, *others = node.inputs
+    steps, rank = values.get(before), graph.types[new].rank
+    if others or steps is None or rank != steps.ndim or np.any(values.get(new, 0)):
+        return None
+    axis = node.attrs.axis % rank
+    count, old = graph.types[new].counts[axis], steps.shape[axis]
+    if not count:
+        return None
+    source, begin, kept = before, 0, dict[str, str]()
+    maker = graph.producer(before, "Slice")
+    if maker and maker.inputs[0] in values:
+        whole = values[maker.inputs[0]]  # without its first steps: the Concat is the next state
+        if whole.ndim == rank and whole.shape[axis] == old + count:
+            if np.array_equal(whole.take(range(count, old + count), axis), steps):
+                source, begin = maker.inputs[0], count
+                kept[node.outputs[0]] = source
+    shape = [*steps.shape[:axis], old + count, *steps.shape[axis + 1 :]]
+    places = np.arange(int(np.prod(shape))).reshape(shape)
+    for user in graph.users(node.outputs[0]):
+        if user.op == "Slice" and all(name in values for name in user.inputs[1:] if name):
+            try:
+                given = (values[name] if name else None for name in user.inputs[1:])
+                left = OPERATORS["Slice"].run(user, places, *given)
+            except (OnernnError, *MISFITS):
+                continue
+            if np.array_equal(left, places.take(range(count, old + count), axis)):
+                kept[user.outputs[0]] = before
+    return Buffer(axis, source, new, begin, old + count, count, kept)
+
+
+def windows(mapper: Mapper, node: Node, buffer: Buffer, *, wanted: bool) -> dict[str, str]:
+    """Adds the windows of all frames, if ``wanted``; what is kept behind the last one, by a frame's
+    names."""
+    axis, rank = buffer.axis, mapper.rank(node, buffer.added)
+    mapper.stem = stem = node.outputs[0]
+    perm = (*range(1, 1 + axis), 0, *range(1 + axis, 1 + rank))
+    rows = mapper.emit("Transpose", (mapper.rows(node, buffer.added),), perm=perm)
+    whole = mapper.emit("Concat", (buffer.source, mapper.merged(rows, axis)), axis=axis)
+    if wanted:
+        count = mapper.emit("Squeeze", (mapper.count,))
+        frames = mapper.emit("Range", (mapper.constant(0), count, mapper.constant(1)))
+        first = mapper.emit("Mul", (frames, mapper.constant(buffer.new)))
+        column = mapper.emit("Unsqueeze", (first, mapper.constant([1])))
+        row = mapper.constant(range(buffer.begin, buffer.begin + buffer.size))
+        places = mapper.emit("Add", (column, row))
+        result = mapper.emit("Gather", (whole, places), axis=axis)
+        back = (axis, *range(axis), *range(1 + axis, 1 + rank))
+        mapper.end(node, "Transpose", (result,), perm=back)
+    ends = {}
+    for name in buffer.kept:
+        steps = buffer.size if name == stem else buffer.size - buffer.new
+        cut = map(mapper.constant, ([-steps], [_FAR], [axis]))
+        ends[name] = mapper.emit("Slice", (whole, *cut))
+    return ends

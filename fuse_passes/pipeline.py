@@ -6,28 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from onernn.fuse_passes.bidirectional import PairDirections
 from onernn.fuse_passes.bodies import bodies, sized
-from onernn.fuse_passes.collected_views import MoveCollectedAxes
-from onernn.fuse_passes.common_values import ShareValues
 from onernn.fuse_passes.conv_scale import FuseConvScale
-from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
-from onernn.fuse_passes.identities import DropIdentities
-from onernn.fuse_passes.known_numbers import TakeKnownNumbers
-from onernn.fuse_passes.layer_sizes import AskInputs
-from onernn.fuse_passes.linear_input import FuseLinearInput
-from onernn.fuse_passes.linear_rnn import FuseLinearRnn
+from onernn.fuse_passes.joined_layers import PairDirections, StackLayers
 from onernn.fuse_passes.masked_scans import FuseMaskedScans
-from onernn.fuse_passes.moved_views import MoveViews
-from onernn.fuse_passes.restacked_steps import RestackSteps
-from onernn.fuse_passes.rnn_views import DropRnnViews
+from onernn.fuse_passes.projections import FuseEmbeddingRnn, FuseLinearInput, FuseLinearRnn
 from onernn.fuse_passes.scanned_cells import FuseScannedCells
 from onernn.fuse_passes.scanned_loops import ScanLoops
-from onernn.fuse_passes.sequence_views import DropSequenceViews
-from onernn.fuse_passes.stack_layers import StackLayers
-from onernn.fuse_passes.taken_branches import TakeBranches
-from onernn.fuse_passes.taken_constants import TakeConstants
+from onernn.fuse_passes.simplifications import (
+    DropIdentities,
+    ShareValues,
+    TakeBranches,
+    TakeConstants,
+    TakeKnownNumbers,
+)
+from onernn.fuse_passes.stacked_steps import AskInputs, RestackSteps
 from onernn.fuse_passes.unrolled_cells import FuseUnrolledCells
+from onernn.fuse_passes.views import DropRnnViews, DropSequenceViews, MoveCollectedAxes, MoveViews
 from onernn.ir.errors import Refusal, guarded
 from onernn.ir.graph import Graph, NativeOp, Node, graph_of
 from onernn.ir.records import dataclass
@@ -39,7 +34,7 @@ class Pass(Protocol):
     name: str
 
     def match(self, graph: Graph, node: Node) -> Any | Refusal | None:
-        """What to rewrite at this node, why not, or None where it is not this pass's business."""
+        """A match to rewrite at this node, a reason against it, or None for other nodes."""
 
     def rewrite(self, graph: Graph, match: Any) -> Graph:
         """A new graph; the old one and its constants stay as they are."""
@@ -72,7 +67,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 def passes_for(dtype: str) -> tuple[Pass, ...]:
-    """What a session runs: also what only serves running, where it costs no accuracy.
+    """The passes of a session: also those that only serve running, where they cost no accuracy.
 
     A projected table would be narrowed, u8 has no layer without input weights, and wants its
     input where a projection has put it.
@@ -160,9 +155,11 @@ def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Re
                     refusals.append(Refusal(f"{current.name}: {match.reason}", match.where))
                 elif match is not None:
                     model = current.rewrite(model, match)
-                    made = model.producer(node.outputs[0])
+                    result = model.producer(node.outputs[0])
                     applied.append(
-                        Applied(current.name, node.outputs[0], made.origin if made else node.origin)
+                        Applied(
+                            current.name, node.outputs[0], result.origin if result else node.origin
+                        )
                     )
             if model is begin:
                 return model, applied, refusals

@@ -82,17 +82,17 @@ def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polyn
             return None
         first, *second = [part for part in parts if part]
         if node.op == "Neg":
-            made = Polynomial({}).plus(first, -1.0)
+            result = Polynomial({}).plus(first, -1.0)
         elif second:
             (other,) = second
             sign = _SUMS.get(node.op)
-            made = first.times(other) if sign is None else first.plus(other, sign)
+            result = first.times(other) if sign is None else first.plus(other, sign)
         else:
-            made = first
-        if len(made.terms) > _MOST:
+            result = first
+        if len(result.terms) > _MOST:
             return None
         nodes = dict.fromkeys((*first.nodes, *(n for p in second for n in p.nodes), node))
-        return Polynomial(made.terms, tuple(nodes), made.likes)
+        return Polynomial(result.terms, tuple(nodes), result.likes)
 
     return of(name)
 
@@ -115,7 +115,7 @@ def _number(graph: Graph, name: str) -> Polynomial | None:
     shape = filled and graph.producer(filled.inputs[0], "Shape")
     if filled is None or shape is None or shape.attributes:
         return None
-    result = filled.at.value
+    result = filled.attrs.value
     value = 0.0 if result is None else float(result.reshape(-1)[0])
     made = _told(value)
     return Polynomial(made.terms, (shape, filled), frozenset(shape.inputs))

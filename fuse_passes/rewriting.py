@@ -1,4 +1,4 @@
-"""What passes that rewrite a graph have in common."""
+"""Helpers of passes that rewrite a graph."""
 
 from __future__ import annotations
 
@@ -44,6 +44,12 @@ def exchanged(
     kept = [node for node in graph.nodes if id(node) not in gone]
     constants = {**graph.constants, **constants}
     return replace(graph, nodes=ordered([*kept, *new]), constants=constants).pruned()
+
+
+def handed_on(graph: Graph, node: Node, source: str) -> Graph:
+    """The graph in which the users of a node read another value instead."""
+    same = Node("Identity", (source,), node.outputs, {}, node.origin)
+    return graph.splice((node,), (same,)).bypass((same,))
 
 
 def fresh(graph: Graph, name: str) -> str:
@@ -112,8 +118,8 @@ def concatenated(
 ) -> tuple[tuple[str, ...], list[Node]]:
     """Pairs of values as one each, "" where they are absent, and the nodes that join them."""
     names, nodes = [], []
-    for at, pair in enumerate(pairs):
-        names.append(fresh(graph, f"{stem}{at}") if pair[0] else "")
+    for index, pair in enumerate(pairs):
+        names.append(fresh(graph, f"{stem}{index}") if pair[0] else "")
         if pair[0]:
             nodes.append(Node("Concat", pair, (names[-1],), {"axis": axis}))
     return tuple(names), nodes

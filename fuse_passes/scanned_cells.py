@@ -94,34 +94,34 @@ class FuseScannedCells:
         if any(match.cells):
             values["cells"] = fresh(graph, f"{scan.outputs[0]}/cells")
         rnn = add_layer(stacker, match.spec, match.weights, x, states, match.layout, **values)
-        made, front = list[Node](), stacker.constant([0, 1])
+        result, front = list[Node](), stacker.constant([0, 1])
         for at, name in zip(match.states, rnn.finals, strict=True):
-            made.append(Node("Squeeze", (name, front), (scan.outputs[at],), {}, stacker.origin))
+            result.append(Node("Squeeze", (name, front), (scan.outputs[at],), {}, stacker.origin))
         axes = scan.attributes["output_axes"]
         for is_c, axis, name in zip(match.cells, axes, scan.outputs[count:], strict=True):
-            made.append(collected(rnn.cells if is_c else rnn.y, axis, name, stacker.origin))
-        return graph.splice((scan,), (*stacker.nodes, *made), stacker.constants)
+            result.append(collected(rnn.cells if is_c else rnn.y, axis, name, stacker.origin))
+        return graph.splice((scan,), (*stacker.nodes, *result), stacker.constants)
 
 
 def _written_out(graph: Graph, node: Node, body: Graph) -> Scanned | str:
     """The layer whose cell a body computes, or why there is none; "" where there is no cell."""
     count = node.attributes["states"]
     carried = [value.name for value in body.inputs[:count]]
-    made = [source_of(body, value.name) for value in body.outputs]
+    result = [source_of(body, value.name) for value in body.outputs]
     for step in filter(None, (step_of(body, each) for each in body.nodes)):
         wanted = [step.h, *([step.c] if step.c else [])]
-        if sorted(made[:count]) != sorted(wanted):
+        if sorted(result[:count]) != sorted(wanted):
             continue
-        order = tuple(made.index(name) for name in wanted)
-        before = [carried[at] for at in order]
+        order = tuple(result.index(name) for name in wanted)
+        before = [carried[index] for index in order]
         for reading in step.readings:
             if [reading.h, *([step.c_before] if step.c else [])] != before:
                 continue
             if not fits(body, reading):
                 continue
-            if any(name not in wanted for name in made[count:]):
+            if any(name not in wanted for name in result[count:]):
                 return "it collects something else than the state"
-            cells = tuple(name == step.c for name in made[count:])
+            cells = tuple(name == step.c for name in result[count:])
             return _of_step(graph, node, body, step, reading, order, cells)
     return ""
 
@@ -178,7 +178,7 @@ def _attended(
     if source not in scanned:
         return "its attention is something else than a scanned value"
     sizes = body.types[source].shape or ()
-    wide = [at for at, size in enumerate(sizes) if size is None or size.number != 1]
+    wide = [index for index, size in enumerate(sizes) if size is None or size.number != 1]
     if not sizes or len(wide) > 1:
         return "its attention has other axes than the batch's"
     batch = wide[0] if wide else 0
@@ -195,7 +195,7 @@ def attention_of(stacker: Stacker, name: str, match: Scanned) -> str:
     assert match.attention is not None
     _, rank, batch, keeps = match.attention
     if batch:
-        rest = (at for at in range(1, rank + 1) if at != batch + 1)
+        rest = (index for index in range(1, rank + 1) if index != batch + 1)
         name = stacker.emit("Transpose", (name,), perm=(0, batch + 1, *rest))
     if rank == 1:
         name = stacker.emit("Unsqueeze", (name, stacker.constant([2])))
@@ -204,14 +204,14 @@ def attention_of(stacker: Stacker, name: str, match: Scanned) -> str:
     return attended(stacker, name, keeps, match.weights.iter.dtype)
 
 
-def _scanned(stacker: Stacker, scan: Node, at: int) -> str:
+def _scanned(stacker: Stacker, scan: Node, index: int) -> str:
     """A scanned value, with the steps along axis 0."""
-    name = scan.inputs[scan.attributes["states"] + at]
-    return stacker.moved(name, scan.attributes["input_axes"][at], 0)
+    name = scan.inputs[scan.attributes["states"] + index]
+    return stacker.moved(name, scan.attributes["input_axes"][index], 0)
 
 
 def collected(y: str, axis: int, name: str, origin: tuple[NativeOp, ...]) -> Node:
-    """What makes the value that a scan collects along an axis."""
+    """The node that makes the value that a scan collects along an axis."""
     if axis == 0:
         return Node("Identity", (y,), (name,), {}, origin)
     return Node("Einsum", (y,), (name,), {"equation": moving(0, axis)}, origin)

@@ -20,9 +20,9 @@ from onernn.ir.types import Size, Type
 from onernn.ops.control import scan_attributes
 
 _TURN = Size.of("this turn")
-_ENDLESS = 2**31 - 1  # turns; exporters write it where nobody counts
+_ENDLESS = 2**31 - 1  # turns; exporters write it where there is no limit
 _WIDE = ("int32", "int64", "float32", "float64")
-"""What a number may be cast to. float32 has 24 bits: TensorFlow's numbers of steps fit."""
+"""Types that numbers may be cast to. float32 has 24 bits: TensorFlow's numbers of steps fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +52,11 @@ class ScanLoops:
         if node.op != "Loop" or not graph.is_dense(*node.inputs):
             return None
         loop = _Loop(graph, node)
-        states = tuple(at for at in range(loop.count) if at not in loop.counters)
+        states = tuple(index for index in range(loop.count) if index not in loop.counters)
         body: Graph = node.attributes["body"]
         ends = zip(node.outputs[loop.count :], body.outputs[1 + loop.count :], strict=True)
         read = [(name, v) for name, v in ends if graph.users(name) or graph.is_output(name)]
-        kept = (*(body.outputs[1 + at] for at in states), *(value for _, value in read))
+        kept = (*(body.outputs[1 + index] for index in states), *(value for _, value in read))
         body = replace(body, outputs=kept).pruned()
         reads = [each for each in body.nodes if loop.reads(each)]
         sources = list(dict.fromkeys(each.inputs[0] for each in reads))
@@ -75,9 +75,9 @@ class ScanLoops:
         if used & loop.numbers:
             return None
         rest = [value for value in body.inputs if value.name in used and value.name in loop.taken]
-        carried = [body.inputs[2 + at] for at in states]
+        carried = [body.inputs[2 + index] for index in states]
         names = (
-            *(node.inputs[2 + at] for at in states),
+            *(node.inputs[2 + index] for index in states),
             *(loop.taken[name] for name in sources),
             *(loop.taken[value.name] for value in rest),
         )
@@ -97,17 +97,17 @@ class ScanLoops:
         end = count + match.scanned
         scanned = (cut.get(name, name) for name in match.inputs[count:end])
         inputs = (*match.inputs[:count], *scanned, *match.inputs[end:])
-        made = [Node("Scan", inputs, outputs, attributes, loop.origin)]
+        result = [Node("Scan", inputs, outputs, attributes, loop.origin)]
         number = stacker.emit("Squeeze", (turns, stacker.constant([0])))
         for at, name in enumerate(loop.outputs[:carried]):
             if name and at not in match.states:  # it has counted the turns
                 given = (number, loop.inputs[2 + at])
-                made.append(Node("CastLike", given, (name,), {}, loop.origin))
-        return graph.splice((loop,), (*stacker.nodes, *made), stacker.constants)
+                result.append(Node("CastLike", given, (name,), {}, loop.origin))
+        return graph.splice((loop,), (*stacker.nodes, *result), stacker.constants)
 
 
 class _Loop:
-    """What is known of a loop's numbers.
+    """The numbers of a loop, as far as they are known.
 
     ``taken``: values of outside by their names in the body. ``counters``: which carried values are
     t in turn t. ``numbers``: names in the body of the turn, the condition and the counters.
@@ -122,13 +122,13 @@ class _Loop:
         behind = 2 + self.count
         self.taken = dict(zip(self._names[behind:], node.inputs[behind:], strict=True))
         begin = [_number(graph, graph.types, name) for name in node.inputs[2:behind]]
-        counters = {at for at, first in enumerate(begin) if first == Size.of(0)}
+        counters = {index for index, first in enumerate(begin) if first == Size.of(0)}
         self.types = self._typed(counters)
-        while lost := {at for at in counters if not self._counts(at)}:
+        while lost := {index for index in counters if not self._counts(index)}:
             counters -= lost
             self.types = self._typed(counters)
         self.counters = counters
-        self.numbers = {*self._names[:2], *(self._names[2 + at] for at in counters)}
+        self.numbers = {*self._names[:2], *(self._names[2 + index] for index in counters)}
 
     def _typed(self, counters: set[int]) -> Mapping[str, Type]:
         """The types in the body where these carried values are t in turn t."""
@@ -137,14 +137,14 @@ class _Loop:
             given[2 + at] = replace(given[2 + at], value=_TURN)
         return self.body.typed(dict(zip(self._names, given, strict=True)))
 
-    def _counts(self, at: int) -> bool:
+    def _counts(self, index: int) -> bool:
         """Whether every turn adds 1 to a carried integer."""
-        made = self.types[self.body.outputs[1 + at].name]
-        return made.dtype in _WIDE[:2] and made.value == _TURN + 1
+        result = self.types[self.body.outputs[1 + index].name]
+        return result.dtype in _WIDE[:2] and result.value == _TURN + 1
 
     def reads(self, node: Node) -> bool:
         """Whether a node reads step t in turn t."""
-        if node.op != "Gather" or node.at.axis or node.inputs[0] not in self.taken:
+        if node.op != "Gather" or node.attrs.axis or node.inputs[0] not in self.taken:
             return False
         return self.types[node.inputs[1]].value == _TURN
 
@@ -183,9 +183,9 @@ class _Loop:
 
 
 def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
-    """What is known of one number: an integer, or one that was cast to a float."""
+    """One number, where it is known: an integer, or one that was cast to a float."""
     while node := graph.producer(name, "Cast", "Identity"):
-        if node.op == "Cast" and node.at.to not in _WIDE:
+        if node.op == "Cast" and node.attrs.to not in _WIDE:
             return None
         name = node.inputs[0]
     array = graph.constants.get(name)

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from onernn.fuse_passes.rewriting import Tape, fresh
+from onernn.fuse_passes.rewriting import Tape, exchanged, fresh
+from onernn.fuse_passes.views import views_behind
+from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
@@ -135,11 +137,11 @@ class Stacker(Tape):
         graph = self.graph
         ranks = {
             graph.types[name].rank
-            for column, made in zip(columns, inputs, strict=True)
+            for column, result in zip(columns, inputs, strict=True)
             for name in column
-            if isinstance(made, Stacked)
+            if isinstance(result, Stacked)
         }
-        shared = [graph.constants[made].ndim for made in inputs if isinstance(made, str)]
+        shared = [graph.constants[result].ndim for result in inputs if isinstance(result, str)]
         if len(inputs) - len(shared) == 1 and not any(shared):
             return True
         rank = ranks.pop()
@@ -186,3 +188,97 @@ def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
     if int(axes.reshape(())) != axis:
         return None
     return split.inputs[0], axis, split.outputs.index(squeeze.inputs[0]), len(split.outputs)
+
+
+# Steps that were cut from one value and put together again are that value.
+
+
+@dataclass(frozen=True, eq=False)
+class Restacked:
+    concat: Node
+    axis: int
+    backwards: bool
+    name: str
+    stacker: Stacker
+
+
+class RestackSteps:
+    """``Concat(Unsqueeze(y[0]), Unsqueeze(y[1]), ...)`` -> y with its time axis moved.
+
+    Element-wise operators between, the same for all steps, run once over all of them.
+    """
+
+    name = "restacked_steps"
+
+    def match(self, graph: Graph, node: Node) -> Restacked | Refusal | None:
+        if node.op != "Concat":
+            return None
+        axis, steps = node.attributes["axis"], []
+        for name in node.inputs:
+            unsqueeze = graph.producer(name, "Unsqueeze")
+            axes = graph.constants.get(unsqueeze.inputs[1]) if unsqueeze else None
+            if unsqueeze is None or axes is None or axes.tolist() != [axis]:
+                return None
+            steps.append(unsqueeze.inputs[0])
+        stacker = Stacker(graph, node.outputs[0], node.origin, strict=True)
+        result = stacker.stack(tuple(steps))
+        if result is None:
+            return None
+        return Restacked(node, axis, result.backwards, result.name, stacker)
+
+    def rewrite(self, graph: Graph, match: Restacked) -> Graph:
+        stacker = match.stacker
+        moved = stacker.moved(match.name, 0, match.axis)
+        if match.backwards:
+            moved = stacker.reversed(moved, match.axis)
+        last = Node("Identity", (moved,), match.concat.outputs, {}, match.concat.origin)
+        new = (*stacker.nodes, last)
+        return exchanged(graph, (match.concat,), new, stacker.constants).bypass((last,))
+
+
+# Sizes of a layer's output follow from its input: the layer need not run for them. Keras makes
+# zeros like a first output before a masked loop; exporters write that step out.
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSizes:
+    """``sizes``: numbers, or names of axes of ``x``, which are counted from -1 downwards."""
+
+    shape: Node
+    x: str
+    sizes: tuple[int, ...]
+
+
+class AskInputs:
+    """``Shape(Rnn(x))`` -> what Shape(x) and the layer's width say."""
+
+    name = "layer_sizes"
+
+    def match(self, graph: Graph, node: Node) -> LayerSizes | None:
+        if node.op != "Shape" or node.attrs.start or node.attrs.end is not None:
+            return None
+        rnn = graph.producer(views_behind(graph, node.inputs[0])[0], "Rnn")
+        if rnn is None or not graph.is_dense(rnn.inputs[0]):
+            return None
+        asked, known = graph.types[node.inputs[0]].shape, graph.types[rnn.inputs[0]].shape
+        if asked is None or known is None:
+            return None
+        sizes = []
+        for size in asked:
+            if size is None or (size.number is None and size not in known):
+                return None
+            sizes.append(known.index(size) - len(known) if size.number is None else size.number)
+        return LayerSizes(node, rnn.inputs[0], tuple(sizes))
+
+    def rewrite(self, graph: Graph, match: LayerSizes) -> Graph:
+        node = match.shape
+        to = Stacker(graph, node.outputs[0], node.origin)
+        of_x = to.emit("Shape", (match.x,))
+        parts = [
+            to.emit("Gather", (of_x, to.constant([size])), axis=0)
+            if size < 0
+            else to.constant([size])
+            for size in match.sizes
+        ]
+        result = Node("Concat", tuple(parts), node.outputs, {"axis": 0}, node.origin)
+        return graph.splice((node,), (*to.nodes, result), to.constants)

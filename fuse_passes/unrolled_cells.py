@@ -71,20 +71,20 @@ class FuseUnrolledCells:
         attention = _stacked_attention(stacker, match, x.backwards, weights.iter.dtype)
         spec = replace(spec, direction=direction)
         rnn = add_layer(stacker, spec, weights, x.name, names, layout, attention=attention)
-        made = list[Node]()
+        result = list[Node]()
         if last.c:
             axes = stacker.constant([0, 1])
-            made.append(Node("Squeeze", (rnn.c_final, axes), (last.c,), {}, origin))
+            result.append(Node("Squeeze", (rnn.c_final, axes), (last.c,), {}, origin))
         axis = stacker.constant([0])
         rows: tuple[str, ...] = (rnn.y,)
         if count > 1:
             rows = tuple(fresh(graph, f"{last.h}/step{t}") for t in range(count))
-            made.append(Node("Split", (rnn.y,), rows, {"axis": 0}, origin))
+            result.append(Node("Split", (rnn.y,), rows, {"axis": 0}, origin))
         steps = match.steps[::-1] if x.backwards else match.steps
         for row, step in zip(rows, steps, strict=True):
-            made.append(Node("Squeeze", (row, axis), (step.h,), {}, origin))
+            result.append(Node("Squeeze", (row, axis), (step.h,), {}, origin))
         old = (node for step in match.steps for node in step.nodes)
-        return exchanged(graph, old, (*stacker.nodes, *made), stacker.constants)
+        return exchanged(graph, old, (*stacker.nodes, *result), stacker.constants)
 
 
 def _stacked_attention(
@@ -94,10 +94,10 @@ def _stacked_attention(
     given = [step.attention for step in chain.steps]
     if given[0] is None:
         return ""
-    made = stacker.stack(tuple(each.name for each in given if each))
-    assert made is not None  # copying is always possible
-    name = made.name
-    if made.backwards != backwards:
+    result = stacker.stack(tuple(each.name for each in given if each))
+    assert result is not None  # copying is always possible
+    name = result.name
+    if result.backwards != backwards:
         name = stacker.reversed(name, 0)
     return attended(stacker, name, given[0].keeps, dtype)
 
@@ -155,12 +155,12 @@ def _keeps(step: Step) -> bool | None:
 
 
 def _first_reading(graph: Graph, step: Step, readings: list[Reading]) -> Reading | None:
-    """As the steps behind it are read; a single step as its sizes allow, which is always right."""
+    """The reading that the later steps have; of a single step one that its sizes allow."""
     fitting = [r for r in step.readings if fits(graph, r) and r.x not in graph.constants]
     if readings:
         fitting = [r for r in fitting if r.constants == readings[0].constants]
     elif len(step.cell.gates) == 1 or step.readings[0].projection:
-        # Two projections, added: nothing tells that one of them is of a state. Nor that what
+        # Two projections, added: nothing shows that one of them is of a state. Nor that what
         # projects an LSTM's output makes its state.
         return None
     else:  # what stands beside c, or in another input, is more likely a state than a result is
@@ -186,12 +186,12 @@ def fits(graph: Graph, reading: Reading) -> bool:
         return False
     widths = {columns.stop - columns.start for columns in (*reading.layer, *reading.iter)}
     rows = {len(columns.of(graph)) for columns in reading.iter}
-    made, projection = widths, reading.projection
+    result, projection = widths, reading.projection
     if projection and {len(projection.of(graph))} == widths:
-        made = {projection.stop - projection.start}
+        result = {projection.stop - projection.start}
     inputs = {len(columns.of(graph)) for columns in reading.layer if columns.constant}
     alike = len(inputs) == 1 and all(columns.constant for columns in reading.layer)
-    return len(widths) == 1 and rows == made and bool(alike or projected(graph, reading))
+    return len(widths) == 1 and rows == result and bool(alike or projected(graph, reading))
 
 
 def projected(graph: Graph, reading: Reading) -> GateLayout | None:
@@ -230,8 +230,8 @@ def obstacle(graph: Graph, chain: Chain) -> str:
                     continue
                 if graph.is_output(name) or any(id(u) not in inside for u in graph.users(name)):
                     return f"{name!r} has another user"
-    made = {step.h for step in chain.steps} | {step.c for step in chain.steps if step.c}
-    if made_of(graph, _read(chain), made):
+    result = {step.h for step in chain.steps} | {step.c for step in chain.steps if step.c}
+    if made_of(graph, _read(chain), result):
         return "its input is made of its own output"
     fed = {value.name for value in graph.inputs}
     if not all(made_of(graph, [reading.x], fed) for reading in chain.readings):

@@ -1,7 +1,7 @@
 """Weights of Keras 2 and 3's SimpleRNN, LSTM and GRU <-> the pivot.
 
 Names, layouts and formulas: documentation and source of keras.layers.SimpleRNN, LSTM, GRU and
-Bidirectional. GRU: h = z h' + (1-z) h~; reset_after tells whether the reset gate stands behind the
+Bidirectional. GRU: h = z h' + (1-z) h~; reset_after: the reset gate stands behind the
 product, where the bias has two rows.
 """
 
@@ -53,7 +53,7 @@ def read(
     """A layer from kernel (I, G*O), recurrent_kernel (O, G*O) and bias; stacks have them under
     0/, 1/, ..., Bidirectional under forward/ and backward/.
 
-    ``reset_after``: a GRU's, None: its bias tells, and without one it is true, as in Keras.
+    ``reset_after``: a GRU's; None: by its bias, and without one true, as in Keras.
     ``function``: a SimpleRNN's. ``activations``: the cell's, where they are not the usual ones.
     ``merge``: of Bidirectional. Raises `ShapeError` naming the array.
     """

@@ -44,7 +44,7 @@ SIMPLE = Limits(
     projected=False,
     apart=False,
 )
-"""What every layout of stacks can say; a framework adds to it."""
+"""Stacks that every layout can hold; a framework adds to it."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Framework:
 
 
 def gates_of(*, lstm: str, gru: str) -> dict[Cell, str]:
-    """Those of a framework that has plain RNNs of three functions, LSTM and both kinds of GRU."""
+    """The gates of a framework with plain RNNs of three functions, LSTM and both kinds of GRU."""
     plain = dict.fromkeys((Cell.RNN_TANH, Cell.RNN_RELU, Cell.RNN_SIGMOID), "h")
     return {**plain, Cell.LSTM: lstm, Cell.GRU: gru, Cell.LBR_GRU: gru}
 
@@ -168,7 +168,7 @@ def part_of(
 
 
 def prefixes_of(arrays: Arrays) -> list[str]:
-    """What stands in front of the names of each layer: 0/, 1/, ... of a stack, else nothing."""
+    """The prefix of the names of each layer: 0/, 1/, ... of a stack, else ""."""
     count = len({name.split("/")[0] for name in arrays if "/" in name})
     return [f"{layer}/" for layer in range(count)] or [""]
 
@@ -184,6 +184,6 @@ def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
 
 
 def check_all_read(arrays: Arrays, read: Sequence[str] | set[str]) -> None:
-    """Raises `ShapeError` for arrays that nobody read."""
+    """Raises `ShapeError` for arrays that were not read."""
     if unknown := sorted(set(arrays) - set(read)):
         raise ShapeError(f"not understood: {', '.join(unknown)}")

@@ -83,7 +83,7 @@ def _write_paddle_rnn(layer: PivotLayer) -> dict[str, Array]:
 
 
 def _mxnet_stack(named: Arrays, function: str) -> tuple[mxnet.Stack, int]:
-    """What gluon's names and shapes say, and the input size."""
+    """The stack that gluon's names and shapes describe, and the input size."""
     count = len({name.split("_")[0][1:] for name in named})
     sides = 2 if any(name.startswith("r") for name in named) else 1
     hidden = need(named, "l0_h2h_weight", 2).shape[1]

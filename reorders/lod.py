@@ -58,7 +58,7 @@ class Packing:
 
     @classmethod
     def of(cls, offsets: Int64) -> Packing:
-        """That of the last level of a LoD; kept for the batch shapes seen last."""
+        """The packing of the last level of a LoD; kept for the batch shapes seen last."""
         return _packing(offsets.tobytes())
 
     @classmethod

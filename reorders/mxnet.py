@@ -34,12 +34,12 @@ LAYOUTS = {
 }
 
 LEGACY_GATES = {"lstm": ("i", "f", "c", "o"), "gru": ("r", "z", "o")}
-"""What the legacy cells call their gates, in the order of the joined arrays."""
+"""The legacy cells' names of gates, in the order of the joined arrays."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """What the attributes of an RNN operator say of its parameters."""
+    """The attributes of an RNN operator that describe its parameters."""
 
     mode: str
     hidden: int
@@ -127,15 +127,15 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
     """
     layout = LAYOUTS[stack.mode]
 
-    def layer(at: int) -> RnnWeights:
-        sides = [f"{side}{at}" for side in "lr"[: stack.directions]]
+    def layer(index: int) -> RnnWeights:
+        sides = [f"{side}{index}" for side in "lr"[: stack.directions]]
 
         def stacked(arrays: Sequence[Array]) -> Array:
             return np.stack(arrays)[None]
 
         def matrix(name: str) -> Array:
-            made = [layout.split(named[f"{side}_{name}"].T) for side in sides]
-            return sealed(stacked(made) if len(made) > 1 else made[0][None, None])
+            result = [layout.split(named[f"{side}_{name}"].T) for side in sides]
+            return sealed(stacked(result) if len(result) > 1 else result[0][None, None])
 
         biases = [[named[f"{side}_{name}_bias"] for name in ("i2h", "h2h")] for side in sides]
         projection = None
@@ -148,7 +148,7 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
             projection=projection,
         )
 
-    return tuple(layer(at) for at in range(stack.layers))
+    return tuple(layer(index) for index in range(stack.layers))
 
 
 def bias(mode: str, input_bias: Array, recurrent_bias: Array) -> Array:
@@ -166,9 +166,9 @@ def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array
         raise UnsupportedError(f"MXNet's RNN has no {obstacle}")
     layout = LAYOUTS[MODES[spec.cell]]
     named: dict[str, Array] = {}
-    for at, one in enumerate(layers):
+    for index, one in enumerate(layers):
         for d, side in enumerate("lr"[: spec.directions]):
-            place = f"{side}{at}"
+            place = f"{side}{index}"
             assert one.layer is not None
             for name, matrix in (("i2h", one.layer[0, d]), ("h2h", one.iter[0, d])):
                 named[f"{place}_{name}_weight"] = matrix_back(matrix, layout).T.copy()

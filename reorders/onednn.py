@@ -58,7 +58,8 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., PivotLayer]:
         weights_projection ldio; those of stacks whose layers differ in their inputs stand under
         0/, 1/, ... with L = 1.
 
-        ``cell`` is a `Cell` or its value, "lbr_gru": shapes do not tell it. Raises `ShapeError`.
+        ``cell`` is a `Cell` or its value, "lbr_gru": it does not follow from shapes. Raises
+        `ShapeError`.
         """
         prefixes = prefixes_of(arrays)
         check_all_read(arrays, {prefix + name for prefix in prefixes for name in _NAMES.values()})

@@ -34,7 +34,7 @@ GATES = gates_of(lstm="i o f c", gru="u r o")
 
 
 def gate_layout(cell: Cell) -> GateLayout:
-    """What leads from ONNX's gates to oneDNN's."""
+    """The layout that leads from ONNX's gates to oneDNN's."""
     return layers.gate_layout(cell, GATES[cell])
 
 

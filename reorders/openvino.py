@@ -45,7 +45,7 @@ def read(
     """A layer from W (D, G*O, I), R (D, G*O, O) and B (D, G*O) or (D, 4*O); stacks have them under
     0/, 1/, ....
 
-    ``linear_before_reset``: a GRU's, None: B tells. ``function``: an RNNSequence's. Raises
+    ``linear_before_reset``: a GRU's; None: by B. ``function``: an RNNSequence's. Raises
     `ShapeError` naming the array.
     """
     prefixes = prefixes_of(arrays)

@@ -120,11 +120,11 @@ def rnn_weights(arrays: Sequence[Array], mode: str, layers: int, directions: int
     if len(arrays) not in (2 * parts, 4 * parts):
         raise ShapeError(f"WeightList: expected {4 * parts} arrays, got {len(arrays)}")
     cell, layout = RNN_CELLS[mode]
-    made = []
+    result = []
     for part in range(parts):
         w_ih, w_hh = arrays[2 * part : 2 * part + 2]
         b_ih, b_hh = arrays[2 * (parts + part) :][:2] or (None, None)
-        made.append(
+        result.append(
             RnnWeights(
                 input_layer(w_ih.T, layout),
                 input_layer(w_hh.T, layout),
@@ -132,7 +132,7 @@ def rnn_weights(arrays: Sequence[Array], mode: str, layers: int, directions: int
             )
         )
     return tuple(
-        RnnWeights.joined(made[first : first + directions], 1)
+        RnnWeights.joined(result[first : first + directions], 1)
         for first in range(0, parts, directions)
     )
 

@@ -24,13 +24,13 @@ StrPath = str | Path
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """How the framework itself runs a model, as the reference for ours.
+    """How the framework itself runs a model, as the reference for onernn.
 
     ``name``: in ``verify --against NAME:PATH``. One of ``packages`` is to be installed, which our
     extra ``extra`` does.
     ``run(path, params, feed)`` gives the outputs in order; it is called in a process of its own,
     and ``params`` is "" where there is none. ``load(path)`` gives the model with the sizes declared
-    to which the framework holds, where ours does not. ``run_live(model, feed)`` runs a live one.
+    to which the framework holds, where onernn does not. ``run_live(model, feed)`` runs a live one.
     """
 
     name: str
@@ -59,8 +59,8 @@ class Writer:
 
     ``write(model, path, inputs=, progress=, note=, **options)``: ``inputs`` is a batch that the
     model runs on or None, ``note`` takes a text for the user. ``options``: the names of its further
-    options, with their defaults. A file that pads ragged values tells with ``pads`` what it takes
-    for a batch, and is checked in the framework's ``runtime``; other files are checked by ours.
+    options, with their defaults. For a file that pads ragged values, ``pads`` gives what it takes
+    for a batch, and is checked in the framework's ``runtime``; onernn checks other files.
     """
 
     suffix: str
@@ -75,7 +75,7 @@ class Plugin:
     """How a user gets our layers inside the framework.
 
     ``call``: what to type, after ``onernn.adapters``. ``host`` runs all other operators.
-    ``replaces``: the framework's operators that become ours.
+    ``replaces``: the framework's operators that onernn runs in it.
     """
 
     call: str
@@ -92,13 +92,13 @@ class Adapter:
 
     ``files``: which files and folders are its models, for help. ``reads(path)``: whether one is.
     ``no_models``: by suffix, what to do with its files that are none.
-    ``weights``: by suffix, how the recurrent layers of files are read that hold arrays alone, by
+    ``weights``: by suffix, how the recurrent layers of files are read that hold only arrays, by
     the names of their modules. ``load(path, params, semantics)`` lowers a model. ``semantics``: the
     names of other meanings of its operators than the documented one; without any, ``load`` is not
     given one. ``find_faults(path, params)``: a saved model with the known faults of the framework.
     ``no_params``: why its models have no other file with parameters; then neither is given one.
     ``plugin(path)``: how to run that model inside the framework.
-    ``pass_name(applied)``: what the framework calls a pass of ours that fired on its operators, ""
+    ``pass_name(applied)``: what the framework calls a pass that fired on its operators, ""
     where it has none.
     """
 
@@ -119,7 +119,7 @@ class Adapter:
     pass_name: Callable[[Applied], str] = lambda _: ""
 
     def parts(self, params: StrPath | None) -> tuple[StrPath | None, ...]:
-        """What tells its functions the parameters of a model, behind its path.
+        """The argument of its functions, behind a model's path, that names the parameters.
 
         Raises `UnsupportedError` for parameters of a framework that keeps none apart.
         """

@@ -22,7 +22,7 @@ FORMULAS: dict[str, Formula] = {
     "mish": lambda op, x: op.emit("Mul", x, op.emit("Tanh", op.emit("Softplus", x))),
     "log_sigmoid": lambda op, x: op.emit("Neg", op.emit("Softplus", op.emit("Neg", x))),
 }
-"""Functions of one value that are several operators of ours."""
+"""Functions of one value that are several canonical operators."""
 
 
 def recurrent_stack(

@@ -41,7 +41,7 @@ class FrameworkFault(Fault[S]):
 
     ``apply`` turns the native program into what the framework runs in its place. Where that depends
     on the batch, ``change_graph`` does it to the lowered graph, from the values of the right run.
-    ``measure`` tells the cost of a batch where the effect is "slower"; ``occurs`` whether a batch
+    ``measure`` gives the cost of a batch where the effect is "slower"; ``occurs`` whether a batch
     brings the fault out, where that is more than other outputs.
     """
 
@@ -63,7 +63,7 @@ class FrameworkFault(Fault[S]):
 class FaultyModel(Generic[S]):
     """A native program and the faults that hit it. ``paths``: the framework's ways of running it.
 
-    Faults on other paths than these (an exporter, training) are told, and hit no run.
+    Faults on other paths than these (an exporter, training) are described, and hit no run.
     """
 
     framework: str

@@ -26,12 +26,12 @@ def pairs(text: str) -> dict[str, str]:
     return dict(pair.split("=") for pair in text.split())
 
 
-# What every reader of a model's files runs under: a budget of memory, and errors of ours.
+# What every reader of a model's files runs under: a budget of memory, and one kind of errors.
 
 
 @contextmanager
 def reading(path: StrPath) -> Iterator[None]:
-    """Errors that arise inside are ours, and name the file."""
+    """Errors that arise inside become `OnernnError`s that name the file."""
     try:
         with guarded(lambda: path), budget_of_load():
             yield
@@ -72,12 +72,12 @@ def described(what: str, file: StrPath) -> Iterator[None]:
         raise ModelFormatError(f"{what}: {error}", file) from error
 
 
-def typed(found: Any, kind: Any, what: str) -> Any:
+def typed(value: Any, kind: Any, what: str) -> Any:
     """A value of a JSON text of this kind; a bool is no integer."""
-    if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         name = getattr(kind, "__name__", str(kind))
-        raise Malformed(f"{what}: expected {name}, got {str(found)[:40]}")
-    return found
+        raise Malformed(f"{what}: expected {name}, got {str(value)[:40]}")
+    return value
 
 
 def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
@@ -264,7 +264,7 @@ def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _file(package: str, messages: dict[str, str]) -> bytes:
-    """A FileDescriptorProto, by hand: descriptor_pb2 would be imported for it alone."""
+    """A FileDescriptorProto, by hand: descriptor_pb2 would be imported only for it."""
     out = _field(1, f"{package}.proto") + _field(2, package) + _field(12, "proto2")
     for name, body in messages.items():
         message = _field(1, name)

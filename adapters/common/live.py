@@ -325,7 +325,7 @@ class Repacked(Generic[Key, Result]):
 
 
 class Watched:
-    """Memory beside a copy of it, which finds out whether somebody wrote there.
+    """Memory beside a copy of it, which finds out whether it was written to.
 
     For calls of microseconds, which cannot compare all of it: each compares some of every part, so
     that the next call finds an update of most numbers, and later ones find any.
@@ -362,5 +362,5 @@ def _bytes_at(address: int, count: int) -> bytes:
 
 def _copied(array: Array) -> Array:
     out = array.copy()
-    out.flags.writeable = False  # then nobody copies it again
+    out.flags.writeable = False  # then it is not copied again
     return out

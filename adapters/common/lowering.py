@@ -114,7 +114,7 @@ class Names(dict[str, int]):
 _LARGE = 2**20
 """Bytes from which on a constant is worth letting go of while a model is read."""
 _UNSEEN = Type(lod=())
-"""The type of what no run will see: it was refused, or nobody makes it."""
+"""The type of what no run will see: it was refused, or nothing computes it."""
 
 
 Slot = str | int
@@ -301,7 +301,7 @@ class NativeOperator(Tape):
         return np.dtype(result)
 
     def shape_of(self, value: str) -> tuple[int | None, ...]:
-        """The sizes of a value, None where a run tells."""
+        """The sizes of a value, None where only a run knows."""
         result = self.builder.type_of(value)
         if result.shape is None:
             raise UnsupportedError(f"the number of axes of {value!r} is not known")
@@ -365,7 +365,7 @@ Body = tuple[Graph, Sequence[str]]
 class GraphBuilder:
     """Collects nodes; names values after the framework's variables, each value once.
 
-    A variable may be assigned again: `value` tells which value it holds now. ``budget``: what
+    A variable may be assigned again: `value` gives the one that it holds now. ``budget``: what
     constants that are computed here may take; the builder of a body shares it.
     """
 
@@ -463,7 +463,7 @@ class GraphBuilder:
         return result
 
     def _computed(self, value: str) -> Array | None:
-        """What nodes compute from constants alone, None where it is more than that."""
+        """What nodes compute from nothing but constants, None where they read more."""
         wanted, behind = {value}, list[Node]()
         for node in reversed(self.nodes):
             if wanted.intersection(node.outputs):
@@ -557,7 +557,7 @@ class GraphBuilder:
                 self._folded.remove(value)
 
     def refuse(self, variable: str, reason: str, reads: Iterable[str] = (), name: str = "") -> None:
-        """Gives a variable a value that nobody can compute from those that are read, and why."""
+        """Gives a variable a value that cannot be computed from those that are read, and why."""
         known = [each for each in reads if each in self._names]
         self.give(variable, self.emit(UNSUPPORTED, known, {"reason": reason}), name)
 
@@ -599,7 +599,7 @@ class LoweringStep:
     """One native operator that is to be lowered.
 
     ``reads``: the variables that it takes. ``lower`` runs its rule. ``outputs(count)``: those that
-    somebody wants, where the rule gave ``count`` values; none where it was refused.
+    are wanted, where the rule gave ``count`` values; none where it was refused.
     """
 
     at: NativeOp
@@ -613,8 +613,8 @@ def lower_steps(
 ) -> None:
     """Lowers operators one after the other, and binds their outputs.
 
-    An operator that its rule refuses becomes nodes that tell the reason. Large constants are let go
-    of behind their last reader; ``kept`` are variables that somebody reads later.
+    An operator that its rule refuses becomes nodes that hold the reason. Large constants are let go
+    of behind their last reader; ``kept`` are variables that are read later.
     """
     left = Counter(chain(kept, *(step.reads for step in steps)))
     for step in steps:

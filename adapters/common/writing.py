@@ -16,7 +16,7 @@ from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Type
 
-_RANKS = range(1, 5)  # of an input of which the model tells nothing
+_RANKS = range(1, 5)  # of an input of which the model says nothing
 _MOST = 4**4  # choices of ranks: four such inputs
 
 
@@ -33,7 +33,7 @@ class NodeWriter:
     @property
     def attrs(self) -> Any:
         """The node's attributes, defaults too."""
-        return self.node.at
+        return self.node.attrs
 
     def array(self, index: int, role: str) -> Array:
         """The array of a constant input. Raises `UnsupportedError` where it is computed."""
@@ -63,26 +63,26 @@ def write_nodes(graph: Graph, write: Callable[[Node], None], progress: Progress 
 
 
 def declared(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
-    """The graph with dtype and rank of each input, so that its types tell those of every value.
+    """The graph with dtype and rank of each input, so that those of every value follow.
 
     What an input does not declare is that of ``inputs``, a batch. Without one it is float32, of the
     only rank with which all types are known; where several are such, the one that merges the fewest
     axes: (N, T, A*B) rather than (N, T, A, B), which the model makes the same of. Raises
-    `UnsupportedError` for operators that nobody knows, and where no ranks fit, or several do.
+    `UnsupportedError` for unknown operators, and where no ranks fit, or several do.
     """
     if refusals := unsupported(graph):
         raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
     feed = {} if inputs is None else checked_feed(graph.inputs, inputs)
     choices = [_choices(value, feed.get(value.name)) for value in graph.inputs]
     if math.prod(map(len, choices)) > _MOST:
-        raise _untyped("too many inputs tell no rank", graph)
+        raise _untyped("too many inputs have no declared rank", graph)
     graphs = [replace(graph, inputs=chosen) for chosen in itertools.product(*choices)]
     fitting = [each for each in graphs if not _unknown(each)]
     if not fitting:
         best = min(graphs, key=lambda each: len(_unknown(each)))
         (node, *_) = _unknown(best)
         given = ", ".join(str(best.types[name]) for name in node.inputs if name)
-        raise _untyped(f"nobody can tell before a run what {node.label} makes of {given}", graph)
+        raise _untyped(f"what {node.label} makes of {given} is not known before a run", graph)
     merged = [_merged(each) for each in fitting]
     if merged.count(min(merged)) > 1:
         raise _untyped("several ranks fit", graph)
@@ -91,7 +91,7 @@ def declared(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
 
 def _untyped(reason: str, graph: Graph) -> UnsupportedError:
     names = ", ".join(printable(value.name) for value in graph.inputs if value.shape is None)
-    hint = f"; give a recording, which tells the ranks of {names}" if names else ""
+    hint = f"; give a recording, which has the ranks of {names}" if names else ""
     return UnsupportedError(f"types of values: {reason}{hint}")
 
 
@@ -117,7 +117,7 @@ def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
 
 def _merged(graph: Graph) -> int:
     """How many products of sizes are the size of an axis."""
-    sizes = {size for found in graph.types.values() for size in found.shape or () if size}
+    sizes = {size for known in graph.types.values() for size in known.shape or () if size}
     return sum(any(len(names) > 1 for names, _ in size.terms) for size in sizes)
 
 
@@ -146,13 +146,13 @@ def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) 
         raise UnsupportedError(f"{path} is not written, it would be wrong: {'; '.join(wrong)}")
 
 
-def _fits(found: Type, want: Type) -> bool:
+def _fits(result: Type, want: Type) -> bool:
     """Whether dtype, LoD depth and, as far as they are known, rank and sizes agree."""
-    padded = want.depth > found.depth == 0  # (N, T, ...) for words (W, ...)
-    sizes, wanted = found.counts[2 * padded :], want.counts[padded:]
-    if found.dtype != want.dtype or not padded and found.depth != want.depth:
+    padded = want.depth > result.depth == 0  # (N, T, ...) for words (W, ...)
+    sizes, wanted = result.counts[2 * padded :], want.counts[padded:]
+    if result.dtype != want.dtype or not padded and result.depth != want.depth:
         return False
-    return found.shape is None or (
+    return result.shape is None or (
         len(sizes) == len(wanted)
         and all(None in pair or pair[0] == pair[1] for pair in zip(sizes, wanted, strict=True))
     )

@@ -84,9 +84,9 @@ def _conv(op: KerasLayer) -> str:
     windows, groups = _windows(op, axes, "kernel_size"), op.integer("groups", 1)
     names = ("kernel", "bias")[: 1 + op.flag("use_bias", True)]
     kernel, *bias = op.weights(*names)
-    told = (*windows["kernel_shape"], op.integer("filters"))
-    if (*kernel.shape[:axes], kernel.shape[-1]) != told:
-        raise UnsupportedError(f"kernel: {kernel.shape} for {told}")
+    expected = (*windows["kernel_shape"], op.integer("filters"))
+    if (*kernel.shape[:axes], kernel.shape[-1]) != expected:
+        raise UnsupportedError(f"kernel: {kernel.shape} for {expected}")
     given = [op.constant(_kernel(kernel, axes), "kernel"), *(op.constant(b, "bias") for b in bias)]
     y = windowed(
         op, op.floats, not first, lambda x: op.emit("Conv", x, *given, group=groups, **windows)
@@ -193,14 +193,14 @@ def _cropping(op: KerasLayer) -> str:
 def _around(op: KerasLayer, name: str) -> tuple[list[int], list[int]]:
     """Before and behind each axis, from ((before, behind), ...)."""
     axes, first = _layout(op)
-    told: Any = op.attribute(name, None)
-    told = 1 if told is None else told
-    pairs = [told] if axes == 1 and isinstance(told, list) else told
+    widths: Any = op.attribute(name, None)
+    widths = 1 if widths is None else widths
+    pairs = [widths] if axes == 1 and isinstance(widths, list) else widths
     pairs = pairs if isinstance(pairs, list) else [pairs] * axes
     pairs = [pair if isinstance(pair, list) else [pair, pair] for pair in pairs]
     numbers = [number for pair in pairs for number in pair]
     if len(numbers) != 2 * axes or not all(type(n) is int and n >= 0 for n in numbers):
-        raise UnsupportedError(f"attribute {name}={told!r}: expected two integers for each axis")
+        raise UnsupportedError(f"attribute {name}={widths!r}: expected two integers for each axis")
     outside = ([0, 0], []) if first else ([0], [0])
     begin, end = ([*outside[0], *(pair[side] for pair in pairs), *outside[1]] for side in (0, 1))
     return begin, end
@@ -212,12 +212,12 @@ def _around(op: KerasLayer, name: str) -> tuple[list[int], list[int]]:
 
 
 def _normalized_axes(op: KerasLayer) -> list[int]:
-    told = op.attribute("axis", None)
-    told = -1 if told is None else told
-    listed = told if isinstance(told, list) else [told]
+    axes = op.attribute("axis", None)
+    axes = -1 if axes is None else axes
+    listed = axes if isinstance(axes, list) else [axes]
     rank = op.rank_of(op.x)
     if not listed or not all(type(axis) is int and -rank <= axis < rank for axis in listed):
-        raise UnsupportedError(f"attribute axis={told!r}: the input has {rank} axes")
+        raise UnsupportedError(f"attribute axis={axes!r}: the input has {rank} axes")
     return sorted(axis % rank for axis in listed)
 
 
@@ -452,14 +452,14 @@ def _cell(op: KerasLayer, inside: str = "") -> PivotLayer:
     biased = op.flag("use_bias", True)
     names = ("kernel", "recurrent_kernel", "bias")[: 2 + biased]
     arrays = dict(zip(names, op.weights(*names, inside=inside), strict=True))
-    gate = "hard_sigmoid" if op.major < 3 else "sigmoid"  # old files do not tell
-    told = [op.config.get("activation", "tanh")]
+    gate = "hard_sigmoid" if op.major < 3 else "sigmoid"  # old files do not say
+    chosen = [op.config.get("activation", "tanh")]
     op.ignore("activation")
     if kind != "SimpleRNN":
-        told = [op.config.get("recurrent_activation", gate), *told, *told[: kind == "LSTM"]]
+        chosen = [op.config.get("recurrent_activation", gate), *chosen, *chosen[: kind == "LSTM"]]
         op.ignore("recurrent_activation")
-    functions = [rules.of_gates(each, op.major) for each in told]
-    for each, function in zip(told, functions, strict=True):
+    functions = [rules.of_gates(each, op.major) for each in chosen]
+    for each, function in zip(chosen, functions, strict=True):
         if function is None:
             name = rules.name_of(each)
             raise UnsupportedError(f"{op.at.type} with {name}: no such gate or state is run")
@@ -478,10 +478,10 @@ def _cell(op: KerasLayer, inside: str = "") -> PivotLayer:
 
 def _cells(op: KerasLayer) -> tuple[PivotLayer, ...]:
     """Those of RNN's attribute cell."""
-    told = op.attribute("cell", None)
-    if isinstance(told, list):
+    config = op.attribute("cell", None)
+    if isinstance(config, list):
         raise UnsupportedError("attribute cell: expected one cell")
-    cell = op.inner(told, "cell")
+    cell = op.inner(config, "cell")
     held = [cell]
     if cell.at.type == "StackedRNNCells" and not cell.layer.foreign:
         cell.only("reverse_state_order", False)
@@ -554,9 +554,9 @@ def _steps(op: KerasLayer, layer: _Layer, tensor: Tensor) -> Steps:
 def _called(op: KerasLayer, layers: Sequence[_Layer]) -> tuple[Tensor, list[str]]:
     """(the input, the initial states): tensors behind the first one are states, too."""
     given = op.arguments[0] if isinstance(op.arguments[0], list) else [op.arguments[0]]
-    told = op.option("initial_state")
-    told = told if isinstance(told, list) or told is None else [told]
-    states = _flat([*given[1:], *op.arguments[1:2], *(told or ())])
+    initial = op.option("initial_state")
+    initial = initial if isinstance(initial, list) or initial is None else [initial]
+    states = _flat([*given[1:], *op.arguments[1:2], *(initial or ())])
     if len(op.arguments) > 2 or not all(isinstance(each, Tensor) for each in (given[0], *states)):
         raise UnsupportedError("called with something else than tensors of steps and of states")
     tensor, *states = (op.computed(each) for each in (given[0], *states))
@@ -591,13 +591,13 @@ def _recurrent(op: KerasLayer) -> list[Tensor]:
 def _bidirectional(op: KerasLayer) -> list[Tensor]:
     merge = op.config.get("merge_mode", "concat")
     op.ignore("merge_mode")
-    told = op.attribute("layer", None)
+    config = op.attribute("layer", None)
     behind = op.config.get("backward_layer")
     op.ignore("backward_layer")
     if behind is None:
-        turned = not told["config"].get("go_backwards")
-        behind = {**told, "config": {**told["config"], "go_backwards": turned}}
-    first = op.inner(told, "forward_layer").read(_layer)
+        turned = not config["config"].get("go_backwards")
+        behind = {**config, "config": {**config["config"], "go_backwards": turned}}
+    first = op.inner(config, "forward_layer").read(_layer)
     second = op.inner(behind, "backward_layer").read(_layer)
     if first.backwards == second.backwards or first[2:5] != second[2:5]:
         raise UnsupportedError("its layers go the same way, or give different things")

@@ -79,7 +79,7 @@ class Tree:
         return inner
 
     def finish(self) -> None:
-        """Raises `ShapeError` for arrays that nobody took."""
+        """Raises `ShapeError` for arrays that were not taken."""
         _nothing(sorted(self._left))
 
 
@@ -96,7 +96,7 @@ class Flat:
         return self
 
     def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
-        """Layers that are frozen stand behind the others, so paths tell whose an array is."""
+        """Frozen layers stand behind the others, so paths say to which of them an array belongs."""
         names = [name for _, name in named]
         parts: dict[str, list[tuple[str, Array]]] = {name: [] for name in names}
         for path, array in self.entries:
@@ -153,7 +153,7 @@ class _Inner(Cursor):
         return self._outer.take(names)
 
     def finish(self) -> None:
-        """The outer layer will tell."""
+        """The outer layer checks that."""
 
 
 Weights = Tree | Flat
@@ -222,7 +222,7 @@ class Layer:
     def is_operation(self) -> bool:
         """Whether it is a function of ``keras.ops``, which Keras 3 lists among layers.
 
-        An ``.h5`` file does not tell where a class is; only layers are trainable, or of a dtype.
+        An ``.h5`` file does not say where a class is; only layers are trainable, or of a dtype.
         """
         if self.module:
             return ".ops." in f".{self.module}."
@@ -232,7 +232,7 @@ class Layer:
 
     @property
     def foreign(self) -> bool:
-        """Whether somebody else's class is meant."""
+        """Whether a class that is not Keras's own is meant."""
         return bool(self.module) and self.module.partition(".")[0] not in _OWN
 
 
@@ -298,8 +298,8 @@ def _layers(model: Layer, listed: Any, calls: list[tuple[Call, ...]]) -> dict[st
         raise ModelFormatError(f"{model.name}: a layer's name stands there twice")
     held = iter(model.weights.layers(named) if model.weights else [None] * len(named))
     return {
-        each.name: inner_layer(config, None if each.is_operation else next(held), told, at)
-        for at, (each, config, told) in enumerate(zip(bare, listed, calls, strict=True))
+        each.name: inner_layer(config, None if each.is_operation else next(held), call, at)
+        for at, (each, config, call) in enumerate(zip(bare, listed, calls, strict=True))
     }
 
 
@@ -337,44 +337,44 @@ def _functional(model: Layer, listed: Any, major: int) -> Network:
     return Network(model.name, layers, *ends)
 
 
-def _made_with(told: Any, major: int) -> tuple[Call, ...]:
+def _made_with(config: Any, major: int) -> tuple[Call, ...]:
     """The call with which a model inside was made counts, and is not written down."""
-    kind = told["class_name"]
+    kind = config["class_name"]
     counts = kind in ("Functional", "Model")
     if kind == "Sequential" and major < 3:
-        layers = told["config"]["layers"]
+        layers = config["config"]["layers"]
         counts = not layers or layers[0]["class_name"] == "InputLayer"
     return (Call((), {}),) if counts else ()
 
 
-def _refs(told: Any) -> list[Ref]:
+def _refs(argument: Any) -> list[Ref]:
     """The tensors in a structure, those of a dictionary by its sorted keys, as Keras does."""
-    if (ref := _ref(told)) is not None:
+    if (ref := _ref(argument)) is not None:
         return [ref]
-    if isinstance(told, dict):
-        told = [told[key] for key in sorted(told)]
-    if not isinstance(told, list):
-        raise ValueError(f"expected tensors, got {told!r:.100}")
-    return [ref for each in told for ref in _refs(each)]
+    if isinstance(argument, dict):
+        argument = [argument[key] for key in sorted(argument)]
+    if not isinstance(argument, list):
+        raise ValueError(f"expected tensors, got {argument!r:.100}")
+    return [ref for each in argument for ref in _refs(each)]
 
 
-def _ref(told: Any) -> Ref | None:
-    if isinstance(told, dict) and told.get("class_name") == "__keras_tensor__":
-        told = told["config"]["keras_history"]
-    if isinstance(told, list) and len(told) in (3, 4) and isinstance(told[0], str):
-        name, call, index = told[:3]
+def _ref(argument: Any) -> Ref | None:
+    if isinstance(argument, dict) and argument.get("class_name") == "__keras_tensor__":
+        argument = argument["config"]["keras_history"]
+    if isinstance(argument, list) and len(argument) in (3, 4) and isinstance(argument[0], str):
+        name, call, index = argument[:3]
         if type(call) is int and type(index) is int and min(call, index) >= 0:
             return Ref(name, call, index)
     return None
 
 
-def _call(told: Any) -> Call:
-    if isinstance(told, dict):  # Keras 3
-        return Call(tuple(map(_argument, told["args"])), _arguments(told["kwargs"]))
-    if (one := _ref(told)) is not None:  # a single tensor without the list around
-        told = [told] if len(told) == 4 else [[*one, {}]]
+def _call(call: Any) -> Call:
+    if isinstance(call, dict):  # Keras 3
+        return Call(tuple(map(_argument, call["args"])), _arguments(call["kwargs"]))
+    if (one := _ref(call)) is not None:  # a single tensor without the list around
+        call = [call] if len(call) == 4 else [[*one, {}]]
     tensors, kwargs = list[Any](), dict[str, Any]()
-    for each in told:
+    for each in call:
         ref = _ref(each)
         tensors.append(each if ref is None else ref)  # a constant is the layer's business
         kwargs |= each[3] if ref is not None and len(each) == 4 else {}
@@ -385,15 +385,15 @@ def _arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _argument(value) for name, value in kwargs.items()}
 
 
-def _argument(told: Any) -> Any:
+def _argument(argument: Any) -> Any:
     """An argument in which tensors are `Ref`s."""
-    if (ref := _ref(told)) is not None:
+    if (ref := _ref(argument)) is not None:
         return ref
-    if isinstance(told, list):
-        return [_argument(each) for each in told]
-    if isinstance(told, dict) and "class_name" not in told:
-        return _arguments(told)
-    return told
+    if isinstance(argument, list):
+        return [_argument(each) for each in argument]
+    if isinstance(argument, dict) and "class_name" not in argument:
+        return _arguments(argument)
+    return argument
 
 
 # Arrays and texts of an HDF5 file, by h5py in a process of its own.
@@ -443,10 +443,10 @@ def read(path: str | Path, file: Path) -> Held:
         done = subprocess.run(
             command, env=environ, capture_output=True, text=True, errors="replace"
         )
-        told = Path(folder, "told.json")
-        if not told.exists():
+        answer = Path(folder, "answer.json")
+        if not answer.exists():
             raise ModelFormatError(f"the HDF5 library does not read it: {_end(done)}", file)
-        result: dict[str, Any] = json.loads(told.read_text("utf-8"))
+        result: dict[str, Any] = json.loads(answer.read_text("utf-8"))
         if "error" in result:
             raise ModelFormatError(result["error"], file)
         with ZipFile(Path(folder, "arrays.npz")) as archive:
@@ -459,7 +459,7 @@ def read(path: str | Path, file: Path) -> Held:
 
 
 def _end(done: subprocess.CompletedProcess[str]) -> str:
-    """How the process ended that told nothing."""
+    """How a process ended that left no answer."""
     if done.returncode == -signal.SIGXCPU:
         return "it goes around in circles"
     if done.returncode < 0:
@@ -475,14 +475,14 @@ def main(path: str, folder: str, most: str, seconds: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         held = _everything(path, int(most))
-        told: dict[str, Any] = {"names": [*held.arrays], "texts": held.texts}
+        answer: dict[str, Any] = {"names": [*held.arrays], "texts": held.texts}
         arrays: Any = {str(at): array for at, array in enumerate(held.arrays.values())}
         np.savez(Path(folder, "arrays.npz"), **arrays)
     except ModelFormatError as error:
-        told = {"error": str(error)}
+        answer = {"error": str(error)}
     except Exception as error:  # whatever h5py makes of bytes that are no file
-        told = {"error": f"not a readable HDF5 file: {str(error)[:200]}"}
-    Path(folder, "told.json").write_text(json.dumps(told), "utf-8")
+        answer = {"error": f"not a readable HDF5 file: {str(error)[:200]}"}
+    Path(folder, "answer.json").write_text(json.dumps(answer), "utf-8")
 
 
 def _everything(path: str, most: int) -> Held:
@@ -526,9 +526,9 @@ def _array(dataset: Any, where: str, most: int) -> Array:
     return np.asarray(dataset[()], dtype.newbyteorder("="))
 
 
-def _listed(found: Any) -> list[str]:
+def _listed(value: Any) -> list[str]:
     """The texts of an attribute."""
-    listed = np.ravel(np.asarray(found, object)).tolist()
+    listed = np.ravel(np.asarray(value, object)).tolist()
     return [e.decode("utf-8", "replace") if isinstance(e, bytes) else str(e) for e in listed]
 
 
@@ -591,8 +591,8 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 def _legacy(file: Path) -> Model:
     held = read(file, file)
-    told = held.texts.get("@model_config")
-    if not told:
+    config = held.texts.get("@model_config")
+    if not config:
         raise ModelFormatError(
             "weights without a model: give the file that model.save() wrote, not"
             " model.save_weights()",
@@ -604,7 +604,7 @@ def _legacy(file: Path) -> Model:
         paths = held.listed(root, "weight_names")
         lists[name] = Flat([(path, _named(held, f"{root}/{path}", file)) for path in paths])
     version = "".join(held.texts.get("@keras_version", ()))
-    return _model(file, parsed_json(told[0], file, _NONE), version, Lists(lists))
+    return _model(file, parsed_json(config[0], file, _NONE), version, Lists(lists))
 
 
 def _named(held: Held, path: str, file: Path) -> Array:

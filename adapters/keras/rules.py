@@ -25,27 +25,27 @@ from onernn.ops.activations import NAMES
 _LIKE = {"swish": "silu", "hard_swish": "hard_silu", "keras_relu6": "relu6"}
 
 
-def name_of(told: Any) -> str:
+def name_of(activation: Any) -> str:
     """The name of Keras's own function. Raises `UnsupportedError` for one of a user's."""
-    if told is None:
+    if activation is None:
         return "linear"
-    if isinstance(told, dict):
-        name, known = told.get("config"), (None, "function", told.get("config"))
+    if isinstance(activation, dict):
+        name, known = activation.get("config"), (None, "function", activation.get("config"))
         if (
-            told.get("class_name") != "function"
-            or told.get("module") not in ("keras.activations", "builtins")
-            or told.get("registered_name") not in known
+            activation.get("class_name") != "function"
+            or activation.get("module") not in ("keras.activations", "builtins")
+            or activation.get("registered_name") not in known
         ):
             raise UnsupportedError(f"activation {name!r:.100}: a function of its own")
-        told = name
-    if not isinstance(told, str):
-        raise UnsupportedError(f"activation {told!r:.100}: expected a name")
-    return _LIKE.get(told, told)
+        activation = name
+    if not isinstance(activation, str):
+        raise UnsupportedError(f"activation {activation!r:.100}: expected a name")
+    return _LIKE.get(activation, activation)
 
 
-def of_gates(told: Any, major: int) -> Activation | None:
+def of_gates(activation: Any, major: int) -> Activation | None:
     """The function as gates of our layers have it, None where they have it not."""
-    name = name_of(told)
+    name = name_of(activation)
     known = {
         "linear": Activation("identity"),
         "hard_sigmoid": Activation("hardsigmoid", 1 / 6 if major > 2 else 0.2, 0.5),
@@ -56,15 +56,15 @@ def of_gates(told: Any, major: int) -> Activation | None:
     return Activation(name) if name in plain else known.get(name)
 
 
-def apply(op: KerasLayer, x: str, told: Any) -> str:
+def apply(op: KerasLayer, x: str, activation: Any) -> str:
     """A function of a value. Raises `UnsupportedError` for one that is not known."""
-    gate = of_gates(told, op.major)
+    gate = of_gates(activation, op.major)
     if gate is not None:
         if gate.name == "identity":
             return x
         numbers = zip(("alpha", "beta"), gate[1:], strict=True)
         return op.emit(NAMES[gate.name], x, **{k: v for k, v in numbers if v is not None})
-    name = name_of(told)
+    name = name_of(activation)
     if name not in _ACTIVATIONS:
         raise UnsupportedError(f"activation {name!r}: not known")
     return _ACTIVATIONS[name](op, x)
@@ -114,9 +114,9 @@ def _nothing(op: KerasLayer) -> str:
 
 @rule("Activation", masks=True)
 def _activation(op: KerasLayer) -> str:
-    told = op.config.get("activation")
+    activation = op.config.get("activation")
     op.ignore("activation")
-    return apply(op, op.floats, told)
+    return apply(op, op.floats, activation)
 
 
 @rule("ReLU", masks=True)
@@ -261,9 +261,9 @@ def _repeat(op: KerasLayer) -> str:
 @rule("TimeDistributed")
 def _time_distributed(op: KerasLayer) -> Made:
     """A layer for each step: all steps of all samples are a batch of it."""
-    tensor, told = op.tensor, op.attribute("layer", None)
+    tensor, config = op.tensor, op.attribute("layer", None)
     held = op.layer.weights
-    layer = inner_layer(told, held and held.inside("layer"), position=op.layer.position)
+    layer = inner_layer(config, held and held.inside("layer"), position=op.layer.position)
     op.wraps = True
     passes = layer.kind in PASSING
     if tensor.mask and not passes:
@@ -277,7 +277,7 @@ def _time_distributed(op: KerasLayer) -> Made:
             raise UnsupportedError(f"around {layer.kind}: expected one result without a mask")
         return made[0].value
 
-    if layer.kind in ("Dense", "Activation", "Dropout"):  # they see the last axis alone
+    if layer.kind in ("Dense", "Activation", "Dropout"):  # they see only the last axis
         return Tensor(applied(tensor.value), tensor.mask)
     y = applied(op.reshaped(tensor.value, -1, *_known(inner)))
     behind = _known(op.shape_of(y)[1:])
@@ -292,7 +292,7 @@ def _time_distributed(op: KerasLayer) -> Made:
 def _known(sizes: Sequence[int | None]) -> list[int]:
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        raise UnsupportedError(f"sizes {sizes} behind the steps: a run tells them")
+        raise UnsupportedError(f"sizes {sizes} behind the steps: only a run knows them")
     return known
 
 
@@ -363,13 +363,13 @@ def _concatenate(op: KerasLayer) -> Tensor:
 def _dot(op: KerasLayer) -> str:
     """Sums over an axis of each, sample by sample."""
     a, b = (each.value for each in op.tensors)
-    told: Any = op.attribute("axes", 1)
+    chosen: Any = op.attribute("axes", 1)
     axes = [
         axis % op.rank_of(x)
-        for axis, x in zip([told] * 2 if type(told) is int else told, (a, b), strict=True)
+        for axis, x in zip([chosen] * 2 if type(chosen) is int else chosen, (a, b), strict=True)
     ]
     if min(axes) < 1:
-        raise UnsupportedError(f"attribute axes={told!r}: samples stay apart")
+        raise UnsupportedError(f"attribute axes={chosen!r}: samples stay apart")
     if op.flag("normalize"):
         a, b = (_unit(op, x, axis) for x, axis in zip((a, b), axes, strict=True))
     letters = "abcdefghijklm", "anopqrstuvwxy"

@@ -168,9 +168,9 @@ class KerasLayer(NativeOperator):
             raise UnsupportedError(f"attribute {name}={result!r}: expected {count} integers")
         return result
 
-    def inner(self, told: Mapping[str, Any], *path: str) -> KerasLayer:
+    def inner(self, config: Mapping[str, Any], *path: str) -> KerasLayer:
         """A layer that this one holds, with its weights; it is not called by itself."""
-        layer = inner_layer(told, None, position=self.layer.position)
+        layer = inner_layer(config, None, position=self.layer.position)
         reader = self._reader
         for name in path:
             reader = reader and reader.inside(name)
@@ -202,11 +202,11 @@ class KerasLayer(NativeOperator):
     # What becomes of it.
 
 
-def _compute_dtype(told: Any) -> str:
+def _compute_dtype(policy: Any) -> str:
     """What a dtype or a policy computes in. Raises `UnsupportedError` for all but floats."""
-    name = told
-    if isinstance(told, dict):
-        name = told.get("config", {}).get("name") if isinstance(told.get("config"), dict) else told
+    name = policy
+    if isinstance(policy, dict) and isinstance(policy.get("config"), dict):
+        name = policy["config"].get("name")
     if name is None:
         return "float32"
     if name not in ("float32", "float64"):

@@ -75,7 +75,7 @@ ADAPTER = Adapter(
     reads=_reads,
     load=deferred("mxnet.lower.load_mxnet"),
     no_models={
-        ".params": "parameters of MXNet alone: load NAME-symbol.json, with this file as params"
+        ".params": "only parameters of MXNet: load NAME-symbol.json, with this file as params"
     },
     semantics=("mxnet-cpu",),
     runtime=Runtime(

@@ -23,7 +23,7 @@ Pairs = Sequence[tuple[str, str]]
 def _foreach(op: MxnetOperator, *given: str) -> tuple[str, ...]:
     """ONNX's Scan over axis 0: the subgraph runs once a step, states go from step to step.
 
-    Inputs are sequences, states, and whatever else the subgraph reads; locations tell which
+    Inputs are sequences, states, and whatever else the subgraph reads; locations say which
     variable of the subgraph each of them is.
     """
     (body,), outputs = _subgraphs(op, 1), op.integer("num_out_data")
@@ -154,7 +154,7 @@ def _settled(
     steps: Mapping[str, Type],
     others: Pairs,
 ) -> tuple[GraphBuilder, list[str]]:
-    """A loop's body, lowered again where it tells ranks of states that the symbol does not.
+    """A loop's body, lowered again where it gives ranks of states that the symbol does not.
 
     A state keeps its shape.
     """
@@ -165,14 +165,14 @@ def _settled(
 
     builder, heads = lowered()
     ranks = [builder.type_of(head).rank for head in heads[len(heads) - len(carried) :]]
-    told = [
+    ranked = [
         (value, rank)
         for (_, value), rank in zip(carried, ranks, strict=True)
         if rank is not None and op.rank(value) is None
     ]
-    for value, rank in told:
+    for value, rank in ranked:
         op.declare_rank(value, rank)
-    return lowered() if told else (builder, heads)
+    return lowered() if ranked else (builder, heads)
 
 
 def _body(

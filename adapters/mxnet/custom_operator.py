@@ -1,4 +1,4 @@
-"""The custom operator by which MXNet calls ours, and where it would not be faster."""
+"""The custom operator by which MXNet calls onernn, and where it would not be faster."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def custom_attributes(
 def new_seed(functions: Any, numpy: bool) -> Any:
     """Two numbers of MXNet's generator, in order with all others that it gives.
 
-    ``functions``: mx.nd or mx.sym. Where nothing is trained nobody reads them: none are drawn then,
+    ``functions``: mx.nd or mx.sym. Where nothing is trained they are not read: none are drawn then,
     but a symbol cannot know that.
     """
     mx = live_mxnet()
@@ -104,7 +104,7 @@ def register() -> None:
         """
         try:
             mx.nd.waitall()
-        finally:  # it raises what went wrong in calls that nobody waited for
+        finally:  # it raises what went wrong in earlier calls
             count = unchanged = 0
             while unchanged < 10:
                 unchanged = unchanged + 1 if count == len(alive) else 0

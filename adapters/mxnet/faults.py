@@ -93,14 +93,14 @@ def _exported(layer: _Layer, clips: bool) -> Iterator[MxnetFault]:
     both = stack.directions == 2
     refused = [
         reason
-        for reason, found in (
+        for reason, hit in (
             ("two directions", both and (stack.mode != "lstm" or stack.layers == 2)),
             ("sequence lengths", parse.is_set(read, "use_sequence_length")),
             ("a projection", stack.projection),
             ("state_outputs=False", not parse.is_set(read, "state_outputs")),
             (f"{stack.layers} layers", stack.layers > 2),
         )
-        if found
+        if hit
     ]
     if refused:
         text = f"its ONNX exporter raises NotImplementedError for {', '.join(refused)}"

@@ -345,7 +345,7 @@ def _deconvolution(op: MxnetOperator, x: str, weight: str) -> str:
 def _upsampling(op: MxnetOperator, *given: str) -> str:
     """Images (N, C, H, W) some times as large; bilinear is a Deconvolution with given weights.
 
-    Of several the first tells the size of all, which are put together or added up.
+    Of several the first has the size of all, which are put together or added up.
     """
     kind, scale, count = op.text("sample_type", "nearest"), op.integer("scale"), len(given)
     how, filters = op.text("multi_input_mode", "concat"), op.integer("num_filter", 0)
@@ -360,12 +360,12 @@ def _upsampling(op: MxnetOperator, *given: str) -> str:
     if kind != "nearest" or not count or how not in ("concat", "sum"):
         raise UnsupportedError(f"attributes sample_type={kind!r}, multi_input_mode={how!r}")
     first, *others = given
-    told = {"mode": "nearest", "nearest_mode": "floor"}
-    told["coordinate_transformation_mode"] = "asymmetric"
-    made = [op.emit("Resize", first, **told, scales=(1.0, 1.0, float(scale), float(scale)))]
+    attributes = {"mode": "nearest", "nearest_mode": "floor"}
+    attributes["coordinate_transformation_mode"] = "asymmetric"
+    made = [op.emit("Resize", first, **attributes, scales=(1.0, 1.0, float(scale), float(scale)))]
     for other in others:
         sizes = op.joined(op.part(op.sizes_of(other), 0, 2), op.part(op.sizes_of(made[0]), 2, 4))
-        made.append(op.emit("Resize", other, "", "", sizes, **told))
+        made.append(op.emit("Resize", other, "", "", sizes, **attributes))
     if how == "concat":
         return op.emit("Concat", *made, axis=1) if others else made[0]
     out = made[0]

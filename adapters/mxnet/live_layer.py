@@ -1,4 +1,4 @@
-"""A recurrent layer in an MXNet graph that ours runs: its options, its arrays, its cells."""
+"""A recurrent layer in an MXNet graph that onernn runs: its options, its arrays, its cells."""
 
 from __future__ import annotations
 

@@ -74,9 +74,9 @@ def read_model(path: str | Path, params: str | Path | None = None) -> tuple[File
     files = find(path, params)
     symbol = read_symbol(files.symbol)
     arrays = read_params(files.params) if files.params else {}
-    found = match(list(_variables(symbol)), arrays, files.params or files.symbol)
+    matched = match(list(_variables(symbol)), arrays, files.params or files.symbol)
     missing = [
-        n for n, slots in _uses(symbol).items() if slots & PARAMETERS and n not in found.arrays
+        n for n, slots in _uses(symbol).items() if slots & PARAMETERS and n not in matched.arrays
     ]
     if missing:
         where = "no .params file stands beside it; give one as params"
@@ -85,7 +85,7 @@ def read_model(path: str | Path, params: str | Path | None = None) -> tuple[File
         raise ModelFormatError(
             f"parameters without numbers: {', '.join(missing)}; {where}", files.symbol
         )
-    return files, symbol, found
+    return files, symbol, matched
 
 
 def lower(
@@ -128,10 +128,10 @@ def traced(symbol: Symbol, arrays: Mapping[str, Array]) -> tuple[Graph, dict[Ent
 def _ranked(
     symbol: Symbol, arrays: Mapping[str, Array], semantics: str, name: str
 ) -> tuple[Context, list[str]]:
-    """The graph under construction, with what later operators told of earlier ones' ranks."""
+    """The graph under construction, with the ranks that later operators want of earlier values."""
     shapes = _shapes(symbol, arrays)
     context, heads = _lowered(symbol, arrays, semantics, name, shapes)
-    if context.unranked:  # an operator may have told too late what another one lacked
+    if context.unranked:  # a later operator may have given the rank that an earlier one lacked
         shapes |= {each.name: each.shape for each in context.builder.inputs if each.shape}
         context, heads = _lowered(symbol, arrays, semantics, name, shapes)
     return context, heads
@@ -233,8 +233,8 @@ def _shapes(symbol: Symbol, arrays: Mapping[str, Array]) -> dict[str, Shape]:
         flat = arrays.get(symbol.nodes[node.inputs[1].node].name)
         if stack is None:
             continue
-        told = input_shapes(stack, None, None, _width(stack, flat)).values()
-        for entry, shape in zip(node.inputs, told, strict=False):
+        known = input_shapes(stack, None, None, _width(stack, flat)).values()
+        for entry, shape in zip(node.inputs, known, strict=False):
             _propose(symbol, entry, shape, shapes)
     return shapes
 

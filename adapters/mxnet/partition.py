@@ -1,4 +1,4 @@
-"""Which parts of a symbol ours runs: cells and layers are found, and cut out."""
+"""Which parts of a symbol onernn runs: cells and layers are found, and cut out."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def _reads(view: _View, step: Step, reading: Reading) -> _Reads:
 def _check_readers(
     symbol: Symbol, inside: Collection[int], shown: Collection[Entry | None]
 ) -> None:
-    """Refuses a region of which somebody outside reads an inner value."""
+    """Refuses a region of which an operator outside reads an inner value."""
     readers = [(node.name, node.inputs) for at, node in enumerate(symbol.nodes) if at not in inside]
     for name, inputs in [*readers, ("the caller", symbol.heads)]:
         for read in inputs:
@@ -402,7 +402,7 @@ def _operator(node: Mapping[str, Any]) -> str:
 
 
 class _Layers(NamedTuple):
-    """The recurrent layers of a symbol: nodes and regions that become ours, and what does not."""
+    """The recurrent layers of a symbol: nodes and regions to replace, and what stays."""
 
     operators: list[Any]
     regions: list[Region]
@@ -442,7 +442,7 @@ def _layers(symbol: Any, graph: Any, params: Mapping[str, Any], options: Options
 def _replace_rnn(
     graph: Any, node: Any, params: Mapping[str, Any], options: Options, sizes: Shapes
 ) -> str:
-    """Makes an RNN operator ours, or gives one that is ours already these options; its name."""
+    """Replaces an RNN operator, or gives one that is replaced already these options; its name."""
     operator = _operator(node)
     _, _, attributes = original_attributes(node.get("attrs", {}))
     if operator != CELLS:
@@ -653,7 +653,7 @@ class _Cutter:
         made: Entry,
         instead: dict[Entry, Entry],
     ) -> None:
-        """The new state of each step but the last, for those that read it alone."""
+        """The new state of each step but the last, for readers of a single step."""
         count = len(region.h)
         cut = self._add(
             "SliceChannel",

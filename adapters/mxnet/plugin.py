@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from onernn.adapters.common.live import Explained, Slower, derived, log_once, original
+from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.mxnet.custom_operator import (
     custom_attributes,
     live_mxnet,
@@ -23,7 +24,6 @@ from onernn.adapters.mxnet.live_layer import LiveRnn, Options
 from onernn.adapters.mxnet.partition import checked, optimized_symbol, reasons
 from onernn.adapters.mxnet.partition import explain as explain_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
-from onernn.ir.plugins import DISABLED, plugins_enabled
 
 _log = logging.getLogger("onernn")
 
@@ -31,12 +31,12 @@ _log = logging.getLogger("onernn")
 def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """MXNet runs everything but the recurrent layers, which run here.
 
-    ``target``: a Symbol, of which a copy is returned in which every RNN operator is ours, and every
+    ``target``: a Symbol, of which a copy is returned with every RNN operator replaced, and every
     cell that is unrolled or the body of a `_foreach` (for Module, BucketingModule, SymbolBlock or
     bind; ``params`` by name, checked where given); or a gluon block, whose recurrent layers and
-    SymbolBlocks, of any depth, become ours in place and keep their parameters, as do cells that are
-    unrolled where it is hybridized; it is returned, too. Weights stay MXNet's variables. Cells that
-    stay MXNet's are listed with the reason by `explain`, and at INFO (logger "onernn"), as are
+    SymbolBlocks, of any depth, are replaced in place and keep their parameters, as do cells that
+    are unrolled where it is hybridized; it is returned, too. Weights stay MXNet's variables. Cells
+    that stay MXNet's are listed with the reason by `explain`, and at INFO (logger "onernn"), as are
     layers that MXNet was measured to be faster at: they stay, unless ``backend`` names one.
 
     ``options``: semantics, dtype, backend, threads, as of `onernn.load` and `onernn.Session`;
@@ -232,7 +232,7 @@ def _holds_cells(block: Any) -> bool:
 
 @cache
 def _ours(kind: Any, options: Options) -> type:
-    """A recurrent layer of gluon whose operator is ours; parameters, states and layouts stay."""
+    """A recurrent layer of gluon on our operator; parameters, states and layouts stay."""
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
         functions = _Replaced(F, self, options) if plugins_enabled() else F

@@ -40,7 +40,7 @@ VARIABLE = "null"
 
 _FIRST = 800  # a file without a version: 0.8.0 or older
 _AXIS_OPTIONAL = 905  # before 0.9.5 argmax's axis=-1 meant: over all elements
-_DEEPEST = 16  # subgraphs within subgraphs; nobody nests as deep
+_DEEPEST = 16  # subgraphs within subgraphs; no real model nests as deep
 
 
 class Entry(NamedTuple):
@@ -146,10 +146,10 @@ def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
         return _graph(parsed_json(data, file, what), "the symbol", 0)
 
 
-def _graph(found: Any, where: str, depth: int) -> Symbol:
+def _graph(entry: Any, where: str, depth: int) -> Symbol:
     if depth > _DEEPEST:
         raise Malformed(f"subgraphs more than {_DEEPEST} deep")
-    whole = typed(found, dict, where)
+    whole = typed(entry, dict, where)
     nodes = tuple(
         _node(each, at, f"{where}, node {at}", depth)
         for at, each in enumerate(typed(whole.get("nodes"), list, f"{where}: nodes"))
@@ -163,8 +163,8 @@ def _graph(found: Any, where: str, depth: int) -> Symbol:
     return symbol if symbol.version >= _AXIS_OPTIONAL or depth else _upgraded(symbol)
 
 
-def _node(found: Any, at: int, where: str, depth: int) -> SymbolNode:
-    whole = typed(found, dict, where)
+def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
+    whole = typed(entry, dict, where)
     op, name = (typed(whole.get(key), str, f"{where}: {key}") for key in ("op", "name"))
     where = f"{where} ({op} {name!r})"
     attributes: dict[str, str] = {}
@@ -182,10 +182,10 @@ def _node(found: Any, at: int, where: str, depth: int) -> SymbolNode:
     )
 
 
-def _entries(found: Any, nodes: int, where: str) -> tuple[Entry, ...]:
+def _entries(listed: Any, nodes: int, where: str) -> tuple[Entry, ...]:
     """References to nodes before number ``nodes``: so there is no cycle."""
     entries = []
-    for each in typed(found, list, where):
+    for each in typed(listed, list, where):
         numbers = typed(each, list, where)
         if not 1 <= len(numbers) <= 3 or any(type(n) is not int or n < 0 for n in numbers):
             raise Malformed(f"{where}: expected [node, output, version], got {each}")
@@ -380,7 +380,7 @@ Sizes = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Declared:
-    """A variable of the symbol; sizes None where the symbol does not tell."""
+    """A variable of the symbol; sizes None where the symbol does not say."""
 
     name: str
     shape: Sizes | None = None
@@ -397,7 +397,7 @@ class Matched(NamedTuple):
 def match(variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path) -> Matched:
     """The array of each variable that has one; the others are inputs.
 
-    Raises `ModelFormatError` where a shape is not the declared one, or where it cannot be told
+    Raises `ModelFormatError` where a shape is not the declared one, or where it is not known
     which array belongs to which variable.
     """
     plain: dict[str, Array] = {}

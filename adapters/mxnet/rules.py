@@ -37,7 +37,7 @@ PLAIN = {
     "Cos": "cos _npi_cos",
     "Erf": "erf",
 }
-"""The operators that are one of ours; attributes have its names, and its defaults."""
+"""The operators that are one canonical operator; attributes have its names and defaults."""
 
 
 def _plain(kind: str, op: MxnetOperator, x: str) -> str:
@@ -263,10 +263,10 @@ rule("add_n", "*args", inferred="all")(lambda op, *values: op.emit("Sum", *value
 
 # The rules of operators that move elements.
 #
-# Formulas: documentation of MXNet 1.9.1's operators of the same names. The symbol seldom tells how
+# Formulas: documentation of MXNet 1.9.1's operators of the same names. The symbol seldom says how
 # many axes a value has, so these are written without knowing it where ONNX can say that.
 
-_MOST = 2**26  # elements of a constant that is made from its attributes alone
+_MOST = 2**26  # elements of a constant that is made from attributes
 
 
 @rule("Reshape", "data")

@@ -85,7 +85,7 @@ class Context:
     are added to. Here the unknown sizes are 1, and broadcasting gives the same numbers.
     ``unranked``: values whose rank an operator lacked.
     ``notes``: what a user should know, and the nodes it is true of; ``differing`` are those of
-    them that tell where the two meanings differ.
+    them that say where the two meanings differ.
     """
 
     builder: GraphBuilder
@@ -186,23 +186,23 @@ class MxnetOperator(NativeOperator):
         return np.dtype(result)
 
     def rank(self, value: str) -> int | None:
-        """How many axes a value has, None where the symbol does not tell."""
+        """How many axes a value has, None where the symbol does not say."""
         return self.builder.type_of(value).rank
 
     def known_rank(self, value: str, why: str) -> int:
-        """The same. Raises `UnsupportedError` where the symbol does not tell."""
+        """The same. Raises `UnsupportedError` where the symbol does not say."""
         result = self.rank(value)
         if result is None:
             self.context.unranked.add(value)
             silent = [each.name for each in self.builder.inputs if self.rank(each.name) is None]
             raise UnsupportedError(
-                f"{why}: the symbol does not tell how many axes {value!r} has; it declares no shape"
+                f"{why}: the symbol does not say how many axes {value!r} has; it declares no shape"
                 f" (__shape__) of {', '.join(silent)}"
             )
         return result
 
     def dtype_of(self, value: str) -> DType:
-        """A value's dtype, MXNet's default where the symbol does not tell."""
+        """A value's dtype, MXNet's default where the symbol does not say."""
         return np.dtype(self.builder.type_of(value).dtype or np.float32)
 
     def share_rank(self, *values: str) -> None:
@@ -214,7 +214,7 @@ class MxnetOperator(NativeOperator):
                 self.declare_rank(value, known)
 
     def declare_rank(self, value: str, rank: int) -> None:
-        """What an operator tells of a value of unknown shape; inputs of the graph declare it."""
+        """Notes the rank that an operator wants of a value; inputs of the graph declare it."""
         declared = Value(value, shape=(None,) * rank)
         known = replace(self.builder.type_of(value), shape=declared.type.shape)
         self.builder.declare(value, known)
@@ -380,7 +380,7 @@ def slots_of_node(node: SymbolNode) -> list[str]:
 
 
 def needed(symbol: Symbol) -> set[int]:
-    """The nodes that the outputs depend on; what makes labels is for training alone."""
+    """The nodes that the outputs depend on; what makes labels is only for training."""
     result = {entry.node for entry in symbol.heads}
     for at in reversed(range(len(symbol.nodes))):
         if at in result:
@@ -480,11 +480,11 @@ def _lower(context: Context, position: int, node: SymbolNode, reads: Sequence[st
     return results
 
 
-def late_inputs(context: Context, found: Rule, node: SymbolNode, count: int) -> list[str]:
+def late_inputs(context: Context, chosen: Rule, node: SymbolNode, count: int) -> list[str]:
     """The auxiliary states that files of MXNet before 0.9 leave out."""
     if context.symbol.version >= _NAMED_BEFORE:
         return []
-    names = [f"{node.name}_{slot}" for slot in found.slots[count:]]
+    names = [f"{node.name}_{slot}" for slot in chosen.slots[count:]]
     return [name for name in names if name in context.builder.constants]
 
 

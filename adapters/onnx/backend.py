@@ -96,7 +96,7 @@ def is_compatible(model: Any, device: str = "CPU", **_: Any) -> bool:
 def prepare(model: Any, device: str = "CPU", **options: Any) -> Prepared:
     """A ModelProto, or the bytes of one, made ready to run; ``options`` go to `Session`.
 
-    Raises `UnsupportedError` for operators nobody can run, and `ModelFormatError`.
+    Raises `UnsupportedError` for operators that cannot be run, and `ModelFormatError`.
     """
     if not supports_device(device):
         raise UnsupportedError(f"device {device!r}: only CPU is supported")

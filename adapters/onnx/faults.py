@@ -64,7 +64,7 @@ def _reset_before(model: Model, op: Operator, runs: bool) -> Iterator[OnnxFault]
 
     The exporter through TorchScript always wrote that. The one of torch.export took it from
     onnxscript, which left it out before 0.7 (onnxscript#2852, pytorch#189225).
-    The file does not name onnxscript's version, so what tells is the GRU itself.
+    The file does not name onnxscript's version, so the GRU itself is examined.
     """
     if op.type != "GRU" or not model.producer.startswith("pytorch"):
         return
@@ -128,7 +128,7 @@ def _dynamic_quantized(op: Operator) -> Iterator[OnnxFault]:
 
 
 def _forgotten_states(graph: Graph) -> Iterator[OnnxFault]:
-    """A layer of one step that begins with zeros, and whose end nobody sees: it has no memory."""
+    """A layer of one step from zeros with an unread final state: it has no memory."""
     for node in graph.nodes:
         if node.op == "Rnn" and _begins_with_zeros(graph, node) and node.origin:
             x, ends = graph.types.get(node.inputs[0]), node.outputs[1:]

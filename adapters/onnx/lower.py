@@ -20,7 +20,7 @@ from onernn.adapters.common.lowering import (
 )
 from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
 from onernn.adapters.onnx.rules import rule_for
-from onernn.adapters.onnx.table import OnnxBuilder, OnnxOperator, Scope, ToldPrecisions
+from onernn.adapters.onnx.table import OnnxBuilder, OnnxOperator, Scope, StoredPrecisions
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.graph import Graph, NativeOp, Value
@@ -45,7 +45,7 @@ def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Gr
     """
     lowering = _Lowering(model)
     given = (*model.graph.constants.values(), *bound.values())
-    precisions = ToldPrecisions.of(model)
+    precisions = StoredPrecisions.of(model)
     builder = OnnxBuilder(str(model.file), FoldingBudget(given), precisions)
     scope = Scope(builder)
     for name, array in bound.items():

@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime whose recurrent layers ours runs."""
+"""Sessions of ONNX Runtime in which onernn runs the recurrent layers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.lowering import FOLDED
+from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
 from onernn.backend.compiled.backend import DOMAIN, OperatorLayers
@@ -25,13 +26,12 @@ from onernn.backend.onednn.precision import DTYPES, unknown
 from onernn.fuse_passes.views import is_view
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED
-from onernn.ir.plugins import DISABLED, plugins_enabled
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import Weights, layers_of
 
-# Recurrent nodes of a ModelProto become nodes that ours runs, those in bodies, too.
+# Recurrent nodes of a ModelProto become nodes that onernn runs, those in bodies, too.
 
 RECURRENT = ("RNN", "GRU", "LSTM")
 _PARAMETERS = (1, 2, 3, 7)
@@ -135,7 +135,7 @@ def declare_outputs(onnx: Any, model: Any) -> None:
         elif each.name not in declared:
             value = onnx.helper.make_tensor_value_info(each.name, each.data_type, each.dims)
             bare.graph.input.append(value)
-    with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime will tell
+    with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime will report it
         bare = onnx.shape_inference.infer_shapes(bare)
     wanted = {n for node in everywhere(model.graph.node) if is_recurrent(node) for n in node.output}
     graphs = [(model.graph, bare.graph)]
@@ -248,12 +248,12 @@ class Layer(NamedTuple):
 def layer_of(onnx: Any, model: Any, folder: Path, node: Any, made_of: Constants) -> Layer:
     """The layer of a node, lowered by the reader's rules in a model of its own.
 
-    Raises errors of ours where there is none.
+    Raises an `OnernnError` where there is none.
     """
     helper, proto = onnx.helper, onnx.TensorProto
     attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     if attributes.get("clip") == 0:
-        raise UnsupportedError("clip=0, of which ONNX does not tell what it means")
+        raise UnsupportedError("clip=0, which ONNX does not define")
     before = [place.node for place in made_of.nodes]
     constants = [filled(onnx, each.initializer, folder) for each in made_of.initializers.values()]
     kinds = {each.name: each.data_type for each in constants}
@@ -372,7 +372,7 @@ class Replacement:
         self._unread.update(names)
 
     def _are_unread(self, names: Iterable[str]) -> bool:
-        """Whether nobody reads any of them, and somebody did before."""
+        """Whether none of them is read any more, and one was read before."""
         there = [*filter(None, names)]
         return not self._unread.isdisjoint(there) and not any(self._uses[name] for name in there)
 
@@ -381,7 +381,7 @@ class Replacement:
         return [self._onnx.helper.make_node("Cast", [a], [b], to=to) for a, b in pairs if a]
 
     def _fresh(self, name: str) -> str:
-        """A name that nobody has; "" for none."""
+        """An unused name; "" for none."""
         made = name and f"{name}/f32"
         while made and made in self._uses:
             made += "'"
@@ -450,7 +450,7 @@ def _check_free(options: Any, providers: Any) -> None:
         raise UnsupportedError(DISABLED)
     if options and options.optimized_model_filepath:
         raise UnsupportedError(
-            "optimized_model_filepath asks for a file, in which nobody else could run our nodes"
+            "optimized_model_filepath asks for a file, and only onernn can run our nodes in it"
         )
     if options and getattr(options, "has_providers", bool)():
         raise UnsupportedError("its SessionOptions choose the providers")
@@ -474,7 +474,7 @@ def _replace(
     folder: Path,
     add: Callable[..., tuple[int, str]],
 ) -> tuple[tuple[str, ...], tuple[Refusal, ...]]:
-    """Changes the model; gives a line for each node that is ours now, and why there are no more.
+    """Changes the model; gives a line for each node that was replaced, and why there are no more.
 
     ``folder``: of data beside the model. ``add`` makes layers.
     """
@@ -577,7 +577,7 @@ def optimize(
     backend: str = "auto",
     session_options: Any = None,
 ) -> Any:
-    """An `onnxruntime.InferenceSession` of a model whose recurrent nodes are ours.
+    """An `onnxruntime.InferenceSession` of a model whose recurrent nodes onernn runs.
 
     ``model``: a path, a ModelProto or its bytes. ``dtype`` is that of `Session`. ``backend``:
     "auto" and "kernels" both replace every node that the kernels run; the others stay where they
@@ -585,8 +585,8 @@ def optimize(
     ONNX Runtime's, tell it, too. They are copied; where they bring initializers or data of the
     model, ONNX Runtime runs it as it is.
 
-    The session has ``replaced``, a line for each node that ours runs, ``refusals``, why others are
-    ONNX Runtime's, and ``explain()``, both.
+    The session has ``replaced``, a line for each node that onernn runs, ``refusals``, why others
+    are ONNX Runtime's, and ``explain()``, both.
 
     Raises `MissingDependencyError` without onnx and onnxruntime, `LibraryError` without kernels,
     `UnsupportedError` for a dtype or backend that is not known here, and what ONNX Runtime raises
@@ -622,7 +622,7 @@ def inference_session() -> Any:
     runtime = require("onnxruntime", "onnx")
 
     class InferenceSession(runtime.InferenceSession):  # type: ignore[misc, name-defined]
-        """An `onnxruntime.InferenceSession` in whose model recurrent nodes are ours.
+        """An `onnxruntime.InferenceSession` of a model whose recurrent nodes onernn runs.
 
         It takes what ONNX Runtime's takes, as documented by onnxruntime.InferenceSession; methods,
         outputs and errors are ONNX Runtime's. ``dtype`` and ``backend`` are those of

@@ -23,8 +23,8 @@ from onernn.ir.records import dataclass
 
 # What a ModelProto is made of, numbers from onnx/onnx.proto of 1.19; what no reader needs is left
 # out (training, quantization, devices, documentation). Packed floats are bytes on the wire, and are
-# told as such: as numbers each of them would become an object of Python's. Old writers may not have
-# packed them, so they are read by another name, too: see read/tensors.py.
+# declared as bytes: as numbers each of them would become an object of Python's. Old writers may not
+# have packed them, so they are read by another name, too.
 SCHEMA = """
 ModelProto:         optional int64 ir_version = 1; optional string producer_name = 2;
                     optional string producer_version = 3; optional GraphProto graph = 7;
@@ -112,7 +112,7 @@ _MOST_AXES = 32  # what NumPy 1 can hold
 
 
 class ExternalData:
-    """The files beside a model; each byte is read once, into memory of ours.
+    """The files beside a model; each byte is read once, into our memory.
 
     Mapped memory would change, or vanish under a running model, when the file is saved again.
     Paths that leave the model's folder, links included, are refused. Tensors of one region share
@@ -126,9 +126,9 @@ class ExternalData:
         self._read: dict[Path, int] = {}
 
     def array(self, what: str, entries: Any, kind: str, size: int) -> Array:
-        """The numbers of a tensor of so many bytes whose place the entries tell."""
+        """The numbers of a tensor of so many bytes at the place in the entries."""
         data = self._bytes_of(what, entries, size)
-        key = (id(data), kind)  # the region stays: its address is nobody else's
+        key = (id(data), kind)  # the region stays: its address is not used again
         if key not in self._arrays:
             self._arrays[key] = _from_bytes(data, kind)
         return self._arrays[key]
@@ -234,8 +234,8 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
     others: Any = UnknownFieldSet(tensor)
     if any(each.field_number == number for each in others):
         if packed:  # in which order?
-            told = f"{what}: some of its numbers are packed, others are not"
-            raise ModelFormatError(told, external.model)
+            problem = f"{what}: some of its numbers are packed, others are not"
+            raise ModelFormatError(problem, external.model)
         unpacked = MESSAGES.message("UnpackedTensor").FromString(tensor.SerializeToString())
         numbers = getattr(unpacked, field)
         external.budget.take(8 * len(numbers), what)
@@ -268,7 +268,7 @@ _OPERATOR, _NUMBER = 500, 32
 class Variable:
     """A value as the model declares it: dtype by NumPy's name or bfloat16, sizes None if dynamic.
 
-    ``refusal``: why it cannot be a value of ours, "" where it can.
+    ``refusal``: why it cannot be a value of a graph, "" where it can.
     """
 
     name: str
@@ -286,7 +286,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Unread:
-    """An attribute's value that is none of ours, and why."""
+    """An attribute's value that is not supported, and why."""
 
     reason: str
 
@@ -314,7 +314,7 @@ class Operator:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph with its constants; ``unread`` tells why a constant is none of ours."""
+    """A graph with its constants; ``unread``: why a constant is not supported."""
 
     operators: tuple[Operator, ...]
     inputs: tuple[Variable, ...]
@@ -363,7 +363,7 @@ def read_model(path: str | Path) -> Model:
 
 
 def parse_model(data: bytes, file: Path, budget: FileBudget | None = None) -> Model:
-    """The model in the bytes of a file; ``file`` tells where data of its own would lie.
+    """The model in the bytes of a file; data of its own would lie beside ``file``.
 
     ``budget``: what reading may take; without one, as much as for a file of these bytes.
     """
@@ -376,26 +376,26 @@ def parse_model(data: bytes, file: Path, budget: FileBudget | None = None) -> Mo
     return model_of(result, file, budget)
 
 
-def model_of(found: Any, file: Path, budget: FileBudget | None = None) -> Model:
+def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
     """The model in a ModelProto of ours; ``file`` and ``budget`` as in `parse_model`."""
     if budget is None:
-        budget = FileBudget(2 * found.ByteSize())
-    if not found.HasField("graph") or not found.opset_import:  # any protobuf may parse, too
+        budget = FileBudget(2 * proto.ByteSize())
+    if not proto.HasField("graph") or not proto.opset_import:  # any protobuf may parse, too
         raise ModelFormatError("not an ONNX model: it has no graph, or no opset", file)
-    if found.ir_version not in IR_VERSIONS:
+    if proto.ir_version not in IR_VERSIONS:
         raise UnsupportedError(
-            f"{file}: IR version {found.ir_version}; {IR_VERSIONS[0]} to {IR_VERSIONS[-1]} are read"
+            f"{file}: IR version {proto.ir_version}; {IR_VERSIONS[0]} to {IR_VERSIONS[-1]} are read"
         )
     reader = _Reader(file, budget)
     try:
-        opset = _opset(found.opset_import, file)
+        opset = _opset(proto.opset_import, file)
         functions = {
             (reader.text(f.domain), reader.text(f.name)): reader.function(f, opset)
-            for f in found.functions
+            for f in proto.functions
         }
-        producer = f"{reader.text(found.producer_name)} {reader.text(found.producer_version)}"
-        metadata = {reader.text(each.key): reader.text(each.value) for each in found.metadata_props}
-        graph = reader.graph(found.graph)
+        producer = f"{reader.text(proto.producer_name)} {reader.text(proto.producer_version)}"
+        metadata = {reader.text(each.key): reader.text(each.value) for each in proto.metadata_props}
+        graph = reader.graph(proto.graph)
         return Model(file, graph, opset, functions, producer.strip(), metadata)
     except RecursionError as error:
         raise ModelFormatError("graphs inside graphs, too deep", file) from error
@@ -407,9 +407,9 @@ def _opset(imports: Any, file: Path) -> int:
     if not versions:
         raise ModelFormatError("it imports no opset of ONNX's own operators", file)
     if len(versions) > 1:
-        told = " and ".join(map(str, sorted(versions)))
+        numbers = " and ".join(map(str, sorted(versions)))
         raise ModelFormatError(
-            f"it imports opsets {told} of ONNX's own operators, where a model has one: convert its"
+            f"it imports opsets {numbers} of ONNX's own operators, and a model has one: convert its"
             " parts with onnx.version_converter before they are merged",
             file,
         )

@@ -184,7 +184,7 @@ def split_to_sequence(op: OnnxOperator) -> Results:
         raise UnsupportedError("input split: only parts of one element")
     rank = op.builder.type_of(x).rank
     if rank is None or not -rank <= axis < rank:
-        raise UnsupportedError(f"attribute axis={axis} of a value whose axes nobody tells")
+        raise UnsupportedError(f"attribute axis={axis} of a value of unknown rank")
     axis %= rank
     if axis:
         x = op.transposed(x, axis, *(k for k in range(rank) if k != axis))
@@ -216,7 +216,7 @@ def concat_from_sequence(op: OnnxOperator) -> Results:
     value, axis = _sequence(op), op.attribute("axis", 0)
     rank = op.builder.type_of(value).rank
     if axis < 0 and rank is None:
-        raise UnsupportedError(f"attribute axis={axis} of a sequence whose axes nobody tells")
+        raise UnsupportedError(f"attribute axis={axis} of a sequence of unknown rank")
     if op.attribute("new_axis", 0):
         return _at_axis(op, value, axis if axis >= 0 else axis + (rank or 0))
     axis = axis if axis >= 0 else axis + (rank or 1) - 1
@@ -344,8 +344,8 @@ def _lower(
     stack = partial(recurrent_stack, op, lengths=lengths, batch_major=batch_major)
     if len(set(functions)) == 1:
         spec, weights = _folded(spec, arrays)
-        told, name = op.builder.precisions, op.outputs.get(0, ("",))[0]
-        x, precision = told.take(op.builder, name, x, spec, weights)
+        precisions, name = op.builder.precisions, op.outputs.get(0, ("",))[0]
+        x, precision = precisions.take(op.builder, name, x, spec, weights)
         x = wide(x)
         y, *ends = stack(x, states, spec, [weights], precision=precision)
     else:  # a node of ours has the same functions in both directions
@@ -527,8 +527,8 @@ def _attributes(op: OnnxOperator, operator: CanonicalOperator) -> dict[str, Any]
     """Those that are given."""
     for name in _ONLY.keys() & op.attributes.keys():
         op.only(name, _ONLY[name])
-    told = {k: v for k, v in operator.attributes.items() if v is not None and v is not REQUIRED}
-    like = {**_LIKE, **told}
+    defaults = {k: v for k, v in operator.attributes.items() if v is not None and v is not REQUIRED}
+    like = {**_LIKE, **defaults}
     return {k: op.attribute(k, like.get(k)) for k in operator.attributes if k in op.attributes}
 
 
@@ -626,14 +626,14 @@ def _cutting(
 
 @rule("QuantizeLinear")
 def _quantize(op: OnnxOperator) -> Results:
-    """The dtype of the result is the zero point's: output_dtype tells it where there is none."""
+    """The dtype of the result is the zero point's, or output_dtype where there is none."""
     number = op.attribute("output_dtype", 0)
     if not number or op.optional(2):
         return _plain(op)
     scale = op.value(1)
     shape = op.builder.type_of(scale).counts
     if None in shape:
-        raise UnsupportedError("attribute output_dtype, and nobody tells the shape of the scale")
+        raise UnsupportedError("attribute output_dtype with a scale of unknown shape")
     zero = op.constant(np.zeros(shape, dtype_of(number)), "zero")
     axis = op.attribute("axis", 1)
     op.only("block_size", 0)
@@ -696,17 +696,17 @@ def _resize(op: OnnxOperator) -> Results:
     else:
         x, roi, sizes = op.value(), "", ""
         given = {"mode": op.attribute("mode", "nearest"), **_OLD_RESIZE}
-        told = op.attribute("scales", None) if op.opset < 9 else None
-        scales = op.value(1) if told is None else op.constant(np.float32(told), "scales")
+        factors = op.attribute("scales", None) if op.opset < 9 else None
+        scales = op.value(1) if factors is None else op.constant(np.float32(factors), "scales")
     array = op.builder.constants.get(scales)
     if array is not None:
         scales = ""
         if array.size:
             given["scales"] = tuple(array.reshape(-1).tolist())
     if op.opset == 10 and given["mode"] == "nearest":
-        told = given.get("scales", (0,))
-        if not all(scale >= 1 or math.frexp(scale)[0] == 0.5 for scale in told):
-            raise UnsupportedError("before opset 11 nobody says which element is the nearest")
+        factors = given.get("scales", (0,))
+        if not all(scale >= 1 or math.frexp(scale)[0] == 0.5 for scale in factors):
+            raise UnsupportedError("before opset 11 the nearest element is not defined")
     return op.emit("Resize", x, roi, scales, sizes, **given)
 
 

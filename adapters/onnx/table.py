@@ -1,4 +1,4 @@
-"""One ONNX operator as a rule reads it, and what a file tells of the precision of layers."""
+"""One ONNX operator as a rule reads it, and the precisions of layers in a file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _SCALES, _COLUMNS = ("data", "state"), ("layer", "iter", "projection")
 
 def encoded(layers: Mapping[str, LayerPrecision]) -> str:
     """The text under `KEY`."""
-    import json  # slow, and needed where a model has the text alone
+    import json  # slow, and needed only where a model has the text
 
-    told = {
+    stored = {
         name: {"dtype": p.dtype, "parts": list(map(_part, p.parts))} for name, p in layers.items()
     }
-    return json.dumps({"version": VERSION, "layers": told}, sort_keys=True)
+    return json.dumps({"version": VERSION, "layers": stored}, sort_keys=True)
 
 
 def _part(part: PartScales) -> dict[str, Any]:
@@ -54,15 +54,15 @@ def _part(part: PartScales) -> dict[str, Any]:
 def decoded(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
     """The precisions by the names of first outputs, and why there are none, "" where there are.
 
-    Another version is left alone. Raises `ModelFormatError` for what is no text of this version.
+    Another version is not read. Raises `ModelFormatError` for what is no text of this version.
     """
     import json
 
     try:
-        told = json.loads(text)
-        if told["version"] != VERSION:
-            return {}, f"metadata {KEY} of version {told['version']!r:.20}, {VERSION} is read"
-        layers = {str(name): _precision(each) for name, each in told["layers"].items()}
+        stored = json.loads(text)
+        if stored["version"] != VERSION:
+            return {}, f"metadata {KEY} of version {stored['version']!r:.20}, {VERSION} is read"
+        layers = {str(name): _precision(each) for name, each in stored["layers"].items()}
     except OnernnError as error:
         raise ModelFormatError(f"metadata {KEY}: {error}", file) from error
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
@@ -73,40 +73,40 @@ def decoded(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
     return layers, ""
 
 
-def _precision(told: Mapping[str, Any]) -> LayerPrecision:
-    if told["dtype"] not in DTYPES:
-        raise ValueError(f"dtype {told['dtype']!r:.20}")
-    return LayerPrecision(told["dtype"], tuple(map(_told_part, told["parts"])))
+def _precision(stored: Mapping[str, Any]) -> LayerPrecision:
+    if stored["dtype"] not in DTYPES:
+        raise ValueError(f"dtype {stored['dtype']!r:.20}")
+    return LayerPrecision(stored["dtype"], tuple(map(_stored_part, stored["parts"])))
 
 
-def _told_part(told: Mapping[str, Any]) -> PartScales:
-    result: dict[str, Any] = {name: Scale(*told[name]) for name in _SCALES if name in told}
-    result |= {name: _columns(told[name]) for name in _COLUMNS if name in told}
+def _stored_part(stored: Mapping[str, Any]) -> PartScales:
+    result: dict[str, Any] = {name: Scale(*stored[name]) for name in _SCALES if name in stored}
+    result |= {name: _columns(stored[name]) for name in _COLUMNS if name in stored}
     return PartScales(**result)
 
 
-def _columns(told: Mapping[str, Any]) -> Array:
-    flat = np.frombuffer(a2b_base64(told["float32"], strict_mode=True), "<f4")
-    return flat.reshape(tuple(told["shape"]))
+def _columns(stored: Mapping[str, Any]) -> Array:
+    flat = np.frombuffer(a2b_base64(stored["float32"], strict_mode=True), "<f4")
+    return flat.reshape(tuple(stored["shape"]))
 
 
-# The precision that a file tells of an RNN, GRU or LSTM, where the numbers around fit it.
+# The precision that a file gives an RNN, GRU or LSTM, where the numbers around fit it.
 
 
-class ToldPrecisions:
-    """What a file's metadata tells of layers, by their first outputs, and what came of it."""
+class StoredPrecisions:
+    """The precisions in a file's metadata, by the layers' first outputs, and what came of them."""
 
-    def __init__(self, told: Mapping[str, LayerPrecision], note: str = "") -> None:
-        self._left, self._notes = dict(told), [note] if note else []
+    def __init__(self, stored: Mapping[str, LayerPrecision], note: str = "") -> None:
+        self._left, self._notes = dict(stored), [note] if note else []
 
     @classmethod
-    def of(cls, model: Model) -> ToldPrecisions:
+    def of(cls, model: Model) -> StoredPrecisions:
         """Raises `ModelFormatError` for metadata that are damaged."""
         text = model.metadata.get(KEY)
         return cls({}) if text is None else cls(*decoded(text, model.file))
 
     def notes(self) -> list[str]:
-        """Why layers run in other numbers than the file tells."""
+        """Why layers run in other numbers than the file says."""
         none = "there is no such layer, its precision is left aside"
         return self._notes + [f"metadata {KEY}: {name!r:.80}: {none}" for name in self._left]
 
@@ -117,9 +117,9 @@ class ToldPrecisions:
 
         Bytes are made inside of the layer: it reads what the file rounds in front of it.
         """
-        told = self._left.pop(name, OWN)
+        stored = self._left.pop(name, OWN)
         try:
-            return _rounded_in(builder, x, spec, weights, told), told
+            return _rounded_in(builder, x, spec, weights, stored), stored
         except ShapeError as error:
             self._notes.append(
                 f"metadata {KEY}: {name!r:.80}: {error}; the layer computes as the session says"
@@ -128,18 +128,18 @@ class ToldPrecisions:
 
 
 def _rounded_in(
-    builder: GraphBuilder, x: str, spec: RnnSpec, weights: RnnWeights, told: LayerPrecision
+    builder: GraphBuilder, x: str, spec: RnnSpec, weights: RnnWeights, stored: LayerPrecision
 ) -> str:
-    """What is rounded in front of a layer. Raises `ShapeError` where numbers are not those told."""
-    told.check(spec)
-    if not told.parts:
-        return x  # what is not told the kernel finds
-    for d, part in enumerate(told.parts):
+    """What is rounded in front of a layer. Raises `ShapeError` where numbers differ."""
+    stored.check(spec)
+    if not stored.parts:
+        return x  # the kernel finds what is not stored
+    for d, part in enumerate(stored.parts):
         for role in ("layer", "iter"):
             factors, matrix = getattr(part, role), getattr(weights, role)
             if factors is None or not _holds(matrix[0, d], factors):
                 raise ShapeError("the weights are not in its steps")
-    (data, *others) = {part.data for part in told.parts}
+    (data, *others) = {part.data for part in stored.parts}
     if others:
         raise ShapeError("one input is rounded in two ways")
     return x if data is None else _behind(builder, x, data)
@@ -180,16 +180,16 @@ class OnnxBuilder(GraphBuilder):
     """A graph under construction.
 
     ``empty``: variables that are sequences without a tensor, ``stacked``: those whose tensor stands
-    for all of a sequence. ``precisions``: what the file tells of layers.
+    for all of a sequence. ``precisions``: those of layers in the file.
     """
 
     def __init__(
-        self, name: str, budget: FoldingBudget, precisions: ToldPrecisions | None = None
+        self, name: str, budget: FoldingBudget, precisions: StoredPrecisions | None = None
     ) -> None:
         super().__init__(name, budget)
         self.empty: set[str] = set()
         self.stacked: set[str] = set()
-        self.precisions = precisions or ToldPrecisions({})
+        self.precisions = precisions or StoredPrecisions({})
 
 
 class Scope:

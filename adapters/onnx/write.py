@@ -117,7 +117,7 @@ def _output(w: GraphWriter, name: str, output: Value) -> None:
     w.proto.output.append(value_info(name, result.dtype, shape))
 
 
-# Whether what was written is a model: read by ours again, and asked of onnx's own checker.
+# Whether what was written is a model: onernn reads it again, and onnx's own checker examines it.
 
 _LARGE = 1024  # bytes of a constant whose numbers say nothing about types
 
@@ -131,17 +131,17 @@ def check_written(
     """Raises `UnsupportedError` where a ModelProto is not what ``path`` may hold.
 
     It is read again, see `check_again`, and examined by onnx's checker with its type
-    inference. Without the onnx package, or with one that is older than the opset, ``note`` tells
+    inference. Without the onnx package, or with one that is older than the opset, ``note`` says
     that it was not.
     """
     check_again(lambda: lower(model_of(model, path)), path, outputs)
     try:
         import onnx
     except ImportError:
-        return note(f"{path} was checked by onernn alone; for onnx's checker: pip install onnx")
+        return note(f"only onernn checked {path}; for onnx's checker: pip install onnx")
     (opset,) = (each.version for each in model.opset_import if not each.domain)
     if opset > onnx.defs.onnx_opset_version():
-        return note(f"{path} was checked by onernn alone: onnx {onnx.__version__} is older")
+        return note(f"only onernn checked {path}: onnx {onnx.__version__} is older than the opset")
     try:
         onnx.checker.check_model(_without_numbers(model).SerializeToString(), full_check=True)
     except Exception as error:  # its own kinds, derived from nothing narrower

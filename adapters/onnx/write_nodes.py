@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from onernn.adapters.common.lowering import Names, Rules
-from onernn.adapters.onnx import write_layers, writer
+from onernn.adapters.onnx import write_layers
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.adapters.onnx.writer import (
     ABSENT,
@@ -20,6 +21,7 @@ from onernn.adapters.onnx.writer import (
     ragged,
     value_info,
 )
+from onernn.fuse_passes.mapping import Mapper
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ops import OPERATORS
@@ -64,6 +66,9 @@ def loop_of_scan(w: GraphWriter) -> None:
 # Operators of our own domain in ONNX: gates, offsets, tag sequences.
 
 RULES = Rules[Callable[[GraphWriter], Written]]()
+Outputs = str | list[str]
+RAGGED = Rules[Callable[[GraphWriter, OnnxValue], Outputs]]()
+"""What an operator on the words of its first ragged input becomes, where it is not `batched`."""
 
 
 @RULES("GateLayout")
@@ -310,6 +315,90 @@ def _fill(w: GraphWriter) -> Written:
     return w.filled(w.with_time(x, time), value)
 
 
+# Operators on the words of ragged values, over padded batches: the words' axis is batch and time.
+
+
+@RAGGED("Reshape")
+def _reshape(w: GraphWriter, like: OnnxValue) -> Outputs:
+    """(W, ...) -> (W, ...): sizes of 0 stay at their place, which moves by one."""
+    first, *sizes = w.array(1, "shape").tolist()
+    if first not in (0, -1) or w.attrs.allowzero:
+        raise UnsupportedError(f"shape {(first, *sizes)} may split or join the words of a LoD")
+    return w.reshaped(like.data, 0, 0, *sizes)
+
+
+@RAGGED("Flatten")
+def _flatten(w: GraphWriter, like: OnnxValue) -> Outputs:
+    if w.attrs.axis != 1:
+        raise UnsupportedError("only words are flattened, each into a row")
+    return w.reshaped(like.data, 0, 0, -1)
+
+
+@RAGGED("Expand")
+def _expand_words(w: GraphWriter, like: OnnxValue) -> Outputs:
+    raise UnsupportedError("its shape counts the words of a LoD")
+
+
+@RAGGED("MatMul MatMulInteger")
+def _product(w: GraphWriter, like: OnnxValue) -> Outputs:
+    if w.x is not like or w.inputs[1].rank != 2 or w.inputs[1].lengths or like.rank < 2:
+        raise UnsupportedError("only words times a matrix")
+    return _of_sentences(w, like)
+
+
+def _write_ragged(w: GraphWriter) -> Written:
+    """Writes an operator of which at least one input is ragged."""
+    like = next(each for each in w.inputs if each.lengths)
+    if not any(w.types[name].depth for name in w.node.outputs if name):
+        raise UnsupportedError("no form over padded batches is known")
+    result = RAGGED.get(w.node.op, _of_sentences)(w, like)
+    return [result] if isinstance(result, str) else result, like.lengths
+
+
+def _of_sentences(w: GraphWriter, like: OnnxValue) -> Outputs:
+    """The operator over one more axis, that of sentences: `Operator.batched` says how."""
+    node, values = w.node, dict[str, OnnxValue]()
+    for index, name in enumerate(node.inputs):
+        if name:
+            values[name] = _operand(w, index, like)
+    mapped = {name for name, value in values.items() if value.lengths}
+    known = {k: w.graph.constants[k] for k in values if k in w.graph.constants and k not in mapped}
+    inputs = []
+    for name in [each for each in values if each not in known]:
+        dtype, sizes = w.types[name].dtype, w.types[name].counts
+        inputs.append(Value(name, dtype, (None, *sizes[1:]) if name in mapped else sizes))
+    outputs = tuple(Value(name) for name in node.outputs if name)
+    mapper = Mapper(Graph("a sentence", tuple(inputs), outputs, (node,), known), mapped=mapped)
+    mapper.add(node)
+    if mapper.mapped.isdisjoint(node.outputs):
+        raise UnsupportedError("its result takes nothing from its ragged input")
+    whole = mapper.whole()
+    inner = GraphWriter(w.proto, w.opset, whole, whole.types, w.functions, w)
+    for name, array in mapper.constants.items():
+        inner.bind(name, OnnxValue(w.constant(array), str(array.dtype), array.ndim))
+    for name, value in values.items():
+        inner.bind(name, replace(value, rank=value.rank + (name in mapped), lengths=""))
+    for each in whole.nodes:
+        write_node(inner, each)
+    return [name and inner.value(name).data for name in node.outputs]
+
+
+def _operand(w: GraphWriter, index: int, like: OnnxValue) -> OnnxValue:
+    """An input of an operator; rows without offsets, one for each word, are padded as ``like``."""
+    value, name, operator = w.inputs[index], w.node.inputs[index], OPERATORS[w.node.op]
+    if value.lengths and value.rank == like.rank:  # anything may stand behind the sentences
+        is_index = operator.slot(index).name == "indices"
+        return replace(value, data=w.filled(value)) if is_index else value
+    together = operator.batched in ("stretched", "joined")
+    if value.lengths or together and value.rank > like.rank:
+        raise UnsupportedError(f"{name!r} of {value.rank} axes beside words of {like.rank}")
+    one_row = name in w.graph.constants and w.graph.constants[name].shape[:1] == (1,)
+    if not together or value.rank < like.rank or one_row:
+        return value
+    rows = w.from_words(value.data, like.lengths, w.size(like.data, 1))
+    return replace(value, data=rows, lengths=like.lengths)
+
+
 # The node of ONNX that each node of a graph becomes.
 
 RULES.update(Rnn=write_layers.rnn, CrfDecode=crf_decode)
@@ -333,7 +422,7 @@ def _rule_of(w: GraphWriter) -> Callable[[GraphWriter], Written]:
     if not since:
         raise UnsupportedError(f"ONNX has no {op}")
     if any(value.lengths for value in w.inputs):
-        return writer.write_ragged
+        return _write_ragged
     plain = _with_axes_as_attribute if w.opset < became_inputs(op)[0] else _copy
     return DENSE.get(op, plain)
 
@@ -358,6 +447,15 @@ def _dropout(w: GraphWriter) -> Written:
     if any(w.node.outputs[1:]):
         raise UnsupportedError("the mask of a Dropout is not written")
     return [w.x.data], w.x.lengths
+
+
+@DENSE("Shape")
+def _shape(w: GraphWriter) -> Written:
+    """A part of a shape is cut before opset 15."""
+    if w.opset >= 15:
+        return _copy(w)
+    whole, end = w.emit("Shape", w.x.data), w.attrs.end
+    return w.sliced(whole, [w.attrs.start], [2**31 if end is None else end])
 
 
 @DENSE("CastLike")

@@ -1,14 +1,14 @@
-"""A graph as ONNX under construction: protobuf messages, padding of ragged values, row by row."""
+"""A graph as ONNX under construction: protobuf messages, padding of ragged values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Names, Operand, Rules, Tape
+from onernn.adapters.common.lowering import Names, Operand, Tape
 from onernn.adapters.common.writing import NodeWriter
 from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, BFLOAT16, MESSAGES, NUMBERS, reads
 from onernn.adapters.onnx.rules import became_inputs
@@ -289,13 +289,12 @@ _SINCE = {
     "BatchNormalization": {"training_mode": 14},
     "Resize": {"antialias": 18, "axes": 18, "keep_aspect_ratio_policy": 18},
     "Reshape": {"allowzero": 14},
-    "Shape": {"start": 15, "end": 15},
 }
 """The first opset of an attribute, which may be 0 before."""
 
 
 class GraphWriter(NodeWriter, PaddedGraph):
-    """An ONNX graph under construction, and what each value of ours is called in it.
+    """An ONNX graph under construction, and what each value of the graph is called in it.
 
     ``functions`` takes those of the model's own, None: there must be none. ``domains``: those of
     its operators. ``precisions``: of layers, by their first outputs. ``inputs``: of the node that
@@ -352,7 +351,7 @@ class GraphWriter(NodeWriter, PaddedGraph):
         self._values[name] = value
 
     def give(self, tensors: Sequence[str], lengths: str = "") -> None:
-        """Binds the outputs of the node, where anybody named them."""
+        """Binds the outputs of the node that have names."""
         for name, tensor in zip(self.node.outputs, tensors, strict=False):
             if name and tensor:
                 known = self.types[name]
@@ -398,211 +397,3 @@ def ragged(value: OnnxValue, role: str) -> OnnxValue:
     if not value.lengths:
         raise UnsupportedError(f"{role} is not ragged")
     return value
-
-
-# Row-wise operators over padded batches: the words' axis became two, batch and time.
-
-Rows = str | list[str]
-RowRule = Callable[[GraphWriter, OnnxValue], Rows]
-RULES = Rules[RowRule]()
-"""What takes the first ragged input as a further argument."""
-
-
-def _operand(w: GraphWriter, value: OnnxValue, name: str, like: OnnxValue) -> str:
-    """An operand under ``like``: what is dense broadcasts over the words, or is one row a word."""
-    if not value:
-        return ""
-    if value.rank > like.rank or (value.lengths and value.rank != like.rank):
-        raise UnsupportedError(f"{name!r} of {value.rank} axes beside words of {like.rank}")
-    one_row = name in w.graph.constants and w.graph.constants[name].shape[:1] == (1,)
-    return value.data if value.rank < like.rank or one_row else _rows(w, value, like)
-
-
-def _rows(w: GraphWriter, value: OnnxValue, like: OnnxValue) -> str:
-    """A row a word as a padded tensor: dense ones come in the order of the words."""
-    if value.lengths:
-        return value.data
-    time = w.size(like.data, 1)
-    return w.from_words(value.data, like.lengths, time)
-
-
-def _elementwise(w: GraphWriter, like: OnnxValue) -> Rows:
-    tensors = [_operand(w, b, name, like) for b, name in zip(w.inputs, w.node.inputs, strict=True)]
-    return w.copy(tensors, **w.attributes())
-
-
-@RULES("Cast CastLike")
-def _cast(w: GraphWriter, like: OnnxValue) -> Rows:
-    if w.x is not like:
-        raise UnsupportedError("what is cast is not ragged")
-    dtype = w.types[w.node.outputs[0]].dtype or ""
-    return w.cast(like.data, dtype)
-
-
-def _axis(axis: int, rank: int) -> int:
-    """Where an axis of the words (W, ...) is in the padded tensor (N, T, ...)."""
-    if axis % rank == 0:
-        raise UnsupportedError("axis 0 would mix the steps of ragged sequences")
-    return axis % rank + 1
-
-
-def _along_axes(w: GraphWriter, like: OnnxValue) -> Rows:
-    """An operator along axes that an attribute or an input tells: each stands one further on."""
-    operator, attributes, tensors = OPERATORS[w.node.op], w.attributes(), []
-    if "axis" in operator.attributes:
-        attributes["axis"] = _axis(w.attrs.axis, like.rank)
-    telling = next((index for index, slot in enumerate(operator.slots) if slot.tells), None)
-    axes = None if telling is None else _axes(w, telling, like)
-    for index, value in enumerate(w.inputs):
-        if index == telling:
-            tensors.append(w.constant(axes))
-        elif index and not operator.slot(index).variadic:
-            tensors.append(dense(value, operator.slot(index).name) if value else "")
-        elif not value or value.rank != like.rank:
-            raise UnsupportedError("expected inputs of equal rank only")
-        else:
-            tensors.append(_rows(w, value, like))
-    return w.copy(tensors, **attributes)
-
-
-def _axes(w: GraphWriter, index: int, like: OnnxValue) -> Array:
-    """Axes that come as an input, in the padded tensor."""
-    if not w.node.input(index):
-        raise UnsupportedError("without axes the words of a LoD are among them")
-    axes = w.array(index, "axes")
-    rank = like.rank + (axes.size if w.node.op == "Unsqueeze" else 0)
-    return np.array([_axis(int(axis), rank) for axis in axes.flat], np.int64).reshape(axes.shape)
-
-
-def _reduce(w: GraphWriter, like: OnnxValue) -> Rows:
-    axes = _axes(w, 1, like).reshape(-1).tolist()
-    return w.reduce(w.node.op, like.data, axes, keepdims=w.attrs.keepdims)
-
-
-@RULES("Transpose")
-def _transpose(w: GraphWriter, like: OnnxValue) -> Rows:
-    perm = w.node.attributes.get("perm") or range(like.rank)[::-1]
-    return w.copy([like.data], perm=(0, *(_moved(axis, at) for at, axis in enumerate(perm))))
-
-
-def _moved(axis: int, at: int) -> int:
-    if (axis == 0) != (at == 0):
-        raise UnsupportedError("axis 0 would mix the steps of ragged sequences")
-    return axis + 1
-
-
-@RULES("Flatten")
-def _flatten(w: GraphWriter, like: OnnxValue) -> Rows:
-    if w.attrs.axis != 1:
-        raise UnsupportedError("only words are flattened, each into a row")
-    return w.reshaped(like.data, 0, 0, -1)
-
-
-@RULES("Reshape")
-def _reshape(w: GraphWriter, like: OnnxValue) -> Rows:
-    """(W, ...) -> (W, ...): sizes of 0 stay at their place, which moves by one."""
-    first, *sizes = w.array(1, "shape").tolist()
-    if first not in (0, -1) or w.attrs.allowzero or not w.types[w.node.outputs[0]].depth:
-        raise UnsupportedError(f"shape {(first, *sizes)} may split or join the words of a LoD")
-    return w.reshaped(like.data, 0, 0, *sizes)
-
-
-@RULES("MatMul")
-def _matmul(w: GraphWriter, like: OnnxValue) -> Rows:
-    right = dense(w.inputs[1], "the right factor")
-    if w.x is not like or w.inputs[1].rank != 2 or like.rank < 2:
-        raise UnsupportedError("only words times a matrix")
-    return w.emit("MatMul", like.data, right)
-
-
-@RULES("Gemm")
-def _gemm(w: GraphWriter, like: OnnxValue) -> Rows:
-    """Gemm takes matrices only: the product and the sum of it."""
-    if w.x is not like or w.attrs.transA:
-        raise UnsupportedError("only words times a matrix")
-    factor = dense(w.inputs[1], "the right factor")
-    if w.attrs.transB:
-        factor = w.transposed(factor, 1, 0)
-    out = w.emit("MatMul", like.data, factor)
-    terms = [(out, w.attrs.alpha)]
-    if w.node.input(2):
-        terms.append((_operand(w, w.inputs[2], w.node.inputs[2], like), w.attrs.beta))
-    scaled = [
-        tensor if by == 1 else w.emit("Mul", tensor, w.constant(by, like.dtype))
-        for tensor, by in terms
-    ]
-    return scaled[0] if len(scaled) == 1 else w.emit("Add", *scaled)
-
-
-@RULES("Gather")
-def _gather(w: GraphWriter, like: OnnxValue) -> Rows:
-    table, indices = w.inputs
-    axis = w.attrs.axis
-    if table is like:
-        at = dense(indices, "an index")
-        return w.emit("Gather", like.data, at, axis=_axis(axis, like.rank))
-    if axis not in (0, -table.rank):
-        raise UnsupportedError("ragged indices along another axis than the rows")
-    # Behind the sentences stand zeros or what was computed from them: any row will do.
-    return w.emit("Gather", dense(table, "a table"), w.filled(like), axis=0)
-
-
-@RULES("GatherElements")
-def _gather_elements(w: GraphWriter, like: OnnxValue) -> Rows:
-    axis = _axis(w.attrs.axis, like.rank)
-    if any(each.rank != like.rank or not each.lengths for each in w.inputs):
-        raise UnsupportedError("expected ragged inputs of equal rank only")
-    return w.copy([w.x.data, w.filled(w.inputs[1])], axis=axis)
-
-
-@RULES("QuantizeLinear DequantizeLinear")
-def _quantized(w: GraphWriter, like: OnnxValue) -> Rows:
-    if w.x is not like:
-        raise UnsupportedError("a scale or zero point is ragged")
-    more = [dense(each, "a scale or zero point") if each else "" for each in w.inputs[1:]]
-    one_each = any(each and each.rank for each in w.inputs[1:])
-    axis = {"axis": _axis(w.attrs.axis, like.rank)} if one_each else {}
-    return w.copy([like.data, *more], **axis)
-
-
-@RULES("OneHot")
-def _one_hot(w: GraphWriter, like: OnnxValue) -> Rows:
-    if w.attrs.axis not in (-1, like.rank) or w.x is not like:
-        raise UnsupportedError("only a last axis")
-    more = [dense(b, "depth or values") for b in w.inputs[1:]]
-    return w.copy([like.data, *more])
-
-
-@RULES("BatchNormalization")
-def _batch_normalization(w: GraphWriter, like: OnnxValue) -> Rows:
-    """The channels stand behind time now: scale and shift are computed here."""
-    names = ("scale", "bias", "mean", "variance")
-    scale, bias, mean, variance = (
-        w.array(index, role).reshape(-1, *[1] * (like.rank - 2))
-        for index, role in enumerate(names, 1)
-    )
-    factor = scale / np.sqrt(variance + variance.dtype.type(w.attrs.epsilon))
-    centred = w.emit("Sub", like.data, w.constant(mean))
-    scaled = w.emit("Mul", centred, w.constant(factor))
-    return w.emit("Add", scaled, w.constant(bias))
-
-
-def write_ragged(w: GraphWriter) -> Written:
-    """Writes an operator of which at least one input is ragged."""
-    like = next(each for each in w.inputs if each.lengths)
-    made = _rule_of(w.node.op)(w, like)
-    return [made] if isinstance(made, str) else made, like.lengths
-
-
-def _rule_of(op: str) -> RowRule:
-    operator = OPERATORS[op]
-    if op in RULES:
-        return RULES[op]
-    if op.startswith("Reduce"):
-        return _reduce
-    if operator.kind == "elementwise" or op == "Identity":
-        return _elementwise
-    along = "axis" in operator.attributes or any(slot.tells for slot in operator.slots)
-    if not along or operator.dropped is True:
-        raise UnsupportedError("no form over padded batches is known")
-    return _along_axes

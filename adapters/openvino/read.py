@@ -58,20 +58,20 @@ def read_face(path: StrPath) -> Graph:
 
 
 def _made(layer: Element | None) -> str:
-    """The name of what a layer gives, where it gives one value; older files have it there alone."""
+    """The name of what a layer gives, where it gives one value; older files have it only there."""
     ports = [] if layer is None else layer.findall("output/port")
     return ports[0].get("names", "") if len(ports) == 1 else ""
 
 
 def _input(layer: Element) -> Value:
     data, port = layer.find("data"), layer.find("output/port")
-    told = {} if data is None else data.attrib
+    attributes = {} if data is None else data.attrib
     name = "" if port is None else port.get("names", "")
-    sizes = [each.strip() for each in told.get("shape", "...").split(",") if each.strip()]
+    sizes = [each.strip() for each in attributes.get("shape", "...").split(",") if each.strip()]
     shape = None
     if "..." not in sizes:
         shape = tuple(int(each) if each.isdecimal() else None for each in sizes)
-    dtype = _DTYPES.get(told.get("element_type", ""))
+    dtype = _DTYPES.get(attributes.get("element_type", ""))
     return Value(_first(name or layer.get("name", "")), dtype, shape)
 
 

@@ -11,7 +11,7 @@ from onernn.ir.ragged import Batch
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
     """The outputs, in order, computed in float32. Raises what OpenVINO raises.
 
-    On CPUs with bfloat16 OpenVINO computes in that unless it is told otherwise.
+    On CPUs with bfloat16 OpenVINO computes in that by default.
     """
     openvino = require("openvino", "openvino")
     model = openvino.Core().read_model(path)

@@ -48,7 +48,7 @@ def _plugin(path: str) -> Plugin:
 
 
 _SAVE_BOTH = (
-    "parameters of Paddle alone; where Paddle is, save the model with them:"
+    "parameters of Paddle without a model; where Paddle is, save the model with them:"
     " paddle.jit.save(layer, 'model', input_spec=[...])"
 )
 
@@ -58,7 +58,7 @@ ADAPTER = Adapter(
     reads=lambda path: True,
     load=deferred("paddle.lower.load_paddle"),
     no_models={
-        ".pdiparams": "parameters of Paddle alone: load NAME.pdmodel, with this file as params",
+        ".pdiparams": "only parameters of Paddle: load NAME.pdmodel, with this file as params",
         **dict.fromkeys((".pdparams", ".pdopt"), _SAVE_BOTH),
     },
     writer=Writer(suffix=".pdmodel", write=_write, options={"place": "cpu", "fused": None}),

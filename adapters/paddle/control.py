@@ -86,7 +86,7 @@ def _length(op: PaddleOperator) -> Results:
         return op.emit("Shape", builder.stack(array), start=0, end=1)
     before = result - builder.turn if result is not None and builder.turn is not None else None
     if before is None or before.number is None:
-        raise UnsupportedError("nobody knows how many elements it has")
+        raise UnsupportedError("the number of its elements is not known")
     turn = op.reshaped(TURN, 1)
     return op.emit("Add", turn, [before.number])
 
@@ -98,7 +98,7 @@ def _all(op: PaddleOperator) -> Results:
     value = op.builder.stack(array)
     rank = op.builder.type_of(value).rank
     if rank is None:
-        raise UnsupportedError("nobody knows how many axes its elements have")
+        raise UnsupportedError("the number of axes of its elements is not known")
     axis += rank - (not new) if axis < 0 else 0
     if not 0 <= axis < rank - (not new):
         raise UnsupportedError(f"attribute axis={axis}: elements of {rank - 1} axes")
@@ -175,7 +175,7 @@ def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Gr
         lower_operators(builder, blocks.operators(number), names)
     for name in names:
         if not builder.holds(name):
-            raise UnsupportedError(f"result {name!r} is made by nobody")
+            raise UnsupportedError(f"no operator gives the result {name!r}")
     graph = _graph(builder, [builder.value(name) for name in names])
     return graph, [builder.taken[value.name] for value in graph.inputs]
 
@@ -327,7 +327,7 @@ class _While:
         return builder
 
     def _kept(self, body: Graph) -> list[int]:
-        """Which of the carried values somebody needs: other than to carry them on."""
+        """Which of the carried values are read for more than to carry them on."""
         blocks, count = self.outer.blocks, len(self.carried)
         kept = {
             at

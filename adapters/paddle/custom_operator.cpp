@@ -1,7 +1,9 @@
 // The operator `onernn_rnn` of Paddle 3, and its gradient: what `rnn` computes, on the kernels.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <sstream>
+#include <thread>
 
 #include "packed_layer.hpp"
 #include "paddle/phi/api/all.h"
@@ -99,7 +101,10 @@ Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
   require(x.shape().size() == 3, "X: expected 3 axes, got ", x.shape().size());
   require(layers > 0 && std::size_t(layers) <= weights.size() && units > 0,
           "num_layers or hidden_size of other weights");
-  require(threads == 1 || threads == 2, "threads: expected 1 or 2, got ", threads);
+  // Negative: exactly so many, for tests.
+  require(threads != 0 && threads >= -64 && threads <= 64, "threads: expected 1 to 64, got ",
+          threads);
+  static const int cpus = int(std::thread::hardware_concurrency());  // saved elsewhere, maybe
   Layer layer{gru    ? ONERNN_LBR_GRU
               : lstm ? ONERNN_LSTM
                      : ONERNN_RNN,
@@ -109,7 +114,7 @@ Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
               stored,
               layers,
               bidirectional ? 2 : 1,
-              threads,
+              std::min(threads, cpus),
               x.shape()[2],
               units,
               gates};

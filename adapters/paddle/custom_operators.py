@@ -1,4 +1,4 @@
-"""Custom operators of Paddle that call ours, and programs of PIR that use them."""
+"""Custom operators of Paddle that call the kernels, and programs of PIR that use them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.packing import STORED
 from onernn.backend.onednn.library import keep, memory_file
-from onernn.backend.process import team_of
+from onernn.backend.process import team_of, usable_threads
 from onernn.ir.errors import LibraryError, Refusal, UnsupportedError
 from onernn.kernels import build
 from onernn.reorders.paddle import RNN_CELLS
 
 # The operator ``onernn_rnn``: compiled against Paddle's own headers, once, and kept.
 #
-# What is compiled calls the kernels' library alone, no Python. Its file lies in the user's cache
+# What is compiled calls only the kernels' library, no Python. Its file lies in the user's cache
 # folder under the hash of all that it was made from, and ends with the hash of its own bytes.
 
 NAME = "onernn_rnn"
@@ -78,7 +78,7 @@ def missing_operators() -> str:
 def is_faster_in_paddle(shape: Sequence[int], hidden: int, is_test: bool) -> bool:
     """Whether Paddle's own kernel is known to be the faster one for inputs of this shape.
 
-    A size that a program leaves open is negative: there ours may be given anything.
+    A size that a program leaves open is negative: any size may come there.
     """
     first, second, *_ = shape
     least = PADDLE if is_test else PADDLE_TRAINING
@@ -107,7 +107,7 @@ def arguments(
     stored = getattr(load_kernels().lib, f"ONERNN_{chosen.dtype.upper()}")
     gates = list(RNN_CELLS[kind.mode][1].permutation)
     sizes = kind.layers, kind.directions == 2, kind.hidden_size
-    threads = team_of(chosen.threads or 1)
+    threads = team_of(chosen.threads or usable_threads())
     return kind.mode, gates, *sizes, time_major, is_test, fixed, stored, threads
 
 
@@ -185,7 +185,7 @@ def _compiled(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
 
 # Programs of PIR, Paddle 3's own, changed where they stand: ``rnn`` becomes our operator.
 #
-# A value of such a program has no name; who built it holds it, and fetches by it. So nothing but
+# A value of a PIR program has no name; its builder holds it, and fetches by it. So nothing but
 # ``rnn`` and its gradient is replaced, and one whose own results may be held stays.
 
 # Operands and results of `rnn` and `rnn_grad` (paddle/phi/ops/yaml/ops.yaml, backward.yaml).
@@ -200,7 +200,7 @@ _OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
 
 
 class Replaced(NamedTuple):
-    """What of a program is ours, and which values took the places of others."""
+    """What of a program was replaced, and which values took the places of others."""
 
     explained: Explained
     values: tuple[tuple[Any, Any], ...]

@@ -123,7 +123,7 @@ class LayerNumbers(NamedTuple):
 
 
 def layer_numbers(op: PaddleOperator, spec: RnnSpec, factors: Sequence[Array]) -> LayerNumbers:
-    """By the numbers in X, as Paddle chooses its kernel: attributes alone change nothing.
+    """By the numbers in X, as Paddle chooses its kernel, whatever the attributes say.
 
     ``factors``: Scale_weights of each layer and direction, one number or one a gate and output
     channel, which Paddle gives to oneDNN as they are: in the order of oneDNN's gates.
@@ -417,7 +417,7 @@ def _back(op: PaddleOperator, out: str, last: bool) -> str:
 
 
 def _pads(op: PaddleOperator, axes: int) -> dict[str, Any]:
-    """Of each axis, of both ends, or as an algorithm tells; ONNX has all firsts, then all lasts."""
+    """Of each axis, of both ends, or by an algorithm; ONNX has all firsts, then all lasts."""
     way, given = (
         op.attribute("padding_algorithm", "EXPLICIT"),
         op.attribute("paddings", (0,) * axes),
@@ -520,7 +520,7 @@ def _affine(op: PaddleOperator, slots: Sequence[str], like: str) -> list[str]:
     for slot, number in zip(slots, (1, 0), strict=True):
         value = op.optional(slot)
         if not value and channels is None:
-            raise UnsupportedError(f"input {slot} is missing, and nobody knows how many channels")
+            raise UnsupportedError(f"input {slot} is missing, and the channels are not known")
         filled = np.full(channels or 0, number, op.dtype(like))
         made.append(value or op.constant(filled, slot.lower()))
     return made
@@ -562,7 +562,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
 
 @rule("pad pad2d pad3d")
 def _pad(op: PaddleOperator) -> Results:
-    """``pad3d`` and ``pad2d`` tell the last axis first, ``pad`` all axes in order."""
+    """``pad3d`` and ``pad2d`` list the last axis first, ``pad`` all axes in order."""
     if op.variables("Paddings of run time") or op.variables("Paddings"):
         raise UnsupportedError("input Paddings: computed at run time")
     rank, pads, x = op.rank("X"), list(op.attribute("paddings", (0,))), op.value("X")

@@ -1,4 +1,4 @@
-"""A recurrent layer of Paddle that ours runs: its tensors, its calls, its cells."""
+"""A recurrent layer of Paddle that onernn runs: its tensors, its calls, its cells."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from onernn.adapters.common.live import (
     log_once,
     original,
 )
+from onernn.adapters.common.plugins import plugins_enabled
 from onernn.adapters.paddle.custom_operators import (
     FEW,
     NAME,
@@ -35,7 +36,6 @@ from onernn.adapters.paddle.custom_operators import (
 from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
-from onernn.ir.plugins import plugins_enabled
 from onernn.ir.ragged import Ragged, data_of
 
 # The memory of Paddle's tensors as arrays, without a copy: Paddle's own way makes one.
@@ -98,7 +98,7 @@ def tensor_of(value: Ragged | Array) -> Any:
     return made
 
 
-# Calls of a recurrent layer of paddle.nn that ours runs: live, traced, trained by autograd.
+# Calls of a recurrent layer of paddle.nn that onernn runs: live, traced, trained by autograd.
 
 _log = logging.getLogger("onernn")
 
@@ -292,7 +292,7 @@ class _Once:
             )
 
     def backward(self, incoming: Sequence[Any]) -> list[Array | None]:
-        """Gradients of all tensors that went in, None where nobody needs them."""
+        """Gradients of all tensors that went in, None where none is needed."""
         self.check(None)
         heads = [None if each is None else view_eager(each, "gradient") for each in incoming]
         result = self._live.backward(self._recorded.pop(), heads)
@@ -329,7 +329,7 @@ _WEIGHTS = ("weight_ih", "weight_hh"), ("bias_ih", "bias_hh")
 
 
 def cells_obstacle(layer: Any, kind: Any) -> str:
-    """Why a RNN or BiRNN of this class cannot be ours, "" where it can."""
+    """Why a RNN or BiRNN of this class cannot be replaced, "" where it can."""
     nn = require("paddle.nn", "paddle")
     cells = _cells(layer)
     base = nn.BiRNN if len(cells) > 1 else nn.RNN
@@ -413,11 +413,11 @@ def _mode(cell: Any) -> str:
     return f"RNN_{cell.activation.upper()}" if name == "SimpleRNN" else name
 
 
-# Layers of paddle.nn whose kernel is ours: in place, alive, trained by Paddle's autograd.
+# Layers of paddle.nn on our kernels: in place, alive, trained by Paddle's autograd.
 
 
 def optimized_layer(target: Any, chosen: Options) -> Any:
-    """The layer, with all recurrent ones in it ours; see `plugin.optimize`."""
+    """The layer, with all recurrent ones in it replaced; see `plugin.optimize`."""
     rnn = require("paddle.nn.layer.rnn", "paddle")
     all_layers = target.sublayers(include_self=True)
     bases = [each for each in all_layers if isinstance(each, rnn.RNNBase)]
@@ -444,7 +444,7 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
 
 
 def _obstacle(layer: Any) -> str:
-    """Why a layer cannot be ours, "" where it can."""
+    """Why a layer cannot be replaced, "" where it can."""
     if not hasattr(layer, "could_use_cudnn"):
         return cells_obstacle(layer, original(type(layer)))
     if getattr(layer, "proj_size", 0):
@@ -483,7 +483,7 @@ def _is_left(paddle: Any, layer: Any, inputs: Any) -> bool:
 
 @cache
 def _ours(kind: Any, chosen: Options) -> type:
-    """A recurrent layer whose kernel is ours; parameters, arguments and results stay."""
+    """A recurrent layer on our kernels; parameters, arguments and results stay."""
 
     paddle = require("paddle", "paddle")
 

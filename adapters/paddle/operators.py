@@ -1,4 +1,4 @@
-"""Paddle's names: of operators that are one of ours, of PIR's operators, of passes."""
+"""Paddle's names: of operators that are one canonical operator, of PIR's, of passes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from onernn.ir.records import dataclass
 class Named(NamedTuple):
     """A canonical attribute in Paddle: its name and default there.
 
-    ``values``: what False and True of Paddle's are called in ours, where it is a truth value.
+    ``values``: what Paddle's False and True become, where it is a truth value.
     """
 
     name: str
     default: Any
     values: tuple[Any, ...] = ()
 
-    def ours(self, found: Any) -> Any:
-        return self.values[int(found)] if self.values else found
+    def ours(self, value: Any) -> Any:
+        return self.values[int(value)] if self.values else value
 
     def theirs(self, value: Any) -> Any:
         kind = type(self.default)
@@ -41,7 +41,7 @@ class Row:
     """Paddle's ``type`` is the canonical ``op``.
 
     ``inputs``: the slots in the canonical order. ``attributes``: by canonical names. ``only``: what
-    is understood of attributes that ours has not. ``written``: what is written of them.
+    is read of attributes that the canonical operator lacks, ``written``: what is written of them.
     ``pir``: its name in PIR, where that is another one, "-" where it has none; ``renamed``: its
     attributes there that are called otherwise, and their names here.
     """
@@ -166,7 +166,7 @@ TYPES = {row.op: row.type for row in reversed((*ROWS, *REDUCTIONS))}
 
 # The table of PIR's operators: which of Paddle 2 means the same, and how operands are called.
 #
-# A row of `operators` tells it already; here stand those that have none.
+# Here stand those that have no row in the table above.
 #
 # From paddle/phi/ops/yaml/ops.yaml (order of operands and results) and op_compat.yaml (names).
 

@@ -1,4 +1,4 @@
-"""Which parts of a Paddle program ours runs, and how they are run there."""
+"""Which parts of a Paddle program onernn runs, and how they are run there."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _names_of(slots: Any) -> set[str]:
     return {name for slot in slots for name in slot.arguments if name}
 
 
-# Which operators of a Paddle program ours can run as one, and the program that is left.
+# Which operators of a Paddle program onernn can run as one, and the program that is left.
 #
 # Works on serialized programs, without Paddle.
 
@@ -130,7 +130,7 @@ class ReplaceablePart:
         return f"{', '.join(self.outputs) or 'nothing'} ({types})"
 
     def graph(self, depths: Sequence[int], parameters: Mapping[str, Array]) -> Graph:
-        """These operators alone, lowered, for inputs of so many LoD levels."""
+        """These operators, lowered, for inputs of so many LoD levels."""
         variables = dict(self.program.variables)
         for name, depth in zip(self.data, depths, strict=True):
             variables[name] = replace(variables[name], lod_depth=depth)
@@ -141,7 +141,7 @@ class ReplaceablePart:
 
 
 class LiveProgram:
-    """A serialized program with its parameters, and which parts of it ours can run.
+    """A serialized program with its parameters, and which parts of it onernn can run.
 
     ``parameters`` gives arrays by name, among the variables. ``wanted``: variables that must stay,
     beside those that the program fetches; where there are neither, what operators give of which
@@ -183,7 +183,7 @@ class LiveProgram:
         return [self._program.parameters[name] for name in names]
 
     def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
-        """What can become ours, and why other recurrent operators cannot."""
+        """What can be replaced, and why other recurrent operators cannot."""
         depths, reasons = self._understood()
         made = [name for name in self._made() if name in depths]
         kept = self._wanted if self._has_fetches else self._wanted | (self._flow.leaves() & {*made})
@@ -192,7 +192,7 @@ class LiveProgram:
 
         layers = [node for node in whole.nodes if node.op == "Rnn"]
         candidates = [self._flow.closed({op.position for op in node.origin}) for node in layers]
-        narrow = [at for at, node in zip(candidates, layers, strict=True) if node.at.precision]
+        narrow = [at for at, node in zip(candidates, layers, strict=True) if node.attrs.precision]
         seen = self._foreign.union(*candidates)
         candidates += [
             {op.position}
@@ -227,7 +227,7 @@ class LiveProgram:
             for at, op in enumerate(self._desc.blocks[0].ops)
             if at in at_last or at not in gone
         ]
-        # Nobody may fetch what is not computed any more: a scope may hold its value of an old run.
+        # What is not computed any more cannot be fetched: a scope may hold its value of an old run.
         dead = {name for at in gone for name in self._flow.uses[at].makes}
         dead -= {name for part in parts.values() for name in part.outputs}
         variables = [v for v in self._desc.blocks[0].vars if v.name not in dead]
@@ -366,7 +366,7 @@ class LiveProgram:
     ) -> str:
         """Why these operators cannot become one, "" where they can."""
         if positions & taken:
-            return "it shares operators with a part that is ours already"
+            return "it shares operators with a part that is replaced already"
         if not part.outputs:
             return "nothing of it is read"
         for name in part.outputs:
@@ -376,7 +376,7 @@ class LiveProgram:
 
 
 def _without_blocks(program: Program) -> Program:
-    """The program whose loops, branches and arrays nobody knows: Paddle runs these."""
+    """The program with loops, branches and arrays as unknown operators: Paddle runs these."""
     arrays = {name for name, each in program.variables.items() if each.kind == messages.ARRAY}
 
     def left(op: Operator) -> Operator:
@@ -418,7 +418,7 @@ Batch = Ragged | Array
 
 
 class Options(LiveOptions):
-    """How recurrent layers compute; at run time, what ours refuses stays with Paddle."""
+    """How recurrent layers compute; at run time, what onernn refuses stays with Paddle."""
 
     @property
     def strict(self) -> bool:

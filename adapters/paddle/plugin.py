@@ -9,12 +9,14 @@ import logging
 import tempfile
 import zlib  # noqa: F401
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.live import Explained
+from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.custom_operators import explained, is_pir, replace_recurrent
 from onernn.adapters.paddle.live_layer import batch, optimized_layer, tensor_of, view
@@ -22,7 +24,6 @@ from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options
 from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
-from onernn.ir.plugins import DISABLED, plugins_enabled
 
 # Paddle 2.6.2 brings a zlib of its own, and Python's crashes where it is loaded after that. Before
 # Paddle this line prevents it. numpy.random must not be imported here: NumPy 2.4 unpacks by zlib.
@@ -39,7 +40,7 @@ def optimize(
     ``target``:
 
     - a paddle.static.Program of Paddle 3 (PIR), for inference or training, before or behind
-      minimize(). Its operators ``rnn`` become ours in place, because who built it fetches by the
+      minimize(). Its operators ``rnn`` are replaced in place, because its builder fetches by the
       values in it; it is returned. ``fetch_list`` is only asked for where a time-major layer's own
       result may be fetched.
     - a paddle.static.Program of Paddle 2 for inference, its parameters in ``scope`` (paddle's
@@ -49,13 +50,15 @@ def optimize(
     - a paddle.inference.Config of a program's and a parameters' file, or of their folder; it is
       returned.
     - a paddle.nn.Layer, whose SimpleRNN, LSTM and GRU layers, and RNN and BiRNN of Paddle's cells,
-      at any depth, become ours in place and keep their parameters; it is returned, too. They
-      train, or stay with Paddle where ours cannot, which is logged.
+      at any depth, are replaced in place and keep their parameters; it is returned, too. They
+      train, or stay with Paddle where onernn cannot train them, which is logged.
     - what paddle.jit.load of Paddle 3 gave; its programs change in place, and it is returned.
 
-    A program's ``replaced`` and ``refusals`` tell what is ours, and why other operators are not.
+    A program's ``replaced`` and ``refusals`` list what onernn runs, and why Paddle runs the rest.
 
-    Parameters may change afterwards. ``options``: dtype, backend, threads, as of `onernn.Session`.
+    Parameters may change afterwards. ``options``: dtype, backend, threads, as of `onernn.Session`;
+    ``threads=None``: as many as the Config sets now, or else OMP_NUM_THREADS, which Paddle sets
+    to 1 where nothing does.
     What is replaced and what is not is also logged (logger "onernn").
 
     Raises `UnsupportedError` where nothing can be replaced; `MissingDependencyError` without
@@ -77,7 +80,8 @@ def optimize(
     if isinstance(target, paddle.static.Program):
         return _optimized_program(target, scope, fetch_list, chosen)
     if isinstance(target, paddle.inference.Config):
-        return _optimized_config(target, chosen)
+        threads = chosen.threads or max(1, target.cpu_math_library_num_threads())
+        return _optimized_config(target, replace(chosen, threads=threads))
     if type(target).__name__ in ("PirTranslatedLayer", "TranslatedLayer"):
         return _optimized_translated(target, chosen)
     if isinstance(target, paddle.nn.Layer):
@@ -173,7 +177,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 def _rewritten(
     live: LiveProgram, chosen: Options, *, constant: bool = False
 ) -> tuple[bytes, Explained]:
-    """The program, and a line for each part that is ours, why others are not."""
+    """The program, a line for each part that was replaced, and why others were not."""
     from paddle.static.nn.common import PyFuncRegistry
 
     result, refusals = live.parts()

@@ -103,14 +103,14 @@ Parameters = Callable[[Sequence[Variable]], Mapping[str, Array]]
 
 # Bounds that keep a hostile length field from costing time or memory before it is found out.
 _MOST_AXES = 9  # DDim::kMaxRank of Paddle
-_MOST_LEVELS = 16  # of LoD; nobody nests as deep
+_MOST_LEVELS = 16  # of LoD; no real batch nests as deep
 _MOST_DESCRIPTION = 4096  # bytes of a TensorDesc; 9 axes make 101
 
 
 def read_tensors(file: Path, elements: Mapping[str, int | None]) -> dict[str, Array]:
     """The tensors by name, read-only, of a file that holds these in this order and nothing else.
 
-    ``elements``: how many each must have, None where the program does not tell. Each tensor is
+    ``elements``: how many each must have, None where the program does not say. Each tensor is
     read straight into an aligned array of its own: mapped memory would be at odd addresses, and
     would change or vanish under a running model when the file is saved again.
     """
@@ -166,7 +166,7 @@ class _Stream(ByteStream):
 
 # Paddle 2's own format, a serialized ProgramDesc, read with protobuf and NumPy.
 
-_NOT_READ = "op_callstack"  # where the operator was built: paths of somebody's machine
+_NOT_READ = "op_callstack"  # where the operator was built: paths of another machine
 
 
 def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
@@ -541,10 +541,10 @@ def _tensor(kind: Mapping[str, Any]) -> tuple[str | None, tuple[int | None, ...]
     return _DTYPES.get(dtype.partition(".")[2]), known
 
 
-def _pir_attribute(found: Mapping[str, Any]) -> Any:
-    if "VD" in found:  # a number that JSON has not
-        return _NUMBERS[found["VD"]]
-    kind, value = found["#"], found.get("D")
+def _pir_attribute(entry: Mapping[str, Any]) -> Any:
+    if "VD" in entry:  # a number that JSON has not
+        return _NUMBERS[entry["VD"]]
+    kind, value = entry["#"], entry.get("D")
     if kind == "0.a_array":
         return tuple(_pir_attribute(each) for each in value or ())
     if kind == "1.a_scalar":

@@ -17,7 +17,7 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.operator import OPERATORS
 from onernn.ops.activations import DEFAULTS
 
-# The rules of Paddle's operators that a row of the table tells.
+# The rules of Paddle's operators that have a row in the table.
 
 
 def _unary(row: Row, op: PaddleOperator) -> Results:
@@ -27,7 +27,7 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
         op.ragged("X")
     attributes = _attributes(row, op)
     x = x if row.keeps_lod else op.dense(x)
-    mixed = canonical.mixed(canonical.at(attributes, 1), 0) or ()
+    mixed = canonical.mixed(canonical.attrs(attributes, 1), 0) or ()
     if op.is_ragged(x) and any(axis in (0, -op.rank("X")) for axis in mixed):
         return op.under(op.emit(row.op, op.dense(x), **attributes), x)
     return op.emit(row.op, x, **attributes)
@@ -468,7 +468,7 @@ def _tile(op: PaddleOperator) -> Results:
     repeats = op.integers("repeat_times", "RepeatTimes", "repeat_times_tensor")
     shape = op.builder.type_of(repeats).counts
     if len(shape) != 1 or shape[0] is None:
-        raise UnsupportedError("nobody knows how many axes are repeated")
+        raise UnsupportedError("the number of axes to repeat is not known")
     more = shape[0] - rank
     if more < 0:
         repeats = op.joined([1] * -more, repeats)

@@ -328,7 +328,7 @@ _NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2", math.inf: "ReduceMax", -math.inf: "R
 
 @rule("p_norm")
 def _p_norm(op: PaddleOperator) -> Results:
-    """Epsilon is of the gradient alone."""
+    """Only the gradient uses epsilon."""
     order, axis = op.one_of("porder", 2.0, _NORMS), op.attribute("axis", -1)
     op.attribute("epsilon", 1e-12)
     x, keep = _input(op), op.attribute("keepdim", False)
@@ -355,7 +355,7 @@ def _argsort(op: PaddleOperator) -> Results:
 
 
 def _picked(op: PaddleOperator, kind: str, x: str, at: str, **axis: int) -> str:
-    """Up to Paddle 3 indices count from zero alone; what 2.6 makes of negative ones is an error,
+    """Before Paddle 3 indices count from zero only; what 2.6 makes of negative ones is an error,
     but for take_along_axis, which reads what lies before a row.
     """
     from_zero = op.version < 3_000_000 or op.at.type == "index_sample"
@@ -424,7 +424,7 @@ def _roll(op: PaddleOperator) -> Results:
     sizes = (None if None in sizes else math.prod(size or 0 for size in sizes),) if flat else sizes
     for shift, axis in zip(shifts, axes or (0,), strict=True):
         size = sizes[axis]
-        if size is None:  # a run tells how often it goes round
+        if size is None:  # only a run knows how often it goes round
             place = axis % len(sizes)
             counted = op.emit("Shape", out, start=place, end=place + 1)
             round_ = op.emit("Mod", [-shift], op.emit("Max", counted, [1]))
@@ -528,7 +528,7 @@ def _crf_decoding(op: PaddleOperator) -> Results:
     if op.optional("Length"):
         raise UnsupportedError("input Length: padded emissions are not supported")
     path = op.emit("CrfDecode", op.ragged("Emission"), op.value("Transition"))
-    if label := op.optional("Label"):  # then the output tells where the path agrees with it
+    if label := op.optional("Label"):  # then the output says where the path agrees with it
         agreed = op.emit("Equal", path, op.reshaped(op.dense(label), -1, 1))
         path = op.cast(agreed, "int64")
     return path

@@ -44,7 +44,7 @@ class BlockError(UnsupportedError):
 class Blocks:
     """The blocks of a program inside of block 0, by number; ``around``: block 0.
 
-    ``declared``: the variables that are assigned once: of the others nobody knows which of their
+    ``declared``: the variables that are assigned once: of the others it is not known which of their
     values is declared. ``kinds``: those of all variables.
     """
 
@@ -101,7 +101,7 @@ class Blocks:
         return self._written[number]
 
     def read_outside(self, variable: str, number: int) -> bool:
-        """Whether anybody outside of a block reads a variable."""
+        """Whether an operator outside of a block reads a variable."""
         within, waiting = {number}, [number]
         while waiting:
             for op in self.operators(waiting.pop()):
@@ -239,7 +239,7 @@ class TensorArray:
 
     @property
     def length(self) -> Size | None:
-        """How many elements it has, None where nobody knows."""
+        """How many elements it has, None where that is not known."""
         counts = [part.count for part in self.parts]
         return None if None in counts else sum(filter(None, counts), Size.of(0))
 
@@ -259,7 +259,7 @@ class TensorArray:
         """The value of an element, "" where it has to be taken from all of them."""
         behind = self._behind(at)
         if behind is not None and behind < 1:
-            raise UnsupportedError("it reads an element that nobody has written")
+            raise UnsupportedError("it reads an element that was never written")
         if behind is not None and behind <= len(self.parts):
             part, *later = self.parts[-behind:]
             if part.last and all(each.single for each in later):
@@ -280,7 +280,7 @@ class TensorArray:
         return parts[0] if len(parts) == 1 else emit("Concat", *parts, axis=0)
 
     def _behind(self, at: Size | None) -> int | None:
-        """How far from the end an index is, None where nobody knows."""
+        """How far from the end an index is, None where that is not known."""
         length = self.length
         return None if at is None or length is None else (length - at).number
 
@@ -490,7 +490,7 @@ class PaddleOperator(NativeOperator):
         return value
 
     def absent(self, *slots: str) -> None:
-        """Refuses inputs in the place of attributes, which only a run tells."""
+        """Refuses inputs in the place of attributes: only a run knows them."""
         for slot in slots:
             if self.variables(slot):
                 raise UnsupportedError(f"input {slot}: computed at run time")
@@ -509,7 +509,7 @@ class PaddleOperator(NativeOperator):
             return declared.shape
         inferred = self.builder.type_of(value)
         if inferred.shape is None:
-            raise UnsupportedError(f"input {slot}: nobody knows the rank of {variable!r}")
+            raise UnsupportedError(f"input {slot}: the rank of {variable!r} is not known")
         return inferred.counts
 
     def rank(self, slot: str) -> int:
@@ -521,11 +521,11 @@ class PaddleOperator(NativeOperator):
         dtype = declared and declared.dtype
         dtype = dtype or self.builder.type_of(self.builder.value(variable)).dtype
         if dtype is None:
-            raise UnsupportedError(f"input {slot}: nobody knows its dtype")
+            raise UnsupportedError(f"input {slot}: its dtype is not known")
         return np.dtype("float32" if dtype == "bfloat16" else dtype)  # as it is read
 
     def chosen_dtype(self, name: str, default: int) -> str:
-        """The dtype that an attribute tells."""
+        """The dtype in an attribute."""
         number = self.attribute(name, default)
         dtype = messages.DTYPES.get(number, "")
         if dtype not in COMPUTED:
@@ -536,7 +536,7 @@ class PaddleOperator(NativeOperator):
         """How many LoD levels a value has."""
         lod = self.builder.type_of(value).lod
         if lod is None:
-            raise UnsupportedError(f"nobody knows whether {value!r} carries a LoD")
+            raise UnsupportedError(f"whether {value!r} carries a LoD is not known")
         return len(lod)
 
     def is_ragged(self, value: str) -> bool:
@@ -597,7 +597,7 @@ rule = RULES = Rules[Rule]()
 def lower_operators(
     builder: PaddleBuilder, operators: Sequence[Operator], kept: Iterable[str]
 ) -> None:
-    """Lowers the operators of a block; ``kept`` are variables that somebody reads later."""
+    """Lowers the operators of a block; ``kept`` are variables that are read later."""
     builder.count(len(operators))
     lower_steps(builder, [_step(builder, op) for op in joined(operators)], kept)
 

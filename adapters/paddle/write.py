@@ -37,7 +37,7 @@ def write_paddle(
     """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``, which Paddle 2.6 and 3.x load.
 
     ``fused``: recurrent layers as fusion_gru and fusion_lstm rather than mul and gru or lstm;
-    unless told, where ``place`` is "onednn". That sets use_mkldnn on fused recurrent operators and
+    by default, where ``place`` is "onednn". That sets use_mkldnn on fused recurrent operators and
     on no others; what comes back is where it was not set, and why. ``inputs``: a batch that the
     graph runs on, where made-up ones do not fit. Give a graph that is fused already.
 

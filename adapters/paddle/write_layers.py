@@ -104,7 +104,7 @@ def padded(w: Writing, x: str, value: str = "", time: str = "") -> tuple[str, st
     """(N, T, ...) and the lengths (N,) of a ragged variable.
 
     T is the longest, or at least ``time``, (1,). ``value``: one number, or one word, for what
-    stands behind; zero unless told.
+    stands behind; zero by default.
     """
     lengths = lengths_of(w, x)
     longest = w.emit("reduce_max", {"X": lengths}, dim=[0], keep_dim=False)
@@ -377,7 +377,7 @@ def _came_padded(w: Writing, rnn: Recurrent) -> bool:
 
 
 def _over_steps(w: Writing, rnn: Recurrent, x: str, given: Sequence[str]) -> tuple[str, list[str]]:
-    """y, and the final states that somebody reads."""
+    """y, and the final states that are read."""
     spec = rnn.spec
     backwards, total = spec.direction == "right2left", spec.layers * spec.directions
     steps, lengths, like = x, "", ""
@@ -490,7 +490,7 @@ def _flipped(w: Writing, x: str) -> str:
 def _over_words(
     w: Writing, rnn: Recurrent, x: str, given: Sequence[str]
 ) -> tuple[str, list[str], str]:
-    """y, the final states that somebody reads, and the cells of all words."""
+    """y, the final states that are read, and the cells of all words."""
     spec, steps = rnn.spec, "" if w.of(x).depth else x
     x = source = words_of_steps(w, x) if steps else x
     finals: list[list[str]] = [[] for _ in given]
@@ -584,7 +584,7 @@ def _projected(w: Writing, rnn: Recurrent, weights: RnnWeights, layout: GateLayo
         matrix = w.constant(input_layer_back(weights.layer, layout), f"{rnn.y}.wx")
         return w.emit("mul", {"X": x, "Y": matrix}, x_num_col_dims=1, y_num_col_dims=1)
     maker = w.graph.producer(rnn.x)
-    if maker is not None and maker.op == "GateLayout" and maker.at.layout == layout:
+    if maker is not None and maker.op == "GateLayout" and maker.attrs.layout == layout:
         return w.value(maker.inputs[0])
     return laid_out(w, x, layout.inverse)
 
@@ -609,7 +609,7 @@ def _state(w: Writing, name: str, variable: str, part: Part, spec: RnnSpec) -> s
     """(N, O) of a layer and direction from (L, D, N, O): the value it was made of, if it shows."""
     at, left = (part.layer, part.direction), [spec.layers, spec.directions]
     while (maker := w.graph.producer(name)) is not None and maker.op == "Concat":
-        axis = maker.at.axis
+        axis = maker.attrs.axis
         if axis not in (0, 1) or left[axis] != len(maker.inputs):
             break
         name = maker.inputs[at[axis]]

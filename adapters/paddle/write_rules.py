@@ -117,8 +117,8 @@ def convolution(w: Writing, window: Node, filter_: str) -> str:
     return w.emit(
         "sequence_conv",
         {"X": w.value(window.inputs[0]), "Filter": filter_},
-        contextLength=window.at.length,
-        contextStart=window.at.start,
+        contextLength=window.attrs.length,
+        contextStart=window.attrs.start,
         contextStride=1,
         paddingTrainable=False,
     )

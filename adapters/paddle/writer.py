@@ -198,7 +198,7 @@ class Writing(NodeWriter):
     ``fused``: recurrent layers as fusion_gru and fusion_lstm; ``place``: "cpu" or "onednn".
 
     Each operator is lowered as soon as it is written, as a reader of the file lowers it: dtype,
-    sizes and LoD of what it gives are those that its rule and the operators' types tell.
+    sizes and LoD of its results follow from its rule and the operators' types.
     """
 
     graph: Graph
@@ -285,7 +285,7 @@ class Writing(NodeWriter):
         for slot, count in outputs.items():
             stem = f"{type}.{slot if made else 'out'}"
             made[slot] = [self.program.names.fresh(stem) for _ in range(count)]
-        names = [name for found in made.values() for name in found]
+        names = [name for several in made.values() for name in several]
         self._makers.update(dict.fromkeys(names, len(self.program.operations)))
         self._read(self.program.add(type, inputs, made, attributes))
         return {slot: [*names] for slot, names in made.items()}
@@ -306,11 +306,11 @@ class Writing(NodeWriter):
                 self._reader.give(name, results[place])
                 like = self._reader.type_of(self._reader.value(name))
                 if None in (like.dtype, like.shape, like.lod):
-                    raise UnsupportedError(f"nobody can tell what Paddle's {op.type} gives")
+                    raise UnsupportedError(f"the result of Paddle's {op.type} is not known")
             self.program.variables[name] = like
 
     def give(self, variable: str, index: int = 0) -> None:
-        """Binds an output, where anybody named it, with the LoD that it must have."""
+        """Binds an output, where it has a name, with the LoD that it must have."""
         name = self.node.outputs[index] if index < len(self.node.outputs) else ""
         if not name:
             return

@@ -213,7 +213,7 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
     batch_first = module.batch_first and not single and sizes is None
     widths = [module.proj_size or module.hidden_size, module.hidden_size]
     if sizes is not None:
-        if not states:  # they tell how many sequences there are
+        if not states:  # they have the number of sequences
             count = int(sizes[0]) if order is None else order.shape[0]
             states = [x.new_zeros(parts, count, width) for width in widths[: 1 + lstm]]
     drawn = module.dropout if module.training and module.num_layers > 1 else 0.0

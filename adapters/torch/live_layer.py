@@ -1,4 +1,4 @@
-"""A recurrent layer of PyTorch that ours runs: its batch, its parameters, its training."""
+"""A recurrent layer of PyTorch that onernn runs: its batch, its parameters, its training."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def gradients_back(spec: RnnSpec, layers: Sequence[RnnWeights], every: int) -> l
 
 
 def _tensor(array: Any) -> torch.Tensor:
-    array.flags.writeable = True  # nobody else has it
+    array.flags.writeable = True  # no one else holds it
     return torch.from_numpy(array)
 
 
@@ -414,7 +414,7 @@ class LiveLayer:
 @cache
 def engine(dtype: str, threads: int) -> Backend:
     """What runs layers: the kernels if they are there, which read PyTorch's memory in place."""
-    if dtype == "f32" and threads <= 2:
+    if dtype == "f32":
         with suppress(LibraryError):
             return open_backend("kernels", threads=threads)
     return open_backend("auto", threads=threads)
@@ -450,7 +450,7 @@ def is_small(spec: RnnSpec, batch: Batch) -> bool:
     Ours packs weights and walks layers in Python, 0.3 ms a call.
     """
     if batch.layout == "lod":
-        return False  # only ours takes lists and nested tensors
+        return False  # only onernn takes lists and nested tensors
     units = spec.hidden_size
     least = gain.TORCH_TRAINING if spec.gates > 1 else gain.TORCH_PLAIN_TRAINING
     if spec.cell is Cell.LSTM and batch.layout != "packed" and not spec.projection_size:
@@ -566,7 +566,7 @@ def _training_stack(spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> 
 
 
 class _Recorded(torch.autograd.Function):  # type: ignore[misc]
-    """How PyTorch's autograd calls ours."""
+    """How PyTorch's autograd calls onernn."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -589,7 +589,7 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _refusing(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """The gradients, which raise an error where somebody asks for theirs."""
+    """The gradients, of which second derivatives raise an error."""
     refuse = torch._C._functions.DelayedError(TWICE, sum(each is not None for each in grads))
     there = iter(refuse(*[each.detach().requires_grad_() for each in grads if each is not None]))
     return [None if each is None else next(there) for each in grads]

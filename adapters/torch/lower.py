@@ -130,9 +130,9 @@ def _enter(builder: TorchBuilder, program: Program, given: Input, tied: Mapping[
         least, most = program.ranges.get(_symbol(size), (0, None))
         if (least or 0) > 2 or most is not None:  # PyTorch takes less than 2 for another program
             ranges[axis] = least or 0, math.inf if most is None else most
-            told = f"{given.name}: axis {axis} is {ranges[axis][0]} to {ranges[axis][1]}"
+            bounds = f"{given.name}: axis {axis} is {ranges[axis][0]} to {ranges[axis][1]}"
             builder.notes[
-                f"{told}: it was exported for these, and a written file does not check it"
+                f"{bounds}: it was exported for these, and a written file does not check it"
             ] = None
     value = Value(given.name, meta.dtype, tuple(shape), ranges=ranges)
     builder.input(value)
@@ -173,7 +173,7 @@ def _step(builder: TorchBuilder, node: Node, at: int) -> LoweringStep:
 
 
 def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
-    """Whether dtypes and shapes are those that the program tells, at its own sizes."""
+    """Checks that dtypes and shapes are those that the program states, at its own sizes."""
     values = (results,) if isinstance(results, str) else tuple(results)
     for name, value in zip(node.outputs, values, strict=False):
         meta = builder.metas.get(name)

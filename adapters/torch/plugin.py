@@ -1,4 +1,4 @@
-"""`optimize`: modules of PyTorch whose recurrent layers ours runs."""
+"""`optimize`: modules of PyTorch in which onernn runs the recurrent layers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from torch.compiler import is_compiling, is_exporting
 from torch.nn.utils.rnn import PackedSequence
 
 from onernn.adapters.common.live import derived, original
+from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.torch import live_layer
 from onernn.adapters.torch.custom_operator import forget_compiled, run_traced
 from onernn.adapters.torch.live_layer import (
@@ -32,9 +33,8 @@ from onernn.adapters.torch.live_layer import (
     spec_of,
 )
 from onernn.ir.errors import OnernnError, UnsupportedError
-from onernn.ir.plugins import DISABLED, plugins_enabled
 
-# What lets torch.compile trace through modules that are ours.
+# What lets torch.compile trace through modules that were replaced.
 
 _BUILDER = "torch._dynamo.variables.builder"
 
@@ -66,7 +66,7 @@ def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
 
     It breaks graphs at all nn.RNN, LSTM and GRU, since it would unroll their steps
     (torch._dynamo.config.allow_rnn); ours are one operator each. Its tracer is imported with the
-    first torch.compile, in seconds: nobody else waits for it.
+    first torch.compile, in seconds: only torch.compile waits for it.
     """
 
     def patch(builder: Any) -> None:
@@ -130,7 +130,7 @@ def _tried(
         return [(y.data if packed else y).dtype, *[end.dtype for end in ends]]
 
 
-# PyTorch's recurrent modules whose calls run on ours: the same class interface.
+# PyTorch's recurrent modules with calls that onernn runs: the same class interface.
 
 STACKS = (nn.RNN, nn.LSTM, nn.GRU)
 CELLS = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
@@ -141,7 +141,7 @@ _CALLED = (
     *("forward", "__call__", "check_forward_args", "check_input", "check_hidden_size"),
     *("get_expected_hidden_size", "permute_hidden", "_update_flat_weights"),
 )
-"""Methods that are PyTorch's own in what becomes ours."""
+"""Methods that are PyTorch's own in a module that may be replaced."""
 
 _LIVE: WeakKeyDictionary[nn.Module, LiveLayer] = WeakKeyDictionary()
 
@@ -151,7 +151,7 @@ class _Left(Exception):
 
 
 def theirs(module: nn.Module) -> Any:
-    """The class of a module, as it was before it became ours."""
+    """The class of a module before it was replaced."""
     return original(type(module))
 
 
@@ -164,7 +164,7 @@ def is_recurrent(module: nn.Module) -> bool:
 
 
 def obstacle(module: nn.Module) -> str:
-    """Why a recurrent module stays PyTorch's, "" where it may become ours."""
+    """Why a recurrent module stays PyTorch's, "" where it may be replaced."""
     kind = theirs(module)
     own = next(one for one in STACKS + CELLS if issubclass(kind, one))
     for name in _CALLED:
@@ -257,7 +257,7 @@ def _steps_of(module: Any, given: Any) -> Batch | None:
 
 
 def _run(module: Any, given: Any, hx: Any) -> Any:
-    """What the module gives; None where PyTorch's own code has to tell. Raises
+    """What the module gives; None where PyTorch's own code has to decide. Raises
     `_Left` for what stays with it."""
     if reason := why_theirs():
         raise _Left(reason)
@@ -371,7 +371,7 @@ def forget(module: nn.Module) -> None:
 
 
 def _is_traced(module: nn.Module) -> bool:
-    """Whether calls of a module are ours in a graph that is compiled now."""
+    """Whether onernn runs a module's calls in a graph that is compiled now."""
     return (
         not why_theirs()
         and autocast_dtype() is None
@@ -379,7 +379,7 @@ def _is_traced(module: nn.Module) -> bool:
     )
 
 
-# torch.compile(backend="onernn"): recurrent modules on ours, the rest as it is asked for.
+# torch.compile(backend="onernn"): recurrent modules by onernn, the rest as it is asked for.
 
 
 def onernn(
@@ -388,7 +388,7 @@ def onernn(
     """What runs a traced graph. ``options={"rest": "inductor"}``: which backend runs the operators
     that are not ours, by its name for torch.compile; PyTorch's own eager ones where none is named.
 
-    The recurrent modules of the model become ours in place while it is traced.
+    The recurrent modules of the model are replaced in place while it is traced.
     """
     from torch._dynamo.backends.registry import lookup_backend
 
@@ -400,7 +400,7 @@ def onernn(
 
 
 def _may_trace(module: Any, compiler: Any) -> bool:
-    """Whether a module is ours, or becomes it for the backend, and its calls may be traced."""
+    """Whether a module is replaced, or now is for the backend, and its calls may be traced."""
     while compiler is not None and compiler is not onernn:
         compiler = getattr(compiler, "compiler_fn", None)
     if not is_ours(module):
@@ -413,7 +413,7 @@ def _may_trace(module: Any, compiler: Any) -> bool:
 trace_through(_may_trace)
 
 
-# `optimize`, `explain` and `refresh`: a module tree whose recurrent modules run on ours.
+# `optimize`, `explain` and `refresh`: a module tree in which onernn runs recurrent modules.
 
 _log = logging.getLogger("onernn")
 
@@ -426,13 +426,13 @@ def optimize(
     example_inputs: Any = None,
     optimizer: Any = None,
 ) -> Any:
-    """The module, or a copy of it, whose nn.RNN, LSTM, GRU and their Cells run on ours.
+    """The module, or a copy of it, in which onernn runs nn.RNN, LSTM, GRU and their Cells.
 
     They stay what they are: instances of the same classes, with the same parameters and hooks.
     Later changes of parameters are followed, also those that PyTorch does not count (fused
     optimizers, ``.data``, NumPy views, other processes): the next call finds a change of most
     numbers; one of a few numbers past every optimizer is found when 1024 steps have run, or after
-    `refresh`. What ours does not compute exactly as PyTorch does stays PyTorch's, call
+    `refresh`. What onernn does not compute exactly as PyTorch does stays PyTorch's, call
     by call; `explain` lists it.
 
     ``dtype``: what matrices are rounded to before they are multiplied; None: nothing.

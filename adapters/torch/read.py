@@ -38,13 +38,13 @@ class Ref(NamedTuple):
 
 
 class Open(NamedTuple):
-    """A number that a run tells, such as a size, by its name."""
+    """A number that only a run knows, a size for example, by its name."""
 
     name: str
 
 
 class Unread(NamedTuple):
-    """What a node was given that is not read here, such as a graph."""
+    """What a node was given that is not read here, a graph for example."""
 
     kind: str
 
@@ -82,7 +82,7 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """``metas`` tells of values by name; ``ranges``: least and most of an open size, by name."""
+    """``metas``: types of values by name; ``ranges``: least and most of an open size, by name."""
 
     file: Path
     version: str
@@ -139,13 +139,13 @@ def _old_arrays(archive: Archive) -> dict[str, Array]:
 
 
 def _arrays(archive: Archive, folder: str, model: str, kind: str) -> dict[str, Array]:
-    pickled, told = f"{folder}{model}.pt", f"{folder}{model}_{kind}_config.json"
+    pickled, config = f"{folder}{model}.pt", f"{folder}{model}_{kind}_config.json"
     if pickled in archive.names:
         return nested_arrays(archive.read(pickled), str(archive.file), pickled)
-    if told not in archive.names:
+    if config not in archive.names:
         return {}
     storages, arrays = Storages.of(archive, folder), {}
-    for name, each in _get(_json(archive, told), "config", dict).items():
+    for name, each in _get(_json(archive, config), "config", dict).items():
         meta = each.get("tensor_meta") if isinstance(each, dict) else None
         if meta is None or _get(each, "use_pickle", bool):
             continue  # no tensor: whoever reads it is refused
@@ -201,49 +201,49 @@ def _parsed(whole: Any, arrays: Mapping[str, Array], file: Path) -> Program:
 
 
 def _input(spec: Any) -> Input:
-    kind, told = _only(spec, "an input")
+    kind, spec = _only(spec, "an input")
     if kind == "user_input":
-        value = _argument(_get(told, "arg", dict))
+        value = _argument(_get(spec, "arg", dict))
         return Input(value.name if isinstance(value, Ref | Open) else "", None, value)
     if kind == "constant_input":
-        return Input(_get(told, "name", str), None, _only(_get(told, "value", dict), "input")[1])
+        return Input(_get(spec, "name", str), None, _only(_get(spec, "value", dict), "input")[1])
     keys = {"parameter": "parameter_name", "buffer": "buffer_name"}
     keys["tensor_constant"] = "tensor_constant_name"
     if kind not in keys:
         raise UnsupportedError(f"an input that is a {kind}: only tensors and numbers are read")
-    name = _get(_get(told, "arg", dict), "name", str)
-    return Input(name, _get(told, keys[kind], str), Ref(name), kind == "tensor_constant")
+    name = _get(_get(spec, "arg", dict), "name", str)
+    return Input(name, _get(spec, keys[kind], str), Ref(name), kind == "tensor_constant")
 
 
 def _output(spec: Any) -> Any:
-    kind, told = _only(spec, "an output")
+    kind, spec = _only(spec, "an output")
     if kind.endswith("mutation"):
-        changed = next((v for k, v in told.items() if k.endswith("name")), "")
+        changed = next((v for k, v in spec.items() if k.endswith("name")), "")
         raise UnsupportedError(
             f"each run changes {str(changed)[:200]!r} ({kind}): a model here holds nothing between"
             " runs; export it with its states as inputs and outputs, and in eval mode"
         )
     if kind != "user_output":
         raise UnsupportedError(f"an output that is a {kind}: this is a program for training")
-    return _argument(_get(told, "arg", dict))
+    return _argument(_get(spec, "arg", dict))
 
 
-def _node(found: Any) -> Node:
+def _node(entry: Any) -> Node:
     inputs = {
         _get(each, "name", str): _argument(_get(each, "arg", dict))
-        for each in _get(found, "inputs", list)
+        for each in _get(entry, "inputs", list)
     }
     outputs: list[str] = []
-    for each in _get(found, "outputs", list):
+    for each in _get(entry, "outputs", list):
         value = _argument(each)
         for one in value if isinstance(value, list) else [value]:
             outputs.append(one.name if isinstance(one, Ref | Open) else "")
-    return Node(_get(found, "target", str), inputs, tuple(outputs))
+    return Node(_get(entry, "target", str), inputs, tuple(outputs))
 
 
-def _argument(found: Any) -> Any:
+def _argument(entry: Any) -> Any:
     """A union of one field: numbers and texts as they are, values of the graph as `Ref`."""
-    kind, value = _only(found, "an argument")
+    kind, value = _only(entry, "an argument")
     match kind:
         case "as_none":
             return None
@@ -276,31 +276,31 @@ def _dtype(meta: Any) -> str:
     return SCALAR_TYPES.get(number, f"ScalarType {number}")
 
 
-def _size(found: Any) -> int | str:
-    kind, value = _only(found, "a size")
+def _size(entry: Any) -> int | str:
+    kind, value = _only(entry, "a size")
     if kind == "as_int":
         return int(typed(value, int, kind))
     return _get(value, "expr_str", str)
 
 
-def _bound(found: Any, name: str) -> int | None:
-    value = _get(found, name, int | None, None)
+def _bound(entry: Any, name: str) -> int | None:
+    value = _get(entry, name, int | None, None)
     return value if value is None else int(value)
 
 
-def _only(found: Any, what: str) -> tuple[str, Any]:
-    if not isinstance(found, dict) or len(found) != 1:
+def _only(entry: Any, what: str) -> tuple[str, Any]:
+    if not isinstance(entry, dict) or len(entry) != 1:
         raise Malformed(f"{what}: expected an object of one field")
-    return next(iter(found.items()))
+    return next(iter(entry.items()))
 
 
 _NONE: Any = object()
 
 
-def _get(found: Any, name: str, kind: Any, default: Any = _NONE) -> Any:
+def _get(entry: Any, name: str, kind: Any, default: Any = _NONE) -> Any:
     """A field, checked."""
-    if not isinstance(found, dict):
+    if not isinstance(entry, dict):
         raise Malformed(f"{name}: expected in an object")
-    if name not in found and default is not _NONE:
+    if name not in entry and default is not _NONE:
         return default
-    return typed(found.get(name), kind, name)
+    return typed(entry.get(name), kind, name)

@@ -25,7 +25,7 @@ from onernn.reorders.layers import PivotLayer
 # The rules of operators on each element of tensors, with a second tensor or a number, and of
 # sizes, which Python computes with.
 #
-# Formulas: documentation of torch.NAME. Results have the dtype that the program tells.
+# Formulas: documentation of torch.NAME. Results have the dtype that the program states.
 
 _PLAIN = {
     "Relu": "relu",
@@ -71,7 +71,7 @@ def _gelu(op: TorchOperator) -> str:
 
 @rule("softplus")
 def _softplus(op: TorchOperator) -> str:
-    """The identity beyond the threshold, where they differ by less than float32 tells."""
+    """The identity beyond the threshold, where they differ by less than float32 resolves."""
     op.only("beta", 1.0)
     if op.attribute("threshold", 20.0) < 17:
         raise UnsupportedError("argument threshold below 17")

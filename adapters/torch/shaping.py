@@ -18,7 +18,7 @@ from onernn.ir.budget import loading
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.types import Factor, Size
 
-# The rules of views: the sizes that a program writes as numbers are told from what they were.
+# The rules of views: sizes that a program writes as numbers are recognized by what they were.
 #
 # A view of (3, 7, 10) as (21, 10) is one of (N * T, 10) at any N and T; see `builder`.
 
@@ -39,18 +39,18 @@ def _view(op: TorchOperator) -> str:
     shape = op.shape(x)
     before = [op.builder.standing_for(size) for size in shape]
     behind = _completed([_number(op, each) for each in wanted], before)
-    told: list[_Told] = []
+    sizes: list[_ViewSize] = []
     if behind is None:
         op.builder.tie(op.builder.free, op.why)
-        told += wanted
+        sizes += wanted
     else:
         for group in _groups(cast(list[int], before), behind):
-            told += _told(op, shape, group, behind, wanted)
-    return op.emit("Reshape", x, _shape_list(op, x, told), allowzero=1)
+            sizes += _group_sizes(op, shape, group, behind, wanted)
+    return op.emit("Reshape", x, _shape_list(op, x, sizes), allowzero=1)
 
 
 def _number(op: TorchOperator, wanted: int | Open) -> int | None:
-    """A number in the place of a size that a run tells."""
+    """A number in the place of a size that only a run knows."""
     if isinstance(wanted, int):
         return wanted
     known = op.builder.type_of(op.builder.value(wanted.name)).value
@@ -58,21 +58,21 @@ def _number(op: TorchOperator, wanted: int | Open) -> int | None:
 
 
 def _completed(wanted: Sequence[int | None], before: Sequence[int | None]) -> list[int] | None:
-    """The shape with the number that -1 stands for; None where nobody can tell it."""
+    """The shape with the number that -1 stands for; None where it is not known."""
     known = [each for each in before if each is not None]
-    told = [each for each in wanted if each is not None]
-    if len(known) < len(before) or len(told) < len(wanted) or min(told, default=0) < -1:
+    target = [each for each in wanted if each is not None]
+    if len(known) < len(before) or len(target) < len(wanted) or min(target, default=0) < -1:
         return None
-    count, rest = reduce(mul, known, 1), reduce(mul, (each for each in told if each != -1), 1)
-    if -1 not in told:
-        return told if rest == count else None
-    if told.count(-1) > 1 or not rest or count % rest:
+    count, rest = reduce(mul, known, 1), reduce(mul, (each for each in target if each != -1), 1)
+    if -1 not in target:
+        return target if rest == count else None
+    if target.count(-1) > 1 or not rest or count % rest:
         return None
-    return [count // rest if each == -1 else each for each in told]
+    return [count // rest if each == -1 else each for each in target]
 
 
 def _groups(before: Sequence[int], behind: Sequence[int]) -> list[_Group]:
-    """The finest ones, in order; sizes of 1 stand alone where they can."""
+    """The finest ones, in order; sizes of 1 stand by themselves where they can."""
     groups, one, other = [], 0, 0
     while one < len(before) or other < len(behind):
         first, second = one, other
@@ -96,17 +96,17 @@ class _Axis(NamedTuple):
     axis: int
 
 
-_Told = int | Open | Size | _Axis
+_ViewSize = int | Open | Size | _Axis
 """A size behind a view; a `Size` is a product of those of inputs."""
 
 
-def _told(
+def _group_sizes(
     op: TorchOperator,
     shape: Sequence[Size | None],
     group: _Group,
     behind: Sequence[int],
     wanted: Sequence[int | Open],
-) -> list[_Told]:
+) -> list[_ViewSize]:
     """The sizes behind a view of a group: as the program has them, where no free ones are in it."""
     mine = reduce(mul, (shape[at] for at in group.before), Size.of(1))
     free = mine.names & op.builder.free.keys()
@@ -145,7 +145,7 @@ def _assigned(
     return result
 
 
-def _shape_list(op: TorchOperator, x: str, sizes: Sequence[_Told]) -> str:
+def _shape_list(op: TorchOperator, x: str, sizes: Sequence[_ViewSize]) -> str:
     """A list of sizes, of which one product of several is -1."""
     whole = [each for each in sizes if isinstance(each, int)]
     if len(whole) == len(sizes):
@@ -204,13 +204,13 @@ def _unsqueeze(op: TorchOperator) -> str:
 
 @rule("squeeze squeeze.dim squeeze.dims")
 def _squeeze(op: TorchOperator) -> str:
-    """Only axes of size 1 go, so that the program must tell which are."""
+    """Only axes of size 1 go, so that the program must say which are."""
     x, sizes = op.value(), op.shape(op.value())
     gone = []
     for axis in op.axes(x):
         op.tie(x, axis)
         if op.builder.exported(sizes[axis]) is None:
-            raise UnsupportedError(f"nobody tells whether axis {axis} has the size 1")
+            raise UnsupportedError(f"whether axis {axis} has the size 1 is not known")
         if op.builder.exported(sizes[axis]) == 1:
             gone.append(axis)
     return op.squeezed(x, *gone) if gone else x
@@ -328,7 +328,7 @@ def _select(op: TorchOperator) -> str:
 
 @rule("split.Tensor split_with_sizes chunk unbind.int unsafe_chunk tensor_split.sections")
 def _split(op: TorchOperator) -> tuple[str, ...]:
-    """Parts of the sizes that the program tells of its outputs."""
+    """Parts of the sizes that the program gives its outputs."""
     x = op.value()
     axis = op.axis(x, default=0)
     op.tie(x, axis)
@@ -422,7 +422,7 @@ def _index(op: TorchOperator) -> str:
 def _one_hot(op: TorchOperator) -> str:
     depth = op.attribute("num_classes", -1)
     if depth < 1:
-        raise UnsupportedError("num_classes that the largest index tells")
+        raise UnsupportedError("num_classes=-1: the largest index would say how many")
     values = op.constant(np.array([0, 1], op.made()), "values")
     return op.emit("OneHot", op.value(), [depth], values, axis=-1)
 

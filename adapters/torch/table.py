@@ -23,18 +23,18 @@ from onernn.ir.types import Factor, Size
 
 # The graph under construction, and which sizes of an export are free.
 #
-# torch.export writes the sizes of its example where it was not told that they are open, and it
+# torch.export writes the sizes of its example unless they are declared open, and it
 # cannot leave the time of a recurrent layer open at all: it unrolls the layer to see. aten.lstm
-# itself holds no size, so a size that nobody wrote into an operator is free. A number that may have
+# itself holds no size, so a size that no operator holds is free. A number that may have
 # come from a size, x.shape[1] or a half of it, ties the size to what it was.
 
 WEIGHTS = "weights"
-"""Why a size is tied that has weights of its own: nobody would expect another one."""
+"""Why a size is tied that has weights of its own: it cannot be another one."""
 _PRIMES = (100_003, 100_019, 100_043, 100_049, 100_057, 100_069, 100_103, 100_109)
 
 
 class TorchBuilder(GraphBuilder):
-    """``metas`` tells of variables. ``free``: sizes of inputs that the program writes as numbers,
+    """``metas``: types of variables. ``free``: sizes of inputs that the program writes as numbers,
     by our names; ``tied`` collects why some of them may not be anything else. ``literal``:
     constants whose shape the program writes as numbers, and these: an initial state of zeros ties
     nothing, as it may be left out. ``computed``: the numbers in what Python computed of open sizes,
@@ -61,7 +61,7 @@ class TorchBuilder(GraphBuilder):
         for number in numbers:
             self.tie([name for name, size in self.free.items() if _came_of(number, size)], why)
             if number != round(number, 4) and not self._came_of_weights(number):
-                self.tie(self.free, why)  # 1.4142, or 0.0714: nobody can tell of what
+                self.tie(self.free, why)  # 1.4142, or 0.0714, may come from any size
 
     def _came_of_weights(self, number: float) -> bool:
         """Whether it scales by the width of something: 1 / sqrt(64)."""
@@ -69,7 +69,7 @@ class TorchBuilder(GraphBuilder):
         return any(_came_of(number, width) for width in widths)
 
     def remember_axes(self, variable: str, shape: Sequence[Size | None]) -> None:
-        """Notes whose axes tell the sizes that others are products of."""
+        """Notes on which axes the sizes stand that others are products of."""
         for axis, size in enumerate(shape):
             if size is not None and len(size.terms) == 1 and size.terms[0][1] == 1:
                 factors = size.terms[0][0]
@@ -77,11 +77,11 @@ class TorchBuilder(GraphBuilder):
                     self.axes.setdefault(factors[0], (variable, axis))
 
     def is_zeros(self, value: str) -> bool:
-        """Whether it is zeros, of a shape that the program or a run tells."""
+        """Whether it is zeros, of a shape that the program states or a run computes."""
         if value in self.constants:
             return value in self.literal and not self.constants[value].any()
         made = next((node for node in self.nodes if value in node.outputs), None)
-        return made is not None and made.op == "ConstantOfShape" and not made.at.value.any()
+        return made is not None and made.op == "ConstantOfShape" and not made.attrs.value.any()
 
     def exported(self, size: Size | None) -> int | None:
         """What a size was in the program; None where that is open."""
@@ -184,14 +184,14 @@ class TorchOperator(NativeOperator):
         return result
 
     def sizes(self, name: str) -> list[int | Open]:
-        """Numbers, and such as a run tells; nothing is tied to them."""
+        """Numbers, and those that only a run knows; nothing is tied to them."""
         result = self.attribute(name, None) or []
         if not isinstance(result, list) or not all(type(n) in (int, Open) for n in result):
             raise UnsupportedError(f"argument {name}: expected sizes")
         return result
 
     def integers(self, name: str, default: Sequence[int] = (), count: int = 0) -> tuple[int, ...]:
-        """Numbers that tell no sizes: axes, a kernel's; one stands for ``count`` of them."""
+        """Numbers that are no sizes: axes, a kernel's; one stands for ``count`` of them."""
         result = self.attribute(name, list(default))
         if not all(isinstance(each, int) for each in result):
             raise UnsupportedError(f"argument {name}: numbers that are open")
@@ -208,7 +208,7 @@ class TorchOperator(NativeOperator):
         return axis % rank
 
     def axes(self, value: str, name: str = "dim") -> list[int]:
-        """Axes of a value, all where none are told."""
+        """Axes of a value, all where none are given."""
         result = self.attribute(name, None)
         if result is None or result == []:
             return [*range(self.rank_of(value))]
@@ -250,7 +250,7 @@ class TorchOperator(NativeOperator):
         return self.joined(*parts)
 
     def as_list(self, number: Open) -> str:
-        """A number that a run tells, a scalar, as a list of one."""
+        """A number that only a run knows, a scalar, as a list of one."""
         self.builder.tie_numbers(self.builder.computed.get(number.name, ()), self.why)
         return self.reshaped(self.builder.value(number.name), 1)
 

@@ -148,11 +148,11 @@ _NAMES: dict[str, Any] = {
 }
 
 
-def _key(found: Any) -> Any:
+def _key(key: Any) -> Any:
     """A key of a dict. Not a tuple: Python hashes what is nested in one without end."""
-    if not isinstance(found, str | int | float | bytes | None):
-        raise TypeError(f"a key that is {type(found).__name__}")
-    return found
+    if not isinstance(key, str | int | float | bytes | None):
+        raise TypeError(f"a key that is {type(key).__name__}")
+    return key
 
 
 class Unpickled(NamedTuple):
@@ -174,7 +174,7 @@ def unpickle(
     except _Refused as refused:
         raise UnsupportedError(
             f"{file}: {what} names {refused}, which is not run here: only tensors and containers"
-            " are read; where PyTorch is, torch.save(model.state_dict(), ...) writes these alone"
+            " are read; where PyTorch is, torch.save(model.state_dict(), ...) writes only these"
         ) from None
     except (
         *(struct.error, IndexError, KeyError, TypeError, ValueError),
@@ -274,7 +274,7 @@ class _Machine:
         self.made(function(*arguments))
 
     def build(self) -> None:
-        """Attributes of an OrderedDict tell versions of modules: nobody reads them."""
+        """Attributes of an OrderedDict are versions of modules: they are not read."""
         (state,) = self.last(1)
         owner = self.stack[-1]
         if isinstance(owner, Record) and isinstance(state, dict):
@@ -300,8 +300,8 @@ class _Machine:
 
     def persistent(self) -> None:
         """("storage", its type, key, location, count), and, of old files, a view of it."""
-        (told,) = self.last(1)
-        kind, dtype, key, _, count, *view = told
+        (description,) = self.last(1)
+        kind, dtype, key, _, count, *view = description
         if kind != "storage" or not isinstance(dtype, _Dtype) or not isinstance(key, str):
             raise TypeError("a persistent id that is no storage")
         if type(count) is not int or count < 0 or (view and view[0] is not None):
@@ -418,7 +418,7 @@ class Archive:
         return self._zip.read(info)
 
     def size(self, name: str) -> int:
-        """How many bytes a member has, 0 where there is none: reading it tells."""
+        """How many bytes a member has, 0 where there is none: reading it will fail."""
         return self._members[name].file_size if name in self._members else 0
 
     def check_order(self) -> None:
@@ -606,15 +606,15 @@ def _safetensors(data: bytes, file: Path) -> dict[str, Array]:
     header = parsed_json(data[8 : 8 + length], file, "the header")
     body = memoryview(data)[8 + length :]
     return {
-        name: _safe_array(_entry(told, name, len(body), file), body, name, file)
-        for name, told in _dict(header, "the header", file).items()
+        name: _safe_array(_entry(entry, name, len(body), file), body, name, file)
+        for name, entry in _dict(header, "the header", file).items()
         if name != "__metadata__"
     }
 
 
-def _entry(told: Any, name: str, size: int, file: Path) -> _Entry:
-    told = _dict(told, name, file)
-    dtype, shape, places = told.get("dtype"), told.get("shape"), told.get("data_offsets")
+def _entry(entry: Any, name: str, size: int, file: Path) -> _Entry:
+    entry = _dict(entry, name, file)
+    dtype, shape, places = map(entry.get, ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in SAFETENSORS:
         raise UnsupportedError(f"{file}: {name}: numbers of type {str(dtype)[:20]!r}")
     whole = [shape, places]
@@ -639,10 +639,10 @@ def _safe_array(entry: _Entry, body: memoryview, name: str, file: Path) -> Array
     return numbers_of(flat, entry.dtype).reshape(entry.shape)
 
 
-def _dict(found: Any, what: str, file: Path) -> dict[str, Any]:
-    if not isinstance(found, dict):
+def _dict(value: Any, what: str, file: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
         raise ModelFormatError(f"{what}: expected an object", file)
-    return found
+    return value
 
 
 def nested_arrays(data: bytes, file: str, what: str) -> dict[str, Array]:
@@ -653,14 +653,14 @@ def nested_arrays(data: bytes, file: str, what: str) -> dict[str, Array]:
         return saved_arrays(archive)
 
 
-# The recurrent layers among the tensors of a file, told by their names.
+# The recurrent layers among the tensors of a file, by their names.
 
 _NAME = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)")
 
 
 def read_layers(path: str | Path) -> dict[str, PivotLayer]:
     """The stacks of a file of weights by the names of their modules, "encoder.lstm"; "" is the
-    file's own. A plain RNN counts as one with tanh: weights do not tell.
+    file's own. A plain RNN counts as one with tanh: weights do not say.
 
     Raises what `read_arrays` does, `UnsupportedError` where the file has no such layer, and
     `ShapeError` naming a module whose arrays do not fit.

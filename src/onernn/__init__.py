@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from onernn.adapters.common.plugins import plugins_disabled
 from onernn.adapters.loading import load
 from onernn.engine.session import Session
 from onernn.fuse_passes import FuseResult, fuse
@@ -18,7 +19,6 @@ from onernn.ir.errors import (
     UnsupportedError,
 )
 from onernn.ir.graph import Graph, register_reader
-from onernn.ir.plugins import plugins_disabled
 from onernn.ir.ragged import Ragged
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
@@ -46,7 +46,7 @@ _WHEN_ASKED_FOR = {
     "shared": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",
 }
-"""What runs no model, by its module: imported then, it would take a fifth of ``import onernn``."""
+"""Names that run no model, imported at first use: they would take a fifth of the import."""
 
 
 def __dir__() -> list[str]:

@@ -70,7 +70,7 @@ app = Commands(
     pretty_exceptions_enable=False,
 )
 
-PEOPLE_COME_FOR = {
+TASKS = {
     "Run a model faster than its framework; see how": """\
 onernn inspect MODEL
 onernn run MODEL --input in.npz --output out.npz""",
@@ -97,11 +97,11 @@ def without_command(
     if called := context.invoked_subcommand:  # onernn --json COMMAND is onernn COMMAND --json
         context.default_map = {called: {"json": json, "quiet": quiet}}
     elif json:
-        wants = {want: commands.splitlines() for want, commands in PEOPLE_COME_FOR.items()}
-        show_json("pass", commands=wants)
+        tasks = {task: commands.splitlines() for task, commands in TASKS.items()}
+        show_json("pass", commands=tasks)
     elif not quiet:
-        for want, commands in PEOPLE_COME_FOR.items():
-            section(stdout(), want, commands.splitlines())
+        for task, commands in TASKS.items():
+            section(stdout(), task, commands.splitlines())
         print("\nAll commands: onernn --help. One of them, with examples: onernn COMMAND --help")
 
 
@@ -348,7 +348,9 @@ def emit(
     embed: Annotated[
         bool, typer.Option("--embed", help="Put the weights into the header.")
     ] = False,
-    threads: Annotated[int, typer.Option(min=1, max=2, help="Threads that a model may use.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, max=64, help="The most threads that a model may use.")
+    ] = 1,
     force: Annotated[
         bool,
         typer.Option(

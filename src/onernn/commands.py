@@ -1,4 +1,4 @@
-"""What commands share: arguments, options, --quiet, --json, a bar while they work, examples."""
+"""The common parts of commands: arguments, options, --quiet, --json, a bar, examples."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ def _with_common_options(function: Function) -> Function:
     title = function.__name__.removesuffix("_command").replace("_", "-")
 
     @wraps(function)
-    def run(**given: Any) -> None:
-        json, quiet = given["json"], given["quiet"]
-        own = {name: value for name, value in given.items() if name in taken}
+    def run(**arguments: Any) -> None:
+        json, quiet = arguments["json"], arguments["quiet"]
+        own = {name: value for name, value in arguments.items() if name in taken}
         with working(title, quiet or json):
             if json and "json" in added:
                 _run_for_json(function, own)
@@ -159,12 +159,12 @@ def _with_common_options(function: Function) -> Function:
     return run
 
 
-def _run_for_json(function: Function, given: dict[str, Any]) -> None:
+def _run_for_json(function: Function, arguments: dict[str, Any]) -> None:
     """Runs a command that knows nothing of JSON, and prints its lines as JSON."""
     code, printed = 0, io.StringIO()
     try:
         with redirect_stdout(printed):
-            function(**given)
+            function(**arguments)
     except typer.Exit as done:
         code = done.exit_code
     show_json(not code, lines=printed.getvalue().splitlines())

@@ -126,9 +126,9 @@ def convert_command(
     elif given or inputs:
         raise UnsupportedError("--given and --input belong to --over-time")
     if expose_states:
-        made = exposed(graph)
-        graph = made.graph
-        for note in made.notes:
+        stepped = exposed(graph)
+        graph = stepped.graph
+        for note in stepped.notes:
             complain(note)
     with progress() as tell:
         report = convert(

@@ -20,7 +20,7 @@ USAGE = "[--replace] script.py args, or [--replace] -m module args"
 def run_program(arguments: Sequence[str]) -> None:
     """Runs a program as Python would, ``import paddle`` finding `onernn.adapters.paddle.inference`.
 
-    Raises `UnsupportedError` where there is none, or where Paddle is installed; errors of the
+    Raises `UnsupportedError` if there is none, or where Paddle is installed; errors of the
     program itself end the process with their traceback, and 1.
     """
     replace, rest = arguments[:1] == ["--replace"], list(arguments)
@@ -39,7 +39,7 @@ def run_program(arguments: Sequence[str]) -> None:
         else:
             runpy.run_path(rest[0], run_name="__main__")
     except Exception:
-        sys.excepthook(*sys.exc_info())  # with its traceback: it is the program's, not ours
+        sys.excepthook(*sys.exc_info())  # with its traceback: the program raised it
         sys.exit(1)
 
 

@@ -23,9 +23,9 @@ def save(
     of predictors; MXNet's NDArrays; PyTorch's tensors and PackedSequences. What has a LoD, or is
     packed, is written with its offsets. Raises `UnsupportedError` naming what is none of these.
     """
-    given = outputs if isinstance(outputs, Mapping) else dict(enumerate(outputs))
+    named = outputs if isinstance(outputs, Mapping) else dict(enumerate(outputs))
     arrays = keyed_inputs({name: _batch(name, value) for name, value in inputs.items()})
-    arrays |= keyed_outputs({str(name): _batch(str(name), value) for name, value in given.items()})
+    arrays |= keyed_outputs({str(name): _batch(str(name), value) for name, value in named.items()})
     write_arrays(file, arrays)
 
 

@@ -131,11 +131,11 @@ def score(
             stdout().print(f"rows rejected: {result.rejected:,}, see {output}/rejected")
 
 
-def _axes(given: list[str] | None) -> int | dict[str, int]:
+def _axes(texts: list[str] | None) -> int | dict[str, int]:
     try:
-        if given and len(given) == 1 and "=" not in given[0]:
-            return int(given[0])
-        named = pairs("--batch-axis", "NAME=AXIS", given)
+        if texts and len(texts) == 1 and "=" not in texts[0]:
+            return int(texts[0])
+        named = pairs("--batch-axis", "NAME=AXIS", texts)
         return {name: int(axis) for name, axis in named.items()}
     except ValueError as error:
         raise UnsupportedError(f"--batch-axis: {error}") from error
@@ -166,8 +166,8 @@ class _Stopped(BaseException):
         self.number = number
 
 
-def _show_progress(tell: Callable[[str, float, float], None], found: Progress) -> None:
+def _show_progress(tell: Callable[[str, float, float], None], done: Progress) -> None:
     """Rows and steps a second, and which part of the corpus is done."""
-    refused = f", {found.rejected:,} rejected" if found.rejected else ""
-    speed = found.words / max(found.seconds, 1e-9)
-    tell(f"{found.rows:,} rows{refused}, {speed:,.0f} steps/s", found.share, 1)
+    refused = f", {done.rejected:,} rejected" if done.rejected else ""
+    speed = done.words / max(done.seconds, 1e-9)
+    tell(f"{done.rows:,} rows{refused}, {speed:,.0f} steps/s", done.share, 1)

@@ -1,4 +1,4 @@
-"""How the command line shows what was found: tables, sections, a bar for what takes long."""
+"""Output of the command line: tables, sections, a bar for long work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Plain(Console):
 
 
 def complain(what: object) -> None:
-    """A message on stderr. Only our own errors have further lines: what they list."""
+    """Prints a message on stderr. Only an `OnernnError` has more lines: its list."""
     text = message_of(what) if isinstance(what, Exception) else what
     text = printable(text, keep="\n" if isinstance(what, OnernnError) else "")
     print(f"onernn: {text}", file=sys.stderr)
@@ -68,7 +68,7 @@ def show_json(status: bool | str, **more: Any) -> None:
 
 
 PATIENCE = 1.0
-"""Seconds without a bar: what takes less is done before anybody has read it."""
+"""Seconds without a bar: shorter work ends before a user could read it."""
 
 
 class _Bar:
@@ -78,7 +78,7 @@ class _Bar:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TaskProgressColumn(),  # nothing where nobody knows how much there is
+            TaskProgressColumn(),  # empty while the total is unknown
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -124,7 +124,7 @@ class _Results:
 
 
 _bar: _Bar | None = None
-"""Of the command that runs."""
+"""The bar of the running command."""
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def working(title: str, hidden: bool) -> Iterator[None]:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, float, float], None]]:
-    """What moves the command's bar: the stage, how much is done, of how much, or 0 if unknown."""
+    """A function that moves the command's bar: stage, amount done, total or 0 if unknown."""
     yield _bar.tell if _bar else lambda stage, done, of: None
 
 
@@ -170,7 +170,7 @@ def stdout() -> Console:
 
 
 def section(console: Console, title: str, lines: object) -> None:
-    """Lines under a title; nothing where there are none."""
+    """Lines under a title; nothing if there are none."""
     listed = list(lines)  # type: ignore[call-overload]
     if listed:
         console.print(title, style="bold")
@@ -178,52 +178,54 @@ def section(console: Console, title: str, lines: object) -> None:
             console.print(f"  {line}")
 
 
-def show_inspection(console: Console, found: Inspection, plugin: str) -> None:
+def show_inspection(console: Console, inspection: Inspection, plugin: str) -> None:
     """A model before and after fusion. ``plugin``: what runs it where onernn alone cannot."""
-    console.print(found.model.name, style="bold")
-    section(console, "inputs", map(str, found.model.inputs))
-    section(console, "outputs", map(str, found.model.outputs))
+    console.print(inspection.model.name, style="bold")
+    section(console, "inputs", map(str, inspection.model.inputs))
+    section(console, "outputs", map(str, inspection.model.outputs))
     table = Table("operator", "before", "after", title="operators", title_justify="left")
-    for op, (before, after) in found.operators.items():
+    for op, (before, after) in inspection.operators.items():
         table.add_row(op, str(before), str(after))
     console.print(table)
     fired = [
         f"{each['pass']} -> {each['where']}: {each['from']}"
         + (f" ({each['called']})" if each["called"] else "")
-        for each in found.fused
+        for each in inspection.fused
     ]
     section(console, "fused", fired)
-    section(console, "not fused", map(str, found.result.refusals))
-    section(console, "unsupported", map(str, found.unsupported))
+    section(console, "not fused", map(str, inspection.result.refusals))
+    section(console, "unsupported", map(str, inspection.unsupported))
     section(console, "runs anyway", filter(None, [plugin]))
-    section(console, "kernels", map(str, found.kernels))
-    section(console, "kernels", filter(None, [found.missing and f"unknown: {found.missing}"]))
-    section(console, "notes", found.model.notes)
+    section(console, "kernels", map(str, inspection.kernels))
+    section(
+        console, "kernels", filter(None, [inspection.missing and f"unknown: {inspection.missing}"])
+    )
+    section(console, "notes", inspection.model.notes)
 
 
-def show_audit(console: Console, found: AuditReport) -> None:
-    """Which faults would hit a model, where, and how large they are."""
-    section(console, "audit", [f"{found.model}, under {found.framework}", f"on {found.batch}"])
-    section(console, "paths", [f"{path}: {what}" for path, what in found.ways.items()])
+def show_audit(console: Console, report: AuditReport) -> None:
+    """Prints the faults that would hit a model, their places and their size."""
+    section(console, "audit", [f"{report.model}, under {report.framework}", f"on {report.batch}"])
+    section(console, "paths", [f"{path}: {what}" for path, what in report.ways.items()])
     table = Table("fault", "paths", "operator", "value", "effect", "max abs")
-    for each in found.findings:
+    for each in report.findings:
         silent = each.effect == "wrong" and not each.counts
         effect = "not on this batch" if silent and not each.max_abs else each.effect
         error = "" if each.max_abs is None else f"{each.max_abs:.3g}"
         table.add_row(each.fault, ", ".join(each.paths), each.operator, each.value, effect, error)
-    if found.findings:
+    if report.findings:
         console.print(table)
-    section(console, "why", dict.fromkeys(f"{each.fault}: {each.text}" for each in found.findings))
+    section(console, "why", dict.fromkeys(f"{each.fault}: {each.text}" for each in report.findings))
     lines = [
         f"{path}, {each.name}: {each.reason or f'{each.max_abs:.3g} apart'}"
-        for path, outputs in found.paths.items()
+        for path, outputs in report.paths.items()
         for each in outputs
         if not each.passed
     ]
     section(console, "all faults of a path together", lines)
-    hits = sum(each.counts for each in found.findings)
+    hits = sum(each.counts for each in report.findings)
     counted = f"{hits or 'no'} known fault{'s' if hits != 1 else ''}"
-    console.print(f"{counted} of {found.framework} would hit a run on one of these paths")
+    console.print(f"{counted} of {report.framework} would hit a run on one of these paths")
 
 
 def show_examination(console: Console, examination: Examination, full: bool) -> None:

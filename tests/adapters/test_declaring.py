@@ -87,7 +87,8 @@ def test_many_inputs_without_ranks_are_refused_at_once() -> None:
 
     def refused() -> None:
         with pytest.raises(
-            UnsupportedError, match="too many inputs tell no rank; give a recording.*ranks of x0"
+            UnsupportedError,
+            match="too many inputs have no declared rank.*ranks of x0",
         ):
             declared(graph)
 

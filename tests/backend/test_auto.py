@@ -232,7 +232,7 @@ def test_explain_tells_the_rule_and_what_it_rests_on(
     session = Session(data / "paddle" / "fc_gru_h0_rev0")
     monkeypatch.setattr(auto, "MEASURED", {})
     assert "the kernels run every layer that they have" in session.explain()
-    assert f"(with {load_kernels().isa}, nobody measured both" in session.explain()
+    assert f"(with {load_kernels().isa}, both were not measured there" in session.explain()
     monkeypatch.setattr(auto, "MEASURED", dict.fromkeys(("v2", "avx2", "avx512"), "1 to 2"))
     assert "they run f32 at 1 to 2 times oneDNN's speed" in session.explain()
     named = Session(data / "paddle" / "fc_gru_h0_rev0", backend="kernels")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.interpreters import printed
 from support.layers import random_ragged, random_weights
 
 from onernn import Cell, LibraryError, RnnSpec
@@ -108,29 +109,92 @@ def test_a_team_has_no_more_threads_than_there_are_cpus(monkeypatch: pytest.Monk
             team_of(1)
 
 
+STARTED = """
+    import os
+    from onernn import Cell, RnnSpec
+    from onernn.backend import open_backend
+    from support.layers import random_ragged, random_weights
+
+    def started(units):
+        spec = RnnSpec(Cell.LSTM, units, units)
+        layer = open_backend("kernels", threads=2).prepare(spec, random_weights(spec, 1))
+        before = len(os.listdir("/proc/self/task"))
+        for _ in range(3):
+            layer.run(random_ragged([1], units, 2))
+        return len(os.listdir("/proc/self/task")) - before
+
+    print(started(128), started(512))
+"""
+
+
+def test_small_frames_start_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TEAM, raising=False)
+    assert printed(STARTED) == ["0", str(min(usable_cpus(), 2) - 1)]
+
+
+V1 = "4:memory:/docker/a\n3:cpu,cpuacct:/docker/a\n"
+
+
+def quota(quota: object, folder: str = "cpu") -> dict[str, str]:
+    """The files of version 1."""
+    files = {"cpu.cfs_quota_us": quota, "cpu.cfs_period_us": 100000}
+    return {f"{folder}/{name}": f"{number}\n" for name, number in files.items()}
+
+
 @pytest.mark.parametrize(
-    ("files", "cpus"),
+    ("files", "groups", "cpus"),
     [
-        ({"cpu.max": "150000 100000\n"}, 2),
-        ({"cpu.max": "50000 100000\n"}, 1),
-        ({"cpu.max": "max 100000\n"}, 64),
-        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64),
-        ({"cpu.max": "nonsense\n"}, 64),
-        ({}, 64),
+        ({"cpu.max": "150000 100000\n"}, "0::/\n", [2]),
+        ({"cpu.max": "50000 100000\n"}, "0::/\n", [1]),
+        ({"cpu.max": "800000 100000\n"}, None, [8]),
+        ({"cpu.max": "max 100000\n"}, "0::/\n", []),
+        ({"a/b/cpu.max": "max 100000\n", "a/cpu.max": "300000 100000\n"}, "0::/a/b\n", [3]),
+        ({"a/b/cpu.max": "20000 10000", "a/cpu.max": "90000 100000"}, "0::/a/b\n", [1, 2]),
+        ({"other/cpu.max": "100000 100000\n"}, "0::/a\n", []),
+        ({"cpu.max": "400000 100000\n"}, "0::/../elsewhere\n", [4]),
+        (quota(400000), V1, [4]),
+        (quota(-1), V1, []),
+        (quota(-1) | quota(250000, "cpu/docker/a"), V1, [3]),
+        (quota(250000, "cpu/docker/b"), V1, []),
+        (quota(400000), None, [4]),
+        (quota(""), V1, []),
+        ({"cpu/cpu.cfs_quota_us": "100000"}, V1, []),
+        ({"cpu.max": "nonsense\n"}, "nonsense", []),
+        ({"cpu.max": "100000"}, "0::/", []),
+        ({"cpu.max": "100000 0"}, "0::/", []),
+        ({"cpu.max": "0 100000"}, "0::/", []),
+        ({"cpu.max": "1.5 1"}, "0::/a\0b\n::::\n\n", []),
+        ({"cpu.max/folder": ""}, "0::/", []),
+        ({}, "", []),
     ],
 )
-def test_a_cgroups_quota_counts_as_cpus(tmp_path: Path, files: dict[str, str], cpus: int) -> None:
-    """As docker run --cpus sets it: version 2 of cgroups, then version 1."""
+def test_quotas_of_cgroups_count_as_cpus(
+    tmp_path: Path, files: dict[str, str], groups: str | None, cpus: list[int]
+) -> None:
+    """As docker run --cpus and systemd's CPUQuota set them, in version 2 of cgroups and 1."""
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert process._quota(tmp_path) == cpus
+    if groups is not None:
+        (tmp_path / "groups").write_text(groups)
+    assert sorted({*process._quotas(tmp_path, tmp_path / "groups")}) == cpus
+
+
+def test_an_affinity_bounds_the_number_of_threads() -> None:
+    everywhere = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(everywhere)})
+        assert usable_cpus() == 1 and team_of(8) == 1
+    finally:
+        os.sched_setaffinity(0, everywhere)
 
 
 def test_openmps_variable_is_the_default_number_of_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for wish, threads in (("3", 3), ("5,2", 5), ("", usable_cpus()), ("0", usable_cpus())):
+    wishes = {"3": 3, " 4 ": 4, "5,2": 5, "9999": 9999}
+    wishes |= dict.fromkeys(("", "0", "-2", "many", "1.5", ",3"), usable_cpus())
+    for wish, threads in wishes.items():
         monkeypatch.setenv("OMP_NUM_THREADS", wish)
-        assert usable_threads() == threads
+        assert usable_threads() == open_backend().threads == threads
+        assert open_backend("kernels").threads == min(threads, 64)

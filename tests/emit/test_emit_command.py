@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.command_line import failed, onernn
 from support.compiling import compile_program
 from support.graphs import new_node
 
@@ -17,19 +18,15 @@ from onernn.engine.emit import write_cpp
 from onernn.ir.graph import Value
 
 
-def emit(*arguments: str | Path, status: int = 0) -> str:
-    command = [sys.executable, "-c", "from onernn.cli import main; main()", "emit"]
-    done = subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == status, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr if status else done.stdout
+def emit(*arguments: str | Path) -> str:
+    done = onernn("emit", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize(
     "options",
-    [["--static", "N=1"], ["--embed", "--weights", "f16", "--threads", "2"]],
+    [["--static", "N=1"], ["--embed", "--weights", "f16", "--threads", "64"]],
     ids=["static", "embedded"],
 )
 def test_the_example_compiles_without_a_warning_and_runs(
@@ -76,7 +73,8 @@ def test_the_interface_is_a_page_and_tells_no_path_of_this_machine(
 def test_wrong_options_are_one_message(
     options: list[str], said: str, repo: Path, tmp_path: Path
 ) -> None:
-    assert said in emit(repo / "examples" / "segmenter", "-o", tmp_path / "no", *options, status=2)
+    model = repo / "examples" / "segmenter"
+    assert said in failed(onernn("emit", model, "-o", tmp_path / "no", *options))
     assert not (tmp_path / "no").exists()
 
 
@@ -119,6 +117,14 @@ def test_what_it_wrote_itself_it_writes_again(tmp_path: Path) -> None:
     assert texts(tmp_path) == first
     write_cpp(small(), tmp_path, threads=2)
     assert texts(tmp_path)["m.hpp"] != first["m.hpp"]
+
+
+@pytest.mark.parametrize("threads", [0, 65])
+def test_a_model_uses_1_to_64_threads(threads: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"threads: expected 1 to 64, got {threads}"):
+        write_cpp(small(), tmp_path, threads=threads)
+    assert not texts(tmp_path)
+    assert "'--threads'" in failed(onernn("emit", "m.onnx", "-o", tmp_path, "--threads", threads))
 
 
 def test_a_full_disk_leaves_all_old_files(repo: Path, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from onernn import OnernnError, Ragged, Session
 from onernn.engine.emit.pipeline import resolved_inputs
 from onernn.ir.ragged import data_of
 
-GRAPHS = int(os.environ.get("ONERNN_EMITTED_GRAPHS", "40"))
-IN_ONE_PROGRAM = 20
+GRAPHS = int(os.environ.get("ONERNN_EMITTED_GRAPHS", "20"))
+IN_ONE_PROGRAM = 10
 FLAGS = [CHECKED, ("-O1",), CHECKED, ("-O1", "-march=native")]
 """Of programs in turn."""
 EPS = float(np.finfo(np.float32).eps)
@@ -102,7 +102,7 @@ def test_random_graphs_give_in_generated_code_what_numpy_gives(tmp_path: Path) -
     def check(first: int) -> tuple[list[int], list[str]]:
         """How many feeds of each model the header tells, and what departs."""
         at = first // IN_ONE_PROGRAM
-        options = {"threads": 1 + at % 2, "embed": at % 3 == 0}
+        options = {"threads": (1, 2, 8)[at % 3], "embed": at % 2 == 0}
         seeds = range(first, min(first + IN_ONE_PROGRAM, GRAPHS))
         trials = {f"m{seed}": random_trial(seed) for seed in seeds}
         found = [generate(name, trial, **options) for name, trial in trials.items()]

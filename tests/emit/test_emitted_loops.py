@@ -21,5 +21,5 @@ def test_generated_code_runs_the_turns_that_numpy_runs(tmp_path: Path) -> None:
 
 
 def test_what_is_gathered_in_turns_that_nobody_bounds_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="nobody bounds how many turns"):
+    with pytest.raises(UnsupportedError, match="the number of turns has no known bound"):
         generated("early", graph(loop(EARLY, "n c row row limit", "y z u"), gives="z", row=ROW))

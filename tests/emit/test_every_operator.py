@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.compiling import CHECKED
 from support.emitting import build
 from support.graphs import new_node
 from support.layers import random_weights
@@ -48,9 +49,9 @@ MARKS = {"Then", "Else", "EndIf", "Repeat", "Element", "Again"}
 BEYOND: list[tuple[str, str, dict[str, Any], str]] = [
     *((op, inputs, attributes, "is not generated") for op, inputs, attributes in WALKED),
     ("If", "going x x", OF_TWO_RANKS, "graphs of its own: the shape of its result"),
-    ("Loop", "far  x", LOOP, "nobody bounds how many turns"),
+    ("Loop", "far  x", LOOP, "the number of turns has no known bound"),
     ("Scan", "r", SCAN, "graphs of its own: goes through the words"),
-    ("SequenceExpand", "r r", {}, "nobody bounds how many words"),
+    ("SequenceExpand", "r r", {}, "repeated sentences has no known bound"),
     ("SequencePool", "x", {"kind": "max"}, "'x' carries no offsets"),
     ("Softmax", "r", {"axis": 0}, "axis 0 would mix the steps of ragged sequences"),
     ("ReduceSum", "x outside", {}, "only neighbouring ones"),
@@ -102,7 +103,7 @@ def test_every_operator_gives_what_a_run_of_the_graph_gives(tmp_path: Path) -> N
     nodes, names = cases()
     graph = model(nodes, names)
     want = Session(graph, backend="reference", passes=()).run(FEED)
-    emitted = build({"every": graph}, tmp_path)["every"]
+    emitted = build({"every": graph}, tmp_path, CHECKED)["every"]
     status, got = emitted.run(FEED, want)
     assert status == 0, got
     ops = {name: node.op for node in nodes for name in node.outputs}

@@ -48,7 +48,7 @@ FEEDS = {"padding": unpadded, "documents": of_documents}
 
 @pytest.fixture(scope="module")
 def emitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Emitted]:
-    return build(MODELS, tmp_path_factory.mktemp("found"))
+    return build(MODELS, tmp_path_factory.mktemp("found"), CHECKED)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.branching import DOUBLE, branch, chosen
 from support.graphs import new_node
 from support.interpreters import resident
 from support.layers import random_weights
@@ -419,3 +420,57 @@ def test_what_all_streams_give_has_to_fit_the_model() -> None:
             session.streams(1, {"s": "sN"}, given={"x": given})
     with pytest.raises(ShapeError, match="unknown"):
         session.streams(1, {"s": "sN"}, given={"q": np.ones(3)})
+
+
+def rated_model() -> Graph:
+    """sN = s + the sum of x, which counts twice at a rate of 16000; x has no declared shape."""
+    nodes = (
+        new_node("ReduceSum", "x", "total", keepdims=1),
+        new_node("Equal", "rate high", "fast"),
+        chosen("fast", DOUBLE, branch(new_node("Identity", "a", "y")), "total|total", "part"),
+        new_node("Add", "s part", "sN"),
+        new_node("Identity", "sN", "y"),
+    )
+    inputs = (Value("x", "float32"), Value("s", "float32", (1, 1)), Value("rate", "int64", ()))
+    constants = {"high": np.array(16000)}
+    return Graph("rated", inputs, (Value("y"), Value("sN")), nodes, constants)
+
+
+def test_streams_of_several_rates_and_sizes_take_their_own_branch() -> None:
+    streams = Session(rated_model()).streams(9, {"s": "sN"})
+    opened = {streams.open(): (rate, size) for rate in (16000, 8000) for size in (3, 5, 3)}
+    total = dict.fromkeys(opened, 0)
+    for frame in range(1, 4):
+        for stream, (rate, size) in opened.items():
+            x = np.full((1, size), frame * (stream + 1), np.float32)
+            streams.push(stream, {"x": x, "rate": rate})
+            total[stream] += (2 if rate == 16000 else 1) * size * frame * (stream + 1)
+        assert {s: streams.pull(s)[0]["y"].item() for s in opened} == total
+
+
+def test_more_kinds_of_frames_than_are_kept_are_all_right() -> None:
+    streams = Session(rated_model()).streams(1, {"s": "sN"})
+    stream, total = streams.open(), 0
+    for size in [*range(1, 20), *range(1, 20)]:
+        streams.push(stream, {"x": np.ones((1, size), np.float32), "rate": 8000})
+        total += size
+        assert streams.pull(stream)[0]["y"].item() == total
+
+
+@pytest.mark.parametrize(
+    "known", [np.zeros((1, 3), np.float32), (1, 3), Value("", "float32", (1, 3))]
+)
+def test_what_is_known_of_an_input_is_an_array_a_shape_or_a_value(known: object) -> None:
+    streams = Session(rated_model()).streams(
+        1, {"s": "sN"}, given={"rate": 16000}, inputs={"x": known}
+    )
+    stream = streams.open()
+    streams.push(stream, np.ones((1, 3), np.float32))
+    assert streams.pull(stream)[0]["y"].item() == 6
+
+
+def test_an_input_that_is_declared_otherwise_is_refused() -> None:
+    session = Session(step_model())
+    for known, reason in (((1, 7), "got the shape"), ("three", "expected an array, a dtype")):
+        with pytest.raises(ShapeError, match=f"input x: float32.*{reason}"):
+            session.streams(1, STATES, inputs={"x": known})

@@ -40,7 +40,7 @@ def test_answers_are_the_framework_s_own(folder: Path, name: str, backend: str) 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_the_attention_cell_is_one_layer(folder: Path, name: str) -> None:
     fused = fuse(load(model_in(folder, name))).model
-    specs = [node.at.spec for node in fused.nodes if node.op == "Rnn"]
+    specs = [node.attrs.spec for node in fused.nodes if node.op == "Rnn"]
     assert [(spec.cell, spec.update) for spec in specs] == [
         (Cell.LBR_GRU, "keep"),
         (Cell.AUGRU, FRAMEWORKS[name]),

@@ -154,13 +154,10 @@ OPTIMIZERS = {
 }
 
 
-def steps(
-    symbol: Any, params: dict[str, Array], count: int, optimizer: str, states: Path | None = None
-) -> tuple[Any, list[float]]:
-    """A Module after so many steps, and its losses.
-
-    ``states``: of the optimizer, which were saved before.
-    """
+def stepped(
+    symbol: Any, params: dict[str, Array], optimizer: str, states: Path | None = None
+) -> Any:
+    """A Module after five steps; ``states``: of the optimizer, which were saved before."""
     data = mx.io.NDArrayIter(X, LABEL, N, label_name="label")
     module = mx.mod.Module(symbol, ["data"], ["label"])
     module.bind(data.provide_data, data.provide_label)
@@ -170,21 +167,11 @@ def steps(
     module.init_optimizer(optimizer=optimizer, optimizer_params=told)
     if states:
         module.load_optimizer_states(str(states))
-    batch, losses = data.next(), []
-    for _ in range(count):
+    batch = data.next()
+    for _ in range(5):
         module.forward_backward(batch)
         module.update()
-        losses.append(float(((module.get_outputs()[0].asnumpy() - LABEL) ** 2).mean()))
-    return module, losses
-
-
-@pytest.mark.parametrize("name", ["lstm", "gru", "unfused"])
-def test_module_trains_the_same_curve(name: str) -> None:
-    symbol = mx.sym.LinearRegressionOutput(unrolled(name), mx.sym.Variable("label"))
-    params = params_of(symbol, data=X, label=LABEL)
-    want, got = (steps(s, params, 20, "adam")[1] for s in (symbol, optimize(symbol)))
-    assert want[-1] < 0.7 * want[0]
-    np.testing.assert_allclose(got, want, rtol=1e-4)
+    return module
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -199,10 +186,10 @@ def test_saved_states_of_an_optimizer_are_resumed_with_and_without_us(
         params.pop(name, None)
 
     def resumed(before: Any, after: Any) -> dict[str, Array]:
-        module, _ = steps(before, params, 5, optimizer)
+        module = stepped(before, params, optimizer)
         module.save_optimizer_states(str(file))
         halfway = {name: a.asnumpy() for name, a in module.get_params()[0].items()}
-        module, _ = steps(after, halfway, 5, optimizer, file)
+        module = stepped(after, halfway, optimizer, file)
         return {name: a.asnumpy() for name, a in module.get_params()[0].items()}
 
     want = resumed(symbol, symbol)

@@ -336,6 +336,20 @@ def test_two_threads_run_one_layer() -> None:
             close(got, want)
 
 
+@pytest.mark.parametrize("threads", [2, 3, 64])
+def test_any_number_of_threads_gives_the_bits_of_one(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONERNN_TEAM", "1")
+    made, x = layer("LSTM", 2, 2), paddle.to_tensor(values(N, T, I))
+    expected = optimize(copy.deepcopy(made))(x)[0].numpy()
+    monkeypatch.setenv("ONERNN_TEAM", str(threads))
+    ours = optimize(copy.deepcopy(made), threads=threads)
+    np.testing.assert_array_equal(ours(x)[0].numpy(), expected)
+    with paddle.no_grad():
+        np.testing.assert_array_equal(ours(x)[0].numpy(), expected)
+
+
 @pytest.mark.skipif(paddle.__version__ >= "3", reason="jit.save of nn.GRU needs PIR from 3.0 on")
 def test_what_is_saved_are_operators_of_paddle(tmp_path: Path) -> None:
     ours = optimize(layer("GRU"))

@@ -12,6 +12,7 @@ import pytest
 
 from onernn import UnsupportedError, load, verify
 from onernn.adapters.paddle import optimize
+from onernn.backend.process import usable_cpus
 
 pytestmark = pytest.mark.skipif(paddle.__version__ < "3", reason="Paddle 2 has no PIR files")
 
@@ -72,6 +73,26 @@ def test_paddle_itself_runs_them_as_the_reference(name: str, data: Path) -> None
     report = verify(load(folder), folder / "io.npz", against=f"paddle:{folder}")
     assert report.passed and report.evidence is not None
     assert report.evidence.reference.who.startswith("paddle 3.")
+
+
+THREADS = """
+import sys
+import paddle
+from onernn.adapters.paddle import optimize
+for ours, theirs in ((None, 1), (None, 2), (1, 2)):
+    config = paddle.inference.Config(sys.argv[1])
+    config.set_cpu_math_library_num_threads(theirs)
+    text = open(optimize(config, threads=ours).prog_file()).read()
+    print(*sorted({part[-1] for part in text.split('},"N":"threads"}')[:-1]}))
+"""
+
+
+@pytest.mark.skipif(usable_cpus() < 2, reason="a program has no more threads than there are CPUs")
+def test_layers_of_a_config_use_as_many_threads_as_it_sets(data: Path) -> None:
+    env = {**os.environ, "FLAGS_enable_pir_api": "1", "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-c", THREADS, str(data / "paddle" / "pir_recurrent")]
+    run = subprocess.run(line, capture_output=True, text=True, timeout=300, env=env)
+    assert run.stdout.split() == ["1", "2", "1"], run.stderr[-2000:]
 
 
 def test_a_config_is_refused_where_pir_is_off(data: Path) -> None:

@@ -146,16 +146,22 @@ def test_what_is_not_a_number_stays_one(kind: Any) -> None:
     assert_same(ours(x)[0], theirs(x)[0])
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_every_number_of_threads_gives_the_same(threads: int) -> None:
+def test_pytorchs_number_of_threads_may_change_and_leaves_the_bits() -> None:
     before = torch.get_num_threads()
-    theirs = nn.LSTM(INPUT, 64, 2, bidirectional=True)
+    theirs = nn.LSTM(INPUT, 300, 2, bidirectional=True)
     ours, packed = optimize(theirs), pack_sequence([torch.randn(t, INPUT) for t in (7, 5, 2)])
+    results = []
     try:
-        torch.set_num_threads(threads)
-        assert_same(ours(packed), theirs(packed))
+        for threads in (1, 2, 3, 8, 16, 1):
+            torch.set_num_threads(threads)
+            results.append(ours(packed))
+            assert_same(results[-1], theirs(packed))
+            assert runs_here(ours), explain(ours)
     finally:
         torch.set_num_threads(before)
+    for y, (h, c) in results[1:]:
+        assert torch.equal(y.data, results[0][0].data)
+        assert torch.equal(h, results[0][1][0]) and torch.equal(c, results[0][1][1])
 
 
 def test_parametrized_weights_are_followed() -> None:

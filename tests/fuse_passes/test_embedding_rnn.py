@@ -11,7 +11,7 @@ from support.layers import random_weights
 
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, fuse
 from onernn.fuse_passes import PASSES, FuseResult, passes_for
-from onernn.fuse_passes.embedding_rnn import FuseEmbeddingRnn
+from onernn.fuse_passes.projections import FuseEmbeddingRnn
 from onernn.ir.graph import NativeOp, Node, Value
 
 WORDS, WIDTH, HIDDEN = 11, 4, 3

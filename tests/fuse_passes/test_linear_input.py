@@ -10,7 +10,7 @@ import pytest
 from support.layers import random_weights
 
 from onernn import Cell, FuseResult, Graph, RnnSpec, Session, fuse
-from onernn.fuse_passes.linear_input import FuseLinearInput
+from onernn.fuse_passes.projections import FuseLinearInput
 from onernn.ir.graph import NativeOp, Node, Value
 
 C, F, H = 3, 6, 4

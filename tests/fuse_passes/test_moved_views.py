@@ -8,7 +8,7 @@ from support.graphs import new_node
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
-from onernn.fuse_passes.bidirectional import PairDirections
+from onernn.fuse_passes.joined_layers import PairDirections
 from onernn.fuse_passes.stacked_steps import moving
 from onernn.ir.graph import Node, Value
 

@@ -70,7 +70,7 @@ def both(path: str) -> tuple[onernn.Graph, np.ndarray, np.ndarray]:
 def test_a_normalization_in_parts_is_one_node(tmp_path: Path, way: str) -> None:
     graph, got, expected = both(model(tmp_path / "m.onnx", WAYS[way]))
     (node,) = graph.nodes
-    assert node.op == "LayerNormalization" and node.at.epsilon == np.float32(1e-3)
+    assert node.op == "LayerNormalization" and node.attrs.epsilon == np.float32(1e-3)
     # Some ten roundings of numbers up to 4; variances here are 0.3 and more.
     np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5)
 

@@ -17,16 +17,19 @@ from onernn import OnernnError, Ragged, Session
 from onernn.fuse_passes import PASSES
 
 GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "200"))
-WAYS = [("reference", "f32"), ("onednn", "f32"), ("onednn", "bf16")]
+WAYS = {"f32": ("reference", "onednn"), "bf16": ("onednn",)}
+"""Backends by the data type that a graph is fused for."""
 
 
 def test_random_graphs_compute_the_same_fused_on_the_reference_and_on_onednn() -> None:
     fired: Counter[str] = Counter()
     for seed in range(GRAPHS):
         trial = random_trial(seed)
-        for backend, dtype in WAYS:
+        for dtype, backends in WAYS.items():
             result = fused_once(trial.graph, dtype)
-            assert not departures(trial.graph, trial.feeds, backend, dtype), (seed, backend, dtype)
+            for backend in backends:
+                apart = departures(trial.graph, trial.feeds, backend, dtype)
+                assert not apart, (seed, backend, dtype, apart)
         fired.update(each.name for each in result.applied)
     assert set(fired) >= {each.name for each in PASSES}, fired
 

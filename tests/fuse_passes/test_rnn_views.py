@@ -12,7 +12,7 @@ from support.layers import random_weights
 from support.onnx_models import check, model, read
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
-from onernn.fuse_passes.rnn_views import DropRnnViews
+from onernn.fuse_passes.views import DropRnnViews
 from onernn.ir.graph import Node, Value
 
 SIZES = [(2, 3), (3, 4), (7, 5)]  # of time and batch; none of them is one of the layer's

@@ -135,15 +135,6 @@ def test_from_padded_takes_the_words_and_nothing_else(
     assert ragged.data.dtype == batch.words.dtype
 
 
-@given(batches(), sides, st.booleans())
-def test_padding_is_undone_exactly(batch: Batch, side: Any, time_major: bool) -> None:
-    there = Ragged.from_lengths(batch.words, batch.lengths)
-    padded = there.to_padded(side=side, time_major=time_major)
-    back = Ragged.from_padded(padded, there.lengths, side=side, time_major=time_major)
-    assert back.data.tolist() == batch.words.tolist()
-    assert back.lod == there.lod
-
-
 @given(batches(min_size=1), st.data(), st.sampled_from([bool, np.int64, np.float32]))
 def test_a_mask_may_start_and_end_anywhere(batch: Batch, data: st.DataObject, dtype: Any) -> None:
     time = max(batch.lengths) + data.draw(st.integers(0, 3))

@@ -21,13 +21,15 @@ def declared(dataclass: Any, **options: Any) -> Any:
 
     @dataclass(**options)
     class Declared:
-        """Four fields."""
+        """Fields of every kind; two have names that a generated ``__init__`` may use itself."""
 
         size: int
         names: tuple[str, ...] = ()
         _: KW_ONLY
         held: list[int] = field(default_factory=list)
         note: str = field(default="", repr=False, compare=False)
+        known: int = 5
+        MISSING: tuple[int, ...] = field(default_factory=tuple)
 
         def __post_init__(self) -> None:
             if self.size < 0:

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
-import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.graphs import new_node
 from support.operator_cases import FEED, WALKED, cases, model
 from support.random_models import random_trial
+from support.recordings import MODELS, fused, loaded
 from support.typing import Bindings, check_types
 
-from onernn import Ragged, fuse, load
+from onernn import Ragged, fuse
 from onernn.engine.session import checked_feed
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.types import UNKNOWN, Size, Type, dense
 from onernn.verification.recording import read_arrays, read_inputs
 
-DATA = Path(__file__).parents[1] / "data"
-RECORDED = [file.parent.relative_to(DATA).as_posix() for file in sorted(DATA.glob("*/*/io.npz"))]
-FILES = ("*.onnx", "*.pt2", "*.keras", "*.h5")
-"""Models of one file; those of others are their folders."""
 
-
-def check_recording(model: Path, recording: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MXNet's two meanings
-        graph = load(model)
-    feed = checked_feed(graph.inputs, read_inputs(read_arrays(recording), graph.inputs))
-    check_types(graph, feed)
-    check_types(fuse(graph).model, feed)
-
-
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", MODELS)
 def test_types_of_a_recorded_model_are_what_its_run_shows(name: str) -> None:
-    folder = DATA / name
-    found = [file for pattern in FILES for file in folder.glob(pattern)]
-    check_recording(found[0] if found else folder, folder / "io.npz")
-
-
-def test_types_of_the_shared_models_are_what_their_runs_show(shared_models: Path) -> None:
-    for file in sorted(shared_models.glob("paddle/*/io.npz")):
-        check_recording(file.parent, file)
-    names = json.loads((shared_models / "mxnet" / "manifest.json").read_text())
-    assert names
-    for file in sorted(shared_models.glob("mxnet/*-symbol.json")):
-        check_recording(file, Path(str(file).replace("-symbol.json", ".npz")))
+    graph, arrays = loaded(name), read_arrays(MODELS[name] / "io.npz")
+    feed = checked_feed(graph.inputs, read_inputs(arrays, graph.inputs))
+    check_types(graph, feed)
+    check_types(fused(name), feed)
 
 
 def test_types_of_every_operator_are_what_its_run_shows() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 import tomllib
@@ -130,22 +129,3 @@ def test_the_probe_sees_heavy_imports(tmp_path: Path, heavy: str) -> None:
 def test_no_module_is_named_like_a_function_of_the_face(repo: Path, rooms: dict[str, Path]) -> None:
     files = modules(repo, rooms)
     assert [file for file in files if {file.stem, file.parent.name} & FACE] == []
-
-
-def relative_imports(source: str) -> list[int]:
-    """The lines of them."""
-    nodes = ast.walk(ast.parse(source))
-    return [node.lineno for node in nodes if isinstance(node, ast.ImportFrom) and node.level]
-
-
-def test_no_relative_imports(repo: Path, rooms: dict[str, Path]) -> None:
-    files = [*modules(repo, rooms), *(repo / "tests").rglob("*.py")]
-    found = {str(f): lines for f in files if (lines := relative_imports(f.read_text()))}
-    assert found == {}
-
-
-def test_relative_imports_are_seen() -> None:
-    assert relative_imports("import os\nfrom . import x\nfrom ..y import z\nfrom a import b") == [
-        2,
-        3,
-    ]

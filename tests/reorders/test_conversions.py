@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import onnx_rnn
 from support.graphs import new_node
 from support.layers import random_weights
 from support.oracle import run_oracle
@@ -223,78 +225,65 @@ def test_the_table_in_the_documentation_is_what_the_code_says(repo: Path) -> Non
     assert table() in page
 
 
-def oracle(layer: PivotLayer, x: np.ndarray) -> np.ndarray:
-    states = tuple(
-        np.zeros((layer.spec.layers, layer.spec.directions, 1, layer.spec.hidden_size))
-        for _ in layer.spec.cell.states
+def drawn(*shape: int) -> np.ndarray:
+    return np.random.default_rng([*shape]).uniform(-0.5, 0.5, shape)
+
+
+# Layers of 3 channels and 4 units as each framework documents them: arrays of its names, and what
+# ONNX calls W, R and B of the same layer. ONNX's gates: z, r, h and i, o, f, c.
+DOCUMENTED: dict[str, tuple[str, dict[str, np.ndarray], str, Callable[..., list[Any]]]] = {
+    "PyTorch's GRU: r, z, n": (
+        "torch",
+        {"weight_ih_l0": drawn(12, 3), "weight_hh_l0": drawn(12, 4), "bias_ih_l0": drawn(12),
+         "bias_hh_l0": drawn(12)},
+        "rzn",
+        lambda w, r, b, d: [w, r, [b, d]],
+    ),
+    "Keras's GRU, a bias for each product": (
+        "keras",
+        {"kernel": drawn(3, 12), "recurrent_kernel": drawn(4, 12), "bias": drawn(2, 12)},
+        "zrn",
+        lambda w, r, b: [w.T, r.T, b],
+    ),
+    "Keras's GRU, reset before the product": (
+        "keras",
+        {"kernel": drawn(3, 12), "recurrent_kernel": drawn(4, 12), "bias": drawn(12)},
+        "zrn",
+        lambda w, r, b: [w.T, r.T, [b, 0 * b]],
+    ),
+    "OpenVINO's LSTM: f, i, c, o, one bias": (
+        "openvino",
+        {"W": drawn(1, 16, 3), "R": drawn(1, 16, 4), "B": drawn(1, 16)},
+        "fico",
+        lambda w, r, b: [w[0], r[0], [b[0], 0 * b[0]]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_arrays_are_what_the_framework_documents(name: str) -> None:
+    framework, arrays, order, as_onnx = DOCUMENTED[name]
+    layer, x = read_layer(arrays, framework), drawn(5, 1, 3)
+    (y,), _ = run_oracle(
+        layer.spec,
+        list(layer.weights),
+        [x[:, 0]],
+        tuple(np.zeros((1, 1, 1, 4)) for _ in layer.spec.cell.states),
     )
-    (y,), _ = run_oracle(layer.spec, list(layer.weights), [x], states)
-    return y
+    rows = [order.index(gate) for gate in ("iofc" if len(order) == 4 else "zrn")]
 
+    def gates(array: Any) -> np.ndarray:
+        """Rows of gates in ONNX's order, behind an axis of one direction."""
+        return np.reshape(array, (len(order), 4, -1))[rows].reshape(1, 4 * len(order), -1)
 
-def logistic(a: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-a))
-
-
-def test_a_state_dict_is_what_pytorch_documents() -> None:
-    """GRU: n = tanh(W_in x + b_in + r * (W_hn h + b_hn)), h = (1-z) n + z h; gates r, z, n."""
-    rng = np.random.default_rng(0)
-    state = {
-        name: rng.uniform(-0.5, 0.5, shape)
-        for name, shape in {
-            "weight_ih_l0": (12, 3),
-            "weight_hh_l0": (12, 4),
-            "bias_ih_l0": (12,),
-            "bias_hh_l0": (12,),
-        }.items()
-    }
-    x, h, want = rng.uniform(-1, 1, (5, 3)), np.zeros(4), []
-    for step in x:
-        of_x = np.split(state["weight_ih_l0"] @ step + state["bias_ih_l0"], 3)
-        of_h = np.split(state["weight_hh_l0"] @ h + state["bias_hh_l0"], 3)
-        r, z = logistic(of_x[0] + of_h[0]), logistic(of_x[1] + of_h[1])
-        h = (1 - z) * np.tanh(of_x[2] + r * of_h[2]) + z * h
-        want.append(h)
-    np.testing.assert_allclose(oracle(read_layer(state, "torch"), x), want, rtol=1e-12)
-
-
-@pytest.mark.parametrize("reset_after", [True, False])
-def test_kernels_are_what_keras_documents(reset_after: bool) -> None:
-    """GRU: gates z, r, h; h = z h + (1-z) hh; reset_after has a bias for each product."""
-    rng = np.random.default_rng(1)
-    kernel, recurrent = rng.uniform(-0.5, 0.5, (3, 12)), rng.uniform(-0.5, 0.5, (4, 12))
-    bias = rng.uniform(-0.5, 0.5, (2, 12) if reset_after else (12,))
-    x, h, want = rng.uniform(-1, 1, (5, 3)), np.zeros(4), []
-    for step in x:
-        if reset_after:
-            of_x = np.split(step @ kernel + bias[0], 3)
-            of_h = np.split(h @ recurrent + bias[1], 3)
-            z, r = logistic(of_x[0] + of_h[0]), logistic(of_x[1] + of_h[1])
-            candidate = np.tanh(of_x[2] + r * of_h[2])
-        else:
-            of_x = np.split(step @ kernel + bias, 3)
-            z = logistic(of_x[0] + h @ recurrent[:, :4])
-            r = logistic(of_x[1] + h @ recurrent[:, 4:8])
-            candidate = np.tanh(of_x[2] + (r * h) @ recurrent[:, 8:])
-        h = z * h + (1 - z) * candidate
-        want.append(h)
-    arrays = {"kernel": kernel, "recurrent_kernel": recurrent, "bias": bias}
-    np.testing.assert_allclose(oracle(read_layer(arrays, "keras"), x), want, rtol=1e-12)
-
-
-def test_an_lstm_sequence_is_what_openvino_documents() -> None:
-    """Gates f, i, c, o; one bias."""
-    rng = np.random.default_rng(2)
-    w, r = rng.uniform(-0.5, 0.5, (1, 16, 3)), rng.uniform(-0.5, 0.5, (1, 16, 4))
-    b = rng.uniform(-0.5, 0.5, (1, 16))
-    x, h, c, want = rng.uniform(-1, 1, (5, 3)), np.zeros(4), np.zeros(4), []
-    for step in x:
-        f, i, g, o = np.split(w[0] @ step + r[0] @ h + b[0], 4)
-        c = logistic(f) * c + logistic(i) * np.tanh(g)
-        h = logistic(o) * np.tanh(c)
-        want.append(h)
-    arrays = {"W": w, "R": r, "B": b}
-    np.testing.assert_allclose(oracle(read_layer(arrays, "openvino"), x), want, rtol=1e-12)
+    w, r, b = as_onnx(*arrays.values())
+    given = {"X": x, "W": gates(w), "R": gates(r)}
+    given["B"] = np.concatenate([gates(each) for each in b], axis=1)[..., 0]
+    attributes = {} if len(order) == 4 else {"linear_before_reset": int("before" not in name)}
+    want = onnx_rnn.run_oracle(
+        onnx_rnn.Case("LSTM" if len(order) == 4 else "GRU", attributes, given, ["Y"], hidden=4)
+    )
+    np.testing.assert_allclose(y, want["Y"][:, 0, 0], rtol=1e-12)
 
 
 def test_ldgoi_places_each_scalar_by_its_address() -> None:

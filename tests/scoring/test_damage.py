@@ -168,7 +168,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("how", DAMAGE)
+CASES = [(how, ("finished", "unfinished")[k % 2]) for k, how in enumerate(DAMAGE)]
+"""Each damage once: parts, rejects and the manifest are read alike before and after the end."""
+
+
+@pytest.mark.parametrize(("how", "folder"), CASES, indirect=["folder"])
 def test_what_is_damaged_is_named_and_gets_its_bytes_again(
     run: Any, finished: Path, folder: Path, how: str
 ) -> None:

@@ -19,7 +19,7 @@ from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
 from onernn.ir.types import Size
 from support.checking import assert_close
-from support.compiling import CHECKED, compile_program
+from support.compiling import compile_program
 
 DRIVER = """
 #include <cstdio>
@@ -49,7 +49,12 @@ std::vector<T> garbage(std::size_t count) {
   if (count) std::memset(all.data(), 0x7b, count * sizeof(T));
   return all;
 }
+inline int team(int most) {
+  const char* wish = std::getenv("ONERNN_TEAM");
+  return wish ? std::atoi(wish) : -most;
+}
 """
+"""Negative: exactly so many threads take part, in every product."""
 
 
 @dataclass
@@ -61,6 +66,7 @@ class Emitted:
     static: Mapping[str, int]
     files: Mapping[str, str | bytes]
     embed: bool
+    threads: int
     folder: Path = Path()
 
     def sizes(self, feed: Mapping[str, Any]) -> dict[str, int]:
@@ -200,19 +206,24 @@ def generated(
     program = parse(model, declared)
     infer_shapes(program, static)
     files = generate(program, initialize(program, weights), name=name, **options)
-    return Emitted(name, program, static or {}, files, options.get("embed", False))
+    embed, threads = options.get("embed", False), options.get("threads", 1)
+    return Emitted(name, program, static or {}, files, embed, threads)
 
 
 def build(
-    models: Mapping[str, Graph], folder: Path, flags: tuple[str, ...] = CHECKED, **options: Any
+    models: Mapping[str, Graph], folder: Path, flags: tuple[str, ...] = ("-O0",), **options: Any
 ) -> dict[str, Emitted]:
-    """All models as one program; ``options``: as `generated` takes them."""
+    """All models as one program; ``options``: as `generated` takes them.
+
+    ``flags`` are CHECKED where every template, layer and view is run: sanitizers more than double
+    the time that a compiler takes.
+    """
     made = {name: generated(name, model, **options) for name, model in models.items()}
     compile_all(made.values(), folder, flags)
     return made
 
 
-def compile_all(models: Iterable[Emitted], folder: Path, flags: tuple[str, ...] = CHECKED) -> None:
+def compile_all(models: Iterable[Emitted], folder: Path, flags: tuple[str, ...]) -> None:
     """One program of one translation unit."""
     folder.mkdir(parents=True, exist_ok=True)
     sources, table = [DRIVER], []
@@ -267,7 +278,8 @@ def _driver(model: Emitted) -> str:
         lines.append(f"  auto {ident} = garbage<{kind}>(counts[{at}]), {ident}_again = {ident};")
         outputs.append(ident)
     more = ", sizes" if free else ""
-    lines.append(f"  Model model(weights{more});")
+    team = f", team({model.threads})" if model.threads > 1 else ""
+    lines.append(f"  Model model(weights{more}{team});")
     lines.append(f"  const Inputs in{{{', '.join(arguments)}}};")
     first = ", ".join(f"{out}.data()" for out in outputs)
     again = ", ".join(f"{out}_again.data()" for out in outputs)

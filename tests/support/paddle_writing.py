@@ -18,11 +18,11 @@ from support.layers import random_state, random_weights
 Case = tuple[Graph, dict[str, Any]]
 LENGTHS = np.array([2, 0, 3, 1])
 RECORDED = sorted(
-    path.parent
+    path.parent.name
     for path in (Path(__file__).parents[1] / "data" / "paddle").glob("*/model.pdmodel")
     if not path.parent.name.startswith(("loop_", "image_", "dygraph_"))
 )
-"""Folders of the recorded models that can be written: not all of the others."""
+"""The recorded models that can be written: not all of the others."""
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
@@ -221,13 +221,16 @@ _CELLS: dict[str, tuple[Cell, dict[str, Any]]] = {
     "RNN_RELU": (Cell.RNN_RELU, {}),
 }
 _DIRECTIONS = ("left2right", "right2left", "bidirectional_concat", "bidirectional_sum")
+_STACKS = ((1, True), (2, False))
 LAYERS: dict[str, Case] = {
     f"{name}, {direction}, {kind}, {'states' if states else 'zero states'}, layers {layers}": layer(
         RnnSpec(cell, 4, 3, direction=direction, layers=layers, **more),
         kind,
         states=states,
     )
-    for (name, (cell, more)), direction, kind, (layers, states) in product(
-        _CELLS.items(), _DIRECTIONS, ("ragged", "dense", "padded"), ((1, True), (2, False))
+    for at, ((name, (cell, more)), direction, kind) in enumerate(
+        product(_CELLS.items(), _DIRECTIONS, ("ragged", "dense", "padded"))
     )
+    for layers, states in (_STACKS[(at + at // 12) % 2],)
 }
+"""Each cell in each direction over each kind of batch, and each two of them with each stack."""

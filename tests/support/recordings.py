@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
+from onernn import Graph, fuse, load
+
 DATA = Path(__file__).parents[1] / "data"
-RECORDED = {
+MODELS = {
     f"{file.parents[1].name}/{file.parent.name}": file.parent
     for file in sorted(DATA.glob("*/*/io.npz"))
-    if file.parents[1].name != "paddle_int8"  # its numbers are those of one CPU
 }
 """Folders by ``FRAMEWORK/MODEL``."""
+RECORDED = {name: folder for name, folder in MODELS.items() if not name.startswith("paddle_int8/")}
+"""Those with numbers of any CPU."""
 
 
-def model_of(folder: Path) -> Path:
-    """What `onernn.load` takes: one file, or the folder of several."""
-    files = [folder / f"model.{suffix}" for suffix in ("onnx", "pt2", "keras", "h5")]
-    return next((file for file in files if file.exists()), folder)
+@cache
+def loaded(name: str) -> Graph:
+    """From one file, or from the folder of several."""
+    files = [MODELS[name] / f"model.{suffix}" for suffix in ("onnx", "pt2", "keras", "h5")]
+    return load(next((file for file in files if file.exists()), MODELS[name]))
+
+
+@cache
+def fused(name: str) -> Graph:
+    return fuse(loaded(name)).model

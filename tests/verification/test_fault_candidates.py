@@ -28,13 +28,14 @@ def _side(file: Path) -> Side:
     given = read_inputs(arrays, model.inputs, where)
     expected = read_outputs(arrays, model.outputs, where)
     tolerances = dict.fromkeys(expected, Tolerance(1e-6, 1e-5))
-    return Side(model, traced(model, given), given, given, expected, tolerances)
+    run = traced(model, given)
+    return Side(run.graph, run.parts, run.values, expected, tolerances, model, given, given)
 
 
 def _around_layers(side: Side) -> list[tuple[Candidate, Graph]]:
     """The faults that are no change of a layer's numbers, in every group that can have them."""
     every = (each for refined in (False, True) for each in candidates(side, refined))
-    pairs = ((e, e.made(side, side.traced.graph)) for e in every if not e.numbers and e.group)
+    pairs = ((e, e.applied_to(side, side.graph)) for e in every if not e.numbers and e.group)
     return [(each, graph) for each, graph in pairs if graph is not None]
 
 
@@ -45,7 +46,7 @@ def test_a_fault_is_made_behind_one_that_put_nodes_around_a_layer() -> None:
     single = [(each, graph) for each, graph in faults if len(each.group) == 1]
     first = [graph for each, graph in single if each.fault.id == "reverse_padded"]
     assert len(first) == 2  # one backward direction in each layer
-    behind = [each.fault.id for each, _ in faults if each.made(side, first[0]) is not None]
+    behind = [each.fault.id for each, _ in faults if each.applied_to(side, first[0]) is not None]
     assert {"reverse_padded", "direction_swapped"} <= set(behind)
 
 
@@ -59,7 +60,7 @@ def test_layers_that_begin_with_each_others_states_have_no_reverse_order(name: s
 
 def test_no_function_follows_an_operator_of_several_results() -> None:
     """A loop over constants has weights, and a function of its first result would lose the rest."""
-    graph = _side(DATA / "mxnet/gluon_control/model-symbol.json").traced.graph
+    graph = _side(DATA / "mxnet/gluon_control/model-symbol.json").graph
     several = {name for node in graph.nodes if len(node.outputs) > 1 for name in node.outputs}
     found = [fault.apply(graph) for _, fault in operator_faults(graph)]
     assert found and all(

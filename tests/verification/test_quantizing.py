@@ -21,8 +21,9 @@ from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
 from onernn.ir.graph import Node, Value
 from onernn.ir.rnn import Recurrent, with_precision
 from onernn.ir.weights import UNIT, Scale
-from onernn.verification.quantization_page import floor_of, write_page
+from onernn.verification.quantization_page import write_page
 from onernn.verification.quantizing import Budget, Histogram, Quantized, scale_of, scale_over
+from onernn.verification.report import least
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -106,7 +107,7 @@ def test_without_a_budget_all_is_u8_and_states_have_their_natural_range() -> Non
     assert h == UNIT and x.factor >= 254 / (numbers.max() - numbers.min()) * 0.999
     assert y.shift not in (0, 255)  # of a hidden state
     (node, _) = (each for each in found.model.nodes if each.op == "Rnn")
-    assert node.at.precision.parts[0].data == x
+    assert node.attrs.precision.parts[0].data == x
 
 
 @pytest.mark.parametrize("budget", ["max_abs 0.004", "rmse 0.001", "labels 60%", "max_abs 0"])
@@ -332,7 +333,7 @@ def test_a_model_that_stays_in_float32_is_said_to_be_unchanged_with_the_reason(
 
 def test_zero_errors_are_drawn_below_the_budget() -> None:
     for errors, limit in (([0.0, 0.5], 0.001), ([0.0], 0.1), ([0.0, 1e-5], 0.1)):
-        assert 0 < floor_of(errors, limit) < min([limit, *(each for each in errors if each)])
+        assert 0 < least(errors, limit) < min([limit, *(each for each in errors if each)])
 
 
 def test_the_page_tells_layers_and_ranges_and_escapes_names(tmp_path: Path) -> None:

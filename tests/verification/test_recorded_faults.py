@@ -130,6 +130,6 @@ def test_a_batch_is_cut_to_few_sentences_along_the_axes_that_count_them() -> Non
     want = {"tags": recording(file(good), given)["out__tags"]}
     cut = cut_batch(model.graph, given, model.values, want, {"tags": Tolerance(1e-6, 1e-5)})
     assert cut is not None and cut.proves
-    assert cut.given["lens"].tolist() == [3, 5, 4]  # type: ignore[union-attr]
+    assert cut.all_inputs["lens"].tolist() == [3, 5, 4]  # type: ignore[union-attr]
     assert np.array_equal(cut.expected["tags"], want["tags"][:, [1, 5, 6]])
-    assert np.array_equal(cut.given["h0"], given["h0"][:, [1, 5, 6]])
+    assert np.array_equal(cut.all_inputs["h0"], given["h0"][:, [1, 5, 6]])

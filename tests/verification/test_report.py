@@ -167,10 +167,8 @@ def test_the_command_writes_a_report_that_repeats_the_command(tmp_path: Path) ->
     assert "no such folder" in failed(command_line(*command, tmp_path / "no" / "r.html"))
 
 
-@pytest.mark.parametrize(
-    "name", ["<script>x</script>", "a\x1b[2J\u202eb\x00", "\ud800", "]]>&lt;!--", "\"' onload=x"]
-)
-def test_a_hostile_name_stays_text_in_svg_and_page(name: str, failing: Report) -> None:
+def test_a_hostile_name_stays_text_in_svg_and_page(failing: Report) -> None:
+    name = "<script>x</script>a\x1b[2J\u202eb\x00\ud800]]>&lt;!--\"' onload=x"
     made = Graph(name, (Value(name),), (Value("y"),), (Node("Tanh", (name,), ("y",)),), {})
     svg = picture(made, name, fused={})
     tags = {each.tag.partition("}")[2] for each in ElementTree.fromstring(svg).iter()}

@@ -44,5 +44,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     why = MODULE_NOT_HERE.get(name)
-    told = f"is not here: {why}" if why else "is no name of Paddle 2.6.2"
-    raise AttributeError(f"paddle.inference.{name} {told}")
+    reason = f"is not here: {why}" if why else "is no name of Paddle 2.6.2"
+    raise AttributeError(f"paddle.inference.{name} {reason}")

@@ -79,7 +79,7 @@ ANSWERS: dict[str, Any] = {
     "tensorrt_optimization_level": 3,
     "xpu_device_id": 0,
 }
-"""Questions with one answer here, that of Paddle 2.6.2 before anybody changed an option."""
+"""Questions with one answer here, that of Paddle 2.6.2 before an option is changed."""
 
 MODULE_NOT_HERE = {
     "InternalUtils": "of TensorRT and XPUs",
@@ -191,7 +191,7 @@ class AnalysisConfig:
         self._bfloat16_ops = frozenset(operators)
 
     def switch_specify_input_names(self, x: bool = True) -> None:
-        """`PaddleTensor`s given to ``run`` are told apart by their names, not by position."""
+        """`PaddleTensor`s given to ``run`` are identified by name, not by position."""
         self._by_name = bool(x)
 
     def specify_input_name(self) -> bool:
@@ -214,7 +214,7 @@ class AnalysisConfig:
 
     def summary(self) -> str:
         """A line an option that is honoured."""
-        told = {
+        rows = {
             "model_dir": self._folder,
             "model_file": self._files[0],
             "params_file": self._files[1],
@@ -222,8 +222,8 @@ class AnalysisConfig:
             "cpu_math_thread": self._threads,
             "dtype": self.dtype,
         }
-        width = max(map(len, told))
-        return "\n".join(f"{name:{width}}  {value}" for name, value in told.items())
+        width = max(map(len, rows))
+        return "\n".join(f"{name:{width}}  {value}" for name, value in rows.items())
 
     @property
     def dtype(self) -> str:

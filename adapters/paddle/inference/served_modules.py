@@ -129,7 +129,7 @@ SERVED: dict[str, dict[str, Any]] = {
     },
     "paddle.inference.contrib": {},
     "paddle.inference.contrib.utils": {"copy_tensor": tensors.copy_tensor},
-    "paddle.nn": {},  # programs import these at the top, for training alone
+    "paddle.nn": {},  # programs import these at the top, to train
     "paddle.nn.functional": {},
     "paddle.static": {**_SHARED, "load_inference_model": predictors.load_static_model},
     "paddle.version": {
@@ -142,7 +142,7 @@ SERVED: dict[str, dict[str, Any]] = {
 
 
 class ServedModule(ModuleType):
-    """One of Paddle's modules. Asked for what is not here, it tells who asked."""
+    """One of Paddle's modules. A name that is not here raises an error that says who asked."""
 
     __path__: list[str] = []
 
@@ -156,16 +156,16 @@ def missing(name: str) -> str:
     while module not in SERVED:
         module = module.rpartition(".")[0]
     why = MODULE_NOT_HERE.get(name.rpartition(".")[2])
-    told = f" ({why})" if why and module == "paddle.inference" else ""
+    reason = f" ({why})" if why and module == "paddle.inference" else ""
     below = {each.removeprefix(f"{module}.").partition(".")[0] for each in SERVED if module in each}
     names = ", ".join(sorted({*SERVED[module], *below} - {module, "__version__"}))
     return (
-        f"{name} is not here{told}, {asked_by()}; this paddle is onernn, which runs saved models,"
+        f"{name} is not here{reason}, {asked_by()}; this paddle is onernn, which runs saved models,"
         f" and neither builds nor trains any; {module} has {names}"
     )
 
 
-# ``import paddle`` finds this face: only where somebody asked for it.
+# ``import paddle`` finds this module: only after a caller asked for it.
 
 
 class _Finder(Loader):
@@ -208,7 +208,7 @@ def install(*, replace: bool = False) -> None:
             " runs the program on onernn nevertheless"
         )
     sys.meta_path.insert(0, _FINDER)
-    for name in SERVED:  # paddle.fluid is there behind "import paddle" alone, too
+    for name in SERVED:  # "import paddle" is enough to reach paddle.fluid
         import_module(name)
 
 
@@ -227,7 +227,7 @@ def public_names() -> dict[str, tuple[str, str]]:
         assert isinstance(vars(AnalysisConfig)[name], property)
         del result[f"Config.{name}"]
     result |= {f"Config.{name}": ("accepted", why) for name, why in NO_EFFECT.items()}
-    result |= {f"Config.{name}": ("here", f"always {told!r}") for name, told in ANSWERS.items()}
+    result |= {f"Config.{name}": ("here", f"always {answer!r}") for name, answer in ANSWERS.items()}
     result |= {f"Config.{name}": ("not here", what) for name, what in NOT_HERE.items()}
     result |= {f"Predictor.{name}": ("not here", why) for name, why in PREDICTOR_NOT_HERE.items()}
     result |= {name: ("not here", why) for name, why in MODULE_NOT_HERE.items()}

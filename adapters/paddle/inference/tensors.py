@@ -102,7 +102,7 @@ def as_taken(data: npt.NDArray[np.generic]) -> Array:
 
 
 def get_num_bytes_of_data_type(dtype: PaddleDType) -> int:
-    """Of one element; -1 for those of which Paddle 2.6.2 does not tell."""
+    """Of one element; -1 for those of which Paddle 2.6.2 gives none."""
     return _SIZES.get(PaddleDType(dtype).name, -1)
 
 

@@ -1,4 +1,4 @@
-"""Where recurrent layers run: the package's kernels, oneDNN, or the NumPy reference."""
+"""Backends of recurrent layers: the package's kernels, oneDNN, the NumPy reference."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def open_backend(
 
     "auto" runs a layer on the kernels, or on oneDNN what these lack, and bf16 and u8 on a CPU with
     AMX; without the kernels oneDNN runs every layer, and the ``why`` of the layers says so. The
-    others run alone.
+    others run by themselves.
 
-    ``threads``: None leaves the choice to the backend.
+    ``threads``: None is OMP_NUM_THREADS, or every CPU that the process may use.
     ``cache_capacity``: most primitives that each direction of a layer keeps, 512 by default; the
     reference has none. Raises `LibraryError` where what is asked for is missing: nothing falls back
     silently. Raises `UnsupportedError` for another ``device`` than the CPU.

@@ -125,7 +125,7 @@ WeightGradients = Sequence[Mapping[str, Array]]
 
 
 class Tape:
-    """What a training run leaves for one `backward`, in copies: the caller's arrays may change.
+    """The record of a training run for one `backward`, in copies: the caller's arrays may change.
 
     ``kernel`` names what ran forward and runs backward, ``why`` says why not oneDNN ("" where it
     does).
@@ -143,7 +143,7 @@ class Tape:
             raise TapeError("tape: another layer recorded it; only that one can go backward on it")
 
     def take(self) -> Any:
-        """What was recorded, once; `TapeError` from the second call on."""
+        """The record, once; `TapeError` from the second call on."""
         try:
             return self._kept.pop()
         except IndexError:

@@ -1,6 +1,6 @@
 """The default backend: the kernels, and oneDNN for what they lack.
 
-One rule chooses for a layer and all its batches, from the layer, its dtype and the CPU alone: no
+One rule chooses for a layer and all its batches, from the layer, its dtype and the CPU: no
 clock and no number of threads changes which implementation runs, so a batch always has the same
 bits.
 """
@@ -69,7 +69,11 @@ class AutoBackend:
             return f"oneDNN runs what it can, {self._missing['kernels']}"
         isa = self.kernels.isa
         speed = MEASURED.get("avx512" if isa.startswith("avx512") else isa)
-        words = f"they run f32 at {speed} times oneDNN's speed" if speed else "nobody measured both"
+        words = (
+            f"they run f32 at {speed} times oneDNN's speed"
+            if speed
+            else "both were not measured there"
+        )
         amx = (
             "; oneDNN runs bf16 and u8 on AMX, faster for dense batches of 8 and more; the kernels"
             " run single sequences at 0.9 to 12 times its speed"
@@ -149,7 +153,7 @@ class AutoBackend:
                     self._backends[name] = self._open(name)
                 except LibraryError as error:
                     if name == "oneDNN" and any(map(os.environ.get, WISHES)):
-                        raise  # somebody wants a library, or a way in which it runs
+                        raise  # the environment asks for a library, or a way in which it runs
                     self._missing[name] = f"without {name}: {error}"
             return self._backends.get(name)
 

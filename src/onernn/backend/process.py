@@ -59,26 +59,45 @@ TEAM = "ONERNN_TEAM"
 
 
 def usable_threads() -> int:
-    """How many threads a backend takes that was not told: OMP_NUM_THREADS, or all usable CPUs."""
+    """Default number of threads of a backend: OMP_NUM_THREADS, or all usable CPUs."""
     wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(wish) if wish.isdecimal() and int(wish) else usable_cpus()
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use, by its affinity and its cgroup's quota."""
-    return min(len(os.sched_getaffinity(0)), _quota(Path("/sys/fs/cgroup")))
+    """CPUs that this process may use, by its affinity and the quotas of its cgroups."""
+    quotas = _quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    return min([len(os.sched_getaffinity(0)), *quotas])
 
 
-def _quota(folder: Path) -> int:
-    """CPUs that a cgroup may use at once, rounded up; MOST_THREADS where nothing limits them."""
-    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
-        try:
-            quota, period = map(int, " ".join((folder / f).read_text() for f in files).split())
-        except (OSError, ValueError):  # no such cgroup, or "max"
+def _quotas(root: Path, groups: Path) -> Iterator[int]:
+    """CPUs that each of the process's cgroups may use, those around its own one among them.
+
+    1.5 CPUs are 2: the second thread would leave half a CPU unused, and a quota stops threads only
+    when they have used up their time of a period, 0.1 s. Files that are missing or damaged bound
+    nothing.
+    """
+    try:
+        lines = groups.read_text().splitlines()
+    except (OSError, ValueError):
+        lines = []
+    for line in ("0::/", "1:cpu:/", *lines):  # a container's own cgroup is its root
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if not controllers:  # version 2
+            folder, files = root, ["cpu.max"]
+        elif "cpu" in controllers.split(","):
+            folder, files = root / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        else:
             continue
-        if quota > 0 and period > 0:
-            return -(-quota // period)
-    return MOST_THREADS
+        group = Path(path.lstrip("/"))
+        for each in (group, *group.parents):
+            try:
+                words = [(folder / each / file).read_text() for file in files]
+                quota, period = map(int, " ".join(words).split())
+            except (OSError, ValueError):  # no such cgroup, or "max"
+                continue
+            if quota > 0 and period > 0:
+                yield -(-quota // period)
 
 
 def team_of(threads: int) -> int:
@@ -93,7 +112,7 @@ def team_of(threads: int) -> int:
 
 
 def wished_isa() -> str | None:
-    """The cap that the environment sets; `LibraryError` for a name that nobody knows."""
+    """The cap that the environment sets; `LibraryError` for an unknown name."""
     wish = os.environ.get(MAX_ISA, "").lower()
     if wish in ("", *isas()):
         return wish or None
@@ -199,12 +218,12 @@ class Buffers:
 
 
 BUFFERS: deque[Buffers] = deque(maxlen=8)
-"""Buffers that nobody has now, for any layer: those used last are still in the cache."""
+"""Buffers that no thread uses now, for any layer: those used last are still in the cache."""
 
 
 @contextmanager
 def borrowed(idle: deque[_T], make: Callable[[], _T]) -> Iterator[_T]:
-    """One that nobody else has, or a new one; it waits for the next one afterwards."""
+    """An idle one, or a new one; it is idle again afterwards."""
     try:
         one = idle.pop()
     except IndexError:

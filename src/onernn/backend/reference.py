@@ -43,7 +43,7 @@ TRAINED = Limits(
     functions=tuple(_SLOPES),
     gate_clip=False,
 )
-"""What has a backward, here and in the kernels."""
+"""Layers that have a backward, here and in the kernels."""
 
 
 def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: str = "") -> Stack:
@@ -67,7 +67,7 @@ def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: st
 def reference_instead(
     spec: RnnSpec, layers: tuple[RnnWeights, ...], why: str, strict: bool
 ) -> Stack:
-    """What runs where another backend cannot: the reference, in the weights' own precision.
+    """The reference in place of a backend that cannot run, in the weights' own precision.
 
     ``why`` says why not the other one; where ``strict`` raises `UnsupportedError` with it.
     """

@@ -42,7 +42,7 @@ class Backend(Protocol):
     ) -> Stack:
         """A layer from its weights: one `RnnWeights`, or a list of one-layer ones.
 
-        What the backend cannot run goes to the NumPy reference, which the layer's ``why`` tells;
+        What the backend cannot run goes to the NumPy reference, and the layer's ``why`` says so;
         ``strict`` raises `UnsupportedError` instead. Raises `ShapeError` for weights that do not
         fit the spec.
         """
@@ -174,7 +174,7 @@ class Stack:
         """(y, state). x: `Ragged` (W, I) or (T, N, I) float32; state (h,) or (h, c), each ldnc.
 
         y is like x with O (or D*O) channels. ``layout``: of dense x, attention and y, "tnc" or
-        "ntc". x may have any strides: `explain` tells what is read in place and what copied. The
+        "ntc". x may have any strides: `explain` says what is read in place and what is copied. The
         final state is that of each sentence's own end, in the caller's order; a sentence of length
         zero keeps its initial state. Raises `ShapeError` naming the argument; writes nothing into
         the caller's arrays.
@@ -232,7 +232,7 @@ class Stack:
 
         Kernels and oneDNN train in f32 and bf16. AUGRU cells (wrong gradients in oneDNN) and bf16
         LSTM with projection (no backward there) train on kernels, or on the NumPy reference in
-        float32, which ``tape.why`` tells, or raise `UnsupportedError` where the layer is strict. So
+        float32, and ``tape.why`` says so, or raise `UnsupportedError` where the layer is strict. So
         do u8 and f16, activations other than sigmoid, tanh, relu and identity, and clipped gates,
         always. A clipped cell state has slope 1 from bound to bound, and 0 outside.
         """

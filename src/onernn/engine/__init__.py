@@ -1,1 +1,1 @@
-"""What runs a graph: its plan, in one call of C, and NumPy for what a plan lacks."""
+"""Runs a graph: as a plan in one call of C, and in NumPy for what a plan lacks."""

@@ -29,20 +29,24 @@ _FAR = 2**31 - 1  # a slice up to here has no end
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
     """The nodes that compute with the number of steps, whose name is ``time``, and why.
 
-    Sums and products of it that tell a shape do not count: chunks of several sizes show these.
+    Sums and products of it that describe a shape do not count: chunks of several sizes show these.
     """
     counts = set[str]()
     for node in graph.nodes:
-        read = [at for at, name in enumerate(node.inputs) if name in counts]
-        made = [graph.types[name].value for name in node.outputs if name]
+        read = [index for index, name in enumerate(node.inputs) if name in counts]
+        result = [graph.types[name].value for name in node.outputs if name]
         if node.op in ("Shape", "Size") or read:
-            known = all(value is not None for value in made)
-            if known and any(_plain(size, time) is None for value in made for size in _all(value)):
+            known = all(value is not None for value in result)
+            if known and any(
+                _plain(size, time) is None for value in result for size in _all(value)
+            ):
                 yield node, "it divides the number of steps"
             elif known:
-                if any(_plain(size, time) for value in made for size in _all(value)):
+                if any(_plain(size, time) for value in result for size in _all(value)):
                     counts.update(filter(None, node.outputs))
-            elif node.op in ("Shape", "Size") or not all(_tells_shape(node, at) for at in read):
+            elif node.op in ("Shape", "Size") or not all(
+                _describes_shape(node, index) for index in read
+            ):
                 yield node, "it computes with the number of steps"
         within = [each for body in bodies(node).values() for each in _nodes(body)]
         if any(each.op in ("Shape", "Size") or each.op == "Slice" for each in within):
@@ -52,12 +56,12 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
             yield node, "it needs other steps than those so far: it may count them"
 
 
-def _tells_shape(node: Node, at: int) -> bool:
+def _describes_shape(node: Node, index: int) -> bool:
     """Whether an input only says how large a result is, or which part of another."""
     operator = OPERATORS.get(node.op)
     if operator is None or operator.most is None:
         return False
-    return node.op == "ConstantOfShape" or (at > 0 and operator.kind in ("view", "moves"))
+    return node.op == "ConstantOfShape" or (index > 0 and operator.kind in ("view", "moves"))
 
 
 def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
@@ -110,13 +114,13 @@ class Stateful:
     """A model that goes on where the call before ended, as `Streams` and chunked files run it.
 
     ``states``: the output that is the next state, by the input that takes it. ``first``: what an
-    input takes before the first call, zeros where nothing is given. ``growing``: states whose sizes
+    input takes before the first call, zeros by default. ``growing``: states whose sizes
     may change from call to call.
 
     Of models of sequences, as `exposed` gives them: ``time``, the axis along which each other input
-    is cut into chunks, and along which each output is put together. ``delay``: how many steps at
-    the end each output tells only when as many further steps have come, and never for the last
-    ones. ``least``: the fewest steps of the first chunk.
+    is cut into chunks, and along which each output is put together. ``delay``: how many steps each
+    output lags behind the input; as many at the end never come. ``least``: the fewest steps of the
+    first chunk.
     """
 
     graph: Graph
@@ -129,7 +133,7 @@ class Stateful:
 
     @classmethod
     def named(cls, graph: Graph, states: Mapping[str, str]) -> Stateful:
-        """The model of one frame whose states a caller names.
+        """The model of one frame, with the states that a caller names.
 
         Raises `UnsupportedError` for a name that is no input or output.
         """
@@ -140,7 +144,7 @@ class Stateful:
 
     @property
     def notes(self) -> list[str]:
-        """What a caller of the chunks has to know."""
+        """Notes for callers of the chunks."""
         handed = ", ".join(f"{after} into {name}" for name, after in self.states.items())
         notes = [f"zeros first, then each call hands on {handed}"]
         for name, late in self.delay.items():
@@ -156,7 +160,7 @@ def refused(graph: Graph, why: str, where: str) -> UnsupportedError:
 
 
 def proved(graph: Graph, made: Stateful) -> Stateful:
-    """With what each output is delayed by; raises where chunks do not give what the whole gives."""
+    """The model with the delay of each output. Raises where chunks and the whole input differ."""
     rng = np.random.default_rng(0)
     cuts = [0, *(made.least + cut for cut in _CUTS)]
     feed = {
@@ -231,7 +235,9 @@ def _wide(graph: Graph, made: Stateful, feed: Mapping[str, Array]) -> dict[str, 
 
 def _batch(shape: tuple[int | None, ...] | None, first: Array) -> int | None:
     """The axis of an open batch, of which the first state has one."""
-    result = [at for at, size in enumerate(shape or ()) if size is None and first.shape[at] == 1]
+    result = [
+        index for index, size in enumerate(shape or ()) if size is None and first.shape[index] == 1
+    ]
     return result[0] if result else None
 
 
@@ -239,7 +245,7 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
     """How a value in chunks differs from the whole, "" where it does not; and how late it is."""
     if isinstance(whole, Ragged):
         return "ragged values", 0
-    axes = [at for at, size in enumerate(whole.shape) if size != parts[0].shape[at]]
+    axes = [index for index, size in enumerate(whole.shape) if size != parts[0].shape[index]]
     if any(part.ndim != whole.ndim for part in parts) or len(axes) > 1:
         return "other axes", 0
     joined = np.concatenate(parts, axes[0]) if axes else parts[-1]
@@ -324,7 +330,7 @@ def _time(graph: Graph) -> str:
 
 
 def _along(found: Type, time: str) -> list[int]:
-    return [at for at, size in enumerate(found.shape or ()) if size and time in size.names]
+    return [index for index, size in enumerate(found.shape or ()) if size and time in size.names]
 
 
 @dataclass
@@ -379,23 +385,25 @@ class _Maker(Tape):
             raise self.refused(node, "it reads from the last step to the first")
         shape = result.shape or ()
         if shape[1] is None or self.time in shape[1].names:
-            raise self.refused(node, "nobody knows its batch, or it depends on the steps")
+            raise self.refused(node, "its batch is not known, or depends on the steps")
         batch, dtype = shape[1].number, result.dtype or "float32"
         widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)
         before, after, copies = [], [], []
-        for at, (name, width) in enumerate(zip(rnn.states, widths, strict=False)):
+        for index, (name, width) in enumerate(zip(rnn.states, widths, strict=False)):
             sizes = (rnn.spec.layers, 1, batch or 1, width)
             if self._is_given(name):
                 before.append(name)
-                after.append(rnn.finals[at])
+                after.append(rnn.finals[index])
                 continue
             if name and not self._is_zero(name):
                 raise self.refused(node, f"its initial state {name!r} is computed")
-            given, made = self.state("hc"[at], np.zeros(sizes, dtype), (*sizes[:2], batch, width))
+            given, made = self.state(
+                "hc"[index], np.zeros(sizes, dtype), (*sizes[:2], batch, width)
+            )
             before.append(given)
-            after.append(rnn.finals[at] or made)
-            if rnn.finals[at]:
-                copies.append(Node("Identity", (rnn.finals[at],), (made,)))
+            after.append(rnn.finals[index] or made)
+            if rnn.finals[index]:
+                copies.append(Node("Identity", (rnn.finals[index],), (made,)))
         self.nodes += [rnn.with_states(tuple(before), tuple(after)).node(), *copies]
         return True
 
@@ -418,7 +426,7 @@ class _Maker(Tape):
                 if name not in self.graph.constants or np.any(self.graph.constants[name]):
                     return False
             elif maker.op == "ConstantOfShape":
-                if np.any(maker.at.value):
+                if np.any(maker.attrs.value):
                     return False
             elif maker.op == "Concat":
                 waiting += maker.inputs
@@ -433,13 +441,13 @@ class _Maker(Tape):
         axes = _along(self.graph.types[x], self.time)
         kernel = self.graph.types[weights].counts[2:]
         if len(axes) != 1 or axes[0] < 2 or None in kernel:
-            return False  # frames are its batch; or the proof tells
-        at, place, rank = node.at, axes[0] - 2, len(kernel)
-        strides = at.strides or (1,) * rank
-        if strides[place] != 1 or at.auto_pad not in ("NOTSET", "VALID"):
+            return False  # frames are its batch; else the proof fails
+        attrs, place, rank = node.attrs, axes[0] - 2, len(kernel)
+        strides = attrs.strides or (1,) * rank
+        if strides[place] != 1 or attrs.auto_pad not in ("NOTSET", "VALID"):
             raise self.refused(node, "it strides along time, or pads by itself")
-        pads = list(at.pads or (0,) * 2 * rank)
-        reach = ((kernel[place] or 1) - 1) * (at.dilations or (1,) * rank)[place]
+        pads = list(attrs.pads or (0,) * 2 * rank)
+        reach = ((kernel[place] or 1) - 1) * (attrs.dilations or (1,) * rank)[place]
         left, right = pads[place], pads[place + rank]
         if left > reach:
             raise self.refused(node, "it pads more steps than it looks back")
@@ -458,7 +466,7 @@ class _Maker(Tape):
         """A value behind the last ``kept`` steps of the chunks before; at first, behind zeros."""
         result = self.graph.types[x]
         if result.shape is None or result.dtype is None:
-            raise self.refused(node, f"nobody knows the sizes of {x!r}")
+            raise self.refused(node, f"the sizes of {x!r} are not known")
         sizes = [1 if count is None else count for count in result.counts]
         sizes[axis] = zeros
         shape = [count for count in result.counts]
@@ -475,7 +483,7 @@ class _Maker(Tape):
         along = _along(self.graph.types[x], self.time)
         numbers = self.graph.types[pads].numbers
         rank = self.graph.types[x].rank
-        if not along or numbers is None or rank is None or axes or node.at.mode != "constant":
+        if not along or numbers is None or rank is None or axes or node.attrs.mode != "constant":
             return False
         (axis,) = along
         left, right = int(numbers[axis]), int(numbers[axis + rank])

@@ -95,7 +95,7 @@ class Encoded:
         if size.name in self.names:
             return self.names.index(size.name)
         if size.names - set(self.names):
-            raise UnsupportedError(f"nobody tells the size {size}")
+            raise UnsupportedError(f"the size {size} is not known")
         return self._computed(size, size, 1)
 
     def _computed(self, key: Size | Quotient, whole: Size, by: int) -> int:
@@ -150,30 +150,30 @@ class Encoded:
         return {level.offsets: level.count for level in self.program.lods.values()}
 
     def words(self) -> list[int]:
-        """What the library reads, when nothing is added any more."""
+        """The plan as the library reads it; nothing is added afterwards."""
         at = {name: place for place, name in enumerate(self.dims)}
-        made = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
+        result = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
         checks = [self.size(size) for size in self.dims]
         buffers = [self._buffer(name) for name in self.arena]
         inputs, outputs = (list(map(self._given, names)) for names in (self.inputs, self.outputs))
-        made += [len(self.polynomials)]
+        result += [len(self.polynomials)]
         for size, divisor in self.polynomials:
-            made += [divisor, len(size.terms)]
+            result += [divisor, len(size.terms)]
             for factors, by in size.terms:
-                made += [by, len(factors)]
-                made += [
+                result += [by, len(factors)]
+                result += [
                     self.names.index(each) if isinstance(each, str) else self.sizes[each]
                     for each in factors
                 ]
         roots = [self.places[self.root(name)] for name in self.places]
-        made += [len(checks), *checks, len(roots), *roots]
+        result += [len(checks), *checks, len(roots), *roots]
         for each in (inputs, outputs, buffers):
-            made += [len(each), *(word for buffer in each for word in buffer)]
+            result += [len(each), *(word for buffer in each for word in buffer)]
         self.done = True
-        made += [len(self.constants), *self.constants, len(self.steps)]
+        result += [len(self.constants), *self.constants, len(self.steps)]
         for kind, words in self.steps:
-            made += [kind, len(words), *words]
-        return made
+            result += [kind, len(words), *words]
+        return result
 
     def _given(self, name: str) -> tuple[int, ...]:
         """(place, numbers, most numbers, bytes of each) of a caller's memory"""
@@ -193,7 +193,7 @@ class Encoded:
 
 _MOST_OPERANDS = 24
 _MOST_AXES = 16
-"""As in kernels/library/nests.hpp and kernels/moves.hpp."""
+"""The limits of kernels/library/nests.hpp and kernels/moves.hpp."""
 CALL, NEST, LAYER, OUTSIDE, VIEW, JUMP, REFUSE = range(7)
 
 
@@ -211,7 +211,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
     if not {size.name for size in dims}.issuperset(
         open_sizes
     ) or not program.inner.keys().isdisjoint(open_sizes):
-        raise UnsupportedError(f"inputs do not tell the sizes {open_sizes}")
+        raise UnsupportedError(f"the sizes {open_sizes} do not follow from the inputs")
     made = Encoded(program, [*open_sizes, *program.inner], dims)
     codes = {id(each.node): each for each in program.codes}
     joined = {each.node.outputs[0] for each in program.codes if not (each.codes or each.views)}
@@ -238,7 +238,9 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
                 _write_sizes(made, kernels, known, unknown)
         except NotEncoded:
             if code and (code.mark or finds(code.codes) or _makes_offsets(made, node)):
-                raise UnsupportedError(f"{node.label}: only Python runs what tells sizes") from None
+                raise UnsupportedError(
+                    f"{node.label}: sizes depend on a node that only Python runs"
+                ) from None
             if not joined.isdisjoint(node.inputs):
                 raise UnsupportedError(f"{node.label}: what it reads is made by no step") from None
             made.outside[len(made.steps)] = node
@@ -276,7 +278,7 @@ def _note_layer(made: Encoded, layers: Mapping[Node, PreparedNode], code: Writte
 
 
 def _mark(made: Encoded, mark: Mark) -> None:
-    """Adds a jump, or tells the one before where to go."""
+    """Adds a jump, or gives the one before its target."""
     if mark.kind == "refuse":
         made.steps.append((REFUSE, []))
         return
@@ -294,7 +296,7 @@ def _mark(made: Encoded, mark: Mark) -> None:
 
 
 def _arena(made: Encoded) -> None:
-    """What stands in the arena: what steps make, unless a caller wants it.
+    """The arena: values that steps make, except a caller's outputs.
 
     What Python reads is kept until the end, since it may give it back.
     """
@@ -340,7 +342,7 @@ def _known(made: Encoded) -> dict[str, frozenset[str]]:
 def _write_sizes(
     made: Encoded, kernels: Kernels, known: dict[str, frozenset[str]], unknown: set[str]
 ) -> None:
-    """Steps that write the integers whose sizes are found."""
+    """Steps that write integers once the sizes in them are known."""
     for name in [name for name, names in known.items() if names.isdisjoint(unknown)]:
         del known[name]
         dtype = made.program.dtype(name)

@@ -42,16 +42,16 @@ def flattened(
     refused: Mapping[Part, str] = MappingProxyType({}),
 ) -> Flat:
     """The graph with all nodes that have graphs opened, but for those that are ``left``."""
-    made = Flat(graph, left=left, refused=refused)
+    result = Flat(graph, left=left, refused=refused)
     if not any(map(bodies, graph.nodes)):
-        return made
+        return result
     taken = {value.name for value in graph.inputs}.union(graph.constants)
     taken.update(name for node in graph.nodes for name in node.outputs)
-    opened = _Opened(made, taken, dict(graph.constants))
+    opened = _Opened(result, taken, dict(graph.constants))
     for node in graph.nodes:
         opened.add(node, {}, ())
-    made.graph = replace(graph, nodes=tuple(opened.nodes), constants=opened.constants)
-    return made
+    result.graph = replace(graph, nodes=tuple(opened.nodes), constants=opened.constants)
+    return result
 
 
 class _Opened:
@@ -82,50 +82,55 @@ class _Opened:
     def _branches(self, node: Node, key: str, within: tuple[Part, ...]) -> None:
         condition, count = node.inputs[0], node.attributes["then_taken"]
         outputs = [name for name in node.outputs if name]
-        kept = [at for at, name in enumerate(node.outputs) if name]
+        kept = [index for index, name in enumerate(node.outputs) if name]
         reasons = [self.made.refused.get((key, part), "") for part in ("then", "else")]
         then_mark, else_mark = (self.fresh(f"{key}/{part}") for part in ("then", "else"))
         self._mark(key, "Then", (condition,), (then_mark,), within, refused=reasons[0])
         given = self._body(node, key, "then", node.inputs[1 : 1 + count], within)
         copies = [self.fresh(f"{name}/then") for name in outputs] if given else []
-        chosen = [given[at] for at in kept] if given else []
-        made = (else_mark, *copies)
-        self._mark(key, "Else", (condition, *chosen), made, within, refused=reasons[1])
+        chosen = [given[index] for index in kept] if given else []
+        result = (else_mark, *copies)
+        self._mark(key, "Else", (condition, *chosen), result, within, refused=reasons[1])
         given = self._body(node, key, "else", node.inputs[1 + count :], within)
-        others = [given[at] for at in kept] if given else []
+        others = [given[index] for index in kept] if given else []
         gives = "else" if reasons[0] else "then" if reasons[1] else "both"
         inputs = (condition, *copies, *others)
         self._mark(key, "EndIf", inputs, tuple(outputs), within, gives=gives)
 
     def _turns(self, node: Node, key: str, within: tuple[Part, ...]) -> None:
-        at, body = node.at, node.attributes["body"]
+        attrs, body = node.attrs, node.attributes["body"]
         results = (*node.outputs, *[""] * len(body.outputs))  # some may be left out
         if node.op == "Loop":
-            count, head, given = at.carried, node.inputs[:2], node.inputs[2:]
+            count, head, given = attrs.carried, node.inputs[:2], node.inputs[2:]
             scans, along = 0, None
             axes = backwards = (0,) * (len(body.outputs) - 1 - count)
         else:
-            count, head, given = at.states, ("", ""), node.inputs
-            scans, along = at.scanned, at.input_axes[0]
-            axes, backwards = at.output_axes, at.output_directions
+            count, head, given = attrs.states, ("", ""), node.inputs
+            scans, along = attrs.scanned, attrs.input_axes[0]
+            axes, backwards = attrs.output_axes, attrs.output_directions
         begin, taken = given[:count], given[count + scans :]
         scanned = given[count : count + scans]
         turn, going = self.fresh(f"{key}/turn"), self.fresh(f"{key}/going")
         states = [self.fresh(f"{key}/state") for _ in begin]
         inputs, outputs = (*head, *begin, *scanned), (turn, going, *states)
-        through = () if node.op == "Loop" else at.input_axes
+        through = () if node.op == "Loop" else attrs.input_axes
         self._mark(key, "Repeat", inputs, outputs, within, states=count, scanned=through)
         own = [turn, going, *states]
         if node.op == "Scan":
             own = states + [
                 self._element(key, turn, *each, within)
-                for each in zip(scanned, at.input_axes, at.input_directions, strict=True)
+                for each in zip(scanned, attrs.input_axes, attrs.input_directions, strict=True)
             ]
-        made = self._body(node, key, "body", (*own, *taken), within)
-        again = made.pop(0) if node.op == "Loop" else ""
+        result = self._body(node, key, "body", (*own, *taken), within)
+        again = result.pop(0) if node.op == "Loop" else ""
         last = [name or self.fresh(f"{key}/last") for name in results[:count]]
-        kept = [at for at, name in enumerate(results[count:]) if name]
-        values = (*states, *made[:count], *(made[count + at] for at in kept), *scanned[:1])
+        kept = [index for index, name in enumerate(results[count:]) if name]
+        values = (
+            *states,
+            *result[:count],
+            *(result[count + index] for index in kept),
+            *scanned[:1],
+        )
         self._mark(
             key,
             "Again",
@@ -133,8 +138,8 @@ class _Opened:
             (*last, *filter(None, results[count:])),
             within,
             states=count,
-            axes=tuple(axes[at] for at in kept),
-            backwards=tuple(backwards[at] for at in kept),
+            axes=tuple(axes[index] for index in kept),
+            backwards=tuple(backwards[index] for index in kept),
             along=along,
             operators=1 + len(body.nodes),
         )
@@ -142,7 +147,7 @@ class _Opened:
     def _element(
         self, key: str, turn: str, x: str, axis: int, backwards: int, within: tuple[Part, ...]
     ) -> str:
-        """What a turn of a Scan sees of a value."""
+        """The element of a value that a turn of a Scan reads."""
         name = self.fresh(f"{key}/element")
         self.nodes.append(
             Node("Element", (x, turn), (name,), {"axis": axis, "backwards": backwards})
@@ -171,8 +176,8 @@ class _Opened:
             return []
         body: Graph = node.attributes[part if part == "body" else f"{part}_branch"]
         names = {value.name: name for value, name in zip(body.inputs, given, strict=True)}
-        made = [name for each in body.nodes for name in each.outputs if name]
-        names |= {name: self.fresh(f"{key}/{name}") for name in (*body.constants, *made)}
+        result = [name for each in body.nodes for name in each.outputs if name]
+        names |= {name: self.fresh(f"{key}/{name}") for name in (*body.constants, *result)}
         self.constants |= {names[name]: array for name, array in body.constants.items()}
         for each in body.nodes:
             self.add(each, names, (*within, (key, part)))
@@ -224,12 +229,14 @@ def widened(graph: Graph) -> Graph:
             continue
         halves = [name for name in node.inputs if name and types[name].dtype == "float16"]
         wide = {name: new(name) for name in dict.fromkeys(halves)}
-        made = {name: new(name) for name in node.outputs if name and types[name].dtype == "float16"}
+        result = {
+            name: new(name) for name in node.outputs if name and types[name].dtype == "float16"
+        }
         nodes += [Node("Cast", (name,), (to,), {"to": "float32"}) for name, to in wide.items()]
         inputs = tuple(wide.get(name, name) for name in node.inputs)
-        outputs = tuple(made.get(name, name) for name in node.outputs)
+        outputs = tuple(result.get(name, name) for name in node.outputs)
         nodes.append(replace(node, inputs=inputs, outputs=outputs))
-        nodes += [Node("Cast", (name,), (to,), {"to": "float16"}) for to, name in made.items()]
+        nodes += [Node("Cast", (name,), (to,), {"to": "float16"}) for to, name in result.items()]
     return replace(graph, nodes=tuple(nodes))
 
 

@@ -1,4 +1,4 @@
-"""What a graph's values are before it runs, and what every node becomes: types, sizes, calls."""
+"""Inference before a run: the types and sizes of a graph's values, and each node's calls."""
 
 from __future__ import annotations
 
@@ -117,13 +117,13 @@ def _said(program: Program) -> int:
 
 
 def name_inputs(program: Program) -> None:
-    """Names for the sizes of inputs that tell none."""
+    """Names for the sizes of inputs that declare none."""
     for value in program.graph.inputs:
         ident, result = program.ident(value.name), value.type
-        for at, (size, declared) in enumerate(
+        for index, (size, declared) in enumerate(
             zip(result.shape or (), value.shape or (), strict=True)
         ):
-            program.rename(size, f"{ident}_{at}" if declared is None else declared)
+            program.rename(size, f"{ident}_{index}" if declared is None else declared)
         for level, size in enumerate(reversed(counts_of(result)), 1):
             program.rename(size, f"{ident}_sentences" + f"_{level}" * (level > 1))
 
@@ -207,17 +207,17 @@ def _unknown(program: Program, node: Node) -> list[Refusal]:
         ragged = any([program.levels(name) for name in node.inputs if name])
     except UnknownError:
         return []
-    made = program.types[next(filter(None, node.outputs))]
-    reason = "the shape of its result is told by a call only"
-    if made.shape and made.dtype is None:
+    result = program.types[next(filter(None, node.outputs))]
+    reason = "the shape of its result is known during a call only"
+    if result.shape and result.dtype is None:
         reason = f"inputs of several types {[each.dtype for each in given if each]}"
-    elif ragged and made.lod is None:
+    elif ragged and result.lod is None:
         reason = "axis 0 would mix the steps of ragged sequences"
     try:
         OPERATORS[node.op].type(Context(node, Sizes()), *given)
     except (OnernnError, *MISFITS) as error:
         return [Refusal(_reason(program, node, error), node.label)]
-    hint = f"; --static {min(names)}=... may tell it" if names else ""
+    hint = f"; --static {min(names)}=... may fix it" if names else ""
     return [Refusal(reason + hint, node.label)]
 
 
@@ -234,7 +234,7 @@ def _fold(program: Program) -> None:
                 if size is not None and result is not None:
                     program.same(size, result, name)
         made: dict[str, Array] = {}
-        # Nothing is run, whose budget would count what values take that are known now.
+        # No run has a budget here: this one counts the values that are known now.
         own = sum(array.nbytes for array in graph.constants.values())
         with budget_of_run(LOADING + 16 * own, _MOST_TURNS):
             for node in graph.nodes:
@@ -254,7 +254,7 @@ def _put(program: Program, found: Type) -> Type:
 def _computed(program: Program, node: Node, made: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs that are known now; ``made``: what is, of the nodes before."""
     types = {name: program.types[name] for name in node.outputs if name}
-    if all(found.numbers is not None for found in types.values()):
+    if all(result.numbers is not None for result in types.values()):
         return {name: np.asarray(t.numbers).astype(t.dtype) for name, t in types.items()}
     constants = program.graph.constants
     given = [made.get(name, constants.get(name)) if name else None for name in node.inputs]
@@ -262,11 +262,11 @@ def _computed(program: Program, node: Node, made: Mapping[str, Array]) -> dict[s
     if not known or node.op not in KERNELS or node.op == "Rnn":
         return {}
     try:
-        found = KERNELS[node.op](node, *given)
+        result = KERNELS[node.op](node, *given)
     except (OnernnError, *MISFITS) as error:
         raise UnsupportedError(f"{node.label}: {_reason(program, node, error)}") from error
-    found = found if isinstance(found, tuple) else (found,)
-    return {n: np.asarray(a) for n, a in zip(node.outputs, found, strict=False) if n}
+    result = result if isinstance(result, tuple) else (result,)
+    return {n: np.asarray(a) for n, a in zip(node.outputs, result, strict=False) if n}
 
 
 def _name(program: Program) -> None:

@@ -32,9 +32,9 @@ def join(program: Program) -> None:
                 maker = makers.get(name)
                 if maker is None or users[name] != 1 or len(maker.codes) != 1:
                     continue
-                made = _joined(program, maker.codes[0], each.codes[0], name)
-                if made is not None:
-                    each.codes[:] = [made]
+                result = _joined(program, maker.codes[0], each.codes[0], name)
+                if result is not None:
+                    each.codes[:] = [result]
                     each.reads[:] = [*(n for n in each.reads if n != name), *maker.reads]
                     maker.codes.clear()
             makers[each.node.outputs[0]] = each
@@ -54,8 +54,8 @@ def _joined(program: Program, first: Step, then: Step, name: str) -> Step | None
     return None
 
 
-def _one_loop(program: Program, first: Nest, then: Nest, at: int) -> Nest | None:
-    read = then.reads[at]
+def _one_loop(program: Program, first: Nest, then: Nest, index: int) -> Nest | None:
+    read = then.reads[index]
     same = (first.out.strides, first.out.start, first.loops)
     if same != (read.strides, read.start, then.loops) or _sums(first) or _sums(then):
         return None
@@ -66,11 +66,14 @@ def _one_loop(program: Program, first: Nest, then: Nest, at: int) -> Nest | None
     dtypes = {program.dtype(a.name) for a in (*first.reads, *then.reads, first.out)}
     if len({"float32" if dtype == "float16" else dtype for dtype in dtypes}) > 1:
         return None
-    others = [*then.reads[:at], *then.reads[at + 1 :]]
+    others = [*then.reads[:index], *then.reads[index + 1 :]]
     inner = put(first.expression, {k: len(others) + k for k in range(len(first.reads))})
-    places: dict[Any, Any] = {k: k - (k > at) for k in range(len(then.reads))}
+    places: dict[Any, Any] = {k: k - (k > index) for k in range(len(then.reads))}
     return Nest(
-        then.loops, then.out, (*others, *first.reads), put(then.expression, {**places, at: inner})
+        then.loops,
+        then.out,
+        (*others, *first.reads),
+        put(then.expression, {**places, index: inner}),
     )
 
 
@@ -90,12 +93,12 @@ def _sums(step: Nest) -> bool:
     return any(access.name == step.out.name for access in step.reads)
 
 
-def _with_bias(first: Call, then: Nest, at: int) -> Call | None:
+def _with_bias(first: Call, then: Nest, index: int) -> Call | None:
     """A product that begins with one number a column instead of adding it."""
     _, x, rows, inner, panels, bias, columns, team = first.arguments
     if bias != At("") or then.expression != ("plus", 0, 1) or not isinstance(columns, Size):
         return None
-    product, other = then.reads[at], then.reads[1 - at]
+    product, other = then.reads[index], then.reads[1 - index]
     plain = [*(Size(()) for _ in then.loops[1:]), Size.of(1)]
     if other.start != Size(()) or list(other.strides) != plain or then.loops[-1] != columns:
         return None
@@ -129,14 +132,14 @@ def view(program: Program) -> None:
                     read = copy.reads[0]
                     each.views[copy.makes] = views[copy.makes] = read.name, read.start
                     each.codes.remove(copy)
-    made, regions = _regions(program)
+    result, regions = _regions(program)
     for each, region in zip(program.codes, regions, strict=True):
         for copy in _written_in_place(program, each):
             part = copy.reads[0].name
             while part in views and _is_all(program, part, *views[part]):
                 part, _ = views[part]
             if (
-                made.get(part) == region
+                result.get(part) == region
                 and part not in wanted
                 and part not in views
                 and program.inner.keys().isdisjoint(copy.out.start.names)
@@ -161,7 +164,7 @@ def _regions(program: Program) -> tuple[dict[str, int], list[int]]:
 
     Memory that is written there may not hold what is read elsewhere.
     """
-    made, regions, within, count = dict[str, int](), list[int](), [0], 0
+    result, regions, within, count = dict[str, int](), list[int](), [0], 0
     for each in program.codes:
         regions.append(within[-1])
         if each.mark in ("else", "end", "again"):
@@ -170,8 +173,8 @@ def _regions(program: Program) -> tuple[dict[str, int], list[int]]:
             count += 1
             within.append(count)
         if each.codes:
-            made |= dict.fromkeys(each.node.outputs, within[-1])
-    return made, regions
+            result |= dict.fromkeys(each.node.outputs, within[-1])
+    return result, regions
 
 
 def _only_moves(step: Step) -> bool:
@@ -181,7 +184,7 @@ def _only_moves(step: Step) -> bool:
 
 
 def _copies(each: WrittenNode) -> list[Nest]:
-    """Those of elements that are side by side before and after."""
+    """Copies of elements that are side by side before and after."""
     nests = [step for step in each.codes if isinstance(step, Nest) and step.expression == COPY]
     side_by_side = ((), (Size.of(1),))
     return [

@@ -35,7 +35,7 @@ from onernn.ops.growth import no_new_bytes, product_of_sizes, product_with_numbe
 class PreparedNode:
     """A recurrent node and the layer that runs it.
 
-    ``cells_from``: the weights that give the cell state of every word; None where nobody reads it.
+    ``cells_from``: the weights that give the cell state of every word; None where it is not read.
     """
 
     node: Node
@@ -50,7 +50,7 @@ class PreparedNode:
         return Recurrence(spec.layers * spec.directions, work)
 
     def run(self, x: Any, h: Any = None, c: Any = None, attention: Any = None) -> tuple[Any, ...]:
-        """(y, final states...); then the cell state of every word, where somebody reads it.
+        """(y, final states...); then the cell state of every word, where it is read.
 
         Raises `BudgetError` where its steps would take more than the run may.
         """
@@ -94,7 +94,7 @@ def prepared(nodes: Mapping[Node, PreparedNode]) -> Iterator[None]:
 def recurrence_of(
     graph: Graph, node: Node, layers: Mapping[Node, PreparedNode]
 ) -> Recurrence | None:
-    """How long a recurrent layer's steps take; None for others, and where only a call tells."""
+    """How long a recurrent layer's steps take; None for others, and where only a call knows."""
     if node in layers:
         return layers[node].recurrence
     if node.op == "DynamicQuantizeLSTM":
@@ -127,7 +127,7 @@ _OBJECT = 128
 def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
     """The outputs of a graph; recurrent nodes in it are prepared.
 
-    Of what it makes, the outputs alone stay counted in the run's budget.
+    Of what it computes, only the outputs stay counted in the run's budget.
     """
     budget = running()
     budget.turn(1 + len(body.nodes))
@@ -238,12 +238,12 @@ def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
 
 
 def _nothing(node: Node, *values: Any) -> list[Array]:
-    """What a loop without a turn gathers: empty, of the sizes that its body tells or would give."""
+    """The empty results of a loop without a turn, of the sizes that its body declares or gives."""
     given = [None if value is None else type_of(value) for value in values]
     result = OPERATORS[node.op].type(Context(node, Sizes()), *given)
-    first = node.at.carried if node.op == "Loop" else node.at.states
-    gathered_outputs = node.at.body.outputs[first + (node.op == "Loop") :]
-    axes = (0,) * len(gathered_outputs) if node.op == "Loop" else node.at.output_axes
+    first = node.attrs.carried if node.op == "Loop" else node.attrs.states
+    gathered_outputs = node.attrs.body.outputs[first + (node.op == "Loop") :]
+    axes = (0,) * len(gathered_outputs) if node.op == "Loop" else node.attrs.output_axes
     out = []
     for value, each, axis in zip(gathered_outputs, result[first:], axes, strict=True):
         sizes = list(each.counts)

@@ -1,7 +1,7 @@
 """A graph that runs in one call of C, but for the nodes that Python runs.
 
-A plan is good for inputs of any sizes: these are told to it first, then it places all values in
-memory, and runs. See design/0038.
+A plan takes inputs of any sizes: it gets these first, then places all values in memory, and
+runs. See design/0038.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Workspaces:
     """The workspaces of a plan that no thread uses now; safe to share between threads.
 
     There are as many as threads have run the plan at the same time. A thread takes the one that was
-    put back last, so that workspaces which nobody needs stay where they are.
+    put back last, so that workspaces that are not needed stay where they are.
     """
 
     def __init__(self, new: Callable[[], Workspace]) -> None:
         self._new, self._calls = new, 0
-        self._idle = deque([new()])  # what cannot be made is told now
+        self._idle = deque([new()])  # a plan without memory is refused now
 
     def take(self) -> Workspace:
         try:
@@ -141,10 +141,10 @@ class Plan:
     """A fused graph made ready for the library; safe to share between threads.
 
     ``is_partial``: Python runs graphs inside of nodes, or nodes whose result has a shape that only
-    a call tells; or calls end in some branches.
+    a call knows; or calls end in some branches.
 
     ``inputs``: with the dtype and rank of each. Raises `UnsupportedError` for a graph whose sizes
-    nobody can follow.
+    cannot be followed.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Plan:
         )
 
     def _known(self, name: str) -> None:
-        """Notes a value's shape, if anybody can tell it."""
+        """Notes a value's shape, if it is known."""
         made = self._encoded
         if name in made.program.graph.constants or made.owner(name) not in made.places:
             return
@@ -424,7 +424,7 @@ class Plan:
                 return known[name]
         shape = self._types.get(name)
         if shape is None:
-            raise ShapeError(f"nobody follows the shape of {name!r}")
+            raise ShapeError(f"the shape of {name!r} is not known at this point")
         ffi, sizes = self._kernels.ffi, shape.of(workspace.sizes)
         count = int(np.prod(sizes, dtype=object))
         bytes_of = ffi.buffer(workspace.places[shape.place], count * shape.dtype.itemsize)

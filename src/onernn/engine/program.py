@@ -38,15 +38,15 @@ cdecl emit far foreach hyper interface major makedev max min minor near pascal s
 """
 # Capitals belong to macros: EOF, NAN, M_PI, INT8_MAX, TRUE; I is complex.h's.
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]+|I|(M|L|P|PRI|SCN)_\w+|(PRI|SCN)[a-zA-Z]\w*")
-# The header's own, and what those who call it like to say beside the names of values.
+# The header's own names, and names that its callers like to use beside those of values.
 _OWN = """
 Inputs Model N Outputs Sizes Status T W Weights arguments count detail file in infer load model most
 onernn out reset run sizes status std step team weights
 """
 RESERVED = frozenset(f"{_KEYWORDS} {_MACROS} {_OWN}".split())
-"""What C++, its libraries or the header itself say already."""
+"""Names that C++, its libraries or the header use already."""
 
-# What C libraries or CMake have under such a name already, and people call a model.
+# Names of C libraries or CMake that people give to models.
 _GLOBAL = """
 abort abs accept access acos acosh alarm all asctime asin asinh atan atan2 atanh atexit atof
 atoi atol atoll basename bind brk bsearch calloc cbrt ceil chdir chmod chown clean clearenv
@@ -65,7 +65,7 @@ system tan tanh tempnam test tgamma time time_t times timezone tmpfile tmpnam to
 trunc tzname tzset umask ungetc unlink usleep utime vfork wait write y0 y1 yn
 """.split()
 _MOST = 80
-"""Letters of a name: what stands behind them tells nobody more."""
+"""Letters of a name: more of them do not help a reader."""
 
 
 def identifier(text: str) -> str:
@@ -73,30 +73,30 @@ def identifier(text: str) -> str:
 
     Different texts may give the same name.
     """
-    made = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_") or "value"
-    taken = made[0].isdigit() or made in RESERVED or _CAPITALS.fullmatch(made)
-    return f"v{made}" if taken else made
+    result = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_") or "value"
+    taken = result[0].isdigit() or result in RESERVED or _CAPITALS.fullmatch(result)
+    return f"v{result}" if taken else result
 
 
 def namespace(text: str) -> str:
     """A C++ name for a whole model, its files and its program, made of a file's name."""
-    made = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_").lower()
-    if not made or made[0].isdigit() or made in RESERVED.union(_GLOBAL):
-        return f"model_{made}".rstrip("_")
-    return made
+    result = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_").lower()
+    if not result or result[0].isdigit() or result in RESERVED.union(_GLOBAL):
+        return f"model_{result}".rstrip("_")
+    return result
 
 
 # What runs a node: calls of the kernels' functions, loops over an expression, layers.
 
 
 def kept(name: str, what: str) -> str:
-    """What an operator keeps beside a value. No value of a program has a NUL in its own name."""
+    """The name of memory that an operator keeps; no value of a program has a NUL in its name."""
     return f"{name}\0{what}"
 
 
 @dataclass(frozen=True)
 class LodLevel:
-    """A LoD level of ragged values: how many sentences and words, and whose offsets these are.
+    """A LoD level of ragged values: how many sentences and words, and the value with these offsets.
 
     ``words`` of an upper level are the sentences of the next one. ``level``: counted from the
     end, -1 is the level of the words.
@@ -115,7 +115,7 @@ class LodLevel:
 
 @dataclass(frozen=True)
 class At:
-    """Where a value stands; of "" nothing does."""
+    """The address of a value; null for ""."""
 
     name: str
 
@@ -131,7 +131,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class RuntimeSize:
-    """A size that the call tells."""
+    """A size that a call writes."""
 
     size: Size
 
@@ -152,8 +152,8 @@ class Call:
     """A call of a function of `kernels/steps`: pointers to values, sizes, numbers.
 
     A string names a value, `LodLevel` stand for their offsets, integers and truths are sizes,
-    lists are sizes of axes. The first argument is the value that the call makes. ``types`` tell the
-    function's instance for those who do not compile: dtypes, or u1, u4, u8 for elements that are
+    lists are sizes of axes. The first argument is the value that the call makes. ``types``: the
+    function's instance in the library: dtypes, or u1, u4, u8 for elements that are
     only moved. ``checks``: it looks at indices or lengths, and may refuse them.
     """
 
@@ -165,7 +165,7 @@ class Call:
 
     @property
     def makes(self) -> str | None:
-        """The value that it fills; nobody may want that, as with some parts of a Split."""
+        """The value that it fills; it may be absent, as some parts of a Split."""
         first = self.arguments[0]
         return first.name if isinstance(first, At) else None
 
@@ -209,24 +209,25 @@ class Nest:
         """The same in fewer loops: neighbouring ones become one where they can."""
         accesses = [self.out, *self.reads]
         result: list[tuple[Size, list[Size]]] = []
-        for at, size in enumerate(self.loops):
+        for index, size in enumerate(self.loops):
             if size.number == 1:
                 continue
-            strides = [access.strides[at] for access in accesses]
+            strides = [access.strides[index] for access in accesses]
             if result and result[-1][1] == [stride * size for stride in strides]:
                 result[-1] = result[-1][0] * size, strides
             else:
                 result.append((size, strides))
         out, *reads = [
-            replace(access, strides=tuple(strides[at] for _, strides in result))
-            for at, access in enumerate(accesses)
+            replace(access, strides=tuple(strides[index] for _, strides in result))
+            for index, access in enumerate(accesses)
         ]
         return Nest(tuple(size for size, _ in result), out, tuple(reads), self.expression)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A cell that runs over a batch: one layer and direction. ``at``: the how-manieth.
+    """A cell that runs over a batch: one layer and direction. ``index``: its position
+    among the parts of the stack.
 
     ``offset``: of its first channel in a row of y.
     """
@@ -240,7 +241,7 @@ class Run:
     offset: int
     backwards: bool
     added: bool
-    at: int
+    index: int
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ class State:
 class Layer:
     """A recurrent layer; ``time`` is None where the batch is ragged.
 
-    ``cells``: the cell state of every word, "" where nobody reads it.
+    ``cells``: the cell state of every word, "" where it is not read.
     """
 
     node: Node
@@ -277,7 +278,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Mark:
-    """Where steps jump over others.
+    """A jump over other steps.
 
     ``if``: over a branch, unless the condition holds; ``else``: behind the first branch; ``end``:
     behind the last one. ``while``: a loop begins; ``leave``: behind it, unless the condition holds;
@@ -351,20 +352,20 @@ CTYPES = {
 
 
 class UnknownError(Exception):
-    """Nothing tells a type or a shape yet."""
+    """A type or a shape is not known yet."""
 
 
 @dataclass
 class Program:
-    """What `onernn.engine.inferring` adds to.
+    """The steps of a graph while `onernn.engine.inferring` adds to them.
 
     ``codes``: the operators that are left to be run, in order. ``lods``: by their names in types.
     ``inner``: sizes that only a call finds out, each with what it does not exceed. ``memory``:
     types of what operators keep for themselves; ``held``: what of it only steps need.
     ``bindings``: what names of sizes turned out to be, ``grew``: whether that became more.
-    ``longest``: by inputs, how many words the longest sentence has; of those whose is asked for.
+    ``longest``: by inputs, how many words the longest sentence has, where that is needed.
     ``no_step``: why sentences cannot come word by word. ``undetermined``: nodes whose result has
-    a shape that only a call tells.
+    a shape that only a call knows.
     ``left``: by their first outputs, why nodes with graphs inside were not opened; ``refused``: why
     a call ends in a branch; ``sources``: by nodes from such graphs, what they were there.
     """
@@ -410,7 +411,7 @@ class Program:
         return out.put(bound) if bound else out
 
     def _settled(self, name: str) -> Size:
-        """What a bound name is in the end; the next one has a shorter way."""
+        """The size that a bound name stands for; shortens the chain of bindings."""
         way, result = [name], self.bindings[name]
         while result.name in self.bindings:
             way.append(result.name)
@@ -424,14 +425,14 @@ class Program:
         self.bindings[name], self.grew = size, True
 
     def rename(self, size: Size | None, new: Any) -> None:
-        """What stands in C++ for a size that inference has named."""
+        """The C++ name of a size that inference has named."""
         if size is not None and size.name and size != Size.of(new):
             self.bindings[size.name] = Size.of(new)
 
     def same(self, a: Size, b: Size, what: str) -> Size:
         """The one size that two are; binds a name where they differ in one.
 
-        Raises `UnsupportedError` where nobody can tell.
+        Raises `UnsupportedError` where they are not known to be equal.
         """
         a, b = self.size(a), self.size(b)
         if a == b:
@@ -447,10 +448,10 @@ class Program:
                     return other
         if a.number is not None and b.number is not None:
             raise ShapeError(f"{what}: sizes {a} and {b} should be one")
-        raise UnsupportedError(f"{what}: nobody can tell that {a} and {b} are the same size")
+        raise UnsupportedError(f"{what}: sizes {a} and {b} are not known to be equal")
 
     def type(self, name: str) -> Type:
-        """Of a value, or of what an operator keeps."""
+        """The shape of a value, or of memory that an operator keeps."""
         return self.memory.get(name) or self.types[name]
 
     def dtype(self, name: str) -> str:
@@ -478,9 +479,9 @@ class Program:
     def add_levels(self, name: str, sizes: Sequence[Size]) -> tuple[LodLevel, ...]:
         """The LoD that begins with a value; ``sizes``: sentences of each level, then words."""
         lod = self.types[name].lod or ()
-        for at, level in enumerate(lod):
-            count, words = map(self.size, sizes[at : at + 2])
-            self.lods[level] = LodLevel(name, count, words, at - len(lod))
+        for index, level in enumerate(lod):
+            count, words = map(self.size, sizes[index : index + 2])
+            self.lods[level] = LodLevel(name, count, words, index - len(lod))
         return self.levels(name)
 
     def levels(self, name: str) -> tuple[LodLevel, ...]:
@@ -489,7 +490,9 @@ class Program:
         Raises `UnknownError`.
         """
         lod = self.type(name).lod
-        if lod is None or not self.lods.keys() >= set(lod):  # who makes these offsets is refused
+        if lod is None or not self.lods.keys() >= set(
+            lod
+        ):  # the node that makes these offsets is refused
             raise UnknownError(name)
         return tuple(self.lods[level] for level in lod)
 
@@ -531,7 +534,7 @@ class Program:
 
     def dims(self, name: str) -> list[Size]:
         """The sizes of an input's axes, how many sentences each level of its LoD has, and how many
-        words the longest sentence, if anybody asks.
+        words the longest sentence, where that is needed.
 
         Raises `UnknownError`.
         """
@@ -540,7 +543,7 @@ class Program:
         return [*self.shape(name), *counts, *longest]
 
     def longest_of(self, level: LodLevel) -> Size:
-        """The words of the longest sentence, which calls tell of inputs.
+        """The words of the longest sentence; a call passes them for inputs.
 
         Raises `UnsupportedError` for others.
         """

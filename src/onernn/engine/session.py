@@ -76,17 +76,17 @@ class Session:
     """A model made ready to run: fused, checked, weights packed. Safe to share between threads.
 
     ``model``: as `onernn.load` gives it, or its path.
-    ``dtype`` tells how recurrent nodes compute: f32, bf16, f16, u8, int8-dynamic (u8 whose scales
+    ``dtype``: how recurrent nodes compute: f32, bf16, f16, u8, int8-dynamic (u8 whose scales
     are those of each sentence and step), int8-weights (only weights are rounded, to 8 bits); a
     node that has a precision of its own (`LayerPrecision`) keeps that, except on the "reference",
-    which is float32. A node that the backend cannot run falls back to the reference, which
-    `explain` tells; with ``strict`` it raises.
+    which is float32. A node that the backend cannot run falls back to the reference, and
+    `explain` says so; with ``strict`` it raises.
     ``passes``: () runs the model unfused; None means those of the dtype. ``max_bytes``: what the
     values of one run may take; by default three quarters of the memory that the process may use.
     ``max_steps``: operators that the loops and layers of one run may run in all; a layer counts for
     as many as take so long, and those of layers over the rows that the inputs bring are free.
 
-    Raises `UnsupportedError` for operators nobody can run, all of them at once, and
+    Raises `UnsupportedError` for operators that cannot run, all of them at once, and
     `LibraryError` where the backend's library is missing.
     """
 
@@ -164,7 +164,7 @@ class Session:
         """Weights are packed once, also where passes made another node of one."""
         for known, result in self._layers.items():
             at = known.attributes
-            same = at["weights"] is rnn.weights and known.at.precision is rnn.precision
+            same = at["weights"] is rnn.weights and known.attrs.precision is rnn.precision
             if same and at["spec"] == rnn.spec and not self._mixes(result.layer):
                 return result.layer
         options = dict(self._options)
@@ -258,7 +258,7 @@ class Session:
             yield
 
     def _walked(self, given: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
-        """Node by node, in Python: tells errors, and what each node gives."""
+        """Node by node, in Python: with the errors and the results of each node."""
         values: dict[str, Any] = dict(self.graph.constants)
         values.update(given)
         with self._budget(given):
@@ -302,7 +302,7 @@ class Session:
         try:
             made = Plan(graph, inputs, self._kernels, layers, self._threads)
         except (OnernnError, UnknownError, *MISFITS):
-            return None  # the walk tells what is wrong, if anything is
+            return None  # the walk reports what is wrong, if anything is
         except Exception:
             if os.environ.get("ONERNN_RAISE"):
                 raise
@@ -331,17 +331,21 @@ class Session:
         *,
         first: Mapping[str, Array] | None = None,
         given: Mapping[str, Array] | None = None,
-        inputs: Mapping[str, Value] | None = None,
+        inputs: Mapping[str, Any] | None = None,
         queue: int = 64,
     ) -> Streams:
         """Room for ``capacity`` clients, each of which pushes a frame and pulls its result.
 
         ``states``: the output that is the next state, by the input that takes it. Without it the
         model is one of sequences, which goes on where the chunk before ended (`exposed`).
-        ``first``: states before the first frame, zeros where none is given. ``given``: what all
-        streams give alike, such as a sample rate; ``inputs``: what the model leaves open of the
-        others: branches that these decide are taken. ``queue``: how many frames of a stream may
-        wait, and how many results may be left unpulled.
+        ``first``: states before the first frame, zeros where none is given. ``queue``: how many
+        frames of a stream may wait, and how many results may be left unpulled.
+
+        Where branches depend on an integer without axes, such as a sample rate, or on sizes, frames
+        of the same integers and sizes run together, and no more needs to be said. ``given``: arrays
+        for inputs that no frame shall bring; ``inputs``: an array, a dtype or a shape for inputs
+        that the model leaves open: an operator that mixes streams is refused here then, and not
+        when the first frame runs.
 
         Raises `UnsupportedError` naming an operator that cannot go on, or that mixes streams.
         """

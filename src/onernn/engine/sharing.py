@@ -16,7 +16,7 @@ from onernn.ir.errors import OnernnError
 T = TypeVar("T")
 _ALIGNMENT = 64
 _STAMP = 64
-"""Bytes in front of the numbers that tell one file from another."""
+"""Bytes in front of the numbers that identify the file."""
 
 
 class SharedFileError(OnernnError):
@@ -53,8 +53,8 @@ def shared(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
     the pages of its weights, those that are packed for the kernels among them.
 
     ``model``: a `Session`, or anything that pickle takes. ``folder``: of the file that holds the
-    numbers, by default that of temporary files. It is removed when the block ends; who has opened
-    it keeps what it has. Raises `OSError` where the folder has no room.
+    numbers, by default that of temporary files. The file is removed when the block ends; processes
+    that have opened it keep their pages. Raises `OSError` where the folder has no room.
     """
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(model, 5, buffer_callback=buffers.append)
@@ -70,7 +70,7 @@ def shared(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
 
 
 def _written(file: Any, buffer: pickle.PickleBuffer) -> tuple[int, int]:
-    """Where the bytes of a buffer begin, on a cache line, and end."""
+    """The places of a buffer's first byte, on a cache line, and of its end."""
     start = file.tell()
     start += file.write(bytes(-start % _ALIGNMENT))
     with buffer.raw() as content:

@@ -10,21 +10,28 @@ import numpy as np
 from onernn.engine.chunks import Stateful
 from onernn.engine.session import Session, checked_feed
 from onernn.fuse_passes.mapping import Mapper
+from onernn.fuse_passes.over_time import bound
 from onernn.ir.arrays import Array
 from onernn.ir.errors import BudgetError, OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.ir.graph import Graph
+from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import data_of
 from onernn.ir.records import dataclass
 
 Frame = Mapping[str, Array]
 _NONE: dict[str, Array] = {}
+_KINDS = 16  # of frames, for which a model with branches is kept ready
 
 
 class Streams:
     """Streams of one model; `Session.streams` makes them. Safe to share between threads.
 
-    A stream's states are one row of an array for all streams. A result is that of the stream alone:
-    operators work row by row. ``first``: states before the first frame, in place of the model's.
+    A stream's states are one row of an array for all streams. Results do not depend on other
+    streams: operators work row by row. ``first``: states before the first frame, in place of the
+    model's.
+
+    If the model cannot run row by row as it stands, for instance because a branch depends on the
+    sample rate, frames of one kind run together: of the same shapes, and of the same integers
+    without axes. Their graph has these shapes and integers in it, so that its branches are decided.
     """
 
     def __init__(
@@ -53,7 +60,16 @@ class Streams:
         except (MemoryError, ValueError):
             raise BudgetError(f"no memory for the states of {capacity} streams") from None
         self._own: dict[int, dict[str, Array]] = {}  # states whose sizes change, by stream
-        self._session = session.with_graph(_over_streams(graph), rows_apart=True)
+        self._session, self._graph = session, graph
+        self._alike: tuple[str, ...] = ()
+        self._of_kinds: dict[_Kind, Session | UnsupportedError] = {}
+        self._whole: Session | None = None
+        try:
+            self._whole = session.with_graph(_over_streams(graph), rows_apart=True)
+        except UnsupportedError:
+            self._alike = tuple(v.name for v in self._inputs if _decides(v))
+            if not self._alike and all(_is_fixed(value) for value in graph.inputs):
+                raise
         self._waiting: dict[int, list[dict[str, Array]]] = {}
         self._done: dict[int, list[dict[str, Array] | OnernnError]] = {}
         self._made: _Made | None = None
@@ -88,7 +104,7 @@ class Streams:
             self._free.append(stream)
 
     def push(self, stream: int, frame: Frame | Array) -> None:
-        """Adds what the model takes in one call, by name; the array alone where it takes one input.
+        """Adds what the model takes in one call, by name; one array where it takes one input.
 
         Raises `ShapeError` where it does not fit the model, `BudgetError` where ``queue`` frames
         wait already: call `pull` more often, or push less.
@@ -98,7 +114,7 @@ class Streams:
                 names = ", ".join(value.name for value in self._inputs)
                 raise ShapeError(f"a frame: expected arrays by name, of {names}")
             frame = {self._inputs[0].name: frame}
-        made = {
+        result = {
             name: np.array(data_of(value), order="C")  # the caller may use its own again
             for name, value in checked_feed(self._inputs, frame).items()
         }
@@ -109,7 +125,7 @@ class Streams:
                     f"stream {stream}: {self._most} frames wait already; pull, push less, or make"
                     " more room with streams(queue=)"
                 )
-            self._waiting[stream].append(made)
+            self._waiting[stream].append(result)
 
     def pull(self, stream: int) -> list[dict[str, Array]]:
         """All results of a stream that were not pulled yet, in order, one for each frame.
@@ -153,55 +169,88 @@ class Streams:
             for stream, frames in self._waiting.items()
             if frames and (stream == pulled or len(self._done[stream]) < self._most)
         ]
-        for streams in self._alike(ready):
+        for streams in self._groups(ready):
             self._run(streams)
         return len(ready)
 
-    def _alike(self, ready: list[int]) -> Iterator[list[int]]:
-        """Streams whose oldest frames are of one shape, and their states, too."""
-        groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    def _groups(self, ready: list[int]) -> Iterator[list[int]]:
+        """Streams whose oldest frames are of one kind."""
+        groups: dict[_Kind, list[int]] = {}
         for stream in ready:
-            frame = self._waiting[stream][0]
-            arrays = (*frame.values(), *self._own[stream].values())
-            shapes = tuple(array.shape for array in arrays)
-            groups.setdefault(shapes, []).append(stream)
+            groups.setdefault(self._kind(stream), []).append(stream)
         yield from groups.values()
+
+    def _kind(self, stream: int) -> _Kind:
+        """The shapes of its oldest frame and of its own states, and the integers that decide."""
+        frame = self._waiting[stream][0]
+        arrays = (*frame.values(), *self._own[stream].values())
+        return tuple(a.shape for a in arrays), tuple(int(frame[name]) for name in self._alike)
+
+    def _runner(self, stream: int) -> Session:
+        """What runs frames of the kind of this stream's oldest one.
+
+        Raises `UnsupportedError` naming the operator that mixes streams.
+        """
+        if self._whole:
+            return self._whole
+        kind = self._kind(stream)
+        if kind not in self._of_kinds:
+            if len(self._of_kinds) == _KINDS:
+                del self._of_kinds[next(iter(self._of_kinds))]
+            frame = self._waiting[stream][0]
+            arrays = {**self._first, **self._own[stream], **frame}
+            known = {name: arrays.pop(name) for name in self._alike}
+            declared = {n: Value(n, a.dtype.name, a.shape) for n, a in arrays.items()}
+            try:
+                taken = self._session.with_graph(bound(self._graph, known, declared)).graph
+                runner = self._session.with_graph(_over_streams(taken), rows_apart=True)
+                self._of_kinds[kind] = runner
+            except UnsupportedError as error:
+                self._of_kinds[kind] = error
+        result = self._of_kinds[kind]
+        if isinstance(result, UnsupportedError):
+            raise result.with_traceback(None)
+        return result
 
     def _run(self, streams: list[int]) -> None:
         count = len(streams)
         batch = streams + streams[-1:] * (min(_rounded(count), self._capacity) - count)
         frames = [self._waiting[stream][0] for stream in batch]
-        feed = {v.name: np.stack([frame[v.name] for frame in frames]) for v in self._inputs}
+        names = [value.name for value in self._inputs if value.name not in self._alike]
+        feed = {name: np.stack([frame[name] for frame in frames]) for name in names}
         feed |= {name: array[batch] for name, array in self._states.items()}
         own = [self._own[stream] for stream in batch]
         feed |= {name: np.stack([each[name] for each in own]) for name in own[0]}
         results: list[dict[str, Array] | OnernnError]
         try:
-            made = {name: data_of(value) for name, value in self._session.run(feed).items()}
-            states = {name: self._state(name, made[after]) for name, after in self._next.items()}
+            outputs = self._runner(streams[0]).run(feed)
+            result = {name: data_of(value) for name, value in outputs.items()}
+            states = {name: self._state(name, result[after]) for name, after in self._next.items()}
         except OnernnError as error:
-            if count > 1:  # whose frame that was
+            if count > 1:  # which frame that was
                 for stream in streams:
                     self._run([stream])
                 return
             states, results = {}, [error]
         else:
-            shown = [name for name in made if name not in self._next.values()]
-            results = [{name: made[name][at].copy() for name in shown} for at in range(count)]
+            shown = [name for name in result if name not in self._next.values()]
+            results = [
+                {name: result[name][index].copy() for name in shown} for index in range(count)
+            ]
         self._made = _Made(
             {n: (streams, array[:count]) for n, array in states.items() if n in self._states},
             {
-                stream: {name: states[name][at].copy() for name in own[at]}
-                for at, stream in enumerate(streams)
-                if states and own[at]
+                stream: {name: states[name][index].copy() for name in own[index]}
+                for index, stream in enumerate(streams)
+                if states and own[index]
             },
             {stream: self._waiting[stream][1:] for stream in streams},
-            {s: [*self._done[s], made] for s, made in zip(streams, results, strict=True)},
+            {s: [*self._done[s], result] for s, result in zip(streams, results, strict=True)},
         )
         self._put()
 
     def _put(self) -> None:
-        """Puts back what a tick has made. Who is interrupted here loses no frame and runs none
+        """Puts back what a tick has made. An interrupt here loses no frame and runs none
         twice: to do it again changes nothing, and every call begins with it."""
         if self._made is None:
             return
@@ -226,14 +275,26 @@ class Streams:
         return made.astype(first.dtype, copy=False)
 
 
+_Kind = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
+
+
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """What a tick has made, by state or by stream: the latter as they are from now on."""
+    """The results of a tick, by state or by stream."""
 
     states: dict[str, tuple[list[int], Array]]
     own: dict[int, dict[str, Array]]
     waiting: dict[int, list[dict[str, Array]]]
     done: dict[int, list[dict[str, Array] | OnernnError]]
+
+
+def _decides(value: Value) -> bool:
+    """Whether an input is one integer, which branches and shapes may depend on."""
+    return value.shape == () and np.dtype(value.dtype or "float32").kind in "iub"
+
+
+def _is_fixed(value: Value) -> bool:
+    return value.shape is not None and None not in value.shape
 
 
 def _rounded(count: int) -> int:
@@ -248,7 +309,7 @@ def _initial(graph: Graph, name: str, first: Mapping[str, Array]) -> Array:
     if name in first:
         return np.asarray(checked_feed((value,), {name: first[name]})[name])
     if value.shape is None or value.lod_depth:
-        raise UnsupportedError(f"state {value}: nobody knows its shape; give it with first=")
+        raise UnsupportedError(f"state {value}: its shape is not known; give it with first=")
     sizes = [size if isinstance(size, int) else 1 for size in value.shape]
     return np.zeros(sizes, value.dtype or "float32")
 
@@ -258,9 +319,9 @@ def _over_streams(graph: Graph) -> Graph:
     mapper = Mapper.of(graph, graph.inputs)
     for node in graph.nodes:
         mapper.add(node)
-    alone = [value.name for value in graph.outputs if value.name not in mapper.mapped]
-    if alone:
+    fixed = [value.name for value in graph.outputs if value.name not in mapper.mapped]
+    if fixed:
         raise UnsupportedError(
-            f"{graph.name} as streams:", (Refusal("it is made of no input", alone[0]),)
+            f"{graph.name} as streams:", (Refusal("it depends on no input", fixed[0]),)
         )
     return mapper.model()

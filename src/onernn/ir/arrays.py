@@ -17,7 +17,7 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 def frozen(array: Array) -> Array:
-    """A contiguous read-only array with the same values; what anybody can write to is copied.
+    """A contiguous read-only array with the same values; writable memory is copied.
 
     The caller's own array is kept where it is read-only and owns its memory, or is of bytes or of a
     mapped file.
@@ -34,7 +34,7 @@ def frozen(array: Array) -> Array:
 
 
 def sealed(fresh: Array) -> Array:
-    """An array that was just made and that nobody else holds, read-only: `frozen` copies it not."""
+    """A new array without other references, made read-only: `frozen` does not copy it."""
     array: Any = fresh
     while isinstance(array, np.ndarray):
         array.flags.writeable = False

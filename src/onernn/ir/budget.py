@@ -1,7 +1,7 @@
-"""How much memory and time files and graphs may make us take: whoever takes more asks before.
+"""Bounds for the memory and time that files and graphs cost: code asks before it takes more.
 
-Sizes that stand in a file cost its author nothing. So no array of such a size is made, and no
-stream inflated, unless a `Budget` has been asked (design/0024).
+Sizes that stand in a file cost its author nothing. No array of that size is allocated, and no
+stream inflated, before a `Budget` was asked (design/0024).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WORK = 2**18
 
 
 class Recurrence(NamedTuple):
-    """What decides how long a recurrent layer takes.
+    """The size of a recurrent layer, which decides how long it takes.
 
     ``runs``: layers times directions, each of which goes step by step. ``work``: multiplications
     for one row of its input, which are as many as its weights have numbers.
@@ -40,12 +40,12 @@ class Recurrence(NamedTuple):
     work: int
 
     def cost(self, steps: int, rows: int) -> int:
-        """As many operators as take so long; ``rows``: those of all sequences together."""
+        """The number of operators that take as long; ``rows``: of all sequences together."""
         return self.runs * steps + rows * self.work // _WORK
 
     @property
     def share(self) -> int:
-        """What a row costs at most: one sequence of one step."""
+        """Most that a row costs: one sequence of one step."""
         return self.runs + self.work // _WORK + 1
 
 
@@ -103,7 +103,7 @@ def budget_of_run(most: int, steps: int) -> Iterator[Budget]:
 
 
 class FileBudget(Budget):
-    """What loading a model may take: twice the size of its files, each counted once, and some."""
+    """A budget for loading a model: twice the size of its files, each counted once, and some."""
 
     def __init__(self, size: int = 0) -> None:
         super().__init__(size + LOADING)
@@ -128,7 +128,7 @@ _LOADS: ContextVar[FileBudget | None] = ContextVar("budget of the load", default
 
 
 def loading() -> FileBudget:
-    """The budget of the model that is being loaded; a new one where a file is read alone."""
+    """The budget of the model that is being loaded; a new one for a file outside of a load."""
     return _LOADS.get() or FileBudget()
 
 
@@ -143,7 +143,7 @@ def budget_of_load() -> Iterator[None]:
 
 
 def bytes_of(array: Any) -> int:
-    """What an array of this shape takes; where a size is 0, what its other sizes would.
+    """The bytes of an array; where a size is 0, the bytes by its other sizes.
 
     (2**40, 0) is empty, but its sum over the last axis is not.
     """

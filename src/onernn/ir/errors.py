@@ -1,4 +1,4 @@
-"""Every error a user can meet, what makes foreign ones ours, and how names are shown."""
+"""The errors of the package, how other exceptions become one of them, and how names are shown."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class OnernnError(Exception):
         super().__init__(printable(message, self._keep))
 
     def __reduce__(self) -> Any:
-        """With the same text, which is printable already; what stands beside it follows."""
+        """Pickled with its text, which is printable already, and its fields."""
         return _raised_elsewhere, (type(self), self.args), self.__dict__
 
 
@@ -73,7 +73,7 @@ def _raised_elsewhere(kind: type[OnernnError], args: tuple[Any, ...]) -> OnernnE
 
 
 class ModelFormatError(OnernnError):
-    """A file cannot be what it claims to be; tells the file and, where known, the byte offset."""
+    """A file is not what it claims to be; names the file and, where known, the byte offset."""
 
     def __init__(self, reason: str, file: str | Path = "", offset: int | None = None) -> None:
         self.file, self.offset = str(file), offset
@@ -91,7 +91,7 @@ class BudgetError(OnernnError, MemoryError):
 
 
 class UnsupportedError(OnernnError):
-    """Something valid that cannot be run exactly; ``refusals`` tells what and where.
+    """Something valid that cannot be run exactly; ``refusals`` say what and where.
 
     Each of them is a line behind the message.
     """
@@ -118,19 +118,20 @@ class LibraryError(OnernnError):
 
 
 class UnforeseenError(OnernnError):
-    """An error that nobody raised on purpose, with the file and node where it arose."""
+    """An unexpected exception, with the file and node where it arose."""
 
 
-# The one place in which foreign errors become ours: a model's bytes decide what is computed.
+# The one place in which other exceptions become an `OnernnError`: a model's bytes decide what is
+# computed.
 #
-# With ONERNN_RAISE in the environment, as in our own tests, they come out as they are.
+# With ONERNN_RAISE in the environment, as in the tests, they are raised as they are.
 
 MISFITS = (ValueError, IndexError, TypeError, ArithmeticError)
 """What NumPy raises for arrays and numbers that do not fit each other."""
 
 
 def unforeseen(error: Exception, where: object) -> UnforeseenError:
-    """The error as one of ours, or raised as it is where ONERNN_RAISE is set."""
+    """The exception as an `UnforeseenError`, or raised as it is where ONERNN_RAISE is set."""
     if os.environ.get("ONERNN_RAISE"):
         raise error
     match error:
@@ -145,9 +146,9 @@ def unforeseen(error: Exception, where: object) -> UnforeseenError:
 
 @contextmanager
 def guarded(where: Callable[[], object]) -> Iterator[None]:
-    """What neither we nor the disk raised becomes an `UnforeseenError` beginning with ``where()``.
+    """Exceptions of neither the package nor the disk become an `UnforeseenError` at ``where()``.
 
-    Guards stand in each other: the inner one tells the node, the outer one the file.
+    Guards stand in each other: the inner one names the node, the outer one the file.
     """
     try:
         yield

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
-    """The path of a name that a model tells, links followed; it lies in the folder.
+    """The path of a file that a model names, links followed; it lies in the folder.
 
     Raises `ModelFormatError` for ``..``, absolute paths and links that leave the folder. ``what``:
     whose file it is; ``told_by``: the file that names it.
@@ -39,7 +39,7 @@ def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
 def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
     """The one that is a file, or None: a pipe in a folder would be waited for.
 
-    Raises `ModelFormatError` for several, which tells the ``argument`` that chooses.
+    Raises `ModelFormatError` for several; it names the ``argument`` that chooses.
     """
     files = [file for file in candidates if os.path.isfile(file)]
     if len(files) > 1:
@@ -146,7 +146,7 @@ _PIECE = 2**20
 
 
 def most_unpacked(packed: int) -> int:
-    """What so many packed bytes may become: of a member, and of a file, whose members overlap."""
+    """Most bytes that so many packed bytes may become, in a member and in a whole file."""
     return LOADING + _MOST_PACKED * packed
 
 

@@ -8,6 +8,8 @@ from os import PathLike
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from onernn.ir.arrays import Array, frozen
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError, printable
 from onernn.ir.operator import OPERATORS, Operator, mixes_nothing
@@ -36,7 +38,7 @@ _NAMED = 3
 
 
 def layer_operators(origin: Iterable[NativeOp]) -> tuple[NativeOp, ...]:
-    """Those that are recurrent layers by their types, all where none is; each once."""
+    """The native operators of recurrent types, or all where there is none; each once."""
     every = tuple(dict.fromkeys(origin))
     result = (op for op in every if any(kind in op.type.lower() for kind in _RECURRENT))
     return tuple(result) or every
@@ -63,7 +65,7 @@ def called(origin: tuple[NativeOp, ...]) -> str:
 
 
 def is_named_here(value: str) -> bool:
-    """Whether a value is named after an operator of ours, "x/Rnn#2": its file has no such one."""
+    """Whether a value is named after a canonical operator, "x/Rnn#2", and so is not in the file."""
     _, slash, last = value.rpartition("/")
     return bool(slash) and last.partition("#")[0] in OPERATORS
 
@@ -72,7 +74,7 @@ def is_named_here(value: str) -> bool:
 class Value:
     """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth.
 
-    ``ranges``: by axis, the least and the most that a dynamic size may be, where a model tells.
+    ``ranges``: by axis, the least and the most that a dynamic size may be, where a model says.
     """
 
     name: str
@@ -87,10 +89,34 @@ class Value:
         shape: list[Any] | None = None
         lod = lod_names(self.name, self.lod_depth)
         if self.shape is not None:
-            shape = [f"{self.name}.{at}" if s is None else s for at, s in enumerate(self.shape)]
+            shape = [
+                f"{self.name}.{index}" if s is None else s for index, s in enumerate(self.shape)
+            ]
             if lod:
                 shape[:1] = [words_of(lod)]
         return replace(dense(self.dtype, shape), lod=lod)
+
+    def declared(self, known: Any) -> Value:
+        """This input with what a caller knows of it: a `Value`, an array, a dtype or a shape.
+
+        Raises `ShapeError` if that is none of these, or if the model declares another shape.
+        """
+        if isinstance(known, Value):
+            return replace(known, name=self.name)
+        dtype, shape = getattr(known, "dtype", known), getattr(known, "shape", None)
+        if isinstance(known, (tuple, list)):
+            dtype, shape = self.dtype, tuple(known)
+        try:
+            dtype = dtype and np.dtype(dtype).name
+        except TypeError:
+            expected = "expected an array, a dtype or a shape such as (1, 80)"
+            raise ShapeError(f"input {self}: {expected}, got {known!r}") from None
+        own = self.shape
+        if own is not None and shape is not None:
+            pairs = zip(own, shape, strict=False)
+            if len(own) != len(shape) or any(a not in (None, b) for a, b in pairs):
+                raise ShapeError(f"input {self}: got the shape {shape}")
+        return replace(self, dtype=self.dtype or dtype, shape=own if shape is None else shape)
 
     def __str__(self) -> str:
         shape = ("...",) if self.shape is None else self.shape
@@ -128,19 +154,19 @@ class Node(Immutable):
 
     @property
     def native(self) -> str:
-        """What it stands for in the file: "LSTM '/r/LSTM'", or "gru that makes 'y'"."""
+        """The operator of the file: "LSTM '/r/LSTM'", or "gru that makes 'y'"."""
         shown = layer_operators(self.origin)
         if not shown:
             return self.label
         return called(shown)
 
     @cached_property
-    def at(self) -> SimpleNamespace:
+    def attrs(self) -> SimpleNamespace:
         """The attributes, with the operator's defaults where they are absent."""
         operator = OPERATORS.get(self.op)
         if operator is None:  # one that is not supported: its attributes are all there is
             return SimpleNamespace(**self.attributes)
-        return operator.at(self.attributes, len(self.outputs))
+        return operator.attrs(self.attributes, len(self.outputs))
 
     @cached_property
     def problem(self) -> str:
@@ -160,7 +186,7 @@ class Node(Immutable):
         self.__dict__["_typed"] = known
 
     def renamed(self, names: Mapping[str, str]) -> Node:
-        """With other names of values; what is known of the node and of their types stays."""
+        """The node with other names of values; cached attributes and types stay."""
         if names.keys().isdisjoint((*self.inputs, *self.outputs)):
             return self
         inputs, outputs = (
@@ -168,7 +194,7 @@ class Node(Immutable):
             for values in (self.inputs, self.outputs)
         )
         out = replace(self, inputs=inputs, outputs=outputs)
-        for known in {"at", "problem"} & self.__dict__.keys():
+        for known in {"attrs", "problem"} & self.__dict__.keys():
             out.__dict__[known] = self.__dict__[known]
         if outputs == self.outputs or not self.typed[-1]:
             out.remember_types(*self.typed)
@@ -182,7 +208,7 @@ class Node(Immutable):
 # The types of a graph's values, from the operators' own rules.
 
 FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowError)
-"""What a rule, or a formula on sizes, raises where a run would fail: nothing is known then."""
+"""Exceptions of rules and formulas on sizes where a run would fail: nothing is known then."""
 
 
 class Sizes:
@@ -223,13 +249,13 @@ class Sizes:
 class Context:
     """What a type rule knows beside its inputs' types.
 
-    ``at``: the node's attributes with their defaults. ``same(a, b)`` says that two sizes are equal
-    and gives the one, or raises `ShapeError`; ``fresh(label)`` is a size that only a run tells,
-    named after the node.
+    ``attrs``: the node's attributes with their defaults. ``same(a, b)`` declares two sizes equal
+    and returns the one, or raises `ShapeError`; ``fresh(label)`` is a size that is known during a
+    run only, named after the node.
     """
 
     def __init__(self, node: Node, sizes: Sizes) -> None:
-        self.at: SimpleNamespace = node.at
+        self.attrs: SimpleNamespace = node.attrs
         self.said: list[tuple[Size | None, ...]] = []
         self.named = False  # whether anything is named after the node
         self._sizes, self._name = sizes, next(filter(None, node.outputs), "")
@@ -284,11 +310,11 @@ class Inference:
         self._found[new] = self._found.pop(name)
 
     def types(self) -> dict[str, Type]:
-        return {name: self._sizes.settle(found) for name, found in self._found.items() if name}
+        return {name: self._sizes.settle(result) for name, result in self._found.items() if name}
 
 
 def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
-    """The type of every value, ``known`` and made; what a rule cannot tell is unknown."""
+    """The type of every value, ``known`` and computed; what a rule cannot infer is unknown."""
     inference = Inference(known)
     for node in nodes:
         inference.add(node)
@@ -302,8 +328,8 @@ def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> t
     if operator is None or node.problem:
         return unknown
     try:
-        made = operator.type(context, *inputs)
-        outputs = tuple(made) if isinstance(made, tuple) else (made,)
+        result = operator.type(context, *inputs)
+        outputs = tuple(result) if isinstance(result, tuple) else (result,)
         if not operator.offsets:
             outputs = _under_words(operator, node, inputs, outputs)
     except FAILURES:
@@ -329,12 +355,12 @@ def _under_words(
         return tuple(replace(each, lod=like.lod if keeps else None) for each in outputs)
     rest = [each and each.numbers for each in inputs[1:]]
     if any(
-        operator.slot(place).tells and given is not None and numbers is None
+        operator.slot(place).axes and given is not None and numbers is None
         for place, (given, numbers) in enumerate(zip(inputs[1:], rest, strict=True), 1)
     ):
         return tuple(UNKNOWN for _ in outputs)
-    axes = operator.mixed(node.at, rank, *rest)
-    dropped = operator.drops(node.at, rank, *rest)
+    axes = operator.mixed(node.attrs, rank, *rest)
+    dropped = operator.drops(node.attrs, rank, *rest)
     if axes is None or any(axis in (0, -rank) for axis in axes):
         return tuple(UNKNOWN for _ in outputs)
     if dropped:
@@ -357,8 +383,8 @@ def _numbers(
         return None
     if not inputs or any(each is not None and each.value is None for each in inputs):
         return None
-    made = operator.compute(node.at, *(e if e is None else e.sizes for e in inputs))  # type: ignore[misc]
-    parts = made if isinstance(made, tuple) else (made,)
+    result = operator.compute(node.attrs, *(e if e is None else e.sizes for e in inputs))  # type: ignore[misc]
+    parts = result if isinstance(result, tuple) else (result,)
     return tuple(valued(out.dtype, part) for part in parts)
 
 
@@ -428,7 +454,7 @@ class Graph(Immutable):
 
     @cached_property
     def types(self) -> dict[str, Type]:
-        """What is known of every value, from what the inputs declare; see `Type`."""
+        """The type of every value, inferred from the inputs' declarations; see `Type`."""
         return self.typed({value.name: value.type for value in self.inputs})
 
     def typed(self, inputs: Mapping[str, Type]) -> dict[str, Type]:
@@ -446,9 +472,9 @@ class Graph(Immutable):
 
         rows = [("input", "", value.name, str(self.types[value.name])) for value in self.inputs]
         for node in self.nodes:
-            made = [name for name in node.outputs if name]
-            types = "; ".join(str(self.types[name]) for name in made)
-            rows.append((node.op, native_types(node.origin), ", ".join(made), types))
+            result = [name for name in node.outputs if name]
+            types = "; ".join(str(self.types[name]) for name in result)
+            rows.append((node.op, native_types(node.origin), ", ".join(result), types))
         rows += [("output", "", value.name, "") for value in self.outputs]
         return html.table(self.name, ("operator", "from", "makes", "type"), rows)
 
@@ -471,11 +497,11 @@ class Graph(Immutable):
         return any(value.name == name for value in self.outputs)
 
     def is_read(self, name: str) -> bool:
-        """Whether any node, or the caller of the graph, reads the value; nobody reads ""."""
+        """Whether any node, or the caller of the graph, reads the value; "" is never read."""
         return bool(name) and (name in self._users or self.is_output(name))
 
     def used_only_by(self, name: str, node: Node) -> bool:
-        """Whether nobody else, the caller of the graph included, sees the value."""
+        """Whether this node is the value's only reader, the caller of the graph included."""
         return self.users(name) == [node] and not self.is_output(name)
 
     def splice(
@@ -513,7 +539,7 @@ class Graph(Immutable):
         return self._pruned(nodes, self.constants)
 
     def pruned(self) -> Graph:
-        """Without the nodes and constants that no output needs; inputs stay, they are the face."""
+        """Without nodes and constants that no output needs; inputs stay: they are the signature."""
         return self._pruned(self.nodes, self.constants)
 
     def _pruned(self, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Graph:
@@ -531,7 +557,7 @@ _readers: list[Callable[[Any], Graph]] = []
 
 
 def register_reader(read: Callable[[Any], Graph]) -> None:
-    """Tells what reads a model where only its path is given."""
+    """Registers what reads a model where only its path is given."""
     _readers.append(read)
 
 

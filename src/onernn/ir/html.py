@@ -1,4 +1,4 @@
-"""What a graph shows of itself in notebooks: one table, in which a model's names are only text."""
+"""A graph in notebooks: one table, in which a model's names are only text."""
 
 from __future__ import annotations
 

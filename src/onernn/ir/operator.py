@@ -1,4 +1,4 @@
-"""What an operator is: one record, from which everything else that is told of it follows."""
+"""What an operator is: one record, from which everything else about it follows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS: tuple[tuple[type, ...], ...] = (
 
 
 def is_like(value: Any, default: Any) -> bool:
-    """Whether a value is of a default's kind; any is where the default tells none.
+    """Whether a value is of a default's kind; any is where the default has none.
 
     Frameworks write 1 for True, and for 1.0. Lists hold what the default's does, or numbers.
     """
@@ -43,7 +43,7 @@ Kind = Literal["elementwise", "view", "moves", "mixes", "sizes", "sequences", "l
 view         the same elements in the same order under another shape
 moves        elements at other places, their numbers unchanged
 mixes        an element depends on several: products, reductions, norms
-sizes        integers that tell of shapes, and values that are made of them
+sizes        integers computed from shapes, and values that are made of them
 sequences    works sequence by sequence
 layer        a recurrent layer
 control      runs graphs of its own"""
@@ -70,39 +70,41 @@ Drops = bool | Callable[..., bool]
 class Slot:
     """An input. The last one may be ``variadic``: any number of them.
 
-    ``tells``: integers that tell axes, so that the result's type depends on them.
+    ``axes``: integers that name axes, so that the result's type depends on them.
     """
 
     name: str
     optional: bool
     variadic: bool
     ragged: bool
-    tells: bool
+    axes: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An ONNX operator by name and meaning, in its newest form, or one of our own domain.
+    """An operator in ONNX's newest form, by name and meaning, or one of the package's own domain.
 
-    ``attributes`` maps names to defaults. ``compute(at, *values)`` gives the output, or a tuple of
-    them, from the attributes ``at`` and the inputs, None where absent. It sees the arrays of ragged
-    inputs, and the result is ragged like the first of these, unless ``offsets``: then it sees
-    `Ragged` values and decides itself. ``mixed(at, rank, *values)`` are the axes of the first input
-    along which elements meet: the words of a LoD must not be among them; None where they depend on
-    what is not known. ``dropped``, or
-    ``dropped(at, rank, *values)``, tells whether axis 0 of the result is another one than the
-    words, so that the result is an array.
-    ``type(at, *types)`` gives the types of the outputs. ``since``: the first opset in which
-    ONNX has it, 0 for an operator of our own; in which ``domain``.
-    ``keeps``: the numbers of the result are those of the first input, or of all where there may be
-    any number of inputs: moved, chosen among others, cast.
-    ``growth(node, *values)`` bounds the bytes that a run may make; None: those of its results, as
-    ``type`` tells them, which the sizes of the inputs bound. ``scratch``: bytes that a run takes
-    besides, for each element of the largest input. ``sized``: ``compute`` also works on arrays of
-    `Size`, so that shapes are followed through it. ``expression(at, there)`` is what an elementwise
-    operator computes, from which of its inputs are there; see `onernn.ops.elementwise`.
-    ``batched``: see `Batched`; a function ``batched(mapper, node)`` adds the node of all rows to a
-    `fuse_passes.mapping.Mapper`.
+    attributes  names and defaults
+    type        ``type(context, *types)`` gives the types of the outputs
+    compute     ``compute(attrs, *values)`` gives the output, or a tuple of them; an absent input is
+                None. It sees the arrays of ragged inputs, and the result is ragged like the first
+                of these
+    offsets     ``compute`` sees `Ragged` values instead, and decides itself
+    mixed       ``mixed(attrs, rank, *values)``: the axes of the first input along which elements
+                meet; the words of a LoD must not be among them. None: they depend on unknown values
+    dropped     whether axis 0 of the result is another one than the words, so that the result is an
+                array; or ``dropped(attrs, rank, *values)``
+    since       the first opset in which ONNX has it, in ``domain``; 0: it is not ONNX's
+    keeps       the result's elements are elements of the first input (of all inputs where there may
+                be any number): moved, chosen among others, cast
+    growth      ``growth(node, *values)`` bounds the bytes that a run may allocate. None: those of
+                the results, by ``type``; the sizes of the inputs bound them
+    scratch     bytes that a run takes besides, for each element of the largest input
+    sized       ``compute`` also works on arrays of `Size`: shapes are followed through it
+    expression  ``expression(attrs, there)``: what an elementwise operator computes of the inputs
+                that are there; see `onernn.ops.elementwise`
+    batched     see `Batched`; a function ``batched(mapper, node)`` adds the node of all rows to a
+                `fuse_passes.mapping.Mapper`
     """
 
     name: str
@@ -128,21 +130,22 @@ class Operator:
     def least(self) -> int:
         """How many inputs have to be there."""
         there = [not (slot.optional or slot.variadic) for slot in self.slots]
-        return max((at for at, needed in enumerate(there, 1) if needed), default=0)
+        return max((index for index, needed in enumerate(there, 1) if needed), default=0)
 
     @cached_property
     def most(self) -> int | None:
         """How many there may be, None: any number."""
         return None if self.slots and self.slots[-1].variadic else len(self.slots)
 
-    def slot(self, at: int) -> Slot:
-        return self.slots[min(at, len(self.slots) - 1)]
+    def slot(self, index: int) -> Slot:
+        return self.slots[min(index, len(self.slots) - 1)]
 
-    def drops(self, at: SimpleNamespace, rank: int, *values: Any) -> bool:
+    def drops(self, attrs: SimpleNamespace, rank: int, *values: Any) -> bool:
         """Whether the result of a ragged input is an array."""
-        return self.dropped if isinstance(self.dropped, bool) else self.dropped(at, rank, *values)
+        dropped = self.dropped
+        return dropped if isinstance(dropped, bool) else dropped(attrs, rank, *values)
 
-    def at(self, attributes: Mapping[str, Any], outputs: int) -> SimpleNamespace:
+    def attrs(self, attributes: Mapping[str, Any], outputs: int) -> SimpleNamespace:
         """The attributes with their defaults, and the number of ``outputs``."""
         return SimpleNamespace(**{**self.attributes, **attributes, "outputs": outputs})
 
@@ -153,9 +156,9 @@ class Operator:
         if len(inputs) < self.least or (self.most is not None and len(inputs) > self.most):
             most = "more" if self.most is None else self.most
             return f"expected {self.least} to {most} inputs, got {len(inputs)}"
-        for at, name in enumerate(inputs):
-            if not name and not self.slot(at).optional:
-                return f"input {self.slot(at).name} is missing"
+        for index, name in enumerate(inputs):
+            if not name and not self.slot(index).optional:
+                return f"input {self.slot(index).name} is missing"
         low, high = self.outputs
         if not low <= len(outputs) <= high:
             return f"expected {low} to {high} outputs, got {len(outputs)}"
@@ -181,32 +184,32 @@ class Operator:
             raise ShapeError(f"{self.name} runs in a session only")
         if self.keeps or self.kind == "sizes" or not _are_halves(values):
             return self._run(node, *values)
-        made = self._run(node, *(_as(value, _HALF, np.float32) for value in values))
-        first, *others = made if isinstance(made, tuple) else (made,)
+        result = self._run(node, *(_as(value, _HALF, np.float32) for value in values))
+        first, *others = result if isinstance(result, tuple) else (result,)
         with np.errstate(over="ignore"):
             first = _as(first, np.float32, _HALF)
-        return (first, *others) if isinstance(made, tuple) else first
+        return (first, *others) if isinstance(result, tuple) else first
 
     def _run(self, node: Any, *values: Any) -> Any:
         assert self.compute is not None
-        at = node.at
+        attrs = node.attrs
         if self.offsets:
             for place, value in enumerate(values):
                 if self.slot(place).ragged and not isinstance(value, Ragged):
                     raise ShapeError(f"{node.inputs[place]!r} carries no offsets")
-            return self.compute(at, *values)
+            return self.compute(attrs, *values)
         arrays = [None if value is None else data_of(value) for value in values]
         like = next((value for value in values if isinstance(value, Ragged)), None)
         dropped = False
         if like is not None:
             rank = next(array.ndim for array in arrays if array is not None)
-            if any(axis in (0, -rank) for axis in self.mixed(at, rank, *arrays[1:]) or ()):
+            if any(axis in (0, -rank) for axis in self.mixed(attrs, rank, *arrays[1:]) or ()):
                 raise ShapeError(
                     "axis 0 would mix the steps of ragged sequences; drop the LoD before"
                 )
-            dropped = self.drops(at, rank, *arrays[1:])
+            dropped = self.drops(attrs, rank, *arrays[1:])
         with np.errstate(all="ignore"):  # infinity and NaN are results, not warnings
-            out = self.compute(at, *arrays)
+            out = self.compute(attrs, *arrays)
         if like is None or dropped:
             return out
         if isinstance(out, tuple):
@@ -246,9 +249,9 @@ def mixes_nothing(*_: Any) -> tuple[int, ...]:
     return ()
 
 
-def along_axis(at: Any, *_: Any) -> tuple[int, ...]:
+def along_axis(attrs: Any, *_: Any) -> tuple[int, ...]:
     """The axis of attribute ``axis``."""
-    return (at.axis,)
+    return (attrs.axis,)
 
 
 def op(
@@ -275,29 +278,29 @@ def op(
     Positional parameters are the inputs: annotated ``| None`` one may be absent, ``*rest`` is any
     number of them, `Ragged` carries offsets, `Axes` holds integers that name axes. Parameters by
     keyword are the attributes with their defaults; ``outputs`` is how many outputs a node has. A
-    first parameter ``at`` takes all attributes at once, which ``attributes`` lists then. A layer or
-    control flow runs in a session: its function has no body. See `Operator` for the rest.
-    Sequences, layers and control see ``offsets`` unless said otherwise, the first two are of our
-    own domain (``since`` is 0), views and moves are what ``keeps`` numbers. ``batched`` is by
-    default what `Axes`, an attribute ``axis`` or the kind say.
+    first parameter ``attrs`` takes all attributes at once; ``attributes`` lists them then. A layer
+    or control flow runs in a session: its function has no body. See `Operator` for the rest.
+    By default sequences, layers and control see ``offsets``, the first two are not ONNX's
+    (``since`` is 0), views and moves have ``keeps``, and ``batched`` follows from `Axes`, an
+    attribute ``axis``, or the kind.
     """
 
     def register(function: Function) -> Function:
         parameters = [*signature(function).parameters.values()]
         options = {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
-        inputs = [p for p in parameters if p.name not in options and p.name != "at"]
+        inputs = [p for p in parameters if p.name not in options and p.name != "attrs"]
         named = {
             k: REQUIRED if p.default is Parameter.empty else p.default for k, p in options.items()
         }
         named.pop("outputs", None)
 
-        def compute(at: SimpleNamespace, *values: Any) -> Any:
+        def compute(attrs: SimpleNamespace, *values: Any) -> Any:
             if not options:
                 return function(*values)
-            return function(*values, **{name: at.__dict__[name] for name in options})
+            return function(*values, **{name: attrs.__dict__[name] for name in options})
 
         slots, attrs = tuple(map(_slot, inputs)), {**named, **(attributes or {})}
-        takes_all = parameters[0].name == "at"
+        takes_all = parameters[0].name == "attrs"
         runs_elsewhere = kind in ("layer", "control")
         OPERATORS[name] = Operator(
             name=name,
@@ -325,7 +328,7 @@ def op(
 
 
 def _batched(kind: Kind, slots: Sequence[Slot], attributes: Mapping[str, Any]) -> Batched:
-    if any(slot.tells for slot in slots):
+    if any(slot.axes for slot in slots):
         return "axes"
     if isinstance(attributes.get("axis"), int):
         return "axis"
@@ -341,5 +344,5 @@ def _slot(parameter: Parameter) -> Slot:
         optional=annotation.endswith("| None"),
         variadic=parameter.kind is Parameter.VAR_POSITIONAL,
         ragged=annotation == "Ragged",
-        tells=annotation.startswith("Axes"),
+        axes=annotation.startswith("Axes"),
     )

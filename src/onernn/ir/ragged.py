@@ -196,7 +196,7 @@ def _valid(lengths: Int64, time: int, side: Side) -> npt.NDArray[np.bool_]:
 
 
 Batch = Ragged | Array
-"""What a graph takes and gives."""
+"""A value that a graph takes or gives."""
 
 
 def data_of(value: Any) -> Array:

@@ -1,4 +1,7 @@
-"""Records: dataclasses that are made fast, computed once, and pickled as their fields."""
+"""Records: dataclasses that are made fast, computed once, and pickled as their fields.
+
+`dataclasses.dataclass` up to Python 3.12 takes 40 ms of CPU time for the records of a first run.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ if TYPE_CHECKING or sys.version_info >= (3, 13):
 else:
 
     def dataclass(cls=None, /, *, frozen=False, eq=True, kw_only=False):
-        """As in dataclasses; `replace`, `fields` and pickle take what it makes."""
+        """As in dataclasses; `replace`, `fields` and pickle work on its classes."""
 
-        def made(cls):
+        def decorate(cls):
             own = vars(cls).copy()
             if cls.__doc__ is None:  # else dataclasses inspects the signature for one
                 cls.__doc__ = cls.__name__
@@ -38,29 +41,29 @@ else:
                     setattr(cls, name, method)
             return cls
 
-        return made if cls is None else made(cls)
+        return decorate if cls is None else decorate(cls)
 
 
 def _init(cls: Any) -> Any:
     """``__init__``; it writes into the instance's dictionary, as ``__setattr__`` may refuse."""
-    known: dict[str, Any] = {"MISSING": MISSING}
-    given, named, body = ["self"], ["*"], ["known = self.__dict__"]
+    scope: dict[str, Any] = {"__missing": MISSING}  # no field has a name that begins so
+    positional, named, body = ["self"], ["*"], ["__dict__ = self.__dict__"]
     for field in fields(cls):
         name, parameter, value = field.name, field.name, field.name
         if field.default is not MISSING:
-            known[f"_{name}"], parameter = field.default, f"{name}=_{name}"
+            scope[f"__{name}"], parameter = field.default, f"{name}=__{name}"
         elif field.default_factory is not MISSING:
-            known[f"_{name}"], parameter = field.default_factory, f"{name}=MISSING"
-            value = f"_{name}() if {name} is MISSING else {name}"
-        (named if field.kw_only else given).append(parameter)
-        body.append(f"known[{name!r}] = {value}")
+            scope[f"__{name}"], parameter = field.default_factory, f"{name}=__missing"
+            value = f"__{name}() if {name} is __missing else {name}"
+        (named if field.kw_only else positional).append(parameter)
+        body.append(f"__dict__[{name!r}] = {value}")
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
-    parameters = ", ".join(given + named if named[1:] else given)
-    exec(f"def __init__({parameters}):\n " + "\n ".join(body), known)
-    made = known["__init__"]
-    made.__qualname__, made.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
-    return made
+    parameters = ", ".join(positional + named if named[1:] else positional)
+    exec(f"def __init__({parameters}):\n " + "\n ".join(body), scope)
+    init = scope["__init__"]
+    init.__qualname__, init.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
+    return init
 
 
 def _comparison(cls: Any, frozen: bool) -> dict[str, Callable[..., Any] | None]:
@@ -92,7 +95,7 @@ if TYPE_CHECKING:
 else:
 
     class cached_property:  # noqa: N801 - its name elsewhere
-        """That of functools, without a lock, as from Python 3.12 on.
+        """As `functools.cached_property` from Python 3.12 on: without a lock.
 
         The lock of 3.11 is one for all objects: where another thread holds it at a fork, the child
         waits for it forever. Two threads at once may compute the same value twice.
@@ -114,7 +117,7 @@ else:
 
 
 class Immutable:
-    """A frozen record whose arrays and mappings nobody changes.
+    """A frozen record whose arrays and mappings do not change.
 
     A pickle holds its fields, not what was derived from them. From protocol 5 on arrays are
     out-of-band buffers, and stay in these: nothing is copied on arrival, nor checked again. An

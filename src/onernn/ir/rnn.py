@@ -43,9 +43,9 @@ class Recurrent:
             raise ValueError(f"{node.label}: expected an Rnn node")
         x, h, c, attention = (*node.inputs, "", "", "")[:4]
         y, h_final, c_final, cells = (*node.outputs, "", "", "")[:4]
-        at = node.at
-        given = at.spec, at.weights, x, y, h, c, attention, h_final, c_final, cells
-        return cls(*given, origin=node.origin, precision=at.precision)
+        attrs = node.attrs
+        given = attrs.spec, attrs.weights, x, y, h, c, attention, h_final, c_final, cells
+        return cls(*given, origin=node.origin, precision=attrs.precision)
 
     def node(self) -> Node:
         """The node of these values; absent ones at the end have no position."""
@@ -70,7 +70,7 @@ class Recurrent:
 
     @property
     def finals(self) -> tuple[str, ...]:
-        """The names of the final states that the cell has, "" where nobody asks for one."""
+        """The names of the final states that the cell has, "" where no one is read."""
         return (self.h_final, self.c_final)[: len(self.spec.cell.states)]
 
     def with_states(self, states: tuple[str, ...], finals: tuple[str, ...] = ()) -> Recurrent:
@@ -80,7 +80,7 @@ class Recurrent:
 
 
 def with_precision(graph: Graph, of: Mapping[str, LayerPrecision]) -> Graph:
-    """The graph whose recurrent nodes compute as told by their y; the others as the session says.
+    """The graph with the precision ``of[y]`` for each recurrent node; others follow the session.
 
     So {} takes away every precision, that of layers inside loops and branches, too.
     """
@@ -151,7 +151,7 @@ CELL_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What somebody takes of a recurrent layer; a field's default takes all there is.
+    """The recurrent layers that a backend or format takes; a field's default takes all.
 
     ``who`` and ``kind`` are for messages: "oneDNN" and "u8" give "oneDNN has no u8 LSTM with ...".
     ``functions``: names of those that any gate may have, () for the cell's own only, None for all.
@@ -229,7 +229,7 @@ def _other_functions(spec: RnnSpec, limits: Limits) -> str:
 
 
 def check_cells(spec: RnnSpec) -> None:
-    """Nothing, or `UnsupportedError` where nobody gives the cell state of every word."""
+    """Nothing, or `UnsupportedError` where the cell state of every word is not available."""
     plain = spec.projection_size is None and not spec.input_forget
     clipped = spec.gate_clip is not None or spec.cell_clip is not None
     if spec.cell is not Cell.LSTM or spec.layers * spec.directions > 1 or clipped or not plain:

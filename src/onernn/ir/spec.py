@@ -1,4 +1,4 @@
-"""What a recurrent layer computes, apart from its numbers."""
+"""The specification of a recurrent layer: what it computes, without its numbers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class RnnSpec:
 
     ``input_size`` is I. ``hidden_size`` is the number of units; the recurrent width O is
     ``projection_size`` where there is one. ``activations`` are strings or `Activation`, in the
-    order of `Cell.activations`; None and the cell's own mean the same. ``update`` tells what the
+    order of `Cell.activations`; None and the cell's own mean the same. ``update``: what the
     update gate of a GRU does: "keep" the old state with it, or "replace" the state by it.
     ``gate_clip`` bounds every gate before its activation to [-gate_clip, gate_clip] (ONNX);
     ``cell_clip`` = (min, max) bounds an LSTM's cell state, and with ``cell_clip_nan`` a NaN there
@@ -181,7 +181,7 @@ class RnnSpec:
         return self.output_size if self.stacking == "framework" else self.recurrent_size
 
     def joins(self, layer: int) -> bool:
-        """Whether the directions are joined behind a layer, or each goes on alone."""
+        """Whether the directions are joined behind a layer, or each goes on by itself."""
         return self.stacking == "framework" or layer == self.layers - 1
 
     def one_layer(self, input_size: int, direction: Direction) -> RnnSpec:

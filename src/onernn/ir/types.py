@@ -22,7 +22,7 @@ _MOST_FACTORS = 256
 
 
 class SizeError(UnsupportedError, ValueError):
-    """A size is none that anybody computes with."""
+    """A size that is too large or not valid to compute with."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Size:
 
     @property
     def quotients(self) -> list[Quotient]:
-        """Those that stand in it where a name does."""
+        """The quotients among its factors."""
         return [each for factors, _ in self.terms for each in factors if isinstance(each, Quotient)]
 
     @cached_property
@@ -157,7 +157,7 @@ class Size:
         return None
 
     def put(self, sizes: Mapping[str, Any]) -> Size:
-        """With sizes, or numbers, in the place of names."""
+        """The size with sizes, or numbers, in place of names."""
         out = Size(())
         for factors, by in self.terms:
             result = (
@@ -168,7 +168,7 @@ class Size:
         return out
 
     def most(self) -> Size:
-        """What it does not exceed, growing with every name: without what is subtracted."""
+        """An upper bound that grows with every name: the size without subtracted terms."""
         return Size(tuple((names, by) for names, by in self.terms if by > 0))
 
     def __str__(self) -> str:
@@ -225,7 +225,7 @@ def volume(shape: Shape) -> Size:
 
 
 def listed(shape: Shape) -> str:
-    """As comments write it: (T, N, 128)."""
+    """A shape as comments write it: (T, N, 128)."""
     return f"({', '.join(map(str, shape))})"
 
 
@@ -247,7 +247,7 @@ class Type:
 
     The shape of a ragged value is that of its words, (W, ...). A single size may be unknown, too.
     ``lod`` is () for a dense value. ``value`` holds the integers of a scalar or short vector that
-    describes a shape or axes, or the truths (0 or 1) that follow from such.
+    describes a shape or axes, or the truths (0 or 1) that follow from these.
     """
 
     dtype: str | None = None
@@ -272,7 +272,7 @@ class Type:
 
     @property
     def ragged(self) -> bool | None:
-        """Whether the value carries offsets; None where nobody can tell."""
+        """Whether the value carries offsets; None where that is not known."""
         return None if self.lod is None else bool(self.lod)
 
     @property
@@ -333,7 +333,7 @@ _CONSTANTS: dict[int, tuple[ref[Any], Type]] = {}
 
 
 def constant_type(array: Array) -> Type:
-    """`type_of` an array that nobody changes: found once, as graphs share their constants."""
+    """`type_of` an array that does not change: computed once, as graphs share their constants."""
     key = id(array)
     known = _CONSTANTS.get(key)
     if known is None or known[0]() is not array:

@@ -122,7 +122,7 @@ class RnnWeights(Immutable):
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """Those that are there, by name."""
+        """The arrays that are not None, by name."""
         result = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: array for name, array in result if array is not None}
 
@@ -164,8 +164,8 @@ class RnnWeights(Immutable):
 
     def mapped(self, function: Callable[[Array], Array]) -> RnnWeights:
         """The weights with each array replaced by what the function makes of it."""
-        made: Any = {name: function(array) for name, array in self.arrays.items()}
-        return RnnWeights(**{"layer": None, **made})
+        result: Any = {name: function(array) for name, array in self.arrays.items()}
+        return RnnWeights(**{"layer": None, **result})
 
 
 class Layers(tuple[RnnWeights, ...]):
@@ -173,7 +173,7 @@ class Layers(tuple[RnnWeights, ...]):
 
     @cached_property
     def packed(self) -> dict[Any, Any]:
-        """What a backend made of them, by its own key: it finds that again."""
+        """What backends made of them, by the backend's own key, to be used again."""
         return {}
 
 
@@ -296,7 +296,7 @@ class LayerPrecision(Immutable):
 
     ``parts``: in u8 the scales of each layer and direction, in the order of `ir.rnn.parts`;
     () where the kernel finds all of them. They belong to what the node reads and to its weights:
-    who changes one of these drops the node's precision or refuses.
+    a pass that changes one of these drops the precision or refuses.
     """
 
     dtype: str = ""
@@ -324,8 +324,8 @@ class LayerPrecision(Immutable):
                 f"precision: expected scales of {spec.layers} layers in {spec.directions}"
                 f" directions, {expected} parts, got {len(self.parts)}"
             )
-        for at, part in enumerate(self.parts):
-            layer, direction = divmod(at, spec.directions)
+        for index, part in enumerate(self.parts):
+            layer, direction = divmod(index, spec.directions)
             part.check(spec, f"layer {layer}, direction {direction}")
 
     def refuse(self, who: str) -> None:
@@ -337,12 +337,12 @@ class LayerPrecision(Immutable):
             )
 
     def of(self, first: int, count: int = 1) -> LayerPrecision:
-        """That of ``count`` parts from the ``first`` on."""
+        """The precision of ``count`` parts from the ``first`` on."""
         return LayerPrecision(self.dtype, self.parts[first : first + count])
 
 
 OWN: Final = LayerPrecision()
-"""Of a node that computes as the session says."""
+"""The precision of a node that computes as the session says."""
 
 
 def joined(*each: LayerPrecision) -> LayerPrecision | None:

@@ -1,4 +1,4 @@
-"""What each canonical operator is: one definition an operator, by name."""
+"""The canonical operators: one definition each, by name."""
 
 from onernn.ir.operator import OPERATORS, Operator, op
 from onernn.ops import (

@@ -45,7 +45,7 @@ def _outside(found: Type, names: frozenset[str]) -> Type:
 
 
 def joined_types(a: Type, b: Type) -> Type:
-    """What holds of both."""
+    """The type that holds for both."""
     shape = None
     if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
         shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
@@ -53,9 +53,9 @@ def joined_types(a: Type, b: Type) -> Type:
 
 
 def _branches(context: Context, condition: Type, *taken: Type) -> tuple[Type, ...]:
-    at, count = context.at, context.at.then_taken
-    then = _outputs(at.then_branch, list(taken[:count]))
-    other = _outputs(at.else_branch, list(taken[count:]))
+    attrs, count = context.attrs, context.attrs.then_taken
+    then = _outputs(attrs.then_branch, list(taken[:count]))
+    other = _outputs(attrs.else_branch, list(taken[count:]))
     return tuple(map(joined_types, then, other))
 
 
@@ -80,22 +80,22 @@ def _else(_: Context, condition: Type, *given: Type) -> tuple[Type, ...]:
 
 
 def _end_if(context: Context, condition: Type, *given: Type) -> tuple[Type, ...]:
-    """What both branches give: sizes that differ are told by the call."""
+    """The values of both branches: sizes that differ are known during a call only."""
     given = tuple(replace(each, value=None) for each in given)
-    if context.at.gives != "both":
+    if context.attrs.gives != "both":
         return given
     count = len(given) // 2
     return tuple(
-        _named(context, at, joined_types(*pair))
-        for at, pair in enumerate(zip(given[:count], given[count:], strict=True))
+        _named(context, index, joined_types(*pair))
+        for index, pair in enumerate(zip(given[:count], given[count:], strict=True))
     )
 
 
-def _named(context: Context, at: int, found: Type) -> Type:
+def _named(context: Context, index: int, found: Type) -> Type:
     if found.shape is None:
         return found
     sizes = (
-        context.fresh(f"size{at}_{axis}") if size is None else size
+        context.fresh(f"size{index}_{axis}") if size is None else size
         for axis, size in enumerate(found.shape)
     )
     return replace(found, shape=tuple(sizes))
@@ -121,17 +121,19 @@ def end_if(condition: Array, *given: Any, gives: str = "both") -> None:
 
 def _repeat(context: Context, most: Type | None, going: Type | None, *given: Type) -> Any:
     """The turn's number, whether it goes on, and what turns hand on to the next one."""
-    states = (replace(each, value=None) for each in given[: context.at.states])
+    states = (replace(each, value=None) for each in given[: context.attrs.states])
     return (Type("int64", (), (), context.fresh("turn")), Type("bool", (), ()), *states)
 
 
 def _again(context: Context, turn: Type, going: Type, more: Type | None, *given: Type) -> Any:
     """The last states, and what all turns gave: as many as axis ``along`` of the last input has."""
-    at, count = context.at, context.at.states
-    gathered = given[2 * count : 2 * count + len(at.axes)]
-    turns = context.fresh("turns") if at.along is None else (given[-1].shape or [None])[at.along]
+    attrs, count = context.attrs, context.attrs.states
+    gathered = given[2 * count : 2 * count + len(attrs.axes)]
+    turns = (
+        context.fresh("turns") if attrs.along is None else (given[-1].shape or [None])[attrs.along]
+    )
     states = (replace(each, value=None) for each in given[:count])
-    stacked = (_stacked(each, axis, turns) for each, axis in zip(gathered, at.axes, strict=True))
+    stacked = (_stacked(each, axis, turns) for each, axis in zip(gathered, attrs.axes, strict=True))
     return (*states, *stacked)
 
 
@@ -146,7 +148,7 @@ def repeat(
     """A turn begins. ``scanned``: along which axes the inputs behind the states are read."""
 
 
-@op("Element", type=lambda context, x, _: _element(x, context.at.axis), **_MARK)
+@op("Element", type=lambda context, x, _: _element(x, context.attrs.axis), **_MARK)
 def element(x: Any, turn: Array, *, axis: int = 0, backwards: int = 0) -> None:
     """Number ``turn`` along an axis, counted from its end where it goes ``backwards``."""
 
@@ -172,13 +174,13 @@ def _settled(body: Any, front: list[Type], states: list[Type], rest: list[Type],
     """The types of the body's inputs in any turn, and of its outputs behind the states."""
     states = [replace(each, value=None) for each in states]
     for _ in range(_TURNS):
-        made = _outputs(body, [*front, *states, *rest])
-        joined = list(map(joined_types, states, made[skip:]))
+        result = _outputs(body, [*front, *states, *rest])
+        joined = list(map(joined_types, states, result[skip:]))
         if joined == states:
-            return [*front, *states, *rest], made[skip + len(states) :]
+            return [*front, *states, *rest], result[skip + len(states) :]
         states = joined
     unknown = [UNKNOWN] * len(states)
-    return [*front, *unknown, *rest], [UNKNOWN] * (len(made) - skip - len(states))
+    return [*front, *unknown, *rest], [UNKNOWN] * (len(result) - skip - len(states))
 
 
 def _stacked(element: Type, axis: int, count: Size | None) -> Type:
@@ -188,16 +190,16 @@ def _stacked(element: Type, axis: int, count: Size | None) -> Type:
     return Type(element.dtype, (*element.shape[:at], count, *element.shape[at:]), ())
 
 
-def _turns(at: Any, values: Sequence[Type]) -> Any:
-    """As `_settled`, of a Loop."""
+def _turns(attrs: Any, values: Sequence[Type]) -> Any:
+    """`_settled` of a Loop."""
     front = [dense("int64", ()), dense("bool", ())]
-    return _settled(at.body, front, [*values[: at.carried]], [*values[at.carried :]], 1)
+    return _settled(attrs.body, front, [*values[: attrs.carried]], [*values[attrs.carried :]], 1)
 
 
 def _loop(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
-    inside, made = _turns(context.at, values)
+    inside, result = _turns(context.attrs, values)
     turns = context.fresh("turns")
-    return (*inside[2 : 2 + context.at.carried], *(_stacked(each, 0, turns) for each in made))
+    return (*inside[2 : 2 + context.attrs.carried], *(_stacked(each, 0, turns) for each in result))
 
 
 @op("Loop", kind="control", outputs=2**16, type=_loop, growth=no_new_bytes)
@@ -205,12 +207,12 @@ def loop(most: Array | None, going: Array | None, *values: Any, body: Graph, car
     """Runs a graph again and again; ``carried`` of the values are what turns hand on."""
 
 
-def _steps(at: Any, values: Sequence[Type]) -> Any:
-    """As `_settled`, of a Scan."""
-    end = at.states + at.scanned
-    scanned = zip(values[at.states : end], at.input_axes, strict=True)
+def _steps(attrs: Any, values: Sequence[Type]) -> Any:
+    """`_settled` of a Scan."""
+    end = attrs.states + attrs.scanned
+    scanned = zip(values[attrs.states : end], attrs.input_axes, strict=True)
     elements = [_element(each, axis) for each, axis in scanned]
-    return _settled(at.body, [], [*values[: at.states]], [*elements, *values[end:]], 0)
+    return _settled(attrs.body, [], [*values[: attrs.states]], [*elements, *values[end:]], 0)
 
 
 def _element(given: Type, axis: int) -> Type:
@@ -221,12 +223,16 @@ def _element(given: Type, axis: int) -> Type:
 
 
 def _scan(context: Context, *values: Type) -> Any:
-    at = context.at
-    scanned = zip(values[at.states : at.states + at.scanned], at.input_axes, strict=True)
+    attrs = context.attrs
+    scanned = zip(
+        values[attrs.states : attrs.states + attrs.scanned], attrs.input_axes, strict=True
+    )
     turns = context.same(*(v.shape[axis] for v, axis in scanned if v.shape))
-    inside, made = _steps(at, values)
-    stacked = (_stacked(each, axis, turns) for each, axis in zip(made, at.output_axes, strict=True))
-    return (*inside[: at.states], *stacked)
+    inside, result = _steps(attrs, values)
+    stacked = (
+        _stacked(each, axis, turns) for each, axis in zip(result, attrs.output_axes, strict=True)
+    )
+    return (*inside[: attrs.states], *stacked)
 
 
 @op("Scan", kind="control", outputs=2**16, type=_scan, growth=no_new_bytes)
@@ -247,7 +253,7 @@ def scan(
 def scan_attributes(
     body: Graph, states: int, scanned: int = 1, *, backwards: int = 0
 ) -> dict[str, Any]:
-    """Those of a Scan along axis 0 of all that it goes through and collects."""
+    """The attributes of a Scan along axis 0 of all that it scans and collects."""
     collected = len(body.outputs) - states
     return {
         "body": body,
@@ -263,20 +269,20 @@ def scan_attributes(
 def types_inside(node: Node, name: str, given: Sequence[Type | None]) -> list[Type]:
     """The types of a body's inputs, in any turn, where the node's inputs are of those ``given``."""
     if node.op == "If":
-        first = 1 + (node.at.then_taken if name == "else_branch" else 0)
-        return [each or UNKNOWN for each in given[first:]][: len(node.at.__dict__[name].inputs)]
+        first = 1 + (node.attrs.then_taken if name == "else_branch" else 0)
+        return [each or UNKNOWN for each in given[first:]][: len(node.attrs.__dict__[name].inputs)]
     values = [each or UNKNOWN for each in given[2 if node.op == "Loop" else 0 :]]
-    return (_turns if node.op == "Loop" else _steps)(node.at, values)[0]
+    return (_turns if node.op == "Loop" else _steps)(node.attrs, values)[0]
 
 
 def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type, ...]:
     """(y, h, c where the cell has one, the cell state of every word)."""
-    spec = context.at.spec
-    weights = context.at.weights
+    spec = context.attrs.spec
+    weights = context.attrs.weights
     first = weights if isinstance(weights, RnnWeights) else weights[0]
     dtype = first.iter.dtype.name
     if x.lod is None:
-        return (Type(dtype),) * context.at.outputs
+        return (Type(dtype),) * context.attrs.outputs
     axes = 2 if x.lod else 3
     *front, width = (None,) * axes if x.shape is None else x.shape
     if len(front) != axes - 1:
@@ -334,14 +340,14 @@ def _layer_of_rows(m: Any, node: Node) -> None:
 
 def _layer_bytes(node: Node, x: Any, *_: Any) -> int:
     """Every word's output, its cell state where the node has it, final states; float32."""
-    spec = node.at.spec
+    spec = node.attrs.spec
     words, sentences = (
         (len(x.data), len(x))
         if isinstance(x, Ragged)
         else (elements(x.shape[:2]), x.shape[1] if x.ndim > 1 else 1)
     )
     width = spec.directions * max(spec.hidden_size, spec.recurrent_size)
-    words *= 2 if node.at.outputs > 3 else 1
+    words *= 2 if node.attrs.outputs > 3 else 1
     return 4 * width * (words + 2 * spec.layers * sentences)
 
 

@@ -44,7 +44,7 @@ def compare(by: Any, a: Array, b: Array) -> Any:
     signs = [Size.of(each).signs or (-1, 0, 1) for each in apart.flat]
     answers = [{bool(by(sign, 0)) for sign in each} for each in signs]
     if any(len(each) > 1 for each in answers):
-        raise ShapeError("a call tells which of two sizes is larger")
+        raise ShapeError("which of two sizes is larger is known during a call only")
     return np.array([each.pop() for each in answers]).reshape(apart.shape)
 
 
@@ -196,15 +196,15 @@ def put(expression: Any, places: Any) -> Any:
 
 def again(function: str, first: Expression, *rest: Expression) -> Expression:
     """A function of two, of any number: the first two, then the result and the next one."""
-    made = first
+    result = first
     for each in rest:
-        made = (function, made, each)
-    return made if rest else ("same", first)
+        result = (function, result, each)
+    return result if rest else ("same", first)
 
 
 Meaning = Callable[..., Expression]
 Place = int
-"""Where an input stands among the inputs."""
+"""The index of an input."""
 
 
 def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:
@@ -218,15 +218,15 @@ def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:
         varies = names or meaning.__defaults__ or code.co_flags & CO_VARARGS
         fixed = None if varies else meaning(*range(code.co_argcount))
 
-        def expression(at: Any, there: Sequence[Any]) -> Expression:
+        def expression(attrs: Any, there: Sequence[Any]) -> Expression:
             if fixed is not None:
                 return fixed
             places = [None if each is None else place for place, each in enumerate(there)]
-            return meaning(*places, **{name: at.__dict__[name] for name in names})
+            return meaning(*places, **{name: attrs.__dict__[name] for name in names})
 
         def typed(context: Context, *given: Type | None) -> Type:
             there = [each for each in given if each is not None]
-            dtype = dtype_of(expression(context.at, given), [each.dtype for each in there])
+            dtype = dtype_of(expression(context.attrs, given), [each.dtype for each in there])
             return Type(dtype, broadcast(*[each.shape for each in there]))
 
         @wraps(meaning)
@@ -347,7 +347,7 @@ def celu(x: Place, *, alpha: float = 1.0) -> Expression:
 
 
 def _cast_type(context: Context, x: Type) -> Type:
-    to = context.at.to
+    to = context.attrs.to
     return Type("float32" if to == "bfloat16" else np.dtype(to).name, x.shape)
 
 

@@ -21,18 +21,18 @@ _MANY = 32
 
 
 def results(node: Node, *values: Any) -> int:
-    """Those of the results, as the operator's type rule tells them, and its ``scratch``.
+    """The bytes of the results, by the operator's type rule, and its ``scratch``.
 
-    Of types that only a run tells: those of the largest input.
+    For types that only a run knows: the bytes of the largest input.
     """
     operator, most = OPERATORS[node.op], largest_input(node, *values)
     try:
         given = (None if value is None else type_of(value) for value in values)
-        made = operator.type(Context(node, Sizes()), *given)
+        result = operator.type(Context(node, Sizes()), *given)
     except FAILURES:  # so will the run
-        made = ()
+        result = ()
     total = 0
-    for each in made if isinstance(made, tuple) else (made,):
+    for each in result if isinstance(result, tuple) else (result,):
         if each.shape is None or None in each.counts:
             total += most
         else:
@@ -48,12 +48,12 @@ def largest_input(_: Node, *values: Any) -> int:
 
 
 def wide(_: Node, *values: Any) -> int:
-    """As many elements as the largest input, of eight bytes; twice, with their positions."""
+    """The elements of the largest input in eight bytes each, and their positions."""
     return 16 * max(elements(data_of(value).shape) for value in values if value is not None)
 
 
 def no_new_bytes(*_: Any) -> int:
-    """Of operators that give views or few numbers, or count themselves."""
+    """For operators that give views or few numbers, or count themselves."""
     return 0
 
 
@@ -71,7 +71,7 @@ def word_bytes(x: Any) -> int:
 def product_of_sizes(values: Iterable[Any]) -> int:
     """At least the bytes of what can be made of values without a number that says how often.
 
-    0 where an input is empty: then the other sizes tell.
+    0 where an input is empty: then the other sizes decide.
     """
     product = 16
     for value in values:

@@ -30,7 +30,7 @@ def _check_indices(non_negative: bool, indices: Array, size: int) -> None:
 def _gathered(context: Context, table: Type, indices: Type) -> Type:
     if table.shape is None:
         return Type(table.dtype, None, () if table.lod == () == indices.lod else None)
-    axis = at_axis(context.at.axis, len(table.shape))
+    axis = at_axis(context.attrs.axis, len(table.shape))
     lod = table.lod if axis else indices.lod
     if indices.shape is None:
         return Type(table.dtype, None, lod)
@@ -42,14 +42,19 @@ def _gathered_rows(m: Any, node: Node) -> None:
     if x in m.mapped:
         if indices in m.mapped:
             raise m.refused(node, "rows are looked up in themselves")
-        m.put(node, node.inputs, axis=node.at.axis + (node.at.axis >= 0))
+        m.put(node, node.inputs, axis=node.attrs.axis + (node.attrs.axis >= 0))
         return
-    axis, rank = node.at.axis % m.rank(node, x), m.rank(node, x) + m.rank(node, indices)
+    axis, rank = node.attrs.axis % m.rank(node, x), m.rank(node, x) + m.rank(node, indices)
     if axis == 0:
         m.put(node, node.inputs)
         return
     result = m.emit("Gather", node.inputs, **node.attributes)
-    m.end(node, "Transpose", (result,), perm=(axis, *(at for at in range(rank) if at != axis)))
+    m.end(
+        node,
+        "Transpose",
+        (result,),
+        perm=(axis, *(index for index in range(rank) if index != axis)),
+    )
 
 
 @op("Gather", kind="moves", offsets=True, type=_gathered, sized=True, batched=_gathered_rows)
@@ -87,7 +92,7 @@ def _gathered_nd(context: Context, table: Type, indices: Type) -> Type:
     depth = indices.shape[-1].number
     if depth is None:
         return Type(table.dtype)
-    inner = table.shape[context.at.batch_dims + depth :]
+    inner = table.shape[context.attrs.batch_dims + depth :]
     return Type(table.dtype, (*indices.shape[:-1], *inner))
 
 
@@ -178,7 +183,7 @@ def _one_hot_type(context: Context, indices: Type, depth: Type, values: Type) ->
     if indices.shape is None:
         return Type(values.dtype)
     rank = len(indices.shape) + 1
-    at = at_axis(context.at.axis, rank)
+    at = at_axis(context.attrs.axis, rank)
     count = None if depth.sizes is None else Size.of(depth.sizes.reshape(-1)[0])
     lod = indices.lod if at == rank - 1 else ()
     return Type(values.dtype, (*indices.shape[:at], count, *indices.shape[at:]), lod)
@@ -198,11 +203,11 @@ def one_hot(indices: Any, depth: Array, values: Array, *, axis: int = -1) -> Any
 
 
 def _compressed(context: Context, x: Type, condition: Type) -> Type:
-    if context.at.axis is None:
+    if context.attrs.axis is None:
         return Type(x.dtype, (context.fresh("chosen"),))
     if x.shape is None:
         return Type(x.dtype)
-    return Type(x.dtype, with_size(x.shape, context.at.axis, context.fresh("chosen")))
+    return Type(x.dtype, with_size(x.shape, context.attrs.axis, context.fresh("chosen")))
 
 
 @op("Compress", kind="moves", drops=True, type=_compressed)
@@ -238,7 +243,7 @@ def _inside(indices: Array, sizes: Array | int) -> Array:
 
 
 def _put(reduction: str, out: Array, places: Any, updates: Array) -> None:
-    """Where a place is told twice, the last one stays: so does ONNX Runtime."""
+    """The last update of a place stays, as in ONNX Runtime."""
     if updates.dtype != out.dtype:
         raise ShapeError(f"updates of {updates.dtype}: expected {out.dtype}")
     if reduction == "none":

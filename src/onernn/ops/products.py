@@ -46,10 +46,10 @@ def matmul(a: Array, b: Array) -> Array:
 
 
 def _gemm_type(context: Context, a: Type, b: Type, c: Type | None = None) -> Type:
-    at, dtype = context.at, common(*(each for each in (a, b, c) if each is not None))
+    attrs, dtype = context.attrs, common(*(each for each in (a, b, c) if each is not None))
     (rows, inner), (depth, columns) = (
         (None, None) if given.shape is None else given.shape[::-1] if turned else given.shape
-        for given, turned in ((a, at.transA), (b, at.transB))
+        for given, turned in ((a, attrs.transA), (b, attrs.transB))
     )
     context.same(inner, depth)
     return Type(dtype, (rows, columns))
@@ -57,7 +57,7 @@ def _gemm_type(context: Context, a: Type, b: Type, c: Type | None = None) -> Typ
 
 def _gemm_of_rows(m: Any, node: Node) -> None:
     c = node.input(2)
-    if node.at.transA or (c and m.rank(node, c) > 1 and m.graph.types[c].counts[0] != 1):
+    if node.attrs.transA or (c and m.rank(node, c) > 1 and m.graph.types[c].counts[0] != 1):
         raise m.refused(node, "what it adds, or multiplies, belongs to a place in the batch")
     m.over_batch(node)
 
@@ -65,7 +65,7 @@ def _gemm_of_rows(m: Any, node: Node) -> None:
 @op(
     "Gemm",
     kind="mixes",
-    mixes=lambda at, *_: (0,) if at.transA else (),
+    mixes=lambda attrs, *_: (0,) if attrs.transA else (),
     type=_gemm_type,
     batched=_gemm_of_rows,
 )
@@ -90,7 +90,7 @@ def gemm(
 
 def _einsum_type(context: Context, *factors: Type) -> Type:
     dtype = common(*factors)
-    given, arrow, result = context.at.equation.replace(" ", "").partition("->")
+    given, arrow, result = context.attrs.equation.replace(" ", "").partition("->")
     if any(each.shape is None for each in factors):
         return Type(dtype)
     if not arrow:

@@ -14,6 +14,7 @@ from onernn.ir.budget import Recurrence, bytes_of, running
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import OPERATORS, REQUIRED, op
+from onernn.ir.ragged import data_of
 from onernn.ir.spec import Activation
 from onernn.ir.types import Size, Type, dense
 from onernn.ops.activations import function
@@ -64,7 +65,7 @@ def rounded(x: Array, scale: Array, zero: Array) -> Array:
     "QuantizeLinear",
     kind="elementwise",
     since=10,
-    mixes=lambda at, rank, scale=None, _=None: (0,) if at.axis in (0, -rank) else (),
+    mixes=lambda attrs, rank, scale=None, _=None: (0,) if attrs.axis in (0, -rank) else (),
     type=lambda _, x, __, zero=None: Type("uint8" if zero is None else zero.dtype, x.shape),
     growth=wide,
 )
@@ -80,7 +81,7 @@ def quantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: 
     "DequantizeLinear",
     kind="elementwise",
     since=10,
-    mixes=lambda at, rank, scale=None, _=None: (0,) if at.axis in (0, -rank) else (),
+    mixes=lambda attrs, rank, scale=None, _=None: (0,) if attrs.axis in (0, -rank) else (),
     type=lambda _, x, scale, zero=None: Type(scale.dtype, x.shape),
     growth=wide,
 )
@@ -161,7 +162,7 @@ def _integers_type(context: Context, a: Type, b: Type, *_: Type | None) -> Type:
 
 def _product_growth(node: Node, a: Array, b: Array, *_: Any) -> int:
     """Sums of 32 bits, three times; factors without their zero points, in two and in four bytes."""
-    return 3 * results(node, a, b) + 6 * (max(a.size, 1) + max(b.size, 1))
+    return 3 * results(node, a, b) + 6 * (bytes_of(data_of(a)) + bytes_of(b))
 
 
 @op(
@@ -182,7 +183,7 @@ _CONV = OPERATORS["Conv"]
 
 
 def _conv_growth(node: Node, x: Array, w: Array, *_: Any) -> int:
-    """That of float64, and both factors without their zero points."""
+    """The bytes of a Conv in float64, and of both factors without their zero points."""
     assert _CONV.growth is not None
     return 8 * _CONV.growth(node, x, w) + 10 * (x.size + w.size)
 
@@ -198,15 +199,15 @@ def _conv_growth(node: Node, x: Array, w: Array, *_: Any) -> int:
     batched="batch",
 )
 def conv_integer(
-    at: Any, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None
+    attrs: Any, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None
 ) -> Array:
-    """What stands around x counts as its zero point. Sums of float64 are exact below 2**53."""
+    """Padding counts as x's zero point. Sums of float64 are exact below 2**53."""
     if x_zero is not None and x_zero.size != 1:
         raise ShapeError(f"zero point of x {x_zero.shape}: expected one for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
         w_zero = w_zero.reshape(-1, *[1] * (w.ndim - 1))
     given = _shifted("x", x, x_zero, True), _shifted("w", w, w_zero, True)
-    sums = conv(at, *(each.astype(np.float64) for each in given))
+    sums = conv(attrs, *(each.astype(np.float64) for each in given))
     return sums.astype(np.int64).astype(np.int32)
 
 
@@ -250,10 +251,10 @@ def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Bytes:
     return Bytes(np.clip(np.rint(kept / steps) + zero, 0, 255) - zero, steps)
 
 
-def _check(at: Any, x: Array, w: Array, r: Array, shapes: dict[str, Array | None]) -> None:
-    count = 2 if at.direction == "bidirectional" else 1
-    if at.direction not in ("forward", "reverse", "bidirectional"):
-        raise ShapeError(f"attribute direction={at.direction!r}")
+def _check(attrs: Any, x: Array, w: Array, r: Array, shapes: dict[str, Array | None]) -> None:
+    count = 2 if attrs.direction == "bidirectional" else 1
+    if attrs.direction not in ("forward", "reverse", "bidirectional"):
+        raise ShapeError(f"attribute direction={attrs.direction!r}")
     if x.dtype != np.float32 or x.ndim != 3:
         raise ShapeError(f"x: expected float32 (T, N, I), got {x.dtype} {x.shape}")
     units = r.shape[1] if r.ndim == 3 else 0
@@ -272,14 +273,14 @@ def _check(at: Any, x: Array, w: Array, r: Array, shapes: dict[str, Array | None
             raise ShapeError(f"{name}: expected {shape}, got {array.shape}")
         if name in "bhcp" and array is not None and array.dtype != np.float32:
             raise ShapeError(f"{name}: expected float32, got {array.dtype}")
-    if at.hidden_size != units:
-        raise ShapeError(f"attribute hidden_size={at.hidden_size}: r is {r.shape}")
+    if attrs.hidden_size != units:
+        raise ShapeError(f"attribute hidden_size={attrs.hidden_size}: r is {r.shape}")
 
 
 def _types(context: Context, x: Type, w: Type, r: Type, *_: Type | None) -> tuple[Type, ...]:
     steps, batch, _width = x.shape or (None, None, None)
-    count = Size.of(2 if context.at.direction == "bidirectional" else 1)
-    state = count, batch, Size.of(context.at.hidden_size)
+    count = Size.of(2 if context.attrs.direction == "bidirectional" else 1)
+    state = count, batch, Size.of(context.attrs.hidden_size)
     final = Type("float32", state)
     return Type("float32", (steps, *state)), final, final
 
@@ -303,7 +304,7 @@ def _growth(_: Node, x: Array, w: Array, r: Array, *__: Any) -> int:
     growth=_growth,
 )
 def lstm(
-    at: Any,
+    attrs: Any,
     x: Array,
     w: Array,
     r: Array,
@@ -318,7 +319,7 @@ def lstm(
     r_zero: Array,
 ) -> tuple[Array, Array, Array]:
     """(Y (T, D, N, O), Y_h (D, N, O), Y_c (D, N, O))"""
-    _check(at, x, w, r, {"b": b, "lengths": lengths, "h": h, "c": c, "p": p})
+    _check(attrs, x, w, r, {"b": b, "lengths": lengths, "h": h, "c": c, "p": p})
     weights = quantized("w", w, w_scale, w_zero), quantized("r", r, r_scale, r_zero)
     t, n, units = *x.shape[:2], r.shape[1]
     count = len(w)
@@ -332,19 +333,19 @@ def lstm(
     final = np.zeros((2, count, n, units), np.float32)
     zeros = np.zeros((n, units), np.float32)
     for d in range(count):
-        back = d == 1 or at.direction == "reverse"
+        back = d == 1 or attrs.direction == "reverse"
         sums = exact_product(words.whole, weights[0].whole[d])
         fed = sums.astype(np.float32) * (words.steps * weights[0].steps[d])
         state, memory = (zeros if given is None else given[d] for given in (h, c))
         bias = np.zeros(8 * units, np.float32) if b is None else b[d]
         peepholes = None if p is None else p[d]
-        cell = _Cell(at, weights[1].whole[d], weights[1].steps[d], bias, peepholes)
+        cell = _Cell(attrs, weights[1].whole[d], weights[1].steps[d], bias, peepholes)
         for step in range(own.max(initial=0)):
             now = np.where(inside[step], own - 1 - step if back else step, 0)
             each = np.arange(n)
-            made = cell.step(fed[now, each], state, memory)
+            result = cell.step(fed[now, each], state, memory)
             runs = inside[step][:, None]
-            state, memory = np.where(runs, made[0], state), np.where(runs, made[1], memory)
+            state, memory = np.where(runs, result[0], state), np.where(runs, result[1], memory)
             y[now[inside[step]], d, each[inside[step]]] = state[inside[step]]
         # A sentence of no words ends with zeros, whatever it began with: see design/0008.
         final[:, d] = np.where((own > 0)[:, None], np.stack([state, memory]), 0)
@@ -359,12 +360,12 @@ def recurrence(w: Array, r: Array) -> Recurrence:
 class _Cell:
     """One direction's equations; gates in ONNX's order i, o, f, c."""
 
-    def __init__(self, at: Any, r: Array, steps: Array, b: Array, p: Array | None) -> None:
+    def __init__(self, attrs: Any, r: Array, steps: Array, b: Array, p: Array | None) -> None:
         self.r, self.steps = r, steps
         self.bias = b[: len(b) // 2] + b[len(b) // 2 :]
         self.p = np.zeros((3, len(r)), np.float32) if p is None else p.reshape(3, -1)
-        self.clip = at.clip or np.inf
-        self.tied = bool(at.input_forget)
+        self.clip = attrs.clip or np.inf
+        self.tied = bool(attrs.input_forget)
 
     def step(self, fed: Array, h: Array, c: Array) -> tuple[Array, Array]:
         row = in_bytes(h, np.array(True), (1,))

@@ -78,9 +78,9 @@ def _reduces(reduction: Reduction) -> Callable[..., Array]:
 def _reduced(context: Context, x: Type, axes: Type | None = None) -> Type:
     if x.shape is None:
         return Type(x.dtype)
-    noop, rank = context.at.noop_with_empty_axes, len(x.shape)
+    noop, rank = context.attrs.noop_with_empty_axes, len(x.shape)
     over = {at_axis(each, rank) for each in _over(noop, rank, integers(axes))}
-    if context.at.keepdims:
+    if context.attrs.keepdims:
         return Type(x.dtype, tuple(ONE if k in over else s for k, s in enumerate(x.shape)))
     return Type(x.dtype, tuple(size for k, size in enumerate(x.shape) if k not in over))
 
@@ -89,7 +89,7 @@ for _name, _reduction in _REDUCTIONS.items():
     op(
         f"Reduce{_name}",
         kind="mixes",
-        mixes=lambda at, *given: _over(at.noop_with_empty_axes, *given),
+        mixes=lambda attrs, *given: _over(attrs.noop_with_empty_axes, *given),
         type=_reduced,
         sized=_name == "Prod",
         scratch=8,
@@ -110,8 +110,8 @@ def _extreme(find: Callable[..., Any]) -> Callable[..., Array]:
 def _index(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type("int64")
-    at = at_axis(context.at.axis, len(x.shape))
-    kept = (ONE,) if context.at.keepdims else ()
+    at = at_axis(context.attrs.axis, len(x.shape))
+    kept = (ONE,) if context.attrs.keepdims else ()
     return Type("int64", (*x.shape[:at], *kept, *x.shape[at + 1 :]))
 
 
@@ -135,7 +135,7 @@ def log_softmax(x: Array, *, axis: int = -1) -> Array:
     return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
-@op("CumSum", kind="mixes", mixes=lambda at, rank, axis: (int(axis.reshape(())),), type=same)
+@op("CumSum", kind="mixes", mixes=lambda attrs, rank, axis: (int(axis.reshape(())),), type=same)
 def cum_sum(x: Array, axis: Axes, *, exclusive: int = 0, reverse: int = 0) -> Array:
     along = int(axis.reshape(()))
     ordered = np.flip(x, along) if reverse else x
@@ -151,7 +151,7 @@ def _top_k_type(context: Context, x: Type, k: Type) -> tuple[Type, Type]:
     if x.shape is None:
         return Type(x.dtype), Type("int64")
     sizes = None if k.sizes is None else k.sizes.reshape(-1)[0]
-    shape = with_size(x.shape, context.at.axis, None if sizes is None else ONE * sizes)
+    shape = with_size(x.shape, context.attrs.axis, None if sizes is None else ONE * sizes)
     return Type(x.dtype, shape), Type("int64", shape)
 
 
@@ -170,8 +170,8 @@ def top_k(x: Array, k: Array, *, axis: int = -1, largest: int = 1) -> tuple[Arra
     return np.take_along_axis(x, chosen, axis=axis), chosen
 
 
-def _normalized_axes(at: Any, rank: int, *_: Any) -> range:
-    return range(at.axis + rank if at.axis < 0 else at.axis, rank)
+def _normalized_axes(attrs: Any, rank: int, *_: Any) -> range:
+    return range(attrs.axis + rank if attrs.axis < 0 else attrs.axis, rank)
 
 
 def _normalized(
@@ -179,7 +179,7 @@ def _normalized(
 ) -> tuple[Type, Type, Type]:
     if x.shape is None:
         return Type(x.dtype), Type(), Type()
-    over = _normalized_axes(context.at, len(x.shape))
+    over = _normalized_axes(context.attrs, len(x.shape))
     wide = "float32" if x.dtype == "float16" else x.dtype
     statistic = Type(wide, tuple(ONE if k in over else size for k, size in enumerate(x.shape)))
     return Type(x.dtype, broadcast(x.shape, scale.shape)), statistic, statistic

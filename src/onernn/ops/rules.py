@@ -1,7 +1,7 @@
 """Type rules that several operators share. A rule takes a `Context` and the inputs' types.
 
 A rule speaks of the data's dtype and shape; LoD follows from the operator's record, except for
-operators that see offsets. What it cannot tell it leaves unknown, and it may raise where a run
+operators that see offsets. What it cannot infer it leaves unknown, and it may raise where a run
 would: nothing is known of the outputs then.
 """
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context
-from onernn.ir.operator import TypeRule
 from onernn.ir.types import Size, Type
 
 Sizes = tuple[Size | None, ...]
@@ -23,7 +22,7 @@ ONE = Size.of(1)
 
 
 def same(_: Context, x: Type, *others: Type | None) -> Type:
-    """As the first input."""
+    """The type of the first input."""
     return Type(x.dtype, x.shape)
 
 
@@ -83,16 +82,11 @@ def with_size(shape: Sizes, axis: int, size: Size | None) -> Sizes:
     return (*shape[:at], size, *shape[at + 1 :])
 
 
-def of_dtype(dtype: str) -> TypeRule:
-    """As the first input, but for the dtype."""
-    return lambda _, x, *__: Type(dtype, x.shape)
-
-
 def integers(found: Type | None) -> list[int] | None:
     """The numbers of an input, None where it is absent. Raises `ShapeError` if they are unknown."""
     if found is None:
         return None
     numbers = found.numbers
     if numbers is None:
-        raise ShapeError("an input that tells axes is computed at run time")
+        raise ShapeError("an input that names axes is computed at run time")
     return np.atleast_1d(numbers).tolist()

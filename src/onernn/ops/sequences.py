@@ -26,7 +26,7 @@ def sequence_data(x: Array) -> Array:
 
 
 def _with_words(x: Type, words: Size | None) -> tuple[Size | None, ...] | None:
-    """The shape of rows that become words: so many, where nobody knows how many rows there are."""
+    """The shape of rows that become words: so many, where the number of rows is not known."""
     known = x.shape[0] if x.shape else None
     return x.shape and (words if known is None else known, *x.shape[1:])
 
@@ -77,7 +77,7 @@ def _unpadded(context: Context, padded: Type, lengths: Type) -> Type:
     if padded.shape is None:
         return Type(padded.dtype, None, lod)
     out = Type(padded.dtype, (words_of(lod), *padded.shape[2:]), lod)
-    batch = padded.shape[1 if context.at.time_major else 0]
+    batch = padded.shape[1 if context.attrs.time_major else 0]
     given = lengths.shape if lengths.shape and lengths.rank == 1 else ()
     context.same(batch, *given, sequences_of(out))
     return out
@@ -91,7 +91,7 @@ def sequence_unpad(padded: Any, lengths: Any, *, time_major: int = 0) -> Ragged:
 
 
 def _padded(context: Context, x: Type, like: Type | None = None) -> Type:
-    major = 0 if context.at.time_major else 1
+    major = 0 if context.attrs.time_major else 1
     time: Size | None = context.fresh("longest")
     if like is not None:
         time = like.shape[major] if like.shape else None
@@ -107,8 +107,8 @@ def _padded_bytes(x: Any, time: int) -> int:
 
 
 def _pad_bytes(node: Node, x: Any, like: Any = None) -> int:
-    """With its copy in the other order."""
-    time = 0 if like is None else data_of(like).shape[0 if node.at.time_major else 1]
+    """The padded array and its copy in the other order."""
+    time = 0 if like is None else data_of(like).shape[0 if node.attrs.time_major else 1]
     return _padded_bytes(x, time)
 
 
@@ -123,12 +123,12 @@ def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> 
 
 
 def _filled(context: Context, x: Type, value: Type) -> Type:
-    time = context.fresh("longest") if context.at.time is None else Size.of(context.at.time)
+    time = context.fresh("longest") if context.attrs.time is None else Size.of(context.attrs.time)
     return Type(x.dtype, word_behind(x, (sequences_of(x), time)), ())
 
 
 def _fill_bytes(node: Node, x: Any, _: Any) -> int:
-    return _padded_bytes(x, node.at.time or 0)
+    return _padded_bytes(x, node.attrs.time or 0)
 
 
 @op("SequenceFill", kind="sequences", type=_filled, growth=_fill_bytes)
@@ -222,12 +222,12 @@ def _widened(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type(x.dtype, None, x.lod)
     words, channels = x.shape
-    wide = None if channels is None else channels * context.at.length
+    wide = None if channels is None else channels * context.attrs.length
     return Type(x.dtype, (words, wide), x.lod)
 
 
 def _context_bytes(node: Node, x: Any) -> int:
-    length = max(int(node.at.length), 0)
+    length = max(int(node.attrs.length), 0)
     return length * (bytes_of(data_of(x)) + 16 * len(data_of(x)))
 
 
@@ -259,7 +259,7 @@ def _expanded(context: Context, x: Type, like: Type) -> Type:
 def _expand_bytes(node: Node, x: Any, like: Any) -> int:
     if not isinstance(like, Ragged):
         return 0  # the kernel says so
-    times = np.diff((*like.outer, like.offsets)[node.at.level])
+    times = np.diff((*like.outer, like.offsets)[node.attrs.level])
     rows: Any = x.lengths if isinstance(x, Ragged) else np.ones(len(x), np.int64)
     count = min(len(times), len(rows))
     words = int(times[:count].astype(float) @ rows[:count].astype(float))

@@ -1,4 +1,4 @@
-"""ONNX operators that give elements another shape or another place, or tell shapes.
+"""ONNX operators that give elements another shape or another place, or compute shapes.
 
 Where opsets differ these are the newest forms: axes, sizes and positions come as inputs.
 """
@@ -45,18 +45,18 @@ def _shape_type(context: Context, x: Type) -> Type:
     sizes = [
         context.fresh(f"size{axis}") if size is None else size for axis, size in enumerate(x.shape)
     ]
-    return valued("int64", np.array(sizes[context.at.start : context.at.end], object))
+    return valued("int64", np.array(sizes[context.attrs.start : context.attrs.end], object))
 
 
 def _shape_of_rows(m: Any, node: Node) -> None:
     """Rows are alike in their shape, so it is no value of a row."""
     rank = m.rank(node, node.inputs[0])
 
-    def place(at: int) -> int:
-        return 1 + (at if at >= 0 else max(0, at + rank))
+    def place(index: int) -> int:
+        return 1 + (index if index >= 0 else max(0, index + rank))
 
-    ends = {} if node.at.end is None else {"end": place(node.at.end)}
-    m.nodes.append(replace(node, attributes={"start": place(node.at.start), **ends}))
+    ends = {} if node.attrs.end is None else {"end": place(node.attrs.end)}
+    m.nodes.append(replace(node, attributes={"start": place(node.attrs.start), **ends}))
 
 
 @op(
@@ -82,7 +82,7 @@ def size(x: Array) -> Array:
 
 
 def _asked(shape: Type) -> tuple[Size | None, ...] | None:
-    """The shape that an input of integers tells; only its rank, where the numbers are unknown."""
+    """The shape in an input of integers; only its rank, where the numbers are unknown."""
     if shape.sizes is not None:
         return tuple(map(Size.of, shape.sizes))
     rank = shape.shape[0] if shape.shape else None
@@ -114,7 +114,7 @@ def expand(x: Array, shape: Array) -> Array:
     "ConstantOfShape",
     kind="sizes",
     drops=True,
-    type=lambda context, shape: Type(np.asarray(context.at.value).dtype.name, _asked(shape)),
+    type=lambda context, shape: Type(np.asarray(context.attrs.value).dtype.name, _asked(shape)),
     growth=results,
 )
 def constant_of_shape(shape: Array, *, value: Any = _ZERO) -> Array:
@@ -180,28 +180,29 @@ def identity(x: Array) -> Array:
     return x
 
 
-def _perm(at: Any, rank: int) -> tuple[int, ...]:
-    return tuple(range(rank)[::-1] if at.perm is None else at.perm)
+def perm_of(attrs: Any, rank: int) -> tuple[int, ...]:
+    """The order of a Transpose's axes."""
+    return tuple(range(rank)[::-1] if attrs.perm is None else attrs.perm)
 
 
 def _transposed(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type(x.dtype)
-    perm = _perm(context.at, len(x.shape))
+    perm = perm_of(context.attrs, len(x.shape))
     if sorted(perm) != list(range(len(x.shape))):
         raise ShapeError(f"perm {perm} of {len(x.shape)} axes")
-    return Type(x.dtype, tuple(x.shape[at] for at in perm))
+    return Type(x.dtype, tuple(x.shape[index] for index in perm))
 
 
 def _transposed_rows(m: Any, node: Node) -> None:
-    perm = _perm(node.at, m.rank(node, node.inputs[0]))
+    perm = perm_of(node.attrs, m.rank(node, node.inputs[0]))
     m.put(node, node.inputs, perm=(0, *(axis + 1 for axis in perm)))
 
 
 @op(
     "Transpose",
     kind="moves",
-    mixes=lambda at, rank: () if _perm(at, rank)[:1] == (0,) else (0,),
+    mixes=lambda attrs, rank: () if perm_of(attrs, rank)[:1] == (0,) else (0,),
     type=_transposed,
     growth=no_new_bytes,
     batched=_transposed_rows,
@@ -218,7 +219,7 @@ def _squeezed(_: Context, x: Type, axes: Type | None = None) -> Type:
             return Type(x.dtype)
         return Type(x.dtype, tuple(size for size in x.shape if size != ONE))
     gone = {at_axis(axis, len(x.shape)) for axis in integers(axes) or ()}
-    return Type(x.dtype, tuple(size for at, size in enumerate(x.shape) if at not in gone))
+    return Type(x.dtype, tuple(size for index, size in enumerate(x.shape) if index not in gone))
 
 
 def _squeezed_rows(m: Any, node: Node) -> None:
@@ -247,7 +248,7 @@ def _unsqueezed(_: Context, x: Type, axes: Type) -> Type:
         return Type(x.dtype)
     rank, rest = len(x.shape) + len(new), iter(x.shape)
     places = {at_axis(axis, rank) for axis in new}
-    return Type(x.dtype, tuple(ONE if at in places else next(rest) for at in range(rank)))
+    return Type(x.dtype, tuple(ONE if index in places else next(rest) for index in range(rank)))
 
 
 @op(
@@ -266,13 +267,13 @@ def _joined(context: Context, *parts: Type) -> Type:
     shapes = [part.shape for part in parts if part.shape is not None]
     if not shapes:
         return Type(common(*parts))
-    along = at_axis(context.at.axis, len(shapes[0]))
+    along = at_axis(context.attrs.axis, len(shapes[0]))
     lengths = [shape[along] for shape in shapes]
     known = None not in lengths and len(shapes) == len(parts)
     whole = sum(filter(None, lengths), Size(())) if known else None
     shape = tuple(
-        whole if at == along else context.same(*sizes)
-        for at, sizes in enumerate(zip(*shapes, strict=True))
+        whole if index == along else context.same(*sizes)
+        for index, sizes in enumerate(zip(*shapes, strict=True))
     )
     return Type(common(*parts), shape)
 
@@ -285,14 +286,14 @@ def concat(first: Array, *rest: Array, axis: int) -> Array:
 def _flattened(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type(x.dtype, (None, None))
-    cut = context.at.axis
+    cut = context.attrs.axis
     return Type(x.dtype, (volume(x.shape[:cut]), volume(x.shape[cut:])))
 
 
 def _flattened_rows(m: Any, node: Node) -> None:
     x = node.inputs[0]
     rank = m.rank(node, x)
-    axis = node.at.axis + rank * (node.at.axis < 0)
+    axis = node.attrs.axis + rank * (node.attrs.axis < 0)
     front = m.emit("ReduceProd", (m.sizes(x, 1, 1 + axis),)) if axis else 1
     back = m.emit("ReduceProd", (m.sizes(x, 1 + axis, None),)) if axis < rank else 1
     m.end(node, "Reshape", (x, m.shape([m.count, front, back])))
@@ -318,7 +319,7 @@ def _reshaped(context: Context, x: Type, shape: Type) -> Type:
         return Type(x.dtype, None if known is None else (None,) * known)
     sizes: list[Size | None] = [Size.of(size) for size in asked]
     for at, size in enumerate(sizes):
-        if size == Size(()) and not context.at.allowzero:
+        if size == Size(()) and not context.attrs.allowzero:
             sizes[at] = None if x.shape is None else x.shape[at]
     if Size.of(-1) in sizes:
         at = sizes.index(Size.of(-1))
@@ -354,12 +355,12 @@ def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
 
 
 def _check_backwards(size: int, start: int, end: int, step: int) -> None:
-    """Where ONNX's text, its reference and ONNX Runtime 1.32 do not cut the same, nobody does.
+    """Refuses what ONNX's text, its reference and ONNX Runtime 1.32 do not cut alike.
 
     To the largest number ONNX Runtime takes all; from before the axis the reference takes nothing.
     """
     if step < 0 and (end in (FAR, 2**63 - 1) or start < -max(size, 1)):
-        raise ShapeError(f"nobody agrees what [{start}:{end}:{step}] takes of {size} elements")
+        raise ShapeError(f"implementations disagree on [{start}:{end}:{step}] of {size} elements")
 
 
 def _sliced(
@@ -379,9 +380,9 @@ def _sliced(
         chosen = list(range((starts.shape or (ONE,))[0].number or 0))  # type: ignore[union-attr]
     out = x.shape
     given = [None if each is None else each.sizes for each in (starts, ends, steps)]
-    for at, axis in enumerate(chosen):
+    for index, axis in enumerate(chosen):
         first, last, step = (
-            None if each is None else Size.of(each.reshape(-1)[at]) for each in given
+            None if each is None else Size.of(each.reshape(-1)[index]) for each in given
         )
         stride, place = 1 if steps is None else step and step.number, at_axis(axis, len(out))
         size, taken = out[place], None
@@ -394,7 +395,7 @@ def _sliced(
 def cut(
     size: Size, start: Size, end: Size, step: int, holds: Callable[..., bool]
 ) -> tuple[Size, Size] | None:
-    """(first, count) of what [start:end:step] takes of an axis; None where only a run tells.
+    """(first, count) of what [start:end:step] takes of an axis; None where only a run knows.
 
     ``holds(*sizes)``: whether these are at least 0, which a plan checks in each call.
     """
@@ -452,7 +453,7 @@ def slice_(
 
 
 def _parts(context: Context, x: Type, sizes: Type | None = None) -> tuple[Type, ...]:
-    parts, axis = context.at.outputs, context.at.axis
+    parts, axis = context.attrs.outputs, context.attrs.axis
     if x.shape is None:
         return (Type(x.dtype),) * parts
     whole = x.shape[at_axis(axis, len(x.shape))]
@@ -483,7 +484,7 @@ def split(
     return tuple(np.split(x, ends[:-1], axis=axis))
 
 
-@op("Trilu", kind="mixes", mixes=lambda at, rank, *_: (rank - 2,), type=same, since=14)
+@op("Trilu", kind="mixes", mixes=lambda attrs, rank, *_: (rank - 2,), type=same, since=14)
 def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     if x.ndim < 2:  # NumPy makes a matrix of a vector
         raise ShapeError(f"Trilu: expected matrices, got {x.shape}")

@@ -41,20 +41,20 @@ class _Axis:
     end: np.float32
 
 
-def _axes(at: Any, rank: int) -> list[int]:
-    axes = range(rank) if at.axes is None else at.axes
+def _axes(attrs: Any, rank: int) -> list[int]:
+    axes = range(rank) if attrs.axes is None else attrs.axes
     result = [at_axis(axis, rank) for axis in axes]
     if len(set(result)) < len(result):
-        raise ShapeError(f"attribute axes={at.axes}: an axis twice")
+        raise ShapeError(f"attribute axes={attrs.axes}: an axis twice")
     return result
 
 
 def _resized(
-    at: Any, x: Array, roi: Array | None, scales: Array | None, sizes: Array | None
+    attrs: Any, x: Array, roi: Array | None, scales: Array | None, sizes: Array | None
 ) -> list[_Axis]:
-    """What changes. Raises `ShapeError` for what cannot be, or what nobody defines."""
-    axes = _axes(at, x.ndim)
-    given = (at.scales or None) if scales is None or not scales.size else scales
+    """The axes that change. Raises `ShapeError` for sizes that are impossible or not defined."""
+    axes = _axes(attrs, x.ndim)
+    given = (attrs.scales or None) if scales is None or not scales.size else scales
     sizes = None if sizes is None or not sizes.size else sizes
     if (given is None) == (sizes is None):
         raise ShapeError("expected scales or sizes, and not both")
@@ -62,28 +62,28 @@ def _resized(
     if len(numbers) != len(axes) or not np.isfinite(numbers).all() or (numbers <= 0).any():
         raise ShapeError(f"expected {len(axes)} positive numbers, got {numbers.tolist()}")
     whole = np.array([x.shape[axis] for axis in axes])
-    crops = at.coordinate_transformation_mode == "tf_crop_and_resize"
+    crops = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
     region = np.array([0] * len(axes) + [1] * len(axes)) if not crops or roi is None else roi
     if region.shape != (2 * len(axes),):
         raise ShapeError(f"roi: expected {2 * len(axes)} numbers, got {region.tolist()}")
     begin, end = np.asarray(region, _F32).reshape(2, -1)
     if sizes is None:
         factors = numbers.astype(_F32)
-        told = factors * whole.astype(_F32) * (end - begin)
+        exact = factors * whole.astype(_F32) * (end - begin)
     else:
-        factors, told = _factors(at, numbers, whole), numbers
-        if at.keep_aspect_ratio_policy != "stretch":
-            told = np.floor(factors * whole.astype(_F32) + _F32(0.5))
-    wanted = np.floor(told).astype(float).tolist()
-    rows = zip(axes, whole.tolist(), wanted, wanted == told, factors, begin, end, strict=True)
+        factors, exact = _factors(attrs, numbers, whole), numbers
+        if attrs.keep_aspect_ratio_policy != "stretch":
+            exact = np.floor(factors * whole.astype(_F32) + _F32(0.5))
+    wanted = np.floor(exact).astype(float).tolist()
+    rows = zip(axes, whole.tolist(), wanted, wanted == exact, factors, begin, end, strict=True)
     result = [_Axis(axis, size, int(want), *more) for axis, size, want, *more in rows]
     return [one for one in result if one.size != one.wanted or one.scale != 1 or crops]
 
 
-def _factors(at: Any, sizes: Array, whole: Array) -> Array:
-    """The scales that sizes tell."""
+def _factors(attrs: Any, sizes: Array, whole: Array) -> Array:
+    """The scales that lead to these sizes."""
     factors = sizes.astype(_F32) / np.maximum(whole, 1).astype(_F32)  # of none nothing is made
-    policy = at.keep_aspect_ratio_policy
+    policy = attrs.keep_aspect_ratio_policy
     if policy == "stretch":
         return factors
     if policy not in ("not_larger", "not_smaller"):
@@ -92,7 +92,7 @@ def _factors(at: Any, sizes: Array, whole: Array) -> Array:
 
 
 def _coordinates(mode: str, axis: _Axis) -> Array:
-    """Where each element of the result is among those of the axis."""
+    """The coordinate on the axis of each element of the result."""
     at = np.arange(axis.wanted, dtype=_F32)
     size, wanted, scale, half = _F32(axis.size), _F32(axis.wanted), axis.scale, _F32(0.5)
     if mode == "half_pixel":
@@ -116,7 +116,7 @@ def _coordinates(mode: str, axis: _Axis) -> Array:
     if mode in ("pytorch_half_pixel", "align_corners", "tf_crop_and_resize"):
         raise ShapeError(
             f"attribute coordinate_transformation_mode={mode}: {axis.size} elements times"
-            f" {scale} is no whole number, and nobody agrees what that means; give sizes"
+            f" {scale} is no whole number, which implementations round differently; give sizes"
         )
     raise ShapeError(f"attribute coordinate_transformation_mode={mode!r} is not one of ONNX")
 
@@ -130,11 +130,11 @@ _ROUNDED: dict[str, Callable[[Array], Array]] = {
 """Whether the next element is the nearest one, for what is behind the point."""
 
 
-def _nearest(at: Any, where: Array) -> Array:
-    if at.nearest_mode not in _ROUNDED:
-        raise ShapeError(f"attribute nearest_mode={at.nearest_mode!r} is not one of ONNX")
+def _nearest(attrs: Any, where: Array) -> Array:
+    if attrs.nearest_mode not in _ROUNDED:
+        raise ShapeError(f"attribute nearest_mode={attrs.nearest_mode!r} is not one of ONNX")
     before = np.floor(where)
-    return before + _ROUNDED[at.nearest_mode](where - before)
+    return before + _ROUNDED[attrs.nearest_mode](where - before)
 
 
 def _resized_type(
@@ -146,16 +146,16 @@ def _resized_type(
 ) -> Type:
     if x.shape is None:
         return Type(x.dtype)
-    at, shape = context.at, x.shape
-    axes = _axes(at, len(shape))
-    told = None if sizes is None else sizes.sizes
-    crops = at.coordinate_transformation_mode == "tf_crop_and_resize"
+    attrs, shape = context.attrs, x.shape
+    axes = _axes(attrs, len(shape))
+    known = None if sizes is None else sizes.sizes
+    crops = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
     for k, axis in enumerate(axes):
         size: Size | None = None
-        if told is not None and at.keep_aspect_ratio_policy == "stretch":
-            size = Size.of(told[k])
-        elif at.scales and not crops:
-            size = _scaled(shape[axis], at.scales[k])
+        if known is not None and attrs.keep_aspect_ratio_policy == "stretch":
+            size = Size.of(known[k])
+        elif attrs.scales and not crops:
+            size = _scaled(shape[axis], attrs.scales[k])
         shape = with_size(shape, axis, size)
     return Type(x.dtype, shape)
 
@@ -174,17 +174,17 @@ def _growth(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any 
     x = data_of(x)
     shape = list(x.shape)
     most = 0
-    for one in _resized(node.at, x, roi, scales, sizes):
+    for one in _resized(node.attrs, x, roi, scales, sizes):
         shape[one.at] = one.wanted
         most = max(most, math.prod(shape) * x.dtype.itemsize + 32 * one.wanted)
     return 4 * most
 
 
-def _along(at: Any, rank: int, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
-    """The axes that change; of sizes nobody knows here whether they are new."""
-    given = at.scales if scales is None else scales
-    axes = _axes(at, rank)
-    if not len(given) or at.coordinate_transformation_mode == "tf_crop_and_resize":
+def _along(attrs: Any, rank: int, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+    """The axes that change; sizes may be the old ones: all of their axes."""
+    given = attrs.scales if scales is None else scales
+    axes = _axes(attrs, rank)
+    if not len(given) or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
         return axes
     return [axis for axis, scale in zip(axes, given, strict=True) if scale != 1]
 
@@ -210,29 +210,33 @@ def _along(at: Any, rank: int, roi: Any = None, scales: Any = None, sizes: Any =
     growth=_growth,
 )
 def resize(
-    at: Any,
+    attrs: Any,
     x: Array,
     roi: Array | None = None,
     scales: Array | None = None,
     sizes: Array | None = None,
 ) -> Array:
-    changed = _resized(at, x, roi, scales, sizes)
-    if at.mode not in ("nearest", "linear"):
-        raise ShapeError(f"attribute mode={at.mode!r}: only nearest and linear are computed")
-    if at.antialias and at.mode != "nearest" and any(one.wanted < one.size for one in changed):
+    changed = _resized(attrs, x, roi, scales, sizes)
+    if attrs.mode not in ("nearest", "linear"):
+        raise ShapeError(f"attribute mode={attrs.mode!r}: only nearest and linear are computed")
+    if (
+        attrs.antialias
+        and attrs.mode != "nearest"
+        and any(one.wanted < one.size for one in changed)
+    ):
         raise ShapeError("attribute antialias=1 is not computed")
-    if at.mode == "linear" and x.dtype.kind != "f":
+    if attrs.mode == "linear" and x.dtype.kind != "f":
         raise ShapeError(f"attribute mode=linear is of floats, got {x.dtype}")
     dtype, outside = x.dtype, np.zeros((1,) * x.ndim, bool)
     for one in changed:
         if one.wanted and not one.size:
             raise ShapeError(f"axis {one.at} has no elements, {one.wanted} are asked for")
-        where = _coordinates(at.coordinate_transformation_mode, one)
+        where = _coordinates(attrs.coordinate_transformation_mode, one)
         column = (-1, *[1] * (x.ndim - 1 - one.at))
-        if at.coordinate_transformation_mode == "tf_crop_and_resize":
+        if attrs.coordinate_transformation_mode == "tf_crop_and_resize":
             outside = outside | ((where < 0) | (where > one.size - 1)).reshape(column)
-        if at.mode == "nearest":
-            nearest = np.clip(_nearest(at, where), 0, one.size - 1)
+        if attrs.mode == "nearest":
+            nearest = np.clip(_nearest(attrs, where), 0, one.size - 1)
             x = np.take(x, nearest.astype(np.int64), one.at)
             continue
         where = np.clip(where, 0, one.size - 1)
@@ -240,7 +244,7 @@ def resize(
         after = np.minimum(before + 1, one.size - 1)
         rest = (where - before).reshape(column).astype(dtype)
         x = np.take(x, before, one.at) * (1 - rest) + np.take(x, after, one.at) * rest
-    return np.where(outside, dtype.type(at.extrapolation_value), x) if outside.any() else x
+    return np.where(outside, dtype.type(attrs.extrapolation_value), x) if outside.any() else x
 
 
 _TWO = Size.of(2)
@@ -280,12 +284,12 @@ def _dft_type(
 ) -> Type:
     if x.shape is None:
         return Type(x.dtype)
-    told, onesided, inverse = None, context.at.onesided, context.at.inverse
+    known, onesided, inverse = None, context.attrs.onesided, context.attrs.inverse
     along = _signal_axis(len(x.shape), None if axis is None else axis.numbers)
     size = x.shape[along]
     if length is not None:
-        told = length.sizes
-        size = None if told is None else Size.of(told.reshape(()).item())
+        known = length.sizes
+        size = None if known is None else Size.of(known.reshape(()).item())
     elif onesided and inverse and size is not None:
         size = (size - 1) * 2
     if onesided and not inverse and size is not None:
@@ -319,7 +323,7 @@ def dft(
     inverse: int = 0,
     onesided: int = 0,
 ) -> Array:
-    """What is longer than ``length`` is cut, what is shorter filled up with zeros."""
+    """The signal cut to ``length``, or filled up with zeros."""
     along = _signal_axis(x.ndim, axis)
     halved = onesided and inverse
     if halved and x.shape[-1] != 2:
@@ -366,7 +370,7 @@ def _stft_type(
     if length is not None:
         frame = None if length.numbers is None else Size.of(length.numbers.item())
     if frame is not None:
-        bins = frame.floor_div(2) + 1 if context.at.onesided else frame
+        bins = frame.floor_div(2) + 1 if context.attrs.onesided else frame
         shape = with_size(shape, 2, bins)
         if size is not None and step.numbers is not None:
             frames = (size - frame).floor_div(step.numbers.item()) + 1

@@ -37,7 +37,7 @@ _FAR = 2**31
 class Window:
     """A window along one axis; ``same``: SAME_UPPER or SAME_LOWER, what is added follows the size.
 
-    Sizes are numbers or `Size`, but where numbers are told.
+    Sizes are numbers or `Size`, except where a method asks for numbers.
     """
 
     size: int
@@ -56,13 +56,13 @@ class Window:
         """From the first element of the first place to the last one of the last place."""
         return (count - 1) * self.stride + self.extent
 
-    def tap(self, at: int, count: int) -> slice:
-        """Where its element ``at`` is, in each of ``count`` places."""
-        first = at * self.dilation
+    def tap(self, index: int, count: int) -> slice:
+        """Where its element ``index`` is, in each of ``count`` places."""
+        first = index * self.dilation
         return slice(first, first + (count - 1) * self.stride + 1, self.stride)
 
     def around(self, size: int) -> Window:
-        """With what is added around an axis of this size, a number."""
+        """The window with the padding of an axis of this size, a number."""
         if not self.same:
             return self
         added = max(self.reach(self.places(size)) - size, 0)
@@ -87,18 +87,20 @@ def _quotient(size: Any, by: int) -> Any:
     return size.floor_div(by) if isinstance(size, Size) else size // by
 
 
-def windows_of(at: Any, kernel: Sequence[int]) -> list[Window]:
+def windows_of(attrs: Any, kernel: Sequence[int]) -> list[Window]:
     """The windows that a node's attributes describe. Raises `ShapeError` for what is none."""
     rank = len(kernel)
     sizes = numbers("kernel_shape", kernel, rank, 1)
-    strides = numbers("strides", at.strides, rank, 1)
-    dilations = numbers("dilations", at.dilations, rank, 1)
-    pads = numbers("pads", at.pads, 2 * rank, 0)
-    if at.auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise ShapeError(f"attribute auto_pad={at.auto_pad!r} is not one of ONNX")
-    if at.auto_pad != "NOTSET" and any(pads):
-        raise ShapeError(f"attributes auto_pad={at.auto_pad} and pads={pads}: only one may say it")
-    same = at.auto_pad if at.auto_pad.startswith("SAME") else ""
+    strides = numbers("strides", attrs.strides, rank, 1)
+    dilations = numbers("dilations", attrs.dilations, rank, 1)
+    pads = numbers("pads", attrs.pads, 2 * rank, 0)
+    if attrs.auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise ShapeError(f"attribute auto_pad={attrs.auto_pad!r} is not one of ONNX")
+    if attrs.auto_pad != "NOTSET" and any(pads):
+        raise ShapeError(
+            f"attributes auto_pad={attrs.auto_pad} and pads={pads}: only one may say it"
+        )
+    same = attrs.auto_pad if attrs.auto_pad.startswith("SAME") else ""
     rows = zip(sizes, strides, dilations, pads[:rank], pads[rank:], strict=True)
     result = [Window(*row, same) for row in rows]
     if any(window.extent >= _FAR for window in result):
@@ -160,7 +162,7 @@ def seen(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) 
 
 
 def bytes_padded(x: Array, windows: Sequence[Window], counts: Sequence[int]) -> int:
-    """What an array takes with what windows at so many places see around it."""
+    """The bytes of an array padded for windows at so many places."""
     sizes = (
         max(window.before + size, window.reach(count))
         for window, size, count in zip(windows, x.shape[2:], counts, strict=True)
@@ -172,20 +174,20 @@ _AT_ONCE = 2**22
 """Elements that windows see, copied for one product: with more, images go one by one."""
 
 
-def _checked(at: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
+def _checked(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
     """Raises `ShapeError`. ``back``: the weights are those of a convolution the other way."""
     if x.ndim < 3 or w.ndim != x.ndim:
         raise ShapeError(f"expected (N, C, ...) and weights of as many axes: {x.shape}, {w.shape}")
     if x.dtype.kind != "f" or w.dtype != x.dtype:
         raise ShapeError(f"expected floats of one type, got {x.dtype} and weights {w.dtype}")
-    if at.kernel_shape is not None and tuple(at.kernel_shape) != w.shape[2:]:
-        raise ShapeError(f"attribute kernel_shape={at.kernel_shape}, weights of {w.shape}")
-    whole, part = len(w), w.shape[1] * at.group
-    taken, made = (whole, part) if back else (part, whole)
-    if at.group < 1 or x.shape[1] != taken or whole % at.group:
-        raise ShapeError(f"weights of {w.shape} in {at.group} groups do not fit {x.shape}")
-    if bias is not None and (bias.shape != (made,) or bias.dtype != x.dtype):
-        raise ShapeError(f"bias: expected {x.dtype} ({made},), got {bias.dtype} {bias.shape}")
+    if attrs.kernel_shape is not None and tuple(attrs.kernel_shape) != w.shape[2:]:
+        raise ShapeError(f"attribute kernel_shape={attrs.kernel_shape}, weights of {w.shape}")
+    whole, part = len(w), w.shape[1] * attrs.group
+    taken, result = (whole, part) if back else (part, whole)
+    if attrs.group < 1 or x.shape[1] != taken or whole % attrs.group:
+        raise ShapeError(f"weights of {w.shape} in {attrs.group} groups do not fit {x.shape}")
+    if bias is not None and (bias.shape != (result,) or bias.dtype != x.dtype):
+        raise ShapeError(f"bias: expected {x.dtype} ({result},), got {bias.dtype} {bias.shape}")
 
 
 def _at_once(count: int, image: int) -> list[slice]:
@@ -207,17 +209,17 @@ def _type(context: Context, x: Type, w: Type, channels: Size | None, sizes: Any)
     dtype = common(x, w)
     if x.shape is None or w.shape is None:
         return Type(dtype)
-    kernel = context.at.kernel_shape or [size and size.number for size in w.shape[2:]]
+    kernel = context.attrs.kernel_shape or [size and size.number for size in w.shape[2:]]
     if None in kernel:
         return Type(dtype, (x.shape[0], channels, *[None] * len(kernel)))
-    result = sizes(windows_of(context.at, kernel), x.shape[2:])
+    result = sizes(windows_of(context.attrs, kernel), x.shape[2:])
     return dense(dtype, (x.shape[0], channels, *result))
 
 
 def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     """The columns of all images together are at least those of one."""
     x, w = data_of(x), data_of(w)
-    windows = placed(windows_of(node.at, w.shape[2:]), x)
+    windows = placed(windows_of(node.attrs, w.shape[2:]), x)
     counts = places(windows, x.shape[2:])
     row = max(len(x), 1) * math.prod(counts) * x.dtype.itemsize
     columns = row * max(math.prod((x.shape[1], *w.shape[2:])), 1)
@@ -233,10 +235,10 @@ def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     growth=_conv_growth,
     batched="batch",
 )
-def conv(at: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """What a window sees is a column of a matrix."""
-    windows, groups = placed(windows_of(at, w.shape[2:]), x), at.group
-    _checked(at, x, w, bias)
+def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
+    """Each window's elements are a column of a matrix."""
+    windows, groups = placed(windows_of(attrs, w.shape[2:]), x), attrs.group
+    _checked(attrs, x, w, bias)
     counts = places(windows, x.shape[2:])
     axes, count, depth = len(windows), math.prod(counts), math.prod(w.shape[1:])
     kernels = w.reshape(groups, len(w) // groups, depth)
@@ -249,18 +251,18 @@ def conv(at: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
 
 
 def reached_along(
-    at: Any, windows: Sequence[Window], sizes: Sequence[Any]
+    attrs: Any, windows: Sequence[Window], sizes: Sequence[Any]
 ) -> list[tuple[Any, int]]:
     """(the size of the result, what is cut off before it) of each axis, of numbers or `Size`.
 
     Raises `ShapeError` where more is asked for than windows reach: ONNX does not say what is there.
     """
-    more = numbers("output_padding", at.output_padding, len(windows), 0)
-    told = at.output_shape and numbers("output_shape", at.output_shape, len(windows), 1)
+    more = numbers("output_padding", attrs.output_padding, len(windows), 0)
+    wanted = attrs.output_shape and numbers("output_shape", attrs.output_shape, len(windows), 1)
     result: list[tuple[Any, int]] = []
     for axis, (window, size) in enumerate(zip(windows, sizes, strict=True)):
-        asked = told[axis] if told else size * window.stride if window.same else None
-        if size is None or isinstance(size, Size) and told:  # a run knows what is cut off
+        asked = wanted[axis] if wanted else size * window.stride if window.same else None
+        if size is None or isinstance(size, Size) and wanted:  # a run knows what is cut off
             result.append((asked, 0))
             continue
         reach = size * window.stride + (window.extent - window.stride + more[axis])
@@ -269,9 +271,9 @@ def reached_along(
             cut: Any = reach - asked
             cut = cut.number if isinstance(cut, Size) else cut
             before, after = cut // 2, cut - cut // 2
-            if at.auto_pad != "SAME_UPPER":
+            if attrs.auto_pad != "SAME_UPPER":
                 before, after = after, before
-            if before < 0 or told is None and after < 0:
+            if before < 0 or wanted is None and after < 0:
                 raise ShapeError(f"axis {axis + 2}: windows reach {-cut} elements less than asked")
         result.append((reach - (before + after), before))
     return result
@@ -287,17 +289,17 @@ def _whole(
 
 def _conv_transpose_type(context: Context, x: Type, w: Type, bias: Type | None = None) -> Type:
     def sizes(windows: Sequence[Window], sizes: Sequence[Any]) -> list[Any]:
-        return [size for size, _ in reached_along(context.at, windows, sizes)]
+        return [size for size, _ in reached_along(context.attrs, windows, sizes)]
 
     part = w.shape[1] if w.shape else None
-    return _type(context, x, w, None if part is None else part * context.at.group, sizes)
+    return _type(context, x, w, None if part is None else part * context.attrs.group, sizes)
 
 
 def _conv_transpose_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
-    at, x, w = node.at, data_of(x), data_of(w)
-    windows, sizes = windows_of(at, w.shape[2:]), x.shape[2:]
-    rows = max(len(x), 1) * w.shape[1] * at.group * x.dtype.itemsize
-    whole = _whole(windows, sizes, reached_along(at, windows, sizes))
+    attrs, x, w = node.attrs, data_of(x), data_of(w)
+    windows, sizes = windows_of(attrs, w.shape[2:]), x.shape[2:]
+    rows = max(len(x), 1) * w.shape[1] * attrs.group * x.dtype.itemsize
+    whole = _whole(windows, sizes, reached_along(attrs, windows, sizes))
     return rows * (2 * math.prod(whole) + 2 * math.prod((*w.shape[2:], *sizes)))
 
 
@@ -316,23 +318,23 @@ def _conv_transpose_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     growth=_conv_transpose_growth,
     batched="batch",
 )
-def conv_transpose(at: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
+def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     """Each element lays the weights, times itself, around its place."""
-    _checked(at, x, w, bias, back=True)
-    windows, sizes, groups = windows_of(at, w.shape[2:]), x.shape[2:], at.group
-    reached = reached_along(at, windows, sizes)
+    _checked(attrs, x, w, bias, back=True)
+    windows, sizes, groups = windows_of(attrs, w.shape[2:]), x.shape[2:], attrs.group
+    reached = reached_along(attrs, windows, sizes)
     if any(size < 1 for size, _ in reached):
         raise ShapeError(f"gives axes of {[size for size, _ in reached]} elements")
     channels, count = w.shape[1] * groups, math.prod(sizes)
     kernels = w.reshape(groups, len(w) // groups, math.prod(w.shape[1:])).swapaxes(1, 2)
     out = np.zeros((len(x), channels, *_whole(windows, sizes, reached)), x.dtype)
     for part in _at_once(len(x), channels * math.prod(w.shape[2:]) * count):
-        made = kernels @ x[part].reshape(-1, groups, len(w) // groups, count)
-        made = made.reshape(-1, channels, *w.shape[2:], *sizes)
+        result = kernels @ x[part].reshape(-1, groups, len(w) // groups, count)
+        result = result.reshape(-1, channels, *w.shape[2:], *sizes)
         for taps in np.ndindex(*w.shape[2:]):
             laid = zip(windows, taps, sizes, strict=True)
             there = [window.tap(tap, size) for window, tap, size in laid]
-            out[(part, slice(None), *there)] += made[(slice(None), slice(None), *taps)]
+            out[(part, slice(None), *there)] += result[(slice(None), slice(None), *taps)]
     kept = [slice(before, before + size) for size, before in reached]
     return _with_bias(out[(slice(None), slice(None), *kept)], bias)
 
@@ -340,27 +342,29 @@ def conv_transpose(at: Any, x: Array, w: Array, bias: Array | None = None) -> Ar
 _ATTRIBUTES = {**ATTRIBUTES, "ceil_mode": 0, "kernel_shape": REQUIRED}
 
 
-def _windows(at: Any) -> list[Window]:
-    windows = windows_of(at, at.kernel_shape)
+def _windows(attrs: Any) -> list[Window]:
+    windows = windows_of(attrs, attrs.kernel_shape)
     if any(max(w.before, w.after) >= w.size for w in windows):
-        raise ShapeError(f"attribute pads={at.pads}: a window sees nothing but what is added")
-    if at.ceil_mode and at.auto_pad == "VALID":
-        raise ShapeError("attributes ceil_mode and auto_pad=VALID: nobody says what both mean")
+        raise ShapeError(f"attribute pads={attrs.pads}: a window sees nothing but what is added")
+    if attrs.ceil_mode and attrs.auto_pad == "VALID":
+        raise ShapeError(
+            "attributes ceil_mode and auto_pad=VALID: ONNX does not define both together"
+        )
     return windows
 
 
 def _reduced(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.ufunc) -> Array:
-    """What windows see as one number, axis by axis."""
+    """Each window reduced to one number, axis by axis."""
     x = padded(x, windows, fill, counts)
     for axis, (window, count) in enumerate(zip(windows, counts, strict=True), 2):
         lines = x.swapaxes(0, axis)
-        taps = (lines[window.tap(at, count)] for at in range(window.size))
+        taps = (lines[window.tap(index, count)] for index in range(window.size))
         x = reduce(both, taps).swapaxes(0, axis)
     return x
 
 
-def _positions(at: Any, x: Array, windows: list[Window], top: Array) -> Array:
-    """Of equal ones the first; of NaN and others, too."""
+def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array:
+    """The first place of the largest, also where NaN is among them."""
     axes, counts = len(windows), top.shape[2:]
     parts = seen(x, windows, 0, counts)
     inside = seen(np.ones((1, 1, *x.shape[2:]), bool), windows, False, counts)
@@ -369,7 +373,7 @@ def _positions(at: Any, x: Array, windows: list[Window], top: Array) -> Array:
     images = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * axes)
     result = images * math.prod(x.shape[2:])
     for axis, (window, tap) in enumerate(zip(windows, taps, strict=True), 2):
-        inner = x.shape[2:axis] if at.storage_order else x.shape[axis + 1 :]
+        inner = x.shape[2:axis] if attrs.storage_order else x.shape[axis + 1 :]
         first = np.arange(counts[axis - 2]) * window.stride - window.before
         place = first.reshape(-1, *[1] * (x.ndim - 1 - axis)) + tap * window.dilation
         result = result + place * math.prod(inner)
@@ -394,24 +398,24 @@ def _pooled(*more: str) -> Callable[..., Any]:
     def rule(context: Context, x: Type) -> tuple[Type, ...]:
         if x.shape is None:
             return Type(x.dtype), *map(Type, more)
-        windows, sizes = _windows(context.at), x.shape[2:]
+        windows, sizes = _windows(context.attrs), x.shape[2:]
         if len(windows) != len(sizes):
             raise ShapeError(f"windows over {len(windows)} axes")
-        result = places(windows, sizes, bool(context.at.ceil_mode))
+        result = places(windows, sizes, bool(context.attrs.ceil_mode))
         return tuple(Type(each, (*x.shape[:2], *result)) for each in (x.dtype, *more))
 
     return rule
 
 
 def _growth(node: Node, x: Any) -> int:
-    """With all that windows see where positions are asked for, in integers."""
-    at, x = node.at, data_of(x)
-    ceil = bool(at.ceil_mode)
-    windows = placed(_windows(at), x, ceil)
+    """Where positions are asked for, with all windows' elements in integers."""
+    attrs, x = node.attrs, data_of(x)
+    ceil = bool(attrs.ceil_mode)
+    windows = placed(_windows(attrs), x, ceil)
     counts = places(windows, x.shape[2:], ceil)
-    positions = math.prod(window.size for window in windows) + 32 if at.outputs > 1 else 0
-    made = math.prod((*x.shape[:2], *counts)) * (x.dtype.itemsize + positions)
-    return 3 * bytes_padded(x, windows, counts) + made
+    positions = math.prod(window.size for window in windows) + 32 if attrs.outputs > 1 else 0
+    result = math.prod((*x.shape[:2], *counts)) * (x.dtype.itemsize + positions)
+    return 3 * bytes_padded(x, windows, counts) + result
 
 
 @op(
@@ -425,13 +429,13 @@ def _growth(node: Node, x: Any) -> int:
     growth=_growth,
     batched="batch",
 )
-def max_pool(at: Any, x: Array) -> Any:
+def max_pool(attrs: Any, x: Array) -> Any:
     """(the largest, where it stands in x as x is flat)."""
-    ceil = bool(at.ceil_mode)
-    windows = placed(_windows(at), x, ceil)
+    ceil = bool(attrs.ceil_mode)
+    windows = placed(_windows(attrs), x, ceil)
     counts = places(windows, x.shape[2:], ceil)
     top = _reduced(x, windows, lowest(x.dtype), counts, np.maximum)
-    return top if at.outputs == 1 else (top, _positions(at, x, windows, top))
+    return top if attrs.outputs == 1 else (top, _positions(attrs, x, windows, top))
 
 
 @op(
@@ -443,14 +447,14 @@ def max_pool(at: Any, x: Array) -> Any:
     growth=_growth,
     batched="batch",
 )
-def average_pool(at: Any, x: Array) -> Array:
-    """What ``ceil_mode`` sees behind all pads never counts."""
+def average_pool(attrs: Any, x: Array) -> Array:
+    """Elements behind all pads, which ``ceil_mode`` adds, never count."""
     _floats(x)
-    windows, ceil = placed(_windows(at), x, bool(at.ceil_mode)), bool(at.ceil_mode)
+    windows, ceil = placed(_windows(attrs), x, bool(attrs.ceil_mode)), bool(attrs.ceil_mode)
     counts = places(windows, x.shape[2:], ceil)
     divisor: Any = 1
     for axis, (window, size) in enumerate(zip(windows, x.shape[2:], strict=True)):
-        low, high = (-window.before, size + window.after) if at.count_include_pad else (0, size)
+        low, high = (-window.before, size + window.after) if attrs.count_include_pad else (0, size)
         column = _inside(window, counts[axis], low, high)
         divisor = divisor * column.reshape(-1, *[1] * (len(windows) - 1 - axis))
     return _reduced(x, windows, 0, counts, np.add) / divisor.astype(x.dtype)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from onernn.adapters.common.adapter import require
 from onernn.engine.session import Session
@@ -32,7 +33,7 @@ class Words:
 
 
 class BeamModelHandler(ModelHandler[Row, PredictionResult, Scorer]):  # type: ignore[misc]
-    """What `beam_model_handler` makes."""
+    """The result of `beam_model_handler`."""
 
     def __init__(self, scorer: Scorer, rejected: str, **batching: Any) -> None:
         super().__init__(**batching)
@@ -46,15 +47,13 @@ class BeamModelHandler(ModelHandler[Row, PredictionResult, Scorer]):  # type: ig
         self, batch: Sequence[Row], model: Scorer, inference_args: Row | None = None
     ) -> Iterable[PredictionResult]:
         """A result for each row."""
-        import pyarrow as pa
-
         bad: dict[int, str] = {}
         columns = {
             name: array_of([_plain(row.get(name)) for row in batch], bad)
             for name in model.columns.values()
         }
-        made = with_reasons(model(pa.table(columns), known_bad=bad), self._rejected)
-        for row, outputs in zip(batch, made.drop_columns(list(columns)).to_pylist(), strict=True):
+        scored = with_reasons(model(pa.table(columns), known_bad=bad), self._rejected)
+        for row, outputs in zip(batch, scored.drop_columns(list(columns)).to_pylist(), strict=True):
             yield PredictionResult(row, outputs)
 
     def get_metrics_namespace(self) -> str:

@@ -6,10 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import BudgetError, ShapeError, UnsupportedError
@@ -17,19 +19,16 @@ from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.types import Size, counts_of
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _LISTS = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
 _MOST_VALUES = 2**31 - 1  # of one array of lists
 
 
 class Column:
-    """What one input takes from the rows of a table.
+    """A column of a table as one input.
 
     ``bad``: why a row cannot be an input, by its number. ``words``: how much work each row is.
     ``shapes`` (N, K): rows of one batch have the same one; the sequences of a ragged input differ.
-    ``axis``: the batch axis of a dense input. Raises `ShapeError` where no row fits.
+    ``axis``: the batch axis of a dense input. Raises `ShapeError` if no row fits.
     """
 
     def __init__(self, value: Value, name: str, column: Any, axis: int = 0) -> None:
@@ -59,9 +58,6 @@ class Column:
 
     def _open_lists(self, array: pa.Array) -> Array:
         """The numbers of all rows. Keeps the LoD of each level, and where rows begin in it."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         self._lods: list[Int64] = []
         self._starts: list[Int64] = [np.arange(len(array) + 1)]
         self._reject(_nulls(array), array, "null")
@@ -168,8 +164,6 @@ def _parsed(column: Any, bad: dict[int, str], scalar: bool, depth: int) -> pa.Ar
 
     ``depth``: the lists that a column without values has, whose type is not known.
     """
-    import pyarrow as pa
-
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -196,7 +190,7 @@ def _parsed(column: Any, bad: dict[int, str], scalar: bool, depth: int) -> pa.Ar
 
 
 def _read(text: str) -> Any:
-    """What stands in a cell: ``[1, 2]`` or ``1 2``."""
+    """The numbers in a cell: ``[1, 2]`` or ``1 2``."""
     if text.lstrip().startswith("["):
         return json.loads(text)
     try:
@@ -207,8 +201,6 @@ def _read(text: str) -> Any:
 
 def array_of(values: list[Any], bad: dict[int, str], kind: pa.DataType | None = None) -> pa.Array:
     """An array of Python's values; what does not fit ``kind``, or most of them, is bad and null."""
-    import pyarrow as pa
-
     misfits = (pa.ArrowException, TypeError, ValueError, OverflowError)
     with suppress(*misfits):
         return pa.array(values, kind)
@@ -233,7 +225,7 @@ def array_of(values: list[Any], bad: dict[int, str], kind: pa.DataType | None = 
 
 
 def batch_size(value: Value, axis: int) -> Size | None:
-    """What the number of rows is called in types, where an input takes them on this axis."""
+    """The name in types of the number of rows, if an input has them on this axis."""
     if value.lod_depth:
         return counts_of(value.type)[0]
     shape = value.type.shape
@@ -241,7 +233,7 @@ def batch_size(value: Value, axis: int) -> Size | None:
 
 
 class Result:
-    """How one output becomes a column: a ragged one lists, a dense one values or lists.
+    """An output as a column: lists if it is ragged, else values or lists.
 
     Axes of known size become lists of fixed size, and where that is 1 they are left out. ``rows``:
     what their number is called in the graph's types; where these leave it open, ``axis`` has them.
@@ -260,7 +252,7 @@ class Result:
             del self._sizes[self._axis]
 
     def by_rows(self, batch: Batch, rows: int) -> Batch:
-        """The batch with rows on its first axis. Raises `UnsupportedError` where it has others."""
+        """The batch with rows on its first axis. Raises `UnsupportedError` if it has others."""
         if isinstance(batch, Ragged):
             count: Any = len((*batch.outer, batch.offsets)[0]) - 1
             if count == rows:
@@ -271,14 +263,12 @@ class Result:
                 return np.moveaxis(batch, self._axis, 0)
         raise UnsupportedError(
             f"output {self.name!r} is not one entry a row: it has {count} for {rows} rows; leave it"
-            " out (outputs=, --output), or tell on which axis the inputs have their rows"
-            " (batch_axis=, --batch-axis)"
+            " out (outputs=, --output), or give the inputs' axis of rows (batch_axis=,"
+            " --batch-axis)"
         )
 
     def array(self, batches: Sequence[Batch], places: Int64, rows: int) -> pa.Array:
         """The column: entry i of all batches together belongs to row ``places[i]``."""
-        import pyarrow as pa
-
         if sum(data_of(each).size for each in batches) > _MOST_VALUES:
             raise BudgetError(
                 f"output {self.name!r} has more than {_MOST_VALUES:,} values for {rows} rows; give"
@@ -293,8 +283,6 @@ class Result:
 
     def _type(self) -> pa.DataType:
         """The column's type as far as it is known before anything ran."""
-        import pyarrow as pa
-
         if self._dtype is None or self._sizes is None:
             return pa.null()
         out = pa.from_numpy_dtype(np.dtype(self._dtype))
@@ -307,8 +295,6 @@ class Result:
 
 def lists(batch: Batch, sizes: Sequence[int | None] | None) -> pa.Array:
     """An entry a row. ``sizes``: those of the further axes, where they are known."""
-    import pyarrow as pa
-
     data = data_of(batch)
     values = pa.array(np.ascontiguousarray(data).reshape(-1))
     for axis in range(data.ndim - 1, 0, -1):

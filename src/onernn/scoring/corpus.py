@@ -11,7 +11,12 @@ from contextlib import contextmanager
 from io import BufferedReader
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+from pyarrow import csv
 
 from onernn.ir.errors import ModelFormatError, ShapeError, UnsupportedError, did_you_mean
 from onernn.ir.ragged import data_of
@@ -19,12 +24,8 @@ from onernn.ir.records import dataclass
 from onernn.scoring.columns import array_of, lists
 from onernn.verification.recording import INPUTS, read_arrays, read_given
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.fs as pafs
-
-    Chunk = tuple[pa.Table, dict[int, str], float]
-    """Rows, why some cannot be read, and which share of the corpus ends here."""
+Chunk = tuple[pa.Table, dict[int, str], float]
+"""Rows, why some cannot be read, and which share of the corpus ends here."""
 
 FORMATS = {
     "parquet": (".parquet", ".pq"),
@@ -54,10 +55,7 @@ class Files:
 
 
 def file_system(where: str) -> tuple[pafs.FileSystem, str]:
-    """Of a path or URI, and the path in it. Raises `UnsupportedError` for another URI."""
-    import pyarrow as pa
-    import pyarrow.fs as pafs
-
+    """The file system of a path or URI, and the path in it, or raises `UnsupportedError`."""
     try:
         result: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(
             where if "://" in where else os.path.abspath(where)
@@ -70,11 +68,9 @@ def file_system(where: str) -> tuple[pafs.FileSystem, str]:
 def find_files(where: str, format: str | None = None) -> Files:
     """The files of a path, folder, URI or glob, without those whose names begin with _ or a dot.
 
-    A glob is of this machine. Raises `UnsupportedError` where there are no files, or of several
+    A glob is of this machine. Raises `UnsupportedError` if there are no files, or of several
     formats; `OSError` as the file system does.
     """
-    import pyarrow.fs as pafs
-
     if format is not None and format not in FORMATS:
         hint = did_you_mean(format, FORMATS)
         raise UnsupportedError(
@@ -109,7 +105,7 @@ def _format_of(path: str) -> str:
         if name.endswith(suffixes):
             return format
     raise UnsupportedError(
-        f"{path}: expected one of {', '.join(s for each in FORMATS.values() for s in each)}; tell"
+        f"{path}: expected one of {', '.join(s for each in FORMATS.values() for s in each)}; give"
         " the format (format=, --format), or leave the file out by a glob"
     )
 
@@ -127,8 +123,6 @@ class Window:
 
     @classmethod
     def of(cls, index: int, first: int, rows: pa.Table, bad: dict[int, str], read: float) -> Window:
-        import pyarrow as pa
-
         stream = pa.BufferOutputStream()  # pickled, a slice of a table takes along the rest of it
         with pa.ipc.new_stream(stream, rows.schema) as writer:
             writer.write_table(rows)
@@ -136,8 +130,6 @@ class Window:
 
     @property
     def table(self) -> pa.Table:
-        import pyarrow as pa
-
         return pa.ipc.open_stream(self.content).read_all()
 
 
@@ -157,9 +149,6 @@ class Corpus:
         keep: Collection[str] | None = None,
         format: str | None = None,
     ) -> None:
-        import pyarrow as pa
-        import pyarrow.dataset as ds
-
         self.files = find_files(where, format)
         self._rows: Any = None
         with self._format_errors():
@@ -180,10 +169,6 @@ class Corpus:
             raise ShapeError(f"there is no column {missing[0]!r}; the columns are {names}")
 
     def _dataset(self, inputs: Collection[str]) -> Any:
-        import pyarrow as pa
-        import pyarrow.dataset as ds
-        from pyarrow import csv
-
         kind: Any = self.files.format
         if kind in ("csv", "tsv"):
             kind = ds.CsvFileFormat(
@@ -199,19 +184,14 @@ class Corpus:
 
     def _recording(self, path: str) -> pa.Table:
         """in__NAME and lod__NAME: a row is a sequence, or an entry of the first axis."""
-        import pyarrow as pa
-        import pyarrow.fs as pafs
-
         if not isinstance(self.files.system, pafs.LocalFileSystem):
             raise UnsupportedError(f"{path}: recordings (.npz) are read from local files only")
-        given = read_given(read_arrays(path, INPUTS))
-        columns = {name: lists(each, data_of(each).shape[1:]) for name, each in given.items()}
+        inputs = read_given(read_arrays(path, INPUTS))
+        columns = {name: lists(each, data_of(each).shape[1:]) for name, each in inputs.items()}
         return pa.table(columns)
 
     @contextmanager
     def _format_errors(self) -> Iterator[None]:
-        import pyarrow as pa
-
         try:
             yield
         except pa.ArrowException as error:
@@ -220,8 +200,6 @@ class Corpus:
 
     def windows(self, size: int, done: Collection[int] = ()) -> Iterator[Window]:
         """All windows but those that are done; a corpus without rows is one window."""
-        import pyarrow as pa
-
         index, read, bad = 0, 0.0, dict[int, str]()
         rows = self._schema.empty_table().select(self.columns)
         with self._format_errors():
@@ -238,8 +216,6 @@ class Corpus:
             yield Window.of(index, index * size, rows, bad, read)
 
     def _chunks(self) -> Iterator[Chunk]:
-        import pyarrow as pa
-
         fragments = list(self._rows.get_fragments())
         for index, fragment in enumerate(fragments):
             # CSV would be read twice: its share grows file by file.
@@ -253,8 +229,6 @@ class Corpus:
                 yield pa.Table.from_batches([batch]), {}, share
 
     def _sampled(self) -> pa.Schema:
-        import pyarrow as pa
-
         rows = [row for row, _ in islice(self._json_rows(), _SAMPLE) if isinstance(row, dict)]
         if not rows:
             raise UnsupportedError(f"{self.files.paths[0]}: there are no rows that can be read")
@@ -264,8 +238,6 @@ class Corpus:
 
     def _json_chunks(self) -> Iterator[Chunk]:
         """pyarrow gives a file up at the first bad line, and drops columns that come later."""
-        import pyarrow as pa
-
         schema = pa.schema([self._schema.field(name) for name in self.columns])
         records = self._json_rows()
         while some := list(islice(records, _CHUNK)):

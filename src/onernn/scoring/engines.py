@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from onernn.adapters.common.adapter import require
 from onernn.engine.session import Session
 from onernn.ir.errors import ShapeError
@@ -13,7 +15,6 @@ from onernn.ir.graph import Graph
 from onernn.scoring.scorer import REJECTED, Scorer, one_threaded, with_reasons
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import ray
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -60,15 +61,13 @@ class RayScorer:
 
 
 class SparkScorer:
-    """What ``DataFrame.mapInPandas`` and ``DataFrame.mapInArrow`` call; see `spark_scorer`."""
+    """The callable for ``DataFrame.mapInPandas`` and ``mapInArrow``; see `spark_scorer`."""
 
     def __init__(self, scorer: Scorer, rejected: str) -> None:
         self._scorer, self._rejected = scorer, rejected
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches with the outputs' columns: of pandas for pandas, of Arrow for Arrow."""
-        import pyarrow as pa
-
         for batch in batches:
             if isinstance(batch, pa.RecordBatch):
                 yield from self._scored(pa.Table.from_batches([batch])).to_batches()
@@ -76,11 +75,10 @@ class SparkScorer:
                 yield self._scored(pa.Table.from_pandas(batch, preserve_index=False)).to_pandas()
 
     def schema(self, frame: DataFrame) -> StructType:
-        """Of what comes out for a frame: the types that the model says of its outputs.
+        """The schema of the scored frame; outputs have the types that the model declares.
 
         Raises `ShapeError` for an output of an unknown type: write the schema yourself then.
         """
-        import pyarrow as pa
         from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
         result = self._scored(to_arrow_schema(frame.schema).empty_table()).schema
@@ -93,16 +91,14 @@ class SparkScorer:
         return from_arrow_schema(result)
 
     def _scored(self, table: pa.Table) -> pa.Table:
-        import pyarrow as pa
-
-        made = with_reasons(self._scorer(table), self._rejected)
-        return made.cast(pa.schema([field.with_type(_listed(field.type)) for field in made.schema]))
+        scored = with_reasons(self._scorer(table), self._rejected)
+        return scored.cast(
+            pa.schema([field.with_type(_listed(field.type)) for field in scored.schema])
+        )
 
 
 def _listed(kind: pa.DataType) -> pa.DataType:
     """The type without lists of a fixed size, which Spark's arrays are not."""
-    import pyarrow as pa
-
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return pa.list_(_listed(kind.value_type)) if any(each(kind) for each in lists) else kind
 

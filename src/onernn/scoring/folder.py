@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.files import replacing_all
@@ -36,7 +38,7 @@ class Part(NamedTuple):
 
 
 def file_names(window: int) -> tuple[str, str]:
-    """Of the rows of a window, and of its rejected rows."""
+    """The file names of a window's rows and of its rejected rows."""
     if window >= _MOST_WINDOWS:
         raise UnsupportedError(f"more than {_MOST_WINDOWS:,} windows: give larger ones (--window)")
     return f"part-{window:06}.parquet", f"rejected/_part-{window:06}.jsonl"
@@ -64,14 +66,14 @@ class Folder:
 
     @property
     def scratch(self) -> Path:
-        """Where temporary files of this run lie."""
+        """The folder of this run's temporary files."""
         return self.path / ".scratch"
 
     @contextmanager
     def held(self, asked: Mapping[str, Any], threads: int = 1) -> Iterator[None]:
         """Checks the folder, and locks it while the block runs; ``threads`` read the files.
 
-        Raises `UnsupportedError` where another process scores into it, where the manifest is
+        Raises `UnsupportedError` if another process scores into it, where the manifest is
         missing or damaged, or says another model, corpus or options, and where the folder holds
         something else. Nothing is changed then.
         """
@@ -131,7 +133,7 @@ class Folder:
         return known
 
     def _check(self, lines: list[dict[str, Any]], threads: int) -> None:
-        """Finds the windows whose files are complete."""
+        """Finds the windows with complete files."""
         known = {line["window"]: line["sha256"] for line in lines if "window" in line}
         self.windows = next((line["windows"] for line in lines if "windows" in line), None)
         self._refuse_strangers()
@@ -152,9 +154,6 @@ class Folder:
 
     def _part(self, window: int, hashes: Sequence[str | None]) -> Part | str:
         """The window, or why it is to be scored again."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         contents = []
         for name, digest in zip(file_names(window), hashes, strict=True):
             try:
@@ -204,7 +203,7 @@ class Folder:
             os.fsync(stream.fileno())
 
     def finish(self) -> None:
-        """Raises `UnsupportedError` where there are more files than windows."""
+        """Raises `UnsupportedError` if there are more files than windows."""
         self.windows = len(self.parts)
         self._refuse_strangers()
         self._write_manifest()
@@ -222,7 +221,7 @@ def _line(part: Part) -> bytes:
 
 
 def _content(line: bytes) -> dict[str, Any]:
-    """What a line of the manifest says, nothing where it is cut or changed."""
+    """The content of a line of the manifest; empty if it is cut or changed."""
     try:
         content = json.loads(line)
     except ValueError:

@@ -21,7 +21,11 @@ from socket import socketpair
 from threading import Lock, Thread
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from onernn.adapters.common.adapter import require
+from onernn.backend.process import usable_cpus
 from onernn.engine.sharing import Shared, shared
 from onernn.ir.errors import ShapeError, UnforeseenError, UnsupportedError
 from onernn.ir.graph import Graph, graph_of
@@ -37,7 +41,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Progress(NamedTuple):
-    """How far a scoring is. ``share``: of the corpus; ``seconds`` since it began."""
+    """The progress of a scoring. ``share``: of the corpus; ``seconds`` since it began."""
 
     rows: int
     words: int
@@ -47,7 +51,7 @@ class Progress(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What is in the folder, and what this run did of it: ``words`` in ``seconds``.
+    """The content of the folder, and this run's part of it: ``words`` in ``seconds``.
 
     ``repaired``: what was missing or changed in a folder that was scored before; it was scored
     anew.
@@ -110,7 +114,6 @@ def score(
     Raises `UnsupportedError` for a folder of another model, corpus or options, and for one that
     holds files of something else.
     """
-    require("pyarrow", "score")
     if window < 1 or words < 1 or (workers is not None and workers < 1):
         raise UnsupportedError("window, words, workers: expected 1 or more")
     if engine not in ("local", "ray"):
@@ -128,7 +131,7 @@ def score(
     if any(Path(p).is_relative_to(folder.path) for p in source.files.paths):
         raise UnsupportedError(f"{folder.path}: the corpus lies in the folder of the output")
     dropped = () if keep is None else tuple({*taken} - {*keep})
-    count, done = workers or len(os.sched_getaffinity(0)), 0
+    count, done = workers or usable_cpus(), 0
     asked["corpus"] = source.files.fingerprint
     with folder.held(asked, count), _advice_to_make_room(folder.path):
         before = len(folder.parts)
@@ -169,10 +172,10 @@ def run(
     """Each window once it is in the folder, with its words and the share of the corpus."""
 
     def written(window: Window) -> tuple[Part, int, float]:
-        made = ask(window)
-        hashes = folder.write(window.index, made.content, made.rejected)
-        part = Part(window.index, made.rows, made.rejected.count(b"\n"), hashes)
-        return part, made.words, window.read
+        scored = ask(window)
+        hashes = folder.write(window.index, scored.content, scored.rejected)
+        part = Part(window.index, scored.rows, scored.rejected.count(b"\n"), hashes)
+        return part, scored.words, window.read
 
     waiting: set[Future[tuple[Part, int, float]]] = set()
     pool = ThreadPoolExecutor(count)
@@ -192,12 +195,9 @@ def run(
 def score_window(scorer: Scorer, dropped: tuple[str, ...], window: Window) -> Done:
     """Runs where the rows are scored.
 
-    Raises `ShapeError` where the model takes no row of the first window: it is not meant for this
+    Raises `ShapeError` if the model takes no row of the first window: it is not meant for this
     corpus.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     table = window.table
     scored = scorer(table, window.first, window.bad)
     if not window.index and scored.rejected.num_rows == table.num_rows > 0:
@@ -230,15 +230,15 @@ def local_workers(scorer: Shared[Any], dropped: tuple[str, ...]) -> Iterator[Ask
                 worker = idle.pop() if idle else _Worker(job)
                 alive.add(worker)
             try:
-                made = worker.ask(window)
+                result = worker.ask(window)
             except (EOFError, OSError):
                 how = worker.end()
                 alive.discard(worker)
                 continue
             idle.append(worker)
-            if isinstance(made, Exception):
-                raise made
-            return made
+            if isinstance(result, Exception):
+                raise result
+            return result
         last = window.first + window.table.num_rows - 1
         raise UnforeseenError(
             f"rows {window.first:,} to {last:,} (window {window.index}) ended {_MOST_DEATHS}"
@@ -277,13 +277,13 @@ class _Worker:
         self._job: bytes | None = job
 
     def ask(self, window: Window) -> Done | Exception:
-        """Raises `EOFError` or `OSError` where the process has died."""
+        """Raises `EOFError` or `OSError` if the process has died."""
         if self._job is not None:
             self._connection.send_bytes(self._job)
             self._job = None
         self._connection.send(window)
-        made: Done | Exception = self._connection.recv()
-        return made
+        result: Done | Exception = self._connection.recv()
+        return result
 
     def end(self) -> str:
         """Ends the process at once, and says how it ended."""
@@ -294,8 +294,6 @@ class _Worker:
 
 def work(handle: int) -> None:
     """Scores the windows that come through a socket, until its other end is closed."""
-    import pyarrow as pa
-
     pa.set_cpu_count(1)
     connection, received = Connection(handle), Queue[Any]()
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
-from onernn.adapters.common.adapter import require
 from onernn.engine.session import Session
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import LibraryError, OnernnError, ShapeError, UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch, Ragged
 from onernn.scoring.columns import Column, Result, batch_size
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 WORDS = 20_000
 """Words of a batch: enough for the kernels, and its values stay small."""
@@ -60,7 +57,6 @@ class Scorer:
         batch_axis: int | Mapping[str, int] = 0,
         **options: Any,
     ) -> None:
-        require("pyarrow", "score")
         self.session = model if isinstance(model, Session) else Session(model, **options)
         graph = self.session.graph
         self._words, self._strict = words, strict
@@ -103,11 +99,9 @@ class Scorer:
         batch. ``first`` is added to the numbers of rejected rows; ``known_bad``: rows to reject
         in any case, and why.
 
-        Raises `ShapeError` where a column is missing, or of a type that no row can have, and
+        Raises `ShapeError` if a column is missing, or of a type that no row can have, and
         `UnsupportedError` where outputs are not one entry a row, or a row's depend on the others.
         """
-        import pyarrow as pa
-
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         self.check_columns(table.column_names)
         columns = {
@@ -120,29 +114,29 @@ class Scorer:
             for row, reason in column.bad.items():
                 bad.setdefault(row, f"column {self._inputs[name]!r}: {reason}")
         places: list[Int64] = [np.zeros(0, np.int64)]
-        found: list[list[Batch]] = [[] for _ in self._results]
+        results: list[list[Batch]] = [[] for _ in self._results]
         for batch in self._batches(columns, bad, table.num_rows):
             for rows, outputs in self._run(columns, batch, bad):
                 places.append(rows)
-                for into, output in zip(found, outputs, strict=True):
+                for into, output in zip(results, outputs, strict=True):
                     into.append(output)
         if bad and self._strict:
             row = min(bad)
             raise ShapeError(f"row {first + row}: {bad[row]}")
         where = np.concatenate(places)
-        for result, batches in zip(self._results, found, strict=True):
+        for result, batches in zip(self._results, results, strict=True):
             array = result.array(batches, where, table.num_rows)
             table = table.append_column(self._outputs[result.name], array)
         words = sum(int(column.words.sum()) for column in columns.values())
         return Scored(table, rejected(bad, first), words)
 
     def check_columns(self, names: Collection[str]) -> None:
-        """Raises `ShapeError` where inputs miss their columns, or outputs' names are taken."""
+        """Raises `ShapeError` if inputs miss their columns, or outputs' names are taken."""
         for name, column in self._inputs.items():
             if column not in names:
                 raise ShapeError(
-                    f"input {name!r} takes column {column!r}; the columns are {[*names]}: tell"
-                    f" which one it is (inputs={{{name!r}: COLUMN}}, --input {name}=COLUMN)"
+                    f"input {name!r} takes column {column!r}; the columns are {[*names]}; name"
+                    f" its column (inputs={{{name!r}: COLUMN}}, --input {name}=COLUMN)"
                 )
         for name, column in self._outputs.items():
             if column in names:
@@ -157,21 +151,21 @@ class Scorer:
         """Rows that run together: of one shape and similar length, filled by words."""
         if not count:
             return
-        given = list(columns.values())
+        inputs = list(columns.values())
         shapes = np.concatenate(
-            [np.zeros((count, 1), np.int64), *(c.shapes for c in given)], axis=1
+            [np.zeros((count, 1), np.int64), *(c.shapes for c in inputs)], axis=1
         )
-        words = np.max([np.ones(count, np.int64), *(c.words for c in given)], axis=0)
+        words = np.max([np.ones(count, np.int64), *(c.words for c in inputs)], axis=0)
         order = np.lexsort((words, *shapes.T))
         order = order[~np.isin(order, list(bad))]
         new = np.ones(len(order), bool)
         new[1:] = (shapes[order][1:] != shapes[order][:-1]).any(axis=1)
         start = taken = 0
-        for at, row in enumerate(order):
-            full = taken + words[row] > self._words or at - start == self._fixed
-            if at > start and (new[at] or full):
-                yield order[start:at]
-                start, taken = at, 0
+        for index, row in enumerate(order):
+            full = taken + words[row] > self._words or index - start == self._fixed
+            if index > start and (new[index] or full):
+                yield order[start:index]
+                start, taken = index, 0
             taken += words[row]
         if len(order):
             yield order[start:]
@@ -202,21 +196,20 @@ class Scorer:
             raise
         except OnernnError as error:
             raise _Refused(str(error)) from error
-        made = [result.by_rows(outputs[result.name], count) for result in self._results]
-        return made if count == len(rows) else [np.asarray(each)[: len(rows)] for each in made]
+        arrays = [result.by_rows(outputs[result.name], count) for result in self._results]
+        return arrays if count == len(rows) else [np.asarray(each)[: len(rows)] for each in arrays]
 
     def _check_independence(
         self, columns: Mapping[str, Column], rows: Int64, outputs: list[Batch]
     ) -> None:
         """Runs some rows by themselves: on another axis than the batch's they have other values."""
-        for at in {0, len(rows) // 2, len(rows) - 1}:
-            single = self._outputs_of(columns, rows[at : at + 1])
+        for index in {0, len(rows) // 2, len(rows) - 1}:
+            single = self._outputs_of(columns, rows[index : index + 1])
             for result, one, all_of in zip(self._results, single, outputs, strict=True):
-                if _differ(_row(one, 0), _row(all_of, at)):
+                if _differ(_row(one, 0), _row(all_of, index)):
                     raise UnsupportedError(
-                        f"output {result.name!r}: a row alone has other values than in a batch;"
-                        " tell on which axis the inputs have their rows (batch_axis=,"
-                        " --batch-axis)"
+                        f"output {result.name!r}: a row by itself has other values than in a"
+                        " batch; give the inputs' axis of rows (batch_axis=, --batch-axis)"
                     )
         self._independent = True
 
@@ -227,8 +220,6 @@ class _Refused(Exception):
 
 def rejected(bad: Mapping[int, str], first: int = 0) -> pa.Table:
     """The table of rejected rows."""
-    import pyarrow as pa
-
     rows = sorted(bad)
     return pa.table(
         {
@@ -251,8 +242,6 @@ def with_reasons(scored: Scored, column: str) -> pa.Table:
     Engines deal with rows, and not with files beside them. Raises `ShapeError` for a column that
     is there already.
     """
-    import pyarrow as pa
-
     if column in scored.table.column_names:
         raise ShapeError(f"there is a column {column!r} already: give another name (rejected=)")
     reasons: list[str | None] = [None] * scored.table.num_rows
@@ -284,16 +273,16 @@ def _differ(one: Array, other: Array) -> bool:
 T = TypeVar("T")
 
 
-def _known(given: Mapping[str, T], names: Collection[str], what: str) -> dict[str, T]:
-    for name in given:
+def _known(named: Mapping[str, T], names: Collection[str], what: str) -> dict[str, T]:
+    for name in named:
         if name not in names:
             hint = did_you_mean(name, names)
             raise ShapeError(f"{what} {name!r} is unknown; the model has {', '.join(names)}{hint}")
-    return dict(given)
+    return dict(named)
 
 
 def _fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | None:
-    """How many rows each batch has, if the model declares it; raises if an input has no rows."""
+    """The rows of a batch, if the model fixes them; raises if an input has no rows."""
     result: set[int] = set()
     for value in inputs:
         if value.lod_depth or value.shape is None:
@@ -305,7 +294,7 @@ def _fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | None:
             result.add(size)
     if len(result) > 1:
         raise UnsupportedError(
-            f"the inputs {'; '.join(map(str, inputs))} are of {sorted(result)} rows; tell on which"
-            " axes these are (batch_axis=, --batch-axis)"
+            f"the inputs {'; '.join(map(str, inputs))} are of {sorted(result)} rows; give"
+            " their axes of rows (batch_axis=, --batch-axis)"
         )
     return result.pop() if result else None

@@ -1,4 +1,4 @@
-"""Which known faults of its own framework hit a model, and how far its outputs are off then."""
+"""Known faults of its own framework that hit a model, and the error that they make."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What was found, and for each path the outputs under all of its faults together.
+    """The findings, and for each path the outputs under all of its faults together.
 
-    ``batch``: on what inputs. ``ways``: what each path is. True where no fault counts.
+    ``batch``: on what inputs. ``ways``: what each path is. True if no fault counts.
     """
 
     model: str
@@ -70,7 +70,7 @@ class AuditReport:
         for each in self.findings:
             outputs = [output.as_json() for output in each.outputs]
             findings.append({**vars(each), "max_abs": each.max_abs, "outputs": outputs})
-        paths = {path: [each.as_json() for each in found] for path, found in self.paths.items()}
+        paths = {path: [each.as_json() for each in results] for path, results in self.paths.items()}
         return json_text(
             self.passed,
             framework=self.framework,
@@ -95,7 +95,7 @@ def audit(
     there is none. Each fault is repeated on the reference, by itself, then all of a path together.
 
     Raises `ModelFormatError` for a file that is no model and for a recording that does not fit,
-    `UnsupportedError` for operators that cannot run, and where no inputs can be made.
+    `UnsupportedError` for operators that cannot run, and if no inputs can be made.
     """
     path = model.name if isinstance(model, Graph) else model
     run = AuditRun(find_faults(path, params), data)
@@ -109,19 +109,19 @@ class AuditRun:
     """A model on one batch, as documented; and what it gives under its faults beside that."""
 
     def __init__(
-        self, found: FaultyModel[Any], data: str | Path | Mapping[str, Array] | None = None
+        self, model: FaultyModel[Any], data: str | Path | Mapping[str, Array] | None = None
     ) -> None:
-        self.model = found
+        self.model = model
         self.feed: Mapping[str, Batch] = {}
         self.values: dict[str, Any] = {}
         if data is not None:
-            graph = found.model
+            graph = model.model
             arrays, self.batch = opened(data, INPUTS)
             self.feed = read_inputs(arrays, graph.inputs, self.batch)
             self.values = _values(graph, self.feed)
-        elif any(fault.repeats or fault.measure for fault in found.faults):
+        elif any(fault.repeats or fault.measure for fault in model.faults):
             self.batch = "made inputs, sentences of length zero among them"
-            graph = found.model
+            graph = model.model
             self.feed = make_inputs(graph)
             try:
                 self.values = _values(graph, self.feed)
@@ -133,7 +133,7 @@ class AuditRun:
             self.batch = "none: nothing had to be computed"
 
     def faults_on(self, path: str) -> list[FrameworkFault[Any]]:
-        """Those that change numbers on one of the framework's paths."""
+        """The faults that change numbers on one of the framework's paths."""
         return [f for f in self.model.faults if path in f.paths and f.effect == "wrong"]
 
     def outputs(self, faults: Sequence[FrameworkFault[Any]]) -> dict[str, Batch]:

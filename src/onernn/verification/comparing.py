@@ -51,8 +51,8 @@ def tolerance_of(
     for output in outputs:
         own = TOLERANCES.get(_OF_OUTPUTS.get(data_of(output).dtype.name, ""), default)
         default = replace(default, rtol=max(default.rtol, own.rtol))
-    given = {"atol": atol, "rtol": rtol}
-    return replace(default, **{key: value for key, value in given.items() if value is not None})
+    asked = {"atol": atol, "rtol": rtol}
+    return replace(default, **{key: value for key, value in asked.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def all_pass(
 
 
 def largest_difference(outputs: Mapping[str, Batch], expected: Mapping[str, Batch]) -> float:
-    """max|a - b| / max|b| over all outputs, infinite where shapes or special values differ."""
+    """max|a - b| / max|b| over all outputs, infinite if shapes or special values differ."""
     worst = 0.0
     for name, want in expected.items():
         one, other = in_one_form(outputs[name], want)
@@ -158,7 +158,7 @@ def largest_difference(outputs: Mapping[str, Batch], expected: Mapping[str, Batc
 
 
 LENGTHS = "_lengths"
-"""What `onernn convert` appends to the name of a ragged input that it writes padded."""
+"""Suffix of the input of lengths that `onernn convert` adds to a padded input."""
 
 
 def paired_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Value]:
@@ -171,25 +171,25 @@ def paired_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, V
 
 
 def feed_for(
-    wanted: Sequence[Value], given: Mapping[str, Batch], who: str
+    wanted: Sequence[Value], batches: Mapping[str, Batch], who: str
 ) -> tuple[dict[str, Batch], list[str]]:
     """The inputs that a model takes, from batches by name; and what had to be assumed.
 
     By name; a ragged NAME serves a model that takes NAME padded and NAME_lengths, and these serve
     one that takes it ragged. What is left over is matched in order. Raises `ModelFormatError`
-    where an input stays without a batch.
+    if an input stays without a batch.
     """
     names = [value.name for value in wanted]
     result: dict[str, Batch] = {}
     used: set[str] = set()
     for value in wanted:
         name = value.name
-        batch = given.get(name)
+        batch = batches.get(name)
         stem = name.removesuffix(LENGTHS)
-        if batch is None and name != stem and isinstance(ragged := given.get(stem), Ragged):
+        if batch is None and name != stem and isinstance(ragged := batches.get(stem), Ragged):
             result[name] = ragged.lengths.astype(value.dtype or np.int32)
         elif batch is not None and value.lod_depth == 1 and not isinstance(batch, Ragged):
-            if (lengths := given.get(name + LENGTHS)) is None:
+            if (lengths := batches.get(name + LENGTHS)) is None:
                 continue
             used |= {name, name + LENGTHS}
             result[name] = Ragged.from_padded(batch, np.asarray(lengths).astype(np.int64))
@@ -202,16 +202,16 @@ def feed_for(
             used.add(name)
             result[name] = batch
     missing = [value for value in wanted if value.name not in result]
-    spare = [name for name in given if name not in used and name not in names]
+    spare = [name for name in batches if name not in used and name not in names]
     notes = []
-    if missing and len(missing) <= len(spare) and _alike(missing, [given[n] for n in spare]):
+    if missing and len(missing) <= len(spare) and _alike(missing, [batches[n] for n in spare]):
         for value, name in zip(missing, spare, strict=False):
             notes.append(f"input {value.name!r} of {who} is given {name!r}")
-            result[value.name] = given[name]
+            result[value.name] = batches[name]
             used.add(name)
         missing, spare = [], spare[len(missing) :]
     if missing:
-        takes, has = "; ".join(map(str, wanted)), ", ".join(given)
+        takes, has = "; ".join(map(str, wanted)), ", ".join(batches)
         listed = ", ".join(repr(value.name) for value in missing)
         raise ModelFormatError(f"{who} takes {takes}; the data has no {listed}, it has {has}")
     spare = [n for n in spare if not n.endswith(LENGTHS) or n.removesuffix(LENGTHS) not in used]
@@ -234,19 +234,19 @@ def _alike(missing: Sequence[Value], spare: Sequence[Batch]) -> bool:
 
 
 def outputs_for(
-    names: Sequence[str], given: Mapping[str, Batch]
+    names: Sequence[str], outputs: Mapping[str, Batch]
 ) -> tuple[dict[str, tuple[str, Batch]], list[str]]:
     """For outputs of a model, the reference's by name, or in order; and what had to be assumed.
 
-    Raises `ModelFormatError` where none can be compared.
+    Raises `ModelFormatError` if none can be compared.
     """
-    result = {name: (name, given[name]) for name in names if name in given}
+    result = {name: (name, outputs[name]) for name in names if name in outputs}
     left = [name for name in names if name not in result]
-    spare = [name for name in given if name not in result]
+    spare = [name for name in outputs if name not in result]
     notes = []
     if left and len(left) == len(spare):
         for name, other in zip(left, spare, strict=True):
-            result[name] = (other, given[other])
+            result[name] = (other, outputs[other])
             notes.append(f"output {name!r} is compared with {other!r}")
         left, spare = [], []
     notes += [
@@ -256,7 +256,7 @@ def outputs_for(
     if not result:
         raise ModelFormatError(
             f"no outputs to compare: the model gives {', '.join(names)},"
-            f" the reference {', '.join(given)}"
+            f" the reference {', '.join(outputs)}"
         )
     return {name: result[name] for name in names if name in result}, notes
 

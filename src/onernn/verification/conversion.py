@@ -56,7 +56,7 @@ def convert(
     `adapters.converting.write_model`.
 
     ONNX Runtime runs in a process of its own. Raises `UnsupportedError` naming what the target
-    cannot say, or where ONNX Runtime does not run the file or crashes, `MissingDependencyError`
+    cannot say, or if ONNX Runtime does not run the file or crashes, `MissingDependencyError`
     where a check lacks onnxruntime.
     """
     model, writer = graph_of(model), writer_for(Path(path))
@@ -77,33 +77,33 @@ def convert(
         )
     write_model(model, path, inputs=inputs, **options)
     feed = {(names or {}).get(name, name): each for name, each in writer.pads(inputs).items()}
-    given = run_framework(runtime.name, str(path), None, feed, [v.name for v in model.outputs])
+    outputs = run_framework(runtime.name, str(path), None, feed, [v.name for v in model.outputs])
     dtype = _TOLERANCES[output_dtype]
     compared = (
         _compared(name, array, want, tolerance_of(dtype, atol, rtol, want, array))
         for name, want in expected.items()
-        for array in [data_of(given[name])]
+        for array in [data_of(outputs[name])]
     )
     return Report(tuple(compared), f"{runtime.name} {runtime.version}")
 
 
-def _compared(name: str, given: Array, reference: Batch, tolerance: Tolerance) -> OutputComparison:
+def _compared(name: str, array: Array, reference: Batch, tolerance: Tolerance) -> OutputComparison:
     """As `compare`; what is ragged must be zero behind the sentences."""
     if not isinstance(reference, Ragged):
-        return compare(name, given, reference, tolerance)
+        return compare(name, array, reference, tolerance)
     words = None
-    if given.ndim >= 2 and len(given) == len(reference):
-        if given.shape[1] >= reference.lengths.max(initial=0):
-            words = Ragged.from_padded(given, reference.lengths)
+    if array.ndim >= 2 and len(array) == len(reference):
+        if array.shape[1] >= reference.lengths.max(initial=0):
+            words = Ragged.from_padded(array, reference.lengths)
     if words is None:
-        reason = f"shape: expected {len(reference)} padded sequences, got {given.shape}"
+        reason = f"shape: expected {len(reference)} padded sequences, got {array.shape}"
         return OutputComparison.incomparable(name, reason)
-    if not np.array_equal(words.to_padded(time=given.shape[1]), given, equal_nan=True):
+    if not np.array_equal(words.to_padded(time=array.shape[1]), array, equal_nan=True):
         return OutputComparison.incomparable(name, "not zero behind the sequences")
     return compare(name, reference.with_data(words.data), reference, tolerance)
 
 
-# --- models of one frame as models of sequences, proved equal before anybody uses them
+# --- models of one frame as models of sequences, compared before they are returned
 
 
 _FRAMES = 7
@@ -115,14 +115,14 @@ def over_time(
     states: Mapping[str, str],
     *,
     given: Mapping[str, Array] = _NOTHING,
-    inputs: Mapping[str, Value] = MappingProxyType({}),
+    inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
     """A model of one frame, over sequences: its inputs and outputs get an axis T in front.
 
     ``states``: the output that is the state of the next frame, by the input that takes it; they
     stay as they are, before the first frame and behind the last one. ``given``: arrays for inputs
-    that the model shall no longer have, such as a sample rate. ``inputs``: what the model leaves
-    open of others.
+    that the model shall no longer have, such as a sample rate. ``inputs``: an array, a dtype or a
+    shape for others that the model leaves open.
 
     Both forms run on made inputs, all frames at once, frame by frame, and in two parts. Raises
     `UnsupportedError` where they differ, or naming the operator that stands in the way.
@@ -137,13 +137,13 @@ def over_time(
     for part in (_FRAMES, 1):
         state = dict(start)
         result, expected = [], []
-        for at in range(0, _FRAMES, part):
-            few = [{**each, **state} for each in frames[at : at + part]]
+        for first in range(0, _FRAMES, part):
+            few = [{**each, **state} for each in frames[first : first + part]]
             result.append(once.run(_stacked(whole, few, states)))
             for each in few:
-                made = walked.run({**each, **state})
-                state = {name: made[after] for name, after in states.items()}
-                expected.append(made)
+                outputs = walked.run({**each, **state})
+                state = {name: outputs[after] for name, after in states.items()}
+                expected.append(outputs)
         _check(whole, states, result, expected)
     return whole
 
@@ -152,10 +152,10 @@ def _frames(step: Graph) -> list[dict[str, Batch]]:
     """Two of each size that is open; where the model does not run on these, sizes that fit."""
     try:
         sized = _sized(step, 2)
-        return [make_inputs(sized, empty=False, seed=at) for at in range(_FRAMES)]
+        return [make_inputs(sized, empty=False, seed=seed) for seed in range(_FRAMES)]
     except OnernnError:
         sized = _sized(step, None)
-        return [make_inputs(sized, empty=False, seed=at) for at in range(_FRAMES)]
+        return [make_inputs(sized, empty=False, seed=seed) for seed in range(_FRAMES)]
 
 
 def _sized(model: Graph, size: int | None) -> Graph:
@@ -181,15 +181,15 @@ def _stacked(
 def _check(
     whole: Graph,
     states: Mapping[str, str],
-    found: list[dict[str, Batch]],
+    results: list[dict[str, Batch]],
     expected: list[dict[str, Batch]],
 ) -> None:
     for value in whole.outputs:
         name = value.name
         if name in states.values():
-            got, want = data_of(found[-1][name]), data_of(expected[-1][name])
+            got, want = data_of(results[-1][name]), data_of(expected[-1][name])
         else:
-            got = np.concatenate([data_of(each[name]) for each in found])
+            got = np.concatenate([data_of(each[name]) for each in results])
             want = np.stack([data_of(each[name]) for each in expected])
         dtype = "f32" if want.dtype.kind == "f" else "exact"
         verdict = compare(name, got, want, tolerance_of(dtype, None, None, want))
@@ -204,15 +204,15 @@ def _check(
 
 
 SEEDS = (101, 102, 103)
-"""Of the inputs that a repaired file is verified on; those that faults are looked for on have 0."""
+"""Seeds of the inputs that verify a repaired file; the search for faults uses seed 0."""
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What was done to a model, and whether it is right now.
+    """The changes of a model, and whether it is right now.
 
     ``changes``: lines, node by node. ``after``: the written file against the reference, on the
-    first batch of `SEEDS` on which they differ, or on the last; None where nothing was written.
+    first batch of `SEEDS` on which they differ, or on the last; None if nothing was written.
     ``refused``: why there is no file, "" where there is one.
     """
 
@@ -257,12 +257,12 @@ def repair(
     changes = tuple(differences(before, fixed))
     after: Report | None = None
     with TemporaryDirectory(dir=path.parent, prefix=".onernn-repair-") as folder:
-        made = Path(folder, path.name)
-        write_model(fixed, made, inputs=evidence.inputs, note=note)
-        for given in _fresh(fixed, against, evidence.given, progress):
+        written = Path(folder, path.name)
+        write_model(fixed, written, inputs=evidence.inputs, note=note)
+        for batches in _fresh(fixed, against, evidence.all_inputs, progress):
             after = verify(
-                load(made),
-                keyed_inputs(given),
+                load(written),
+                keyed_inputs(batches),
                 against=against,
                 diagnose=False,
                 atol=atol,
@@ -277,15 +277,15 @@ def repair(
 
 
 def _fresh(
-    model: Graph, against: Against, given: Mapping[str, Batch], progress: Progress
+    model: Graph, against: Against, known: Mapping[str, Batch], progress: Progress
 ) -> Iterator[Mapping[str, Batch]]:
-    """Batches that no search has seen; of the same numbers as ``given`` where none can be made."""
+    """Batches that no search has seen; of the same numbers as ``known`` where none can be made."""
     for seed in SEEDS:
         progress("making fresh inputs", 0, 1)
         try:
             yield make_inputs(*either(model, against), empty=not against.kind, seed=seed)
         except UnsupportedError:
-            yield shuffled(given, seed, lengths=False)
+            yield shuffled(known, seed, lengths=False)
 
 
 # --- what was changed in a graph, in lines for a reader
@@ -300,7 +300,7 @@ def differences(before: Graph, after: Graph) -> Iterator[str]:
     for value in after.inputs:
         if value.name not in {each.name for each in before.inputs}:
             yield f"+ input {value}"
-    for name in [*old, *(name for name in new if name not in old)]:
+    for name in old | new:
         one, other = old.get(name), new.get(name)
         if one is None or other is None:
             node = one or other
@@ -320,7 +320,7 @@ def _changes(before: Graph, after: Graph, one: Node, other: Node) -> Iterator[st
         yield f"{_written(one)} -> {_written(other)}"
         return
     old, new = _content(before, one), _content(after, other)
-    for name in [*old, *(name for name in new if name not in old)]:
+    for name in old | new:
         mine, theirs = old.get(name), new.get(name)
         if isinstance(mine, np.ndarray) and isinstance(theirs, np.ndarray):
             yield from _of_arrays(name, mine, theirs)
@@ -329,16 +329,16 @@ def _changes(before: Graph, after: Graph, one: Node, other: Node) -> Iterator[st
 
 
 def _content(graph: Graph, node: Node) -> dict[str, Any]:
-    """What a node reads and is, by name: constants and weights as arrays."""
+    """A node's inputs and attributes by name; constants and weights are arrays."""
     content = {
-        f"input {at}": graph.constants.get(name, name) for at, name in enumerate(node.inputs)
+        f"input {index}": graph.constants.get(name, name) for index, name in enumerate(node.inputs)
     }
     if node.op != "Rnn":
         return content | dict(node.attributes)
     rnn = Recurrent.of(node)
     content |= {each.name: getattr(rnn.spec, each.name) for each in fields(rnn.spec)}
-    for at, layer in enumerate(rnn.layers):
-        place = f"layer {at + 1}, " if len(rnn.layers) > 1 else ""
+    for index, layer in enumerate(rnn.layers):
+        place = f"layer {index + 1}, " if len(rnn.layers) > 1 else ""
         content |= {f"{place}weights {name!r}": each for name, each in layer.arrays.items()}
     return content
 

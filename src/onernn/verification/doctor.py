@@ -43,7 +43,7 @@ NEVER_RAN = "never ran"
 
 
 class Combination(NamedTuple):
-    """What a finding is about; the cell by its name in `KINDS`."""
+    """The subject of a finding; the cell by its name in `KINDS`."""
 
     cell: str
     direction: Direction
@@ -58,7 +58,7 @@ class Finding:
     never ran: on NumPy here, and on oneDNN on no machine that was examined before this one.
     ``guide``: whether oneDNN's guide has the combination in its table of data types.
     ``max_error`` is the largest difference from the float64 reference, of gradients in units of
-    the largest of their array, NaN where nothing ran. ``reason``: why slower, refused or wrong;
+    the largest of their array, NaN if nothing ran. ``reason``: why slower, refused or wrong;
     of what works, too, where some layers are slower.
     """
 
@@ -178,7 +178,7 @@ def in_guide(combination: Combination) -> bool:
 
 
 def _tolerance(dtype: str, direction: Direction) -> Tolerance:
-    """That of the data type; a sum of two directions in bytes has the steps of both."""
+    """The data type's tolerance; a sum of two directions in bytes has the steps of both."""
     result = TOLERANCES[dtype]
     both = dtype in ("u8", "int8-dynamic") and direction == "bidirectional_sum"
     return replace(result, atol=2 * result.atol) if both else result
@@ -223,7 +223,7 @@ def entry(finding: Finding) -> str:
 
 
 def columns(examination: Examination) -> list[str]:
-    """Those of `COLUMNS` in which anything ran: the kernels have data types that oneDNN lacks."""
+    """The `COLUMNS` in which a combination ran: the kernels have data types that oneDNN lacks."""
     ran = [finding.combination for finding in examination.findings if finding.verdict != REFUSED]
     return [name for name in COLUMNS if name in {f"{of.dtype} {of.mode}" for of in ran}]
 

@@ -32,13 +32,13 @@ _LENGTHS = (TIME, 1, 256, *range(2, _LONGEST), 128, 512, 1024, 2048, 4096)
 """A usual one, a step, some samples of sound, as models of speech take for a step; then all."""
 _ATTEMPTS = 1024
 _SECONDS, _BYTES = 5, 10**9
-"""Of the CPU for all attempts, and for what the model makes of an attempt's small inputs."""
+"""Limits: CPU seconds for all attempts, bytes of all values in one attempt."""
 _Plan = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class _Role:
-    """What an input is to the model: words, ids below a bound, lengths, a state, a divisor, other;
+    """The use of an input: words, ids below a bound, lengths, a state, a divisor, other;
     or a choice, a number that is compared with the bound.
 
     ``shape``: all of it that the layers fix, T and N as letters.
@@ -56,7 +56,7 @@ def make_inputs(
 
     ``empty``: with a sentence of length zero, if they take one. What any of them declares of an
     input holds for all. Sizes that none declares are found by trying. Raises `UnsupportedError`
-    where none fit, with the first attempt's reason and what to give instead.
+    if none fit, with the first attempt's reason and what to give instead.
     """
     graphs = [model, *others]
     fused = [fuse(each).model for each in graphs]
@@ -136,7 +136,7 @@ def _padded(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> dict[st
 
 
 def _role(graphs: list[Graph], twins: list[dict[str, Value]], value: Value) -> _Role:
-    """By the first operator that has one, behind those that only move values."""
+    """The role that the first operator gives it; operators that only move values are skipped."""
     known = zip(graphs, twins, strict=True)
     names = [(graph, pairs[value.name].name) for graph, pairs in known if value.name in pairs]
     result = next(filter(None, (_role_in(*each) for each in names)), None)
@@ -165,7 +165,7 @@ def _keeps_role(node: Node, name: str) -> bool:
     operator = OPERATORS.get(node.op)
     if node.op == "Einsum":  # as passes write a moved axis
         return True
-    if operator is None or not operator.keeps:  # None where it is not supported
+    if operator is None or not operator.keeps:  # None if it is not supported
         return False
     if operator.most is None:  # any number of inputs are joined, or the largest one is chosen
         return operator.kind == "elementwise"
@@ -185,7 +185,7 @@ def _role_at(graph: Graph, node: Node, name: str) -> _Role | None:
         return _Role("state", (spec.layers * spec.directions, "N", width))
     if node.op == "Conv" and slot == 0 and node.inputs[1] in graph.constants:
         weight = graph.constants[node.inputs[1]]
-        channels = weight.shape[1] * node.at.group
+        channels = weight.shape[1] * node.attrs.group
         return _Role("images", ("N", channels, *["T"] * (weight.ndim - 2)))
     if node.op == "Equal" and (sizes := graph.types[name].shape) is not None:
         other = graph.constants.get(node.inputs[1 - slot])
@@ -222,7 +222,7 @@ def _shapes(
 
 
 def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, int]) -> list[_Plan]:
-    """What an input's shape may be, in letters and numbers; adds T and N that it declares."""
+    """The possible shape of an input, in letters and numbers; adds T and N that it declares."""
     guess = role.shape
     if value.lod_depth:
         sizes = value.shape[1:] if value.shape else (guess or ())[2:]
@@ -248,7 +248,7 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
 
 
 def _lengths(time: int, batch: int, empty: bool) -> Array:
-    """In no order: half of ``time``, 0 or 1, all of it, 1, nearly all, and so on."""
+    """Unsorted lengths: half of ``time``, 0 or 1, all of it, 1, nearly all, and so on."""
     short = 0 if empty else 1
     most, half = max(1, time - 2), (time + 1) // 2
     pattern = {1: [most], 2: [most, short]}.get(batch, [half, short, time, 1, most])

@@ -68,19 +68,19 @@ def picture(
     widest = max(map(len, rows), default=1)
     width = widest * (_WIDE + _ACROSS) + _ACROSS
     height = len(rows) * (_HIGH + _DOWN) + _DOWN
-    at = {}
+    places = {}
     for depth, row in enumerate(rows):
         left = (width - len(row) * (_WIDE + _ACROSS) + _ACROSS) / 2
         for place, box in enumerate(row):
-            at[box.key] = (left + place * (_WIDE + _ACROSS), _DOWN + depth * (_HIGH + _DOWN))
+            places[box.key] = (left + place * (_WIDE + _ACROSS), _DOWN + depth * (_HIGH + _DOWN))
     lines = [
         f'<svg class="graph" xmlns="http://www.w3.org/2000/svg" role="img"'
         f' aria-label="{escape(label)}" viewBox="0 0 {width} {height}"'
         f' width="{width}" height="{height}">'
     ]
     for box in boxes:
-        lines += [_edge(at[key], at[box.key]) for key in box.inputs if key in at]
-    lines += [_drawn(box, *at[box.key]) for box in boxes]
+        lines += [_edge(places[key], places[box.key]) for key in box.inputs if key in places]
+    lines += [_drawn(box, *places[box.key]) for box in boxes]
     return "\n".join([*lines, "</svg>"])
 
 
@@ -273,7 +273,7 @@ def number(value: float) -> str:
 
 
 def _digest(script: str) -> str:
-    """What a page's policy calls its script."""
+    """The hash by which a page's policy allows its script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -296,13 +296,13 @@ class Inspection:
 
     @property
     def operators(self) -> dict[str, tuple[int, int]]:
-        """How many nodes of each kind there are before and after fusion."""
+        """The number of nodes of each kind before and after fusion."""
         before, after = (Counter(n.op for n in g.nodes) for g in (self.model, self.result.model))
         return {op: (before[op], after[op]) for op in sorted(before | after)}
 
     @property
     def fused(self) -> list[dict[str, str]]:
-        """Which pass fired where, on what, and what its framework calls it."""
+        """Each pass that fired: where, on which operators, and its name in the framework."""
         return [
             {
                 "pass": each.name,
@@ -314,7 +314,7 @@ class Inspection:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """What ``--json`` prints beside the keys of all commands."""
+        """The keys of ``--json`` beside those of all commands."""
         return {
             "model": self.model.name,
             "interface": {
@@ -361,24 +361,24 @@ _MOST_ON_PAGE = 4000
 """Nodes of a picture: browsers move so many at once."""
 
 
-def write_graph_page(found: Inspection, path: str | Path) -> None:
-    """Writes the page. Raises `OSError` where it cannot write; an old page stays until then."""
-    write_text(render_graph_page(found), path)
+def write_graph_page(inspection: Inspection, path: str | Path) -> None:
+    """Writes the page. Raises `OSError` if it cannot write; an old page stays until then."""
+    write_text(render_graph_page(inspection), path)
 
 
-def render_graph_page(found: Inspection) -> str:
+def render_graph_page(inspection: Inspection) -> str:
     """The page as text. It loads nothing, and runs no script but its own, which a hash names."""
-    return filled("graph.html.jinja", _content(found))
+    return filled("graph.html.jinja", _content(inspection))
 
 
-def _content(found: Inspection) -> dict[str, Any]:
-    before, after = found.model, found.result.model
+def _content(inspection: Inspection) -> dict[str, Any]:
+    before, after = inspection.model, inspection.result.model
     old, new = fused_values(before, after)
-    kernels = {each.node: f"runs on {each}" for each in found.kernels}
+    kernels = {each.node: f"runs on {each}" for each in inspection.kernels}
     pictures = {}
     for key, graph, colours in (("before", before, old), ("after", after, new)):
-        notes = _notes(graph, found.result.refusals, kernels if graph is after else {})
-        refused = {each.where for each in found.result.refusals}
+        notes = _notes(graph, inspection.result.refusals, kernels if graph is after else {})
+        refused = {each.where for each in inspection.result.refusals}
         pictures[key] = picture(
             graph,
             f"The graph {key} fusion",
@@ -388,7 +388,7 @@ def _content(found: Inspection) -> dict[str, Any]:
             most=_MOST_ON_PAGE,
         )
     return {
-        "found": found,
+        "inspection": inspection,
         "pictures": pictures,
         "nodes": {"before": len(before.nodes), "after": len(after.nodes)},
         "most": _MOST_ON_PAGE,
@@ -406,9 +406,9 @@ def _notes(
     for each in refusals:
         reasons.setdefault(each.where, []).append(f"not fused: {each.reason}")
     for node in graph.nodes:
-        made = [name for name in node.outputs if name in types]
-        lines = [_short(types[made[0]])] if made else [""]
-        lines += [f"{name}: {types[name]}" for name in made]
+        typed = [name for name in node.outputs if name in types]
+        lines = [_short(types[typed[0]])] if typed else [""]
+        lines += [f"{name}: {types[name]}" for name in typed]
         lines += [kernels[node.label]] if node.label in kernels else []
         lines += [reason for name in node.outputs for reason in reasons.get(name, ())]
         notes[node.outputs[0]] = lines

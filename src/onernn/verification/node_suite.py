@@ -34,7 +34,7 @@ from onernn.verification import suite
 from onernn.verification.suite import LENGTHS, SIZES, STATES, Case, Conformance, combinations
 
 CELLS = tuple(cell for cell in suite.CELLS if not re.search("projection|cell_clip|augru", cell))
-"""What nodes of ONNX can say: no projection, no clip of the cell state, no attention."""
+"""The cells that ONNX's nodes have: no projection, no clip of the cell state, no attention."""
 DIRECTIONS: tuple[Direction, ...] = ("left2right", "right2left", "bidirectional_concat")
 _ONNX = {"left2right": "forward", "right2left": "reverse", "bidirectional_concat": "bidirectional"}
 _PLAIN = "RNN_"
@@ -58,7 +58,7 @@ class NodeConformance(Conformance):
     empty_sentences = False
 
     def layer(self, case: Case) -> Any:
-        """What ``prepare`` gives for the case's node, or the model itself."""
+        """The result of ``prepare`` for the case's node, or the model itself."""
         if self.backend is None:
             raise TypeError(f"{type(self).__name__}: say which backend: backend = ...")
         model = node_model(case)
@@ -66,15 +66,17 @@ class NodeConformance(Conformance):
         return model if prepare is None else prepare(model, self.device)
 
     def outputs(self, layer: Any, case: Case) -> tuple[list[Array], State]:
-        given = [*node_inputs(case).values()]
+        inputs = [*node_inputs(case).values()]
         if hasattr(layer, "run"):
-            made = layer.run(given)
+            results = layer.run(inputs)
         else:
-            made = self.backend.run_model(layer, given, self.device)
-        if not isinstance(made, Sequence) or len(made) != 1 + len(case.spec.cell.states):
+            results = self.backend.run_model(layer, inputs, self.device)
+        if not isinstance(results, Sequence) or len(results) != 1 + len(case.spec.cell.states):
             names = ", ".join(_outputs(case))
-            raise TypeError(f"run: expected a list of {names}, got {type(made).__name__} {made!r}")
-        y, *states = map(np.asarray, made)
+            raise TypeError(
+                f"run: expected a list of {names}, got {type(results).__name__} {results!r}"
+            )
+        y, *states = map(np.asarray, results)
         sizes = (int(max(case.lengths)), case.spec.directions, len(case.x), case.spec.hidden_size)
         if y.shape != sizes:
             raise TypeError(f"Y: expected (T, D, N, O) = {sizes}, got {y.shape}")
@@ -85,13 +87,13 @@ class NodeConformance(Conformance):
 def node_inputs(case: Case) -> dict[str, Array]:
     """The model's inputs by name, those that are there, in order."""
     arrays = framework("onnx").write(PivotLayer.of(case.spec, list(case.weights)))
-    given = {"X": case.padded(time_major=True), **{name: arrays[name] for name in "WRB"}}
+    inputs = {"X": case.padded(time_major=True), **{name: arrays[name] for name in "WRB"}}
     if len(set(case.lengths)) > 1:
-        given["sequence_lens"] = case.lengths.astype(np.int32)
+        inputs["sequence_lens"] = case.lengths.astype(np.int32)
     if case.state is not None:
         names = ("initial_h", "initial_c")
-        given |= {name: part[0] for name, part in zip(names, case.state, strict=False)}
-    return given | ({"P": arrays["P"]} if case.spec.peephole else {})
+        inputs |= {name: part[0] for name, part in zip(names, case.state, strict=False)}
+    return inputs | ({"P": arrays["P"]} if case.spec.peephole else {})
 
 
 def node_model(case: Case, masked: bool = False) -> Any:
@@ -193,9 +195,9 @@ def write_node_cases(folder: str | Path, cases: Iterable[Any] | None = None) -> 
             ("input", case.data_sets[0][0], case.model.graph.input),
             ("output", case.data_sets[0][1], case.model.graph.output),
         ):
-            for at, (array, value) in enumerate(zip(values, names, strict=True)):
+            for index, (array, value) in enumerate(zip(values, names, strict=True)):
                 tensor = onnx.numpy_helper.from_array(np.ascontiguousarray(array), value.name)
-                (data / f"{kind}_{at}.pb").write_bytes(tensor.SerializeToString())
+                (data / f"{kind}_{index}.pb").write_bytes(tensor.SerializeToString())
     return len(chosen)
 
 

@@ -1,4 +1,4 @@
-"""Where the errors of an output lie: by step, sequence length and direction of recurrent layers.
+"""An output's errors by step, sequence length and direction of recurrent layers.
 
 The axes are found by marking one step: a NaN put into what a recurrent layer gives at one step of
 one sequence comes out where that step went, through transposes, reshapes and dense layers.
@@ -25,11 +25,11 @@ from onernn.verification.tracing import Values, recurrent_layers, run_nodes
 
 @dataclass(frozen=True)
 class Axes:
-    """Axes of an output, None where it has none.
+    """Axes of an output, None if it has none.
 
-    ``time``: None where a value reads several steps, or a final state. ``direction``: the one whose
+    ``time``: None if a value reads several steps, or a final state. ``direction``: the one whose
     halves are the directions of a bidirectional layer, counted from the last, which is -1.
-    ``state``: it holds final states. ``lengths``: of sequences, None where all are equally long.
+    ``state``: it holds final states. ``lengths``: of sequences, None if all are equally long.
     """
 
     time: int | None
@@ -40,7 +40,7 @@ class Axes:
 
 
 def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
-    """Of each output of a traced graph that the last recurrent layer before it explains.
+    """The axes of each output of a traced graph that follow from the last layer before it.
 
     Outputs that every step reaches (decoded) are left out.
     """
@@ -55,16 +55,16 @@ def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
 
 def _probed(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str, Axes]:
     """The axes of the outputs that one value of a layer reaches: its y, or a final state."""
-    made, x, state = values[name], values.get(rnn.x), name != rnn.y
+    reached, x, state = values[name], values.get(rnn.x), name != rnn.y
     lengths = x.lengths if isinstance(x, Ragged) else None
-    data = data_of(made)
-    if isinstance(made, Ragged):
-        n = int(np.argmax(made.lengths)) if len(made) else 0
-        t = int(made.lengths[n]) - 1 if len(made) else -1
+    data = data_of(reached)
+    if isinstance(reached, Ragged):
+        n = int(np.argmax(reached.lengths)) if len(reached) else 0
+        t = int(reached.lengths[n]) - 1 if len(reached) else -1
         if t == n and t > 0:
             t -= 1
-        place: tuple[Any, ...] = (int(made.offsets[n]) + t,)
-        size_t, size_n = int(made.lengths.max(initial=0)), len(made)
+        place: tuple[Any, ...] = (int(reached.offsets[n]) + t,)
+        size_t, size_n = int(reached.lengths.max(initial=0)), len(reached)
     elif not state:
         size_t, size_n = data.shape[:2]
         t, n = size_t - 1, 0 if size_t > 1 else size_n - 1
@@ -139,8 +139,8 @@ def _floating(node: Node, constants: dict[str, Array]) -> Node:
     if op not in ("ReduceMax", "ReduceMin"):
         return Node(op, inputs, node.outputs)
     axes = f"{node.outputs[0]}/axes"
-    constants[axes] = np.array([node.at.axis])
-    return Node(op, (inputs[0], axes), node.outputs, {"keepdims": node.at.keepdims})
+    constants[axes] = np.array([node.attrs.axis])
+    return Node(op, (inputs[0], axes), node.outputs, {"keepdims": node.attrs.keepdims})
 
 
 def _sides(mark: Array) -> int | None:
@@ -163,9 +163,9 @@ _SMALL = 1e-3
 
 @dataclass(frozen=True)
 class Errors:
-    """Of one output: |a - b|, |a - b| / |b| of the elements that are not small, and the cosine.
+    """Errors of one output: |a - b|, |a - b| / |b| of elements that are not small, the cosine.
 
-    ``max_rel`` is max|a - b| / max|b|, as in the verdict. NaN where nothing can be said: no
+    ``max_rel`` is max|a - b| / max|b|, as in the verdict. NaN if nothing can be said: no
     elements, or none that is finite in both.
     """
 
@@ -197,20 +197,21 @@ def errors(actual: Array, reference: Array) -> Errors:
     worst = float(apart.max())
     return Errors(
         worst,
-        float(apart.mean()),
-        float(np.median(apart)),
-        float(np.percentile(apart, 99)),
+        *_middle(apart),
         worst / largest if largest else (math.inf if worst else 0.0),
-        float(relative.mean()),
-        float(np.median(relative)),
-        float(np.percentile(relative, 99)),
+        *_middle(relative),
         float(one @ other) / norms if norms else (math.nan if worst else 1.0),
     )
 
 
+def _middle(values: Array) -> tuple[float, float, float]:
+    """The mean, the median and the 99th percentile."""
+    return float(values.mean()), float(np.median(values)), float(np.percentile(values, 99))
+
+
 @dataclass(frozen=True)
 class Profile:
-    """Where the errors of one output lie: (what, max|a - b|, mean|a - b|) rows of each kind.
+    """The errors of one output by place: rows (place, max|a - b|, mean|a - b|) of each kind.
 
     ``steps``: by position within the sentence; ``lengths``: by sentence length; ``directions``:
     the halves of a bidirectional layer; ``ends``: inside and beyond the sentences. Kinds that an
@@ -233,7 +234,7 @@ class Profile:
 
 
 def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Profile | None:
-    """The errors of one output by what recurrent layers go wrong in; None where nothing is known.
+    """The errors of one output by what recurrent layers go wrong in; None if nothing is known.
 
     ``axes``: where time, batch and direction stand in it, as `output_axes.axes_of` finds them.
     """
@@ -262,11 +263,11 @@ def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Pr
     grid = np.moveaxis(apart, (axes.batch, axes.time), (0, 1))
     cells = grid.reshape(*grid.shape[:2], -1)
     inside = steps < lengths[:, None]
-    at = np.broadcast_to(steps, inside.shape)
+    position = np.broadcast_to(steps, inside.shape)
     return Profile(
         name,
         axes.state,
-        _rows(cells[inside], at[inside]),
+        _rows(cells[inside], position[inside]),
         _rows(cells[inside], np.broadcast_to(lengths[:, None], inside.shape)[inside]),
         _halves(apart, axes),
         tuple(

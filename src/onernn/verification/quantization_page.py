@@ -1,8 +1,8 @@
-"""What `quantize` found, as one HTML file that needs nothing else."""
+"""The result of `quantize` as one self-contained HTML file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,33 +13,33 @@ from onernn.ir.errors import printable
 from onernn.ir.weights import Scale
 from onernn.verification.inspecting import filled, write_text
 from onernn.verification.quantizing import Histogram, Quantized, QuantizedLayer
-from onernn.verification.report import Plot, check_report, figure, versions
+from onernn.verification.report import Plot, check_report, figure, least, versions
 
 _COLOURS = {"f32": "#5b6876", "bf16": "#1d4ed8", "u8": "#b91c1c"}
 
 
-def write_page(found: Quantized, path: str | Path, command: str = "") -> None:
+def write_page(result: Quantized, path: str | Path, command: str = "") -> None:
     """Writes the page. ``command``: what reproduces it, as typed.
 
-    Raises `MissingDependencyError` without jinja2 and matplotlib, `OSError` where it cannot write.
+    Raises `MissingDependencyError` without jinja2 and matplotlib, `OSError` if it cannot write.
     """
     check_report(path)
-    write_text(filled("quantized.html.jinja", _content(found, command)), path)
+    write_text(filled("quantized.html.jinja", _content(result, command)), path)
 
 
-def _content(found: Quantized, command: str) -> dict[str, Any]:
+def _content(result: Quantized, command: str) -> dict[str, Any]:
     return {
-        "found": found,
+        "result": result,
         "command": command,
-        "model": found.model.name,
-        "shown": found.budget.shown,
+        "model": result.model.name,
+        "shown": result.budget.shown,
         "whole": [
-            *((f"all {dtype}", trial) for dtype, trial in found.plain.items()),
-            ("taken", found.trials[-1]),
+            *((f"all {dtype}", trial) for dtype, trial in result.plain.items()),
+            ("taken", result.trials[-1]),
         ],
-        "curve": _curve(found),
-        "ranges": [row for each in found.layers for row in _ranges(each)],
-        "histograms": list(_histograms(found)),
+        "curve": _curve(result),
+        "ranges": [row for each in result.layers for row in _ranges(each)],
+        "histograms": list(_histograms(result)),
         "versions": list(versions()),
     }
 
@@ -62,53 +62,38 @@ def held(scale: Scale) -> tuple[float, float]:
     return -scale.shift / scale.factor, (255 - scale.shift) / scale.factor
 
 
-def _curve(found: Quantized) -> Plot:
+def _curve(result: Quantized) -> Plot:
     """Every choice that was measured: how fast, and how far from f32."""
-    base = found.plain["f32"].seconds
-    rows = [(base / max(t.seconds, 1e-9), t.bound) for t in found.trials if np.isfinite(t.bound)]
-    speed, error = (np.array(each) for each in zip(*rows, strict=True))
-    limit = found.budget.limit
-    floor = floor_of(error.tolist(), limit)
+    base = result.plain["f32"].seconds
+    rows = [(base / max(t.seconds, 1e-9), t.bound) for t in result.trials if np.isfinite(t.bound)]
+    speed, error = zip(*rows, strict=True)
+    limit = result.budget.limit
 
     def draw(axes: Any) -> None:
-        axes.scatter(speed, np.maximum(error, floor), s=18, color="#94a3b8", label="measured")
-        for dtype, trial in found.plain.items():
-            at = base / max(trial.seconds, 1e-9), max(trial.bound, floor)
-            axes.scatter(*at, s=36, color=_COLOURS[dtype], label=f"all {dtype}")
-        axes.scatter(
-            speed[-1],
-            max(error[-1], floor),
-            s=90,
-            facecolors="none",
-            edgecolors="#15803d",
-            linewidths=2,
-            label="taken",
-        )
+        axes.set_yscale("symlog", linthresh=least(error, limit))  # a logarithm has no zero
+        axes.scatter(speed, error, s=18, color="#94a3b8", label="measured")
+        for dtype, trial in result.plain.items():
+            place = base / max(trial.seconds, 1e-9), trial.bound
+            axes.scatter(*place, s=36, color=_COLOURS[dtype], label=f"all {dtype}")
+        ring = {"facecolors": "none", "edgecolors": "#15803d", "linewidths": 2}
+        axes.scatter(speed[-1], error[-1], s=90, label="taken", **ring)
         if 0 < limit < np.inf:
             axes.axhline(limit, color="#15803d", linewidth=1.2, label="budget")
-        axes.set(yscale="log", xlabel="times the speed of f32", ylabel=_limited(found))
-        if error.min(initial=1) < floor:  # a logarithm has no zero: below all else
-            axes.axhline(floor, color="#94a3b8", linewidth=0.6, linestyle=":")
-            axes.annotate("0", (0, floor), xycoords=("axes fraction", "data"), fontsize=7)
+        axes.set(xlabel="times the speed of f32", ylabel=_limited(result))
         axes.legend(fontsize=7, frameon=False, ncols=2)
 
-    label = f"{len(rows)} choices of dtypes: {_limited(found)} against speed"
+    label = f"{len(rows)} choices of dtypes: {_limited(result)} against speed"
     return figure("curve", label, draw)
 
 
-def floor_of(errors: Sequence[float], limit: float) -> float:
-    """Where zeros stand on a logarithmic axis: below every other error, and below the budget."""
-    return min((each for each in (*errors, limit) if 0 < each < np.inf), default=1e-6) / 3
+def _limited(result: Quantized) -> str:
+    """The name of the limited measure."""
+    return "labels, 95 % bound" if result.budget.name == "labels" else result.budget.name
 
 
-def _limited(found: Quantized) -> str:
-    """What the budget limits."""
-    return "labels, 95 % bound" if found.budget.name == "labels" else found.budget.name
-
-
-def _histograms(found: Quantized) -> Iterator[Plot]:
-    """Of what each layer and direction reads, with the range of its bytes."""
-    for layer in found.layers:
+def _histograms(result: Quantized) -> Iterator[Plot]:
+    """A histogram of the input of each layer and direction, with the range of its bytes."""
+    for layer in result.layers:
         for part, scales in zip(layer.parts, layer.scales, strict=True):
             if scales.data is not None:
                 draw = partial(_counts, part.name, part.x, scales.data)

@@ -1,7 +1,7 @@
 """A model of which as many layers compute in bytes as a budget allows: see `quantize`.
 
-Rows of one sequence depend on each other, so sequences are the sample that a budget of labels
-counts: design/0061 derives its bound.
+Rows of one sequence depend on each other, so a budget of labels counts sequences: design/0061
+derives its bound.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from os import PathLike
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import numpy as np
 from onernn.engine.session import Session, checked_feed
 from onernn.fuse_passes import PASSES, fuse
 from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
-from onernn.fuse_passes.stack_layers import StackLayers
+from onernn.fuse_passes.joined_layers import StackLayers
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import Refusal, UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Node, graph_of
@@ -30,19 +30,19 @@ from onernn.ir.spec import Cell
 from onernn.ir.weights import UNIT, LayerPrecision, PartScales, Scale
 from onernn.ops import OPERATORS
 from onernn.verification.comparing import differences, json_text
-from onernn.verification.profiles import Axes, axes_of
+from onernn.verification.profiles import axes_of
 from onernn.verification.recording import INPUTS, opened, read_inputs
-from onernn.verification.tracing import trace
+from onernn.verification.tracing import recurrent_layers, trace
 
 Feed = Mapping[str, Batch]
 Outputs = Mapping[str, Batch]
 Progress = Callable[[str, int, int], None]
 _LEVELS = ("u8", "u8 rows", "bf16", "f32")
-"""What a layer gets in turn: bytes of calibrated scales, a step for each row, wider numbers."""
+"""The dtypes of a layer from the narrowest on. u8: calibrated scales; u8 rows: one for each row."""
 _ROUNDS = 3
 CONFIDENCE = 0.95
 ENOUGH = 30
-"""Labels that a budget should allow to change, for the share that does to be known well."""
+"""A budget that allows fewer labels to change does not measure their share well."""
 _PRIOR = 3
 """Changed labels that are assumed in sequences that changed as a whole; see design/0061."""
 _SMALLEST, _LARGEST = 2.0**-10, 65504.0
@@ -86,14 +86,23 @@ class Budget(NamedTuple):
         return f"{amount:.3%}" if self.name == "labels" else f"{amount:.3g}"
 
 
-class _Numbers:
-    """The error of all numbers of the outputs, by max_abs or rmse; it promises nothing."""
+class Errors:
+    """How far outputs are from the exact ones by max_abs or rmse; new data may have more.
+
+    ``counted``: what was compared, in words; ``notes``: what a reader should know of it;
+    ``least``: the bound where nothing differs.
+    """
+
+    notes: tuple[str, ...] = ()
+    least = 0.0
 
     def __init__(self, measure: str, exact: Sequence[Outputs]) -> None:
         self._measure, self._exact = measure, exact
+        sizes = (data_of(value).size for each in exact for value in each.values())
+        self.counted = f"{sum(sizes):,} numbers"
 
     def of(self, outputs: Sequence[Outputs]) -> tuple[float, float]:
-        """The error, as what it is and as what the budget limits; infinite for other shapes."""
+        """The error, and what the budget limits; infinite for other shapes."""
         pairs = [
             (data_of(one[name]), data_of(want))
             for one, other in zip(outputs, self._exact, strict=True)
@@ -101,18 +110,10 @@ class _Numbers:
         ]
         if any(a.shape != b.shape for a, b in pairs):
             return np.inf, np.inf
-        apart = np.concatenate([np.zeros(0), *(differences(a, b).ravel() for a, b in pairs)])
-        error = float(apart.max(initial=0))
-        if self._measure == "rmse":
-            error = float(np.sqrt(np.square(apart).sum() / max(apart.size, 1)))
+        apart = np.concatenate([np.zeros(1), *(differences(a, b).ravel() for a, b in pairs)])
+        squares = np.square(apart).sum() / max(apart.size - 1, 1)
+        error = float(np.sqrt(squares) if self._measure == "rmse" else apart.max())
         return error, error
-
-    def __str__(self) -> str:
-        sizes = (data_of(value).size for each in self._exact for value in each.values())
-        return f"{sum(sizes):,} numbers"
-
-    def notes(self, _: float) -> Iterator[str]:
-        return iter(())
 
 
 # --- labels
@@ -145,65 +146,45 @@ def design_effect(changed: Array, counts: Array) -> float:
     return float(max(1.0, (_PRIOR * whole + result * effect) / (_PRIOR + result)))
 
 
-class Labels:
-    """The labels of held-out batches, and how many of them change.
+class Labels(Errors):
+    """How many labels of held-out batches change, and how many of new data at most.
 
-    ``exact``, ``narrowest``: the outputs of each batch, in float32 and all in u8, which shows how
-    changes gather in sequences. ``names``: see `score_outputs`. Raises `UnsupportedError` where
+    ``exact``, ``narrowest``: the outputs of each batch in float32, and all in u8, which shows how
+    changes gather in sequences. ``names``: see `score_outputs`. Raises `UnsupportedError` if
     there are no labels.
     """
 
     def __init__(
         self,
         graph: Graph,
-        batches: Sequence[Mapping[str, Batch]],
+        batches: Sequence[Feed],
         exact: Sequence[Outputs],
         narrowest: Sequence[Outputs],
         names: Sequence[str],
+        limit: float,
         backend: str,
     ) -> None:
         self._names = score_outputs(graph, exact[0], names)
-        self._unknown: dict[str, None] = {}
-        owners = []
+        shown, unknown = ", ".join(map(repr, self._names)), dict[str, None]()
+        owners = [np.array([-1])]
         for batch, (feed, outputs) in enumerate(zip(batches, exact, strict=True)):
-            dense = any(not isinstance(outputs[name], Ragged) for name in self._names)
-            axes = axes_of(graph, trace(graph, feed, backend)) if dense else {}
-            for name in self._names:
-                value = outputs[name]
-                ragged = isinstance(value, Ragged)
-                result = (
-                    _of_ragged(value) if ragged else self._of_dense(name, value, axes.get(name))
-                )
-                owners.append(np.where(result < 0, -1, result + (batch << 32)))
-        known, sequences = np.unique(np.concatenate([[-1], *owners]), return_inverse=True)
+            for own in _owners(graph, feed, outputs, self._names, backend, unknown):
+                owners.append(np.where(own < 0, -1, own + (batch << 32)))
+        known, places = np.unique(np.concatenate(owners), return_inverse=True)
         if len(known) == 1:
-            text = f"budget labels: {', '.join(self._names)}: the batches have no steps"
-            raise UnsupportedError(text)
-        self._sequences = sequences.reshape(-1)[1:]  # 0: padding
-        self._exact = self._read(exact)
+            raise UnsupportedError(f"budget labels: {shown}: the batches have no steps")
+        self._sequences = places.reshape(-1)[1:]  # 0: padding
+        self._labels = self._read(exact)
         self._counts = np.bincount(self._sequences)[1:]
         self._effect = design_effect(self._changed(narrowest), self._counts)
-        self.total = int(self._counts.sum())
-
-    def _of_dense(self, name: str, value: Batch, axes: Axes | None) -> Int64:
-        """(labels,): the sequence of each, -1 for padding behind it."""
-        shape = _label_shape(value)
-        if axes is None or axes.batch is None or axes.batch >= len(shape):
-            text = "each batch counts as one sequence, as labels read several"
-            self._unknown[f"output {name!r}: {text}; padding may be among them"] = None
-            return np.zeros(int(np.prod(shape)), np.int64)
-        sequence, step = np.indices(shape)[axes.batch], 0
-        if axes.time is not None and axes.time < len(shape):
-            step = np.indices(shape)[axes.time]
-        lengths = axes.lengths
-        if lengths is None:
-            return sequence.ravel()
-        if axes.time is None and not axes.state and len(shape) > 1 and np.ptp(lengths) > 0:
-            text = "labels read several steps, so padding may be among them"
-            self._unknown[f"output {name!r}: {text}"] = None
-        # A state is there for a sequence without steps, too.
-        real = np.asarray(axes.state) | (step < lengths[sequence])
-        return np.where(real, sequence, -1).ravel()
+        self._total = int(self._counts.sum())
+        self.counted = f"{self._total:,} labels of {shown} in {len(self._counts):,} sequences"
+        self.least = upper_bound(0, self._total, self._effect)
+        few = (
+            f"{self._total:,} labels are few for a budget of {limit:.3%}: give"
+            f" {ENOUGH / (limit or 1):,.0f} held-out labels or more ({ENOUGH} / budget)"
+        )
+        self.notes = (*([few] if limit and self._total * limit < ENOUGH else ()), *unknown)
 
     def _read(self, outputs: Sequence[Outputs]) -> Int64:
         """(labels,) of all batches: integers as they are, else the largest of each row."""
@@ -214,44 +195,50 @@ class Labels:
     def _changed(self, outputs: Sequence[Outputs]) -> Int64:
         """(K,): how many labels of each sequence change; all where there are others."""
         labels = self._read(outputs)
-        if labels.shape != self._exact.shape:
+        if labels.shape != self._labels.shape:
             return self._counts
-        different = self._sequences[labels != self._exact]
+        different = self._sequences[labels != self._labels]
         return np.bincount(different, minlength=len(self._counts) + 1)[1:]
 
     def of(self, outputs: Sequence[Outputs]) -> tuple[float, float]:
         """The share of labels that change, and its upper bound on new data."""
         changed = float(self._changed(outputs).sum())
-        return changed / self.total, upper_bound(changed, self.total, self._effect)
-
-    @property
-    def unchanged(self) -> float:
-        """The upper bound where no label changed."""
-        return upper_bound(0, self.total, self._effect)
-
-    def __str__(self) -> str:
-        names = ", ".join(map(repr, self._names))
-        return f"{self.total:,} labels of {names} in {len(self._counts):,} sequences"
-
-    def notes(self, limit: float) -> Iterator[str]:
-        """What is unknown, and whether these are few labels for a budget."""
-        if limit and self.total * limit < ENOUGH:
-            yield (
-                f"{self.total:,} labels are few for a budget of {limit:.3%}: give"
-                f" {ENOUGH / limit:,.0f} held-out labels or more ({ENOUGH} / budget)"
-            )
-        yield from self._unknown
+        return changed / self._total, upper_bound(changed, self._total, self._effect)
 
 
-def _of_ragged(value: Batch) -> Int64:
-    """(labels,): the outermost sequence of each."""
-    assert isinstance(value, Ragged)
-    ends = value.offsets
-    for level in reversed(value.outer):
-        ends = ends[level]
-    steps = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-    rows = np.prod(_label_shape(value), dtype=int)
-    return np.repeat(steps, rows // max(len(steps), 1))
+def _owners(
+    graph: Graph,
+    feed: Feed,
+    outputs: Outputs,
+    names: Sequence[str],
+    backend: str,
+    unknown: dict[str, None],
+) -> Iterator[Int64]:
+    """(labels,) of each output: the sequence of each, -1 for padding. Adds to ``unknown``."""
+    dense = any(not isinstance(outputs[name], Ragged) for name in names)
+    every = axes_of(graph, trace(graph, feed, backend)) if dense else {}
+    for name in names:
+        value, axes, shape = outputs[name], every.get(name), _label_shape(outputs[name])
+        if isinstance(value, Ragged):
+            ends = value.offsets
+            for level in reversed(value.outer):
+                ends = ends[level]  # of the outermost sequences
+            steps = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+            yield np.repeat(steps, np.prod(shape, dtype=int) // max(len(steps), 1))
+        elif axes is None or axes.batch is None or axes.batch >= len(shape):
+            text = "each batch counts as one sequence, as labels read several"
+            unknown[f"output {name!r}: {text}; padding may be among them"] = None
+            yield np.zeros(int(np.prod(shape)), np.int64)
+        else:
+            places, lengths = np.indices(shape), axes.lengths
+            sequence, real = places[axes.batch], np.ones(shape, bool)
+            if lengths is not None and not axes.state:  # an empty sentence has a state, too
+                stepped = axes.time is not None and axes.time < len(shape)
+                real = (places[axes.time] if stepped else 0) < lengths[sequence]
+                if axes.time is None and len(shape) > 1 and np.ptp(lengths) > 0:
+                    text = "labels read several steps, so padding may be among them"
+                    unknown[f"output {name!r}: {text}"] = None
+            yield np.where(real, sequence, -1).ravel()
 
 
 def _label_shape(value: Batch) -> tuple[int, ...]:
@@ -263,8 +250,8 @@ def score_outputs(graph: Graph, outputs: Outputs, names: Sequence[str] = ()) -> 
     """The outputs whose labels count: those named, else integers that layers decide.
 
     Without integers the scores: rows of several numbers that are computed from what layers give;
-    without these what layers give at each step. A layer's states are none.
-    Raises `UnsupportedError` for a name that is no output of labels, and where nothing counts.
+    without these what layers give at each step. A layer's states do not count.
+    Raises `UnsupportedError` for a name that is no output of labels, and if nothing counts.
     """
     arrays = {name: data_of(value) for name, value in outputs.items()}
     whole = {name for name, each in arrays.items() if each.dtype.kind in "biu"}
@@ -289,8 +276,7 @@ def score_outputs(graph: Graph, outputs: Outputs, names: Sequence[str] = ()) -> 
     for group in (
         list(dict.fromkeys(names)),
         [name for name in outputs if name in whole and name in kinds],
-        [name for name in outputs if name in rows and kinds.get(name) == "score"],
-        [name for name in outputs if name in rows and kinds.get(name) == "step"],
+        *([n for n in outputs if n in rows and kinds.get(n) == k] for k in ("score", "step")),
     ):
         if group:
             return group
@@ -336,7 +322,7 @@ class Histogram:
 
 
 def scale_of(seen: Histogram) -> Scale | None:
-    """The scale of bytes with the least mean square error; None where only zeros were.
+    """The scale of bytes with the least mean square error; None if only zeros were.
 
     Ranges that float16 counts too coarsely keep all numbers.
     """
@@ -365,13 +351,14 @@ def scale_over(low: float, high: float) -> Scale:
     return Scale(min(*steps, float(np.finfo(np.float32).max)), shift)
 
 
-class PartSeen(NamedTuple):
-    """What one layer and direction read, ``x``, and gave or was given as state, ``h``."""
+@dataclass(frozen=True, eq=False)
+class PartSeen:
+    """The inputs ``x`` of one layer and direction, and its states ``h``, given and computed."""
 
     name: str
     part: Part
-    x: Histogram
-    h: Histogram
+    x: Histogram = field(default_factory=Histogram)
+    h: Histogram = field(default_factory=Histogram)
 
     @property
     def scales(self) -> PartScales:
@@ -385,49 +372,41 @@ class PartSeen(NamedTuple):
         return PartScales(scale_of(self.x), UNIT if bounded else scale_of(self.h))
 
 
-Seen = Mapping[str, list[PartSeen]]
-"""By the y of each recurrent node that is not inside a loop: its parts, in their order."""
-
-
 def observed(
-    graph: Graph,
-    batches: Sequence[Mapping[str, Batch]],
-    tell: Callable[[int], None],
-    **session: Any,
-) -> Seen:
-    """Runs a graph without precisions in float32, taken apart into layers and directions.
+    graph: Graph, batches: Sequence[Feed], progress: Progress, **session: Any
+) -> dict[str, list[PartSeen]]:
+    """By the y of each recurrent node outside of loops: the values of its parts in float32.
 
-    ``tell(done)`` after each batch. Raises `UnsupportedError` naming the batch whose numbers, or
-    the layer whose numbers, are not finite.
+    Raises `UnsupportedError` naming the batch and the layer whose numbers are not finite.
     """
     apart = fuse(graph, (ExpandLayers(),)).model
-    nodes = {node.outputs[0]: Recurrent.of(node) for node in apart.nodes if node.op == "Rnn"}
+    nodes = recurrent_layers(apart)
     seen = {
-        rnn.y: [PartSeen(part_name(rnn, p), p, Histogram(), Histogram()) for p in parts(rnn.spec)]
-        for rnn in (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
+        y: [PartSeen(part_name(rnn, part), part) for part in parts(rnn.spec)]
+        for y, rnn in recurrent_layers(graph).items()
     }
-    every = [(each, nodes[each.name]) for found in seen.values() for each in found]
+    every = [(each, nodes[each.name]) for layer in seen.values() for each in layer]
     wanted = {name for _, rnn in every for name in (rnn.x, rnn.y, rnn.h)}
     runner = Session(apart, passes=(), **session)
-    for at, feed in enumerate(batches):
+    for index, feed in enumerate(batches):
         values: dict[str, Any] = {**apart.constants, **feed}
 
         def keep(node: Node, results: tuple[Any, ...], _: float, values: Any = values) -> None:
             pairs = zip(node.outputs, results, strict=False)
-            values.update((name, made) for name, made in pairs if name in wanted)
+            values.update((name, value) for name, value in pairs if name in wanted)
 
+        progress("calibrating", index, len(batches))
         runner.run(feed, keep)
         for each, rnn in every:
+            where = f"batch {index}: layer {each.name!r} reads or gives"
             for histogram, name in ((each.x, rnn.x), (each.h, rnn.y), (each.h, rnn.h)):
                 if name:
-                    where = f"batch {at}: layer {each.name!r} reads or gives"
-                    histogram.add(finite(values[name], where))
-        tell(at + 1)
+                    histogram.add(_finite(values[name], where))
     return seen
 
 
-def finite(value: Batch, where: str) -> Array:
-    """The numbers of a batch. Raises `UnsupportedError` where one is not finite."""
+def _finite(value: Batch, where: str) -> Array:
+    """The numbers of a batch. Raises `UnsupportedError` if one is not finite."""
     numbers = data_of(value)
     if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
         raise UnsupportedError(f"{where} NaN or infinity; calibrate without it")
@@ -438,11 +417,11 @@ class _SplitStacks(ExpandLayers):
     """Only stacks without states: those of others would be cut, and joined anew."""
 
     def match(self, graph: Graph, node: Node) -> Recurrent | Refusal | None:
-        found = super().match(graph, node)
-        stateful = isinstance(found, Recurrent) and (
-            any(found.states) or any(map(graph.is_read, found.finals))
+        rnn = super().match(graph, node)
+        stateful = isinstance(rnn, Recurrent) and (
+            any(rnn.states) or any(map(graph.is_read, rnn.finals))
         )
-        return None if stateful else found
+        return None if stateful else rnn
 
 
 def separated(model: Graph) -> Graph:
@@ -451,7 +430,7 @@ def separated(model: Graph) -> Graph:
     graph = fuse(with_precision(model, {}), passes).model
     nodes = []
     for node in graph.nodes:
-        if node.op == "Rnn" and not node.outputs[0]:  # y is not read, and needs a name all the same
+        if node.op == "Rnn" and not node.outputs[0]:  # y is not read, but it is the layer's name
             y = f"{next(filter(None, node.outputs))}/y"
             node = replace(node, outputs=(y, *node.outputs[1:]))
         nodes.append(node)
@@ -490,7 +469,7 @@ class QuantizedLayer:
     where only this layer computes in a dtype, by that dtype.
 
     ``parts``: what each layer and direction of the node read and gave; ``scales``: of each in u8,
-    None where each row has a step of its own.
+    None if each row has a step of its own.
     """
 
     name: str
@@ -503,7 +482,7 @@ class QuantizedLayer:
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """What `quantize` found. ``model``: the graph whose layers know their precision.
+    """The result of `quantize`. ``model``: the graph whose layers know their precision.
 
     ``counted``: what the error was measured on; ``reason``: why nothing was narrowed, "" where
     something was. ``plain``: the trials all in f32, in bf16 and in u8. ``trials``: all, in their
@@ -525,12 +504,12 @@ class Quantized:
 
     @property
     def error(self) -> float:
-        """That of the trial that was taken."""
+        """The error of the trial that was taken."""
         return self.trials[-1].error
 
     @property
     def bound(self) -> float:
-        """That of the trial that was taken."""
+        """The bound of the trial that was taken."""
         return self.trials[-1].bound
 
     @property
@@ -551,15 +530,14 @@ class Quantized:
 
     def of_layers(self) -> list[str]:
         """A line for each layer: its dtype, and what it costs by itself."""
-        shown = self.budget.shown
-        costs = (
-            ", ".join(f"{d} alone {shown(e)}" for d, e in x.alone.items()) for x in self.layers
-        )
-        pairs = zip(self.layers, costs, strict=True)
-        return [f"{each.name}: {each.cell}, {each.dtype} ({cost})" for each, cost in pairs]
+        lines = []
+        for each in self.layers:
+            costs = (f"{dtype} alone {self.budget.shown(e)}" for dtype, e in each.alone.items())
+            lines.append(f"{each.name}: {each.cell}, {each.dtype} ({', '.join(costs)})")
+        return lines
 
     def of_model(self) -> list[str]:
-        """What it cost, and what it gained."""
+        """The cost of narrow layers, and their speed."""
         taken, shown = self.trials[-1], self.budget.shown
         f32, bf16, u8 = (self.plain[dtype] for dtype in ("f32", "bf16", "u8"))
         slower = " (slower than f32 here)" if taken.seconds > 1.05 * f32.seconds else ""
@@ -580,14 +558,13 @@ class Quantized:
         ``cause``: null, or why nothing was narrowed.
         """
         keys = ("name", "cell", "dtype", "alone")
-        layers = [{key: getattr(each, key) for key in keys} for each in self.layers]
         measured = ("error", "bound", "counted", "calibrated", "held_out", "notes")
         return json_text(
             self.passed,
             cause={"id": "nothing_narrowed", "text": self.reason} if self.reason else None,
             budget=self.budget.name,
             limit=self.budget.limit,
-            layers=layers,
+            layers=[{key: getattr(each, key) for key in keys} for each in self.layers],
             trials=[vars(each) for each in self.trials],
             **{key: getattr(self, key) for key in measured},
         )
@@ -606,15 +583,15 @@ def quantize(
 ) -> Quantized:
     """The model with each recurrent layer in u8, bf16 or f32: as narrow as the budget allows.
 
-    u8 has the scales that calibration found, or ("u8 rows") a step for each row that is read.
+    u8 has calibrated scales, or ("u8 rows") a step for each row that is read.
 
     ``model``: as `onernn.load` gives it, or its path. ``batches``: recordings, or inputs by name.
-    They calibrate every other one of them, and what is left gives the error; of a single ragged
-    batch every other sentence; ``held_out`` gives the error instead. ``labels_of``: the outputs
-    whose labels a budget of labels counts; without it see `score_outputs`.
+    Every other one of them calibrates, and the rest gives the error; of a single ragged batch
+    every other sentence; ``held_out`` gives the error instead. ``labels_of``: the outputs whose
+    labels a budget of labels counts; without it see `score_outputs`.
 
-    The layer that does most harm by itself is given back first, to rows, to bf16, then to f32;
-    when the budget holds, each is tried again in what it had. Without a budget all are in u8.
+    The layer that does most harm by itself gets the next wider dtype first; when the budget holds,
+    each is tried again in its earlier dtype. Without a budget all are in u8.
 
     Labels keep the budget on new data, by an upper bound of 95 %; other budgets are kept on the
     batches that were seen. No time decides: the same batches give the same model. Raises
@@ -627,58 +604,54 @@ def quantize(
     if labels_of and wanted.name != "labels":
         raise UnsupportedError("labels_of (--labels-of) belongs to a budget of labels")
     graph = separated(graph_of(model))
-    given = _read(graph, [batches] if isinstance(batches, str | PathLike) else batches)
-    calibration, measured, notes = _parted(given)
+    feeds = _read(graph, [batches] if isinstance(batches, str | PathLike) else batches)
+    calibration, measured, notes = _halves(feeds)
     if held_out is not None:
-        calibration, measured, notes = given, _read(graph, held_out), []
-    for feeds in (calibration, measured):
+        calibration, measured, notes = feeds, _read(graph, held_out), []
+    for each in (calibration, measured):
         numbers = [
-            finite(value, f"batch {at}: input {name!r} has")
-            for at, feed in enumerate(feeds)
+            _finite(value, f"batch {index}: input {name!r} has")
+            for index, feed in enumerate(each)
             for name, value in feed.items()
         ]
-        if not any(each.size for each in numbers):
+        if not any(array.size for array in numbers):
             raise UnsupportedError("the batches have no steps at all: nothing can be calibrated")
-    nodes = [Recurrent.of(node) for node in graph.nodes if node.op == "Rnn"]
-    if not nodes:
+    if not (layers := recurrent_layers(graph)):
         raise UnsupportedError(f"{graph.name}: it has no recurrent layer outside of loops")
-
-    def tell(done: int) -> None:
-        progress("calibrating", done, len(calibration))
-
-    options: dict[str, Any] = {"backend": backend, "threads": threads}
-    seen = observed(graph, calibration, tell, **options)
-    scales = {y: tuple(each.scales for each in found) for y, found in seen.items()}
+    options = {"backend": backend, "threads": threads}
+    seen = observed(graph, calibration, progress, **options)
+    scales = {y: tuple(part.scales for part in each) for y, each in seen.items()}
     search = _Search(graph, scales, measured, wanted, options, progress, labels_of)
     chosen = search.within_budget()
-    plain = {dtype: search.trial(dict.fromkeys(scales, dtype)) for dtype in ("f32", "bf16", "u8")}
-    zeros = "read nothing but zeros: each row keeps a step of its own"
-    unseen = [each.name for found in seen.values() for each in found if each.x.ends == (0, 0)]
     taken = search.trial(chosen)
     return Quantized(
         search.model(chosen),
         wanted,
-        str(search.errors),
+        search.errors.counted,
         "" if taken.is_narrow else search.why_not(),
         tuple(
             QuantizedLayer(
-                rnn.y,
+                y,
                 _cell(rnn),
-                chosen[rnn.y],
-                {each: search.alone(rnn.y, each) for each in _LEVELS[:-1]},
-                seen[rnn.y],
-                scales[rnn.y],
+                chosen[y],
+                {level: search.alone(y, level) for level in _LEVELS[:-1]},
+                seen[y],
+                scales[y],
             )
-            for rnn in nodes
+            for y, rnn in layers.items()
         ),
-        plain,
+        {dtype: search.trial(dict.fromkeys(scales, dtype)) for dtype in ("f32", "bf16", "u8")},
         (*search.done.values(), taken),
         _described(calibration),
         _described(measured),
         (
             *notes,
-            *search.errors.notes(wanted.limit),
-            *(f"layer {name!r} {zeros}" for name in unseen),
+            *search.errors.notes,
+            *(
+                f"layer {part.name!r} read nothing but zeros: each row keeps a step of its own"
+                for part in sum(seen.values(), [])
+                if part.x.ends == (0, 0)
+            ),
         ),
         calibration[0],
     )
@@ -701,14 +674,14 @@ class _Search:
         self._budget, self._options, self._progress = budget, options, progress
         self.done: dict[tuple[str, ...], Trial] = {}
         exact, _ = self._outputs(dict.fromkeys(scales, "f32"))
-        self.errors: Labels | _Numbers = _Numbers(budget.name, exact)
+        self.errors = Errors(budget.name, exact)
         if budget.name == "labels":
             narrowest, _ = self._outputs(dict.fromkeys(scales, "u8"))
-            backend = options["backend"]
-            self.errors = Labels(graph, batches, exact, narrowest, labels_of, backend)
+            backend, limit = options["backend"], budget.limit
+            self.errors = Labels(graph, batches, exact, narrowest, labels_of, limit, backend)
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
-        """The graph whose layers compute so."""
+        """The graph with these dtypes of its layers."""
 
         def precision(y: str, dtype: str) -> LayerPrecision:
             if dtype == "u8 rows":  # for each part: oneDNN would take a scale for all rows
@@ -729,7 +702,7 @@ class _Search:
         return self.done[key]
 
     def _outputs(self, dtypes: Mapping[str, str]) -> tuple[list[Outputs], float]:
-        """Of each batch, and the least of the CPU's seconds that all of them took."""
+        """The outputs of each batch, and the CPU seconds for all of them, at best."""
         session = Session(self.model(dtypes), **self._options)
         seconds = []
         for _ in range(_ROUNDS):
@@ -742,12 +715,6 @@ class _Search:
         """The error where only this layer is narrow."""
         return self.trial({**dict.fromkeys(self._scales, "f32"), y: dtype}).error
 
-    def _better(self, y: str, dtype: str) -> str:
-        """The next level at which a layer by itself does less harm; f32 does none."""
-        wider = _LEVELS[_LEVELS.index(dtype) + 1 : -1]
-        error = self.alone(y, dtype)
-        return next((each for each in wider if self.alone(y, each) < error), "f32")
-
     def _holds(self, dtypes: Mapping[str, str]) -> bool:
         return self.trial(dtypes).bound <= self._budget.limit
 
@@ -759,7 +726,9 @@ class _Search:
             narrow = [y for y in self._scales if dtypes[y] != "f32"]
             worst = max(narrow, key=lambda y: self.alone(y, dtypes[y]))
             given_back.append((worst, dtypes[worst]))
-            dtypes[worst] = self._better(worst, dtypes[worst])
+            error, wider = self.alone(*given_back[-1]), _LEVELS.index(dtypes[worst]) + 1
+            better = (each for each in _LEVELS[wider:-1] if self.alone(worst, each) < error)
+            dtypes[worst] = next(better, "f32")
         # The last that was given back is needed: without it the budget did not hold.
         for y, dtype in given_back[:-1]:
             again = {**dtypes, y: dtype}
@@ -770,17 +739,17 @@ class _Search:
     def why_not(self) -> str:
         """Why nothing was narrowed."""
         shown, limit = self._budget.shown, self._budget.limit
-        least = min((each for each in self.done.values() if each.is_narrow), key=lambda e: e.bound)
-        why = f"{', '.join(f'{y} in {dtype}' for y, dtype in least.dtypes.items())} has"
-        if isinstance(self.errors, _Numbers):
-            why = f"{why} {self._budget.name} {shown(least.bound)}"
-        elif self.errors.unchanged > limit:
+        best = min((each for each in self.done.values() if each.is_narrow), key=lambda e: e.bound)
+        why = f"{', '.join(f'{y} in {dtype}' for y, dtype in best.dtypes.items())} has"
+        if self._budget.name != "labels":
+            why = f"{why} {self._budget.name} {shown(best.bound)}"
+        elif self.errors.least > limit:
             why = (
-                f"if none of {self.errors} changed, still {shown(self.errors.unchanged)} of new"
+                f"if none of {self.errors.counted} changed, still {shown(self.errors.least)} of new"
                 " ones could; give more held-out sequences"
             )
         else:
-            why = f"{why} changed {shown(least.error)}, at most {shown(least.bound)} on new data"
+            why = f"{why} changed {shown(best.error)}, at most {shown(best.bound)} on new data"
         return f"nothing was narrowed within {shown(limit)}: {why}"
 
 
@@ -792,36 +761,33 @@ def _cell(rnn: Recurrent) -> str:
 
 def _read(graph: Graph, batches: Iterable[Feed | str | PathLike[str]]) -> list[Feed]:
     """The inputs of each batch. Raises `UnsupportedError` for none, and what reading raises."""
-    result: list[Feed] = []
+    feeds: list[Feed] = []
     for each in batches:
         if isinstance(each, str | PathLike):
             arrays, where = opened(str(each), INPUTS)
             each = read_inputs(arrays, graph.inputs, where)
-        result.append(checked_feed(graph.inputs, each))
-    if not result:
+        feeds.append(checked_feed(graph.inputs, each))
+    if not feeds:
         raise UnsupportedError("no batches: give one at least")
-    return result
+    return feeds
 
 
-def _parted(batches: list[Feed]) -> tuple[list[Feed], list[Feed], list[str]]:
-    """Those that calibrate, those that measure the error, and notes on them."""
+def _halves(batches: list[Feed]) -> tuple[list[Feed], list[Feed], list[str]]:
+    """The batches that calibrate, those that measure the error, and notes."""
     only, *others = batches
-    sentences = {len(v) if isinstance(v, Ragged) and not v.outer else 0 for v in only.values()}
+    lengths = {len(v) if isinstance(v, Ragged) and not v.outer else 0 for v in only.values()}
     halves: tuple[list[Feed], list[Feed]] = batches[::2], batches[1::2]
-    if not others and len(sentences) == 1 and min(sentences) > 1:
-        halves = [_every_other(only, 0)], [_every_other(only, 1)]
+    if not others and len(lengths) == 1 and min(lengths) > 1:
+        lists = {name: value.to_list() for name, value in only.items() if isinstance(value, Ragged)}
+        one, other = (
+            [{name: Ragged.from_list(each[first::2]) for name, each in lists.items()}]
+            for first in (0, 1)
+        )
+        halves = [*one], [*other]
     if all(any(data_of(v).size for feed in half for v in feed.values()) for half in halves):
         return *halves, []
     note = "the error was measured on the batch that calibrated: give more, or --held-out"
     return batches, batches, [note]
-
-
-def _every_other(feed: Feed, first: int) -> Feed:
-    return {
-        name: Ragged.from_list(value.to_list()[first::2])
-        for name, value in feed.items()
-        if isinstance(value, Ragged)
-    }
 
 
 def _described(batches: Sequence[Feed]) -> str:

@@ -24,16 +24,16 @@ from onernn.ir.graph import Value
 from onernn.ir.ragged import Batch, Ragged
 
 INPUTS, OUTPUTS = ("in__", "lod__"), ("out__", "outlod__")
-"""How the names of a recording's arrays begin."""
+"""Prefixes of the names of a recording's arrays."""
 _LONGEST = 2**16 - 5  # bytes of a name, without .npy
 
 
 def read_arrays(
     file: str | Path, prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
 ) -> dict[str, Array]:
-    """The arrays of an ``.npz`` whose names begin so; the others are not read.
+    """The arrays of an ``.npz`` with these prefixes; the others are not read.
 
-    Raises `ModelFormatError` where it is none, or holds objects, and `BudgetError` where they would
+    Raises `ModelFormatError` if it is none, or holds objects, and `BudgetError` where they would
     take more than the file can hold, or three quarters of the memory.
     """
     try:
@@ -67,9 +67,9 @@ def read_inputs(
 ) -> dict[str, Batch]:
     """The batch for each input. Raises `ModelFormatError` listing the names the model takes."""
     expected = {value.name: value for value in inputs}
-    given = [key.removeprefix("in__") for key in arrays if key.startswith("in__")]
-    unknown = [n for n in given if n not in expected]
-    wrong = [f"in__{n} is missing" for n in expected if n not in given]
+    recorded = [key.removeprefix("in__") for key in arrays if key.startswith("in__")]
+    unknown = [n for n in recorded if n not in expected]
+    wrong = [f"in__{n} is missing" for n in expected if n not in recorded]
     wrong += [f"in__{n} is unknown" for n in unknown]
     if wrong:
         names = "; ".join(map(str, expected.values()))

@@ -1,4 +1,4 @@
-"""What a model is compared with: recorded outputs, another model, or a framework's own run.
+"""References for comparisons: recorded outputs, another model, or a framework's own run.
 
 A framework runs in a process of its own, so that a crash there is a message: it reads in__ and
 lod__ keys from one file and writes out__ and outlod__ keys, or what the framework said, to others.
@@ -70,7 +70,7 @@ class Against:
     def run(
         self, feed: Mapping[str, Batch], progress: Callable[[str, int, int], None]
     ) -> Reference:
-        """The outputs. Raises `UnsupportedError` where it does not run."""
+        """The outputs. Raises `UnsupportedError` if it does not run."""
         progress("running the reference", 0, 1)
         if self.live is not None:
             return self._run_live(feed)
@@ -87,7 +87,7 @@ class Against:
         assert run is not None  # `live_against` chose it
         names, outputs = [value.name for value in self.graph.outputs], run(self.live, feed)
         if len(names) != len(outputs):
-            names = [str(at) for at in range(len(outputs))]
+            names = [str(index) for index in range(len(outputs))]
         who = f"{self.kind} {RUNTIMES[self.kind].version}, {type(self.live).__qualname__}"
         return Reference(who, dict(zip(names, outputs, strict=True)))
 
@@ -137,18 +137,18 @@ _MISSING = 3  # the exit status where the framework is not installed
 def run_framework(
     kind: str, path: str, params: str | None, feed: Mapping[str, Batch], names: list[str]
 ) -> dict[str, Batch]:
-    """What paddle, mxnet or onnxruntime gives for the model, under these output names, in order.
+    """The outputs of the model in paddle, mxnet or onnxruntime; ``names``: of them, in order.
 
-    Raises `MissingDependencyError` where it is not installed, `UnsupportedError` with what it said
+    Raises `MissingDependencyError` if it is not installed, `UnsupportedError` with what it said
     where it does not run the model or crashes.
     """
     with tempfile.TemporaryDirectory() as folder:
-        given, made, said = (str(Path(folder, name)) for name in ("in.npz", "out.npz", "said"))
-        write_inputs(given, feed)
+        taken, results, said = (str(Path(folder, name)) for name in ("in.npz", "out.npz", "said"))
+        write_inputs(taken, feed)
         call = f"import os, sys; from {__name__} import main; os._exit(main(*sys.argv[1:]))"
         # Frameworks crash when Python shuts down, too; by then all is written.
         # -P: a file in the working folder, which may be the model's, is no module.
-        command = [sys.executable, "-P", "-c", call, kind, path, params or "", given, made, said]
+        command = [sys.executable, "-P", "-c", call, kind, path, params or "", taken, results, said]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             done = subprocess.run(
@@ -168,11 +168,11 @@ def run_framework(
             text = text or _crash(kind, done)
             raise UnsupportedError(f"{kind} does not run {path}: {text}")
         values = tuple(Value(name) for name in names)
-        return read_outputs(read_arrays(made), values, f"{kind}'s outputs")
+        return read_outputs(read_arrays(results), values, f"{kind}'s outputs")
 
 
 def _crash(kind: str, done: subprocess.CompletedProcess[str]) -> str:
-    """How a process ended without a message, and what it wrote last."""
+    """The end of a process that left no message: its status and last line."""
     how = f"exit status {done.returncode}"
     if done.returncode < 0:
         how = f"signal {-done.returncode}, {signal.Signals(-done.returncode).name}"
@@ -182,9 +182,9 @@ def _crash(kind: str, done: subprocess.CompletedProcess[str]) -> str:
     return f"{version} crashed ({how}) in a process of its own{last}"
 
 
-def main(kind: str, path: str, params: str, given: str, made: str, said: str) -> int:
+def main(kind: str, path: str, params: str, taken: str, written: str, said: str) -> int:
     """Writes what the framework gives, or says against it. 0: done, 3: it is not installed."""
-    feed = read_given(read_arrays(given))
+    feed = read_given(read_arrays(taken))
     try:
         results = RUNTIMES[kind].run(path, params, feed)
     except Exception as error:  # whatever the framework raises is its answer
@@ -192,5 +192,5 @@ def main(kind: str, path: str, params: str, given: str, made: str, said: str) ->
         lines = [line for line in text.splitlines() if line.strip()]
         Path(said).write_text(" ".join(lines)[-2000:], "utf-8", "replace")
         return _MISSING if isinstance(error, MissingDependencyError) else 1
-    write_outputs(made, {str(k): each for k, each in enumerate(results)})
+    write_outputs(written, {str(k): each for k, each in enumerate(results)})
     return 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ def check_report(path: str | Path) -> None:
 def write_report(report: Report, path: str | Path, command: str = "") -> None:
     """Writes a verdict as a page. ``command``: what reproduces it, as typed.
 
-    Raises `MissingDependencyError` without jinja2 and matplotlib, `OSError` where it cannot write.
+    Raises `MissingDependencyError` without jinja2 and matplotlib, `OSError` if it cannot write.
     """
     check_report(path)
     write_text(render(report, command), path)
@@ -110,9 +111,9 @@ def _plotted(report: Report, evidence: Evidence) -> Iterator[Plotted]:
         result = report.errors[each.name]
         largest = result.max_abs / result.max_rel if result.max_rel > 0 else 0.0
         allowed = tolerance.atol + tolerance.rtol * largest
-        made = plots(each, allowed)
-        if made:
-            yield Plotted(each.name, each.state, verdicts[each.name], made)
+        pictures = plots(each, allowed)
+        if pictures:
+            yield Plotted(each.name, each.state, verdicts[each.name], pictures)
 
 
 def _around(report: Report) -> list[dict[str, Any]]:
@@ -121,8 +122,8 @@ def _around(report: Report) -> list[dict[str, Any]]:
     if first is None:
         chosen = [each for each in layers if each.part]
     else:
-        at = layers.index(first)
-        chosen = list(layers[max(0, at - _AROUND) : at + _AROUND + 1])
+        index = layers.index(first)
+        chosen = list(layers[max(0, index - _AROUND) : index + _AROUND + 1])
     return [{"layer": each, "first": each is first} for each in chosen]
 
 
@@ -150,7 +151,7 @@ def _fusion(report: Report, evidence: Evidence) -> dict[str, Any]:
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Of this package, what it runs on, and the frameworks that are here."""
+    """Versions of this package, of what it runs on, and of the installed frameworks."""
     yield "onernn", metadata.version("onernn")
     yield "numpy", metadata.version("numpy")
     yield from ((each.name, each.version) for each in RUNTIMES.values() if each.version)
@@ -168,13 +169,11 @@ def versions() -> Iterator[tuple[str, str]]:
 # --- where errors lie, as pictures: an SVG from matplotlib for each kind of an output's errors
 
 
-_FLOOR = 1e-12
-"""Where zero stands on a logarithmic axis: nothing smaller is shown."""
 _KINDS = (
-    ("steps", "by time step", "position in the sentence", True),
-    ("lengths", "by sentence length", "length of the sentence", False),
-    ("directions", "by direction", "", False),
-    ("ends", "inside and beyond each sentence's end", "", False),
+    ("steps", "time step", "position in the sentence", True),
+    ("lengths", "sentence length", "length of the sentence", False),
+    ("directions", "direction", "", False),
+    ("ends", "place", "beside each sentence's end", False),
 )
 
 
@@ -187,64 +186,67 @@ class Plot(NamedTuple):
 
 def plots(profile: Profile, allowed: float) -> list[Plot]:
     """A picture for each kind of which there are two rows or more, with the allowed difference."""
-    made = []
-    for kind, title, axis, many in _KINDS:
-        rows = getattr(profile, kind)
-        if len(rows) < 2:
+    result = []
+    for kind, what, axis, many in _KINDS:
+        if len(rows := getattr(profile, kind)) < 2:
             continue
         worst = max(rows, key=lambda row: row[1])
-        label = f"{profile.name}: differences {title}, largest {worst[1]:.3g} at {worst[0]}"
+        label = f"{profile.name}: differences by {what}, largest {worst[1]:.3g} at {worst[0]}"
+        draw = partial(_draw, rows, allowed, many, f"by {what}", axis)
+        result.append(figure(f"{profile.name}/{kind}", label, draw))
+    return result
 
-        def draw(
-            axes: Any, rows: Any = rows, many: bool = many, title: str = title, axis: str = axis
-        ) -> None:
-            _draw(axes, rows, allowed, many)
-            axes.set(xlabel=axis, ylabel="|difference|")
-            axes.set_title(title, fontsize=11, loc="left")
-            axes.figure.legend(fontsize=8, frameon=False, ncols=3, loc="outside lower center")
 
-        made.append(figure(f"{profile.name}/{kind}", label, draw))
-    return made
+def least(errors: Sequence[float], limit: float) -> float:
+    """The end of a logarithmic axis, below which zeros stand: below other errors and the limit."""
+    return min((each for each in (*errors, limit) if 0 < each < np.inf), default=1e-6) / 3
 
 
 def figure(name: str, label: str, draw: Callable[[Any], None]) -> Plot:
-    """What ``draw`` draws into axes. ``name``: ids differ between the pictures of one page."""
+    """The picture that ``draw`` makes. ``name``: gives the pictures of one page different ids."""
     require("matplotlib", "report")
     from matplotlib import rc_context
     from matplotlib.figure import Figure  # no window, no global state
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": printable(name)}):  # text stays text
-        made = Figure(figsize=(4.2, 2.9), layout="constrained")
-        axes = made.add_subplot()
+        page = Figure(figsize=(4.2, 2.9), layout="constrained")
+        axes = page.add_subplot()
         draw(axes)
         axes.grid(axis="y", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         text = io.StringIO()
-        made.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        page.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return Plot(label, inline(text.getvalue()))
 
 
 def _draw(
-    axes: Any, rows: tuple[tuple[str, float, float], ...], allowed: float, many: bool
+    rows: tuple[tuple[str, float, float], ...],
+    allowed: float,
+    many: bool,
+    title: str,
+    axis: str,
+    axes: Any,
 ) -> None:
-    names = [at for at, _, _ in rows]
-    worst, mean = (np.maximum([row[k] for row in rows], _FLOOR) for k in (1, 2))
+    names = [name for name, _, _ in rows]
+    worst, mean = np.array([row[1:] for row in rows], float).T
     worst, mean = np.where(np.isfinite([worst, mean]), [worst, mean], np.nan)
-    floor = min(allowed, *(v for v in (*worst, *mean) if v > _FLOOR), 1.0) / 5
+    axes.set_yscale("symlog", linthresh=least([*worst, *mean], allowed))  # zero has a place, too
     if many:
-        at = [int(name) for name in names]
-        axes.plot(at, worst, color="#b91c1c", label="largest", linewidth=1.8)
-        axes.plot(at, mean, color="#1d4ed8", label="mean", linewidth=1.4, linestyle="--")
+        steps = [int(name) for name in names]
+        axes.plot(steps, worst, color="#b91c1c", label="largest", linewidth=1.8)
+        axes.plot(steps, mean, color="#1d4ed8", label="mean", linewidth=1.4, linestyle="--")
     else:
         place = np.arange(len(names))
-        axes.bar(place - 0.2, worst - floor, 0.38, floor, color="#b91c1c", label="largest")
-        axes.bar(place + 0.2, mean - floor, 0.38, floor, color="#1d4ed8", label="mean")
+        axes.bar(place - 0.2, worst, 0.38, color="#b91c1c", label="largest")
+        axes.bar(place + 0.2, mean, 0.38, color="#1d4ed8", label="mean")
         shown = place[:: max(1, len(names) // 12)]
         axes.set_xticks(shown, [names[k] for k in shown])
-    axes.set_yscale("log")
     if allowed > 0:
         axes.axhline(allowed, color="#15803d", linewidth=1.2, label="allowed")
-    axes.set_ylim(bottom=floor)
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel=axis, ylabel="|difference|")
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.figure.legend(fontsize=8, frameon=False, ncols=3, loc="outside lower center")
 
 
 def inline(svg: str) -> str:
@@ -289,7 +291,7 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
 
 
 def _cause_lines(cause: Cause) -> list[str]:
-    """What is so, how sure that is, and what to change."""
+    """The cause, how sure it is, and the change that removes it."""
     how = {
         "proved": "proved: without it the outputs match, on inputs that it was not found with, too",
         "candidate": "a candidate: without it the outputs match on this batch, which is no proof",
@@ -301,16 +303,11 @@ def summary(profile: Profile) -> list[str]:
     """One line for each kind of an output's errors: where the largest are, in words."""
     lines = []
     where = f"{profile.name} (final state)" if profile.state else profile.name
-    for kind, rows in (
-        ("time step", profile.steps),
-        ("sentence length", profile.lengths),
-        ("direction", profile.directions),
-        ("place", profile.ends),
-    ):
-        if len(rows) > 1:
+    for kind, what, _, _ in _KINDS:
+        if len(rows := getattr(profile, kind)) > 1:
             shown = rows if len(rows) <= 6 else _spread(rows)
-            numbers = ", ".join(f"{at}: {worst:.2g}" for at, worst, _ in shown)
-            lines.append(f"{where}, largest by {kind}: {numbers}")
+            numbers = ", ".join(f"{place}: {worst:.2g}" for place, worst, _ in shown)
+            lines.append(f"{where}, largest by {what}: {numbers}")
     return lines
 
 

@@ -63,7 +63,7 @@ Outputs = dict[str, Array]
 
 
 class Shape(NamedTuple):
-    """Of a layer, and of a batch: dense where all sentences are equally long.
+    """The sizes of a layer and of a batch, which is dense if all sentences are equally long.
 
     ``projection_size``: of cells that have one; None: half of the hidden size.
     """
@@ -92,12 +92,12 @@ class SampleLayer(NamedTuple):
     attention: Ragged | Array | None
 
     def outputs(self, layer: Stack) -> Outputs:
-        """What a run gives, by name."""
+        """The outputs of a run by name."""
         y, final = layer.run(self.x, self.state, self.attention)
         return {"y": data_of(y), **_numbered("state", final)}
 
     def gradients(self, layer: Stack) -> tuple[Outputs, str, str]:
-        """What a run and its backward give, by name; the kernel and why none faster."""
+        """Outputs and gradients by name; the kernel, and why no faster one ran."""
         y, final, tape = layer.run_training(self.x, self.state, self.attention)
         rng = np.random.default_rng(2)
         dy = _uniform(rng, data_of(y).shape)
@@ -271,7 +271,7 @@ class Combination(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What tests, messages and files of known failures call it."""
+        """Its name in tests, messages and files of known failures."""
         layers = f"{self.layers}layer" + "s" * (self.layers > 1)
         parts = (self.cell, self.direction, layers, self.lengths, self.state, self.dtype, self.size)
         return "-".join(parts)
@@ -284,16 +284,16 @@ class Combination(NamedTuple):
         kind, clips = _KINDS[self.cell]
         counts = LENGTHS[self.lengths] if lengths is None else lengths
         counts = tuple(count for count in counts if count or empty)
-        made = sample_layer(kind, self.direction, Shape(*SIZES[self.size], self.layers, counts))
+        layer = sample_layer(kind, self.direction, Shape(*SIZES[self.size], self.layers, counts))
         dtype = DTYPES[self.dtype]
-        attention = None if made.attention is None else _as_ragged(made.attention, counts, dtype)
-        state = tuple(part.astype(dtype) for part in made.state)
+        attention = None if layer.attention is None else _as_ragged(layer.attention, counts, dtype)
+        state = tuple(part.astype(dtype) for part in layer.state)
         return Case(
             self.name,
             self.cell,
-            replace(made.spec, **clips),
-            tuple(each.mapped(lambda array: array.astype(dtype)) for each in made.weights),
-            _as_ragged(made.x, counts, dtype),
+            replace(layer.spec, **clips),
+            tuple(each.mapped(lambda array: array.astype(dtype)) for each in layer.weights),
+            _as_ragged(layer.x, counts, dtype),
             state if self.state == "given" else None,
             attention,
             self.dtype,
@@ -406,12 +406,12 @@ class Conformance:
         raise NotImplementedError
 
     def weights(self, layer: Any, case: Case) -> Weights | tuple[RnnSpec, Weights]:
-        """What the adapter reads: weights in oneDNN's layouts, with the spec where it reads one."""
+        """The adapter's weights in oneDNN's layouts, with the spec if it reads one."""
         raise NotImplementedError
 
     @classmethod
     def _takes_empty_sentences(cls) -> bool:
-        """What ``empty_sentences`` says, or what is known of the framework."""
+        """The value of ``empty_sentences``, by default the framework's known behaviour."""
         if cls.empty_sentences is None:
             return cls.framework not in _REFUSING_EMPTY
         return cls.empty_sentences
@@ -425,8 +425,8 @@ class Conformance:
             stop(f"{self.framework} is not installed")
         problems = [
             f"{what}: {problem}"
-            for what, case, found, expected in self._pairs(combination)
-            for problem in self._differences(case, found, expected)
+            for what, case, result, expected in self._pairs(combination)
+            for problem in self._differences(case, result, expected)
         ]
         if problems:
             pytest.fail("\n".join([combination.name, *problems]), pytrace=False)
@@ -481,12 +481,12 @@ class Conformance:
         return result
 
     def _pairs(self, combination: Combination) -> Iterator[tuple[str, Case, _Result, _Result]]:
-        """What was run, and what comes from the adapter and what it must be, for each batch."""
+        """For each batch: a title, the case, the adapter's result and the expected one."""
         empty = self._takes_empty_sentences()
         case = combination.case(empty=empty)
         layer = self.layer(case)
-        given = self.weights(layer, case) if self._gives("weights") else case.weights
-        spec, weights = _read(given, case.spec)
+        read = self.weights(layer, case) if self._gives("weights") else case.weights
+        spec, weights = _read(read, case.spec)
         firsts = (self.layers, self.lengths, self.states, self.dtypes, self.sizes)
         main = combination[2:] == tuple(axis[0] for axis in firsts)
         batches = [("outputs", case)]
@@ -503,9 +503,9 @@ class Conformance:
             yield what, each, self._outputs(layer, each), truth
 
     def _outputs(self, layer: Any, case: Case) -> _Result:
-        """What `outputs` gives. Raises `TypeError` telling what was expected."""
+        """The result of `outputs`. Raises `TypeError` that says what was expected."""
         try:
-            given = self.outputs(layer, case)
+            returned = self.outputs(layer, case)
         except Exception as error:
             if 0 in case.lengths:
                 error.add_note(
@@ -513,11 +513,11 @@ class Conformance:
                     " say empty_sentences = False in the class"
                 )
             raise
-        if not (isinstance(given, tuple | list) and len(given) == 2):
+        if not (isinstance(returned, tuple | list) and len(returned) == 2):
             raise TypeError(
-                f"outputs: expected (y, final state), got {_described(given)}; {_OUTPUTS}"
+                f"outputs: expected (y, final state), got {_described(returned)}; {_OUTPUTS}"
             )
-        y, state = given
+        y, state = returned
         if self.final_states and state is None:
             raise TypeError("outputs: no final state; if there is none, final_states = False")
         if not self.final_states:
@@ -528,16 +528,16 @@ class Conformance:
             )
         return _ragged(y, case), tuple(np.asarray(part) for part in state)
 
-    def _differences(self, case: Case, found: _Result, expected: _Result) -> Iterator[str]:
+    def _differences(self, case: Case, result: _Result, expected: _Result) -> Iterator[str]:
         tolerance = self.tolerance or _TOLERANCES[case.dtype]
-        if not (verdict := compare("y", found[0], expected[0], tolerance)).passed:
-            where = _first_apart(found[0], expected[0], tolerance)
+        if not (verdict := compare("y", result[0], expected[0], tolerance)).passed:
+            where = _first_apart(result[0], expected[0], tolerance)
             yield f"y: {verdict.reason}{where}"
-        if found[1] is None or expected[1] is None:
+        if result[1] is None or expected[1] is None:
             return
-        if len(found[1]) != len(expected[1]):
-            yield f"final state: expected {len(expected[1])} arrays, got {len(found[1])}"
-        for name, actual, right in zip(case.spec.cell.states, found[1], expected[1], strict=False):
+        if len(result[1]) != len(expected[1]):
+            yield f"final state: expected {len(expected[1])} arrays, got {len(result[1])}"
+        for name, actual, right in zip(case.spec.cell.states, result[1], expected[1], strict=False):
             if not (verdict := compare(name, actual, right, tolerance)).passed:
                 yield f"final {name}: {verdict.reason}"
 
@@ -550,32 +550,34 @@ _OUTPUTS = (
 _REFUSING_EMPTY = ("torch",)
 
 
-def _described(given: Any) -> str:
-    """What came: its type, with its shape, or with what is in it."""
-    name = type(given).__name__
-    if isinstance(given, tuple | list):
-        return f"{name} of {len(given)}: {', '.join(map(_described, given[:4]))}"
-    return f"{name} {tuple(given.shape)}" if hasattr(given, "shape") else name
+def _described(value: Any) -> str:
+    """The type of a value, with its shape or its elements."""
+    name = type(value).__name__
+    if isinstance(value, tuple | list):
+        return f"{name} of {len(value)}: {', '.join(map(_described, value[:4]))}"
+    return f"{name} {tuple(value.shape)}" if hasattr(value, "shape") else name
 
 
-def _read(given: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
-    """What `Conformance.weights` returned, with the case's spec where there is none."""
-    if isinstance(given, tuple) and given and isinstance(given[0], RnnSpec):
-        if len(given) != 2:
-            raise TypeError(f"weights: expected (RnnSpec, weights), got {_described(given)}")
-        read, given = given
+def _read(returned: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
+    """Spec and weights that `Conformance.weights` returned; the case's spec if it gave none."""
+    if isinstance(returned, tuple) and returned and isinstance(returned[0], RnnSpec):
+        if len(returned) != 2:
+            raise TypeError(f"weights: expected (RnnSpec, weights), got {_described(returned)}")
+        read, returned = returned
         if replace(read, update=spec.update) != spec:
             raise ValueError(f"weights: expected those of {spec}, read {read}")
     else:
         read = spec
-    if isinstance(given, RnnWeights):
-        return read, given
-    if not isinstance(given, tuple | list) or not all(isinstance(w, RnnWeights) for w in given):
+    if isinstance(returned, RnnWeights):
+        return read, returned
+    if not isinstance(returned, tuple | list) or not all(
+        isinstance(w, RnnWeights) for w in returned
+    ):
         raise TypeError(
             "weights: expected RnnWeights, a list of one for each layer, or (RnnSpec, one of"
-            f" these); got {_described(given)}"
+            f" these); got {_described(returned)}"
         )
-    return read, list(given)
+    return read, list(returned)
 
 
 def _reference(spec: RnnSpec, weights: Weights, case: Case) -> _Result:
@@ -594,15 +596,15 @@ def _ragged(y: Any, case: Case) -> Ragged:
     return Ragged.from_list([np.asarray(sentence) for sentence in y])
 
 
-def _first_apart(found: Ragged, expected: Ragged, tolerance: Tolerance) -> str:
-    """Where the first word departs, for a reader of the message."""
-    if found.data.shape != expected.data.shape or found.lod != expected.lod:
+def _first_apart(actual: Ragged, expected: Ragged, tolerance: Tolerance) -> str:
+    """The place of the first wrong word, for the message."""
+    if actual.data.shape != expected.data.shape or actual.lod != expected.lod:
         return ""
     allowed = tolerance.atol + tolerance.rtol * np.abs(expected.data).max(initial=0)
-    apart = ~(np.abs(found.data - expected.data) <= allowed)
+    apart = ~(np.abs(actual.data - expected.data) <= allowed)
     if not apart.any():
         return ""
     word, channel = np.argwhere(apart.reshape(len(apart), -1))[0]
     sentence = int(np.searchsorted(expected.offsets, word, side="right")) - 1
-    at, length = word - expected.offsets[sentence], expected.lengths[sentence]
-    return f"; first in sentence {sentence} of {length} words, word {at}, channel {channel}"
+    word_index, length = word - expected.offsets[sentence], expected.lengths[sentence]
+    return f"; first in sentence {sentence} of {length} words, word {word_index}, channel {channel}"

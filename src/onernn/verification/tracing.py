@@ -84,8 +84,8 @@ def completed(graph: Graph, values: Values) -> Values:
     """
     known = {**graph.constants, **values}
     new = [node for node in graph.nodes if not known.keys() >= set(filter(None, node.outputs))]
-    made = tuple(Value(name) for node in new for name in node.outputs if name)
-    result = run_nodes(replace(graph, outputs=made), new, known, fast_backend()) if new else {}
+    outputs = tuple(Value(name) for node in new for name in node.outputs if name)
+    result = run_nodes(replace(graph, outputs=outputs), new, known, fast_backend()) if new else {}
     return {**result, **known}
 
 
@@ -97,10 +97,10 @@ def run_nodes(
     packed: _Packed | None = None,
 ) -> dict[str, Any]:
     """The outputs of a graph of which only these nodes are to be run; the rest is known."""
-    made = {name for node in nodes for name in node.outputs if name}
-    read = {name for node in nodes for name in node.inputs if name} - made
+    computed = {name for node in nodes for name in node.outputs if name}
+    read = {name for node in nodes for name in node.inputs if name} - computed
     taken = {name: values[name] for name in sorted(read - set(graph.constants))}
-    wanted = tuple(value for value in graph.outputs if value.name in made)
+    wanted = tuple(value for value in graph.outputs if value.name in computed)
     part = replace(
         graph,
         inputs=tuple(Value(name, lod_depth=depth_of(value)) for name, value in taken.items()),
@@ -122,7 +122,7 @@ def _walked(*_: Any) -> None:
 
 @cache
 def fast_backend() -> str:
-    """What many runs for a search use: the compiled kernels where they are, else the reference."""
+    """The backend for the runs of a search: compiled kernels if there are any, else NumPy."""
     try:
         open_backend("kernels")
     except LibraryError:
@@ -131,7 +131,7 @@ def fast_backend() -> str:
 
 
 def depth_of(value: Any) -> int:
-    """Of its LoD; 0 for arrays."""
+    """The number of LoD levels; 0 for arrays."""
     return len(value.outer) + 1 if isinstance(value, Ragged) else 0
 
 
@@ -141,7 +141,7 @@ def depth_of(value: Any) -> int:
 def with_nodes(
     graph: Graph, new: Mapping[str, Sequence[Node]], constants: Mapping[str, Array] | None = None
 ) -> Graph:
-    """The graph with others in the place of the nodes whose first outputs these are."""
+    """The graph with nodes replaced. ``new``: by the first output of the old node."""
     nodes = [each for node in graph.nodes for each in new.get(node.outputs[0], [node])]
     return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **(constants or {})})
 
@@ -153,7 +153,7 @@ def recurrent_layers(graph: Graph, names: Container[str] | None = None) -> dict[
 
 
 def with_layers(graph: Graph, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
-    """The graph with each recurrent layer changed; None where ``change`` gives None for all."""
+    """The graph with each recurrent layer changed; None if ``change`` gives None for all."""
     new = {}
     for name, rnn in recurrent_layers(graph).items():
         changed = change(rnn)
@@ -167,7 +167,7 @@ def with_layers(graph: Graph, change: Callable[[Recurrent], Recurrent | None]) -
 
 @dataclass(frozen=True)
 class LayerName:
-    """Which layer and direction of which recurrent node something is, as a reader counts them.
+    """A layer and direction of a recurrent node, as a reader counts them.
 
     ``own``: the one operator of the file that is this layer, where each layer is one.
     """

@@ -42,21 +42,21 @@ from onernn.verification.tracing import (
 )
 
 SECONDS = 14.0
-"""How long to look for causes: a verdict with all else takes less than 20."""
+"""The limit for a search of causes; with all else a verdict takes less than 20."""
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a verdict rests on: both models, all inputs and outputs, and the tolerances.
+    """The grounds of a verdict: both models, all inputs and outputs, and the tolerances.
 
-    ``given``: the batches that both sides' inputs were made of; ``names``: the reference's outputs
-    by the model's names.
+    ``all_inputs``: those from which both sides take theirs; ``names``: the reference's outputs by
+    the model's names.
     """
 
     model: Graph
     reference: Reference
-    given: Mapping[str, Batch]
+    all_inputs: Mapping[str, Batch]
     inputs: Mapping[str, Batch]
     actual: Mapping[str, Batch]
     expected: Mapping[str, Batch]
@@ -73,11 +73,11 @@ class Evidence:
         """All values of the reference's run, where it is a model."""
         return self.reference.traced()
 
-    def feeds(self, given: Mapping[str, Batch]) -> tuple[dict[str, Batch], dict[str, Batch]]:
-        """What both models take of other batches."""
+    def feeds(self, all_inputs: Mapping[str, Batch]) -> tuple[dict[str, Batch], dict[str, Batch]]:
+        """The inputs of both models, taken from other batches."""
         assert self.reference.graph is not None
-        mine, _ = feed_for(self.model.inputs, given, "the model")
-        theirs, _ = feed_for(self.reference.graph.inputs, given, "the reference")
+        mine, _ = feed_for(self.model.inputs, all_inputs, "the model")
+        theirs, _ = feed_for(self.reference.graph.inputs, all_inputs, "the reference")
         return mine, theirs
 
     @cached_property
@@ -90,7 +90,7 @@ class Evidence:
 
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
-        """Where the errors of each output lie."""
+        """The errors of each output by place."""
         result = axes_of(self.mine.graph, self.mine.values)
         there = self.theirs and axes_of(self.theirs.graph, self.theirs.values)
         profiles = []
@@ -133,19 +133,20 @@ class Report:
 
     @property
     def layers(self) -> tuple[NodeComparison, ...]:
-        """Matched nodes of both models in order, compared; both run for it where outputs match."""
-        try:
-            return self.evidence.layers if self.evidence else ()
-        except OnernnError:  # a verdict stands without its explanation
-            return ()
+        """Matched nodes of both models in order, compared; if outputs match, both run for it."""
+        return self._shown("layers")
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """By output, where its errors lie; both run for it where outputs match."""
+        """The errors of each output by place; if outputs match, both models run for it."""
+        return self._shown("profiles")
+
+    def _shown(self, part: str) -> tuple[Any, ...]:
         try:
-            return self.evidence.profiles if self.evidence else ()
-        except OnernnError:
+            result: tuple[Any, ...] = getattr(self.evidence, part) if self.evidence else ()
+        except OnernnError:  # a verdict stands without its explanation
             return ()
+        return result
 
     @property
     def first(self) -> NodeComparison | None:
@@ -154,7 +155,7 @@ class Report:
 
     def cause_json(self) -> dict[str, str] | None:
         """``{"id", "text", "evidence"}``: the first cause's id, the texts of all, and "proved"
-        where all of them are, else "candidate"; None where there is no cause.
+        where all of them are, else "candidate"; None if there is no cause.
         """
         if self.cause is None:
             return None
@@ -186,7 +187,7 @@ class Report:
 
 
 def error_json(error: Exception) -> str:
-    """What ``--json`` prints where nothing could be compared."""
+    """The text of ``--json`` if nothing could be compared."""
     cause = {"id": type(error).__name__, "text": message_of(error)}
     return json_text("error", cause=cause)
 
@@ -215,7 +216,7 @@ def verify(
     ``diagnose`` looks for the faults that explain it: both models are compared, and known faults
     tried for at most ``seconds``. Further arguments go to `Session`.
 
-    Raises `ModelFormatError` where the recording does not fit, `UnsupportedError` and what
+    Raises `ModelFormatError` if the recording does not fit, `UnsupportedError` and what
     `Session` raises where either side cannot be run.
     """
     if isinstance(against, Graph):
@@ -227,7 +228,7 @@ def verify(
         against = live_against(against, graph)
     runner = Session(graph, dtype=dtype, **session)
     with guarded(lambda: graph.name):
-        inputs, given, reference, notes = _reference(graph, recording, against, progress)
+        inputs, all_inputs, reference, notes = _reference(graph, recording, against, progress)
         progress("running the model", 0, 1)
         actual = runner.run(inputs)
         pairs, assumed = outputs_for([v.name for v in graph.outputs], reference.outputs)
@@ -251,7 +252,9 @@ def verify(
             notes.append("nothing was compared: all outputs are empty")
         shown = {name: in_one_form(actual[name], expected[name]) for name in expected}
         names = {name: theirs for name, (theirs, _) in pairs.items()}
-        evidence = Evidence(graph, reference, given, inputs, actual, expected, tolerances, names)
+        evidence = Evidence(
+            graph, reference, all_inputs, inputs, actual, expected, tolerances, names
+        )
         report = Report(
             outputs,
             runner.explain(),
@@ -288,9 +291,9 @@ def _reference(
     error: OnernnError | None = None
     for empty in (True, False):
         progress("making inputs", 0, 1)
-        given = make_inputs(*either(model, against), empty=empty)
+        all_inputs = make_inputs(*either(model, against), empty=empty)
         try:
-            inputs, given, reference, notes = _both(model, against, given, progress)
+            inputs, all_inputs, reference, notes = _both(model, against, all_inputs, progress)
         except UnsupportedError as failed:
             if error is not None or not against.kind:
                 raise
@@ -298,9 +301,9 @@ def _reference(
             continue
         note = "inputs were made: no data was given"
         note += "" if error is None else f", none of length zero: {error}"
-        single = [f"{k!r} is {v}" for k, v in given.items() if np.ndim(data_of(v)) == 0]
+        single = [f"{k!r} is {v}" for k, v in all_inputs.items() if np.ndim(data_of(v)) == 0]
         note += "".join(f"; {each}" for each in single)  # a branch may depend on it
-        return inputs, given, reference, [note, *notes]
+        return inputs, all_inputs, reference, [note, *notes]
     raise AssertionError("the loop returns or raises")
 
 
@@ -318,13 +321,13 @@ def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
 
 
 def _both(
-    model: Graph, against: Against, given: Mapping[str, Batch], progress: Progress
+    model: Graph, against: Against, all_inputs: Mapping[str, Batch], progress: Progress
 ) -> tuple[dict[str, Batch], dict[str, Batch], Reference, list[str]]:
     """The model's inputs and the reference's run, on what is given."""
-    theirs, notes = feed_for(against.graph.inputs, given, "the reference")
-    mine, more = feed_for(model.inputs, given, "the model")
+    theirs, notes = feed_for(against.graph.inputs, all_inputs, "the reference")
+    mine, more = feed_for(model.inputs, all_inputs, "the model")
     reference = against.run(theirs, progress)
-    return mine, dict(given), reference, [*notes, *more]
+    return mine, dict(all_inputs), reference, [*notes, *more]
 
 
 # --- what rounding errors make of a model's outputs: the reason for a wider tolerance
@@ -334,7 +337,7 @@ _DRAWS = 3
 _MULTIPLE = 8
 """Two right implementations round at some steps each, a draw rounds once: a small multiple."""
 _MOST = 1e-3
-"""Of the largest value: a chaotic model is not excused, its outputs cannot be compared."""
+"""Part of the largest value: outputs of a chaotic model cannot be compared, and fail."""
 
 
 def rounding(
@@ -367,15 +370,15 @@ def _run(model: Graph, inputs: Mapping[str, Batch]) -> dict[str, Batch]:
     return Session(model, backend=fast_backend(), threads=1).run(inputs)
 
 
-def _wider(found: Tolerance, one: Batch, other: Batch, want: Batch) -> Tolerance:
+def _wider(tolerance: Tolerance, one: Batch, other: Batch, want: Batch) -> Tolerance:
     a, b = data_of(one), data_of(other)
     reference = data_of(in_one_form(one, want)[1])
     if a.dtype.kind != "f" or a.shape != b.shape or not reference.size:
-        return found
+        return tolerance
     apart = differences(a, b)
     largest = np.abs(reference[np.isfinite(reference)]).max(initial=0)
     allowed = _MULTIPLE * float(apart[np.isfinite(apart)].max(initial=0))
-    return replace(found, atol=max(found.atol, min(allowed, _MOST * float(largest))))
+    return replace(tolerance, atol=max(tolerance.atol, min(allowed, _MOST * float(largest))))
 
 
 def _moved(value: Any, rng: np.random.Generator) -> Any:

@@ -78,16 +78,6 @@ def test_every_shared_model_gives_what_was_recorded(shared_models: Path, backend
         assert report.passed, (symbol.name, semantics, report.outputs)
 
 
-def test_the_shared_models_of_gluon_load_with_save_parameters_too(shared_models: Path) -> None:
-    listed = json.loads((shared_models / "mxnet" / "manifest.json").read_text())["models"]
-    saved = [entry for entry in listed if "gluon_params" in entry]
-    assert len(saved) >= 4
-    for entry in saved:
-        folder = shared_models / "mxnet"
-        model = load(folder / entry["symbol"], params=folder / entry["gluon_params"])
-        assert verify(model, folder / entry["data"], backend="reference").passed, entry["name"]
-
-
 def test_float64_models_compute_in_float64(shared_models: Path) -> None:
     folder = shared_models / "mxnet"
     model = load(folder / "op_gru_f64-symbol.json")

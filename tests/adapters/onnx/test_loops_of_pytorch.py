@@ -183,7 +183,7 @@ def test_what_inserts_at_the_front_is_refused() -> None:
     "nodes, reason",
     [
         (split(0, 0, ", two"), "only parts of one element"),
-        (split(3), "axis=3 of a value whose axes nobody tells"),
+        (split(3), "axis=3 of a value of unknown rank"),
     ],
 )
 def test_other_parts_are_refused(nodes: str, reason: str) -> None:

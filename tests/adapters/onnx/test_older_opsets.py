@@ -58,7 +58,7 @@ def test_an_older_fourier_transform_has_its_axis_as_an_attribute() -> None:
 
 def test_what_an_older_form_does_not_tell_is_refused() -> None:
     scales = {"scales": np.array([1, 1, 0.3, 1], np.float32)}
-    with pytest.raises(UnsupportedError, match="before opset 11 nobody says"):
+    with pytest.raises(UnsupportedError, match="before opset 11 the nearest element is not"):
         Session(read(model("y = Resize (x, scales)", {"x": X}, ["y"], 10, scales)))
     three = {"s": np.ones(3, np.float32)}
     node = "y = GroupNormalization <num_groups = 3> (x, s, s)"

@@ -96,6 +96,14 @@ ROW_WISE = [
     [new_node("ArgMax", "x", "a", axis=1, keepdims=0), node("OneHot", "a", "four", "oo")],
     [new_node("ArgMax", "x", "a", axis=1), node("GatherElements", "x", "a", axis=1)],
     [new_node("SequenceData", "x", "w"), node("Add", "x", "w")],
+    [new_node("Unsqueeze", "x one", "u"), node("Conv", "u", "filters", "row", pads=(1, 1))],
+    [new_node("Unsqueeze", "x one", "u"), node("MaxPool", "u", kernel_shape=(2,))],
+    [new_node("Unsqueeze", "x one", "u"), node("InstanceNormalization", "u", "one_f", "one_f")],
+    [
+        new_node("QuantizeLinear", "x step zero", "q"),
+        new_node("MatMulInteger", "q bytes zero", "i"),
+        node("Cast", "i", to="float32"),
+    ],
     [node("GateLayout", "x", layout=GateLayout((1, 0), (-1, 1)))],
     [node("Dropout", "x")],
 ]
@@ -115,6 +123,11 @@ CONSTANTS = {
     "four": np.array(4),
     "last": np.array([-1]),
     "oo": np.array([0, 1], np.float32),
+    "filters": MATRIX.T.copy()[:, None, :2],
+    "one_f": np.ones(1, np.float32),
+    "step": np.float32(0.02),
+    "zero": np.uint8(128),
+    "bytes": (8 * MATRIX).astype(np.int8),
     "apart": np.array([-1, 2, 2]),
     "sizes": np.array([1, 3]),
     "offsets": np.array([0, 2, 2, 9]),
@@ -380,6 +393,7 @@ REFUSED = [
         r"'y' \(Softmax\) makes of float32\(.*4\) under LoD x",
     ),
     (graph([node("Shape", "x")], ["y"]), "no form over padded batches"),
+    (graph([node("Expand", "x", "s")], ["y"], {"s": np.ones(2, np.int64)}), "counts the words"),
     (graph([node("SequenceLike", "x", "d")], ["y"]), "is not ragged"),
 ]
 
@@ -409,6 +423,12 @@ def test_attributes_that_came_later_are_written_where_they_mean_something(
     built = graph([node("Reshape", "d", "flat", allowzero=1)], ["y"], {"flat": np.array([-1])})
     with pytest.raises(UnsupportedError, match="attribute allowzero needs opset 14"):
         written(built, opset=13)
+
+
+@pytest.mark.parametrize("attributes", [{"start": 1}, {"end": -1}, {"start": -3, "end": 2}])
+def test_a_part_of_a_shape_is_written_for_opsets_that_have_whole_ones(attributes: Any) -> None:
+    for opset in (13, 15):
+        check([node("Shape", "d", **attributes)], ["y"], opset=opset)
 
 
 def test_an_unknown_operator_is_refused_with_its_reason() -> None:

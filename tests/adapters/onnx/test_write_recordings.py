@@ -1,4 +1,4 @@
-"""Every recorded model as ONNX: plain ONNX Runtime gives the recorded outputs."""
+"""Trained models as ONNX files, and what a caller may ask of a file."""
 
 from __future__ import annotations
 
@@ -17,30 +17,6 @@ from onernn.adapters.onnx.write import save
 from onernn.verification.references import run_framework
 
 DATA = Path(__file__).parents[2] / "data"
-
-
-def test_every_shared_paddle_model_comes_out_of_onnx_runtime(
-    shared_models: Path, tmp_path: Path
-) -> None:
-    folders = sorted(path.parent for path in shared_models.glob("paddle/*/model.pdmodel"))
-    assert len(folders) >= 25
-    for folder in folders:
-        model = onernn.load(folder)
-        converted(model, tmp_path / f"{folder.name}.onnx", folder / "io.npz")
-
-
-def test_every_shared_mxnet_model_comes_out_of_onnx_runtime(
-    shared_models: Path, tmp_path: Path
-) -> None:
-    symbols = sorted(shared_models.glob("mxnet/*-symbol.json"))
-    assert len(symbols) >= 25
-    for symbol in symbols:
-        name = symbol.name.removesuffix("-symbol.json")
-        for semantics, suffix in (("mxnet-cpu", ""), ("documented", ".documented")):
-            recording = symbol.with_name(f"{name}{suffix}.npz")
-            if recording.exists():
-                model = onernn.load(symbol, semantics=semantics)
-                converted(model, tmp_path / f"{name}{suffix}.onnx", recording)
 
 
 def test_the_segmenter_keeps_its_tags(repo: Path, tmp_path: Path) -> None:
@@ -182,7 +158,7 @@ def test_a_model_without_shapes_asks_for_a_recording() -> None:
     relu = onernn.ir.graph.Node("Relu", ("x",), ("y",))
     graph = onernn.Graph("g", values, (onernn.ir.graph.Value("y"),), (relu,), {})
     with pytest.raises(
-        UnsupportedError, match="several ranks fit; give a recording, which tells the ranks of x"
+        UnsupportedError, match="several ranks fit; give a recording, which has the ranks of x"
     ):
         onernn.convert(graph, "never.onnx")
 

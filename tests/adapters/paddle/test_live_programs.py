@@ -19,14 +19,17 @@ from onernn import (
     load,
 )
 from onernn.adapters.paddle import messages
+from onernn.adapters.paddle.custom_operators import arguments
 from onernn.adapters.paddle.partition import (
     RECURRENT,
+    LayerKind,
     LivePart,
     LiveProgram,
     Options,
     ReplaceablePart,
 )
 from onernn.adapters.paddle.read import find, read_program
+from onernn.backend.process import usable_cpus
 from onernn.ir.arrays import Array
 from onernn.verification.comparing import TOLERANCES, compare
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
@@ -380,3 +383,15 @@ def test_parameters_of_a_predictor_are_read_once() -> None:
         np.testing.assert_array_equal(ours.run([x, h0], given)[0].data, want.data)
     two_levels = Ragged(x.data, x.offsets, (np.array([0, 1, 3]),))
     np.testing.assert_array_equal(ours.run([two_levels, h0], [])[0].data, want.data)
+
+
+@pytest.mark.usefixtures("built")
+def test_operators_have_the_threads_that_options_ask_for_or_else_openmps_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind = LayerKind("LSTM", I, O, 1, 1)
+    monkeypatch.delenv("ONERNN_TEAM", raising=False)
+    for wish, threads, expected in (("1", None, 1), ("2", None, 2), ("2", 1, 1), ("1", 64, 64)):
+        monkeypatch.setenv("OMP_NUM_THREADS", wish)
+        given = arguments(kind, time_major=True, is_test=True, chosen=Options(threads=threads))
+        assert given[-1] == min(expected, usable_cpus())

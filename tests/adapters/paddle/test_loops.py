@@ -160,8 +160,8 @@ def test_blocks_that_run_themselves_or_do_not_exist_are_no_model(inner: int) -> 
 
 
 REFUSED = {
-    "no array": ((element("y"),), (), "nobody has written"),
-    "behind its end": ((written("x"), element("y", "n")), (), "nobody has written"),
+    "no array": ((element("y"),), (), "was never written"),
+    "behind its end": ((written("x"), element("y", "n")), (), "was never written"),
     "written behind its end": ((written("x", "n"), ALL), (), "append to it"),
     "an unknown place": (
         (op("cast", {"X": "x"}, {"Out": "b"}, out_dtype=3), written("x", "b"), ALL),
@@ -182,7 +182,7 @@ REFUSED = {
     "of no first turn": (
         (LOOP, ALL),
         (element("b"), written("b"), STEP, LESS),
-        "nobody has written",
+        "was never written",
     ),
     "no value": ((LOOP,), (plus("x", "y"), STEP, LESS), "no value before"),
     "no block": (

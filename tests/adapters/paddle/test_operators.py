@@ -60,5 +60,5 @@ def test_what_a_row_writes_is_read_as_the_same(row: Row, given: bool, tmp_path: 
         return
     assert [each.op for each in found] == [row.op]
     for name in record.attributes:
-        want, got = getattr(node.at, name), getattr(found[0].at, name)
+        want, got = getattr(node.attrs, name), getattr(found[0].attrs, name)
         assert got == (np.float32(want) if isinstance(want, float) else want), name

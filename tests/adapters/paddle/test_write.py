@@ -6,7 +6,9 @@ import struct
 import subprocess
 import sys
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from support.paddle_writing import LAYERS, OPERATORS, RECORDED, Case, layer, of_
 import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError, fuse, load, verify
 from onernn.adapters.paddle.messages import message
-from onernn.adapters.paddle.read import read_program
+from onernn.adapters.paddle.read import Program, read_program
 from onernn.adapters.paddle.write import write_paddle
 from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
@@ -34,18 +36,20 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def written(model: Graph, folder: Path, **options: Any) -> Graph:
-    write_paddle(fuse(model).model, folder / "m.pdmodel", **options)
-    return load(folder / "m.pdmodel")
+@cache
+def written(name: str, form: str) -> tuple[Graph, Graph, Program]:
+    """A recorded model, the same read again from a written program, and that program."""
+    model = fuse(load(DATA / name)).model
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "m.pdmodel"
+        write_paddle(model, file, **FORMS[form])
+        return model, load(file), read_program(file)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
-def test_a_written_recording_gives_what_paddle_gave(
-    folder: Path, form: str, tmp_path: Path
-) -> None:
-    model = written(load(folder), tmp_path, **FORMS[form])
-    report = verify(model, folder / "io.npz", backend="reference")
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_written_recording_gives_what_paddle_gave(name: str, form: str) -> None:
+    report = verify(written(name, form)[1], DATA / name / "io.npz", backend="reference")
     assert report.passed and report.outputs, report.outputs
 
 
@@ -61,13 +65,12 @@ def parts(model: Graph) -> list[tuple[RnnSpec, Any]]:
 
 
 @pytest.mark.parametrize("form", ["plain", "fused"])
-@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
-def test_layers_come_back_to_the_bit(folder: Path, form: str, tmp_path: Path) -> None:
-    before = load(folder)
-    if folder.name == "gru_unit":
+@pytest.mark.parametrize("name", RECORDED)
+def test_layers_come_back_to_the_bit(name: str, form: str) -> None:
+    if name == "gru_unit":
         pytest.skip("gru_unit: its step of columns is written as a batch of sentences")
-    pairs = zip(parts(before), parts(written(before, tmp_path, **FORMS[form])), strict=True)
-    for (spec, weights), (spec_back, back) in pairs:
+    model, again, _ = written(name, form)
+    for (spec, weights), (spec_back, back) in zip(parts(model), parts(again), strict=True):
         assert spec == spec_back
         for field in fields(weights):
             one, other = getattr(weights, field.name), getattr(back, field.name)
@@ -126,24 +129,22 @@ def test_a_layer_means_the_same(name: str, tmp_path: Path) -> None:
         assert_close(got[f"final_{state}"], end)
 
 
-def operators(file: Path) -> list[tuple[str, dict[str, Any]]]:
-    return [(op.type, dict(op.attributes)) for op in read_program(file).operators]
+@pytest.mark.parametrize("name", RECORDED)
+def test_onednn_is_asked_for_on_fused_layers_only_and_nowhere_else(name: str) -> None:
+    for form in FORMS:
+        for op in written(name, form)[2].operators:
+            asked = op.attributes.get("use_mkldnn", False)
+            assert not asked or form == "onednn" and op.type in ("fusion_gru", "fusion_lstm")
 
 
-def test_onednn_is_asked_for_on_fused_layers_only_and_nowhere_else(tmp_path: Path) -> None:
-    for folder in RECORDED:
-        file = tmp_path / "m.pdmodel"
-        write_paddle(fuse(load(folder)).model, file, place="onednn")
-        for type_, attributes in operators(file):
-            assert "use_mkldnn" not in attributes or type_ in ("fusion_gru", "fusion_lstm")
-            assert type_ not in ("gru", "lstm") or "use_mkldnn" not in attributes
-    write_paddle(fuse(load(DATA / "bigru_concat")).model, file, place="onednn")
-    placed = [attributes for type_, attributes in operators(file) if type_ == "fusion_gru"]
-    assert len(placed) == 2 and all(each["use_mkldnn"] for each in placed)
-    assert not any("H0" in op.inputs for op in read_program(file).operators)
-    write_paddle(fuse(load(DATA / "bigru_concat")).model, file, fused=True)
-    placed = [attributes for type_, attributes in operators(file) if type_ == "fusion_gru"]
-    assert len(placed) == 2 and not any(each["use_mkldnn"] for each in placed)
+def test_onednn_is_asked_for_where_it_is_right() -> None:
+    both = [
+        [op for op in written("bigru_concat", form)[2].operators if op.type == "fusion_gru"]
+        for form in ("onednn", "fused")
+    ]
+    for ops, asked in zip(both, (True, False), strict=True):
+        assert [bool(op.attributes.get("use_mkldnn")) for op in ops] == [asked] * 2
+    assert not any("H0" in op.inputs for op in both[0])
 
 
 @pytest.mark.parametrize(
@@ -160,32 +161,27 @@ def test_what_paddle_gets_wrong_on_onednn_stays_off_it_with_a_reason(
     file = tmp_path / "m.pdmodel"
     (refusal,) = write_paddle(fuse(load(DATA / folder)).model, file, place="onednn")
     assert reason in refusal.reason
-    assert not any(attributes.get("use_mkldnn") for _, attributes in operators(file))
+    assert not any(op.attributes.get("use_mkldnn") for op in read_program(file).operators)
 
 
-def test_plain_layers_are_no_pattern_of_paddles_own_fuse_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", RECORDED)
+def test_plain_layers_are_no_pattern_of_paddles_own_fuse_passes(name: str) -> None:
     """These drop initial states, cells and functions: see design/0014."""
-    for folder in RECORDED:
-        write_paddle(fuse(load(folder)).model, tmp_path / "m.pdmodel")
-        program = read_program(tmp_path / "m.pdmodel").operators
-        made = {name: op.type for op in program for names in op.outputs.values() for name in names}
-        for op in program:
-            assert op.type not in ("fusion_gru", "fusion_lstm", "multi_gru")
-            if op.type in ("gru", "lstm"):
-                assert made[op.inputs["Input"][0]] == "assign"
+    program = written(name, "plain")[2].operators
+    made = {name: op.type for op in program for names in op.outputs.values() for name in names}
+    for op in program:
+        assert op.type not in ("fusion_gru", "fusion_lstm", "multi_gru")
+        if op.type in ("gru", "lstm"):
+            assert made[op.inputs["Input"][0]] == "assign"
 
 
-def test_a_fused_native_layer_has_its_own_zero_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_fused_native_layer_has_its_own_zero_state(name: str) -> None:
     """Without H0 Paddle's native kernels go wrong over sentences without words."""
-    for folder in RECORDED:
-        write_paddle(fuse(load(folder)).model, tmp_path / "m.pdmodel", fused=True)
-        for op in read_program(tmp_path / "m.pdmodel").operators:
-            if op.type.startswith("fusion_"):
-                assert {"H0"} <= set(op.inputs) and op.attributes["use_seq"]
-                assert not op.attributes.get("origin_mode")
-
-
-WORDS = Value("x", "float32", (None, 4), 1)
+    for op in written(name, "fused")[2].operators:
+        if op.type.startswith("fusion_"):
+            assert {"H0"} <= set(op.inputs) and op.attributes["use_seq"]
+            assert not op.attributes.get("origin_mode")
 
 
 def rnn_case(cell: Cell, **more: Any) -> Case:

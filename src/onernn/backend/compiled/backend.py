@@ -25,7 +25,7 @@ from onernn.backend.compiled.packing import (
     kernel_of,
 )
 from onernn.backend.onednn.precision import DTYPES, Quantization, U8Options, unknown
-from onernn.backend.process import ALIGNMENT, MOST_THREADS, aligned, team_of
+from onernn.backend.process import ALIGNMENT, MOST_THREADS, aligned, team_of, usable_threads
 from onernn.backend.stack import Stack, Trainer, picklable
 from onernn.ir.arrays import Array, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
@@ -387,10 +387,11 @@ class KernelsBackend:
 
     def __init__(self, threads: int | None = None) -> None:
         self.kernels = load_kernels()
-        self.threads = min(threads or 1, MOST_THREADS)
+        self.threads = min(threads or usable_threads(), MOST_THREADS)
+        self._given = threads
 
     def __reduce__(self) -> Any:
-        return KernelsBackend, (self.threads,)
+        return KernelsBackend, (self._given,)
 
     @picklable
     def prepare(

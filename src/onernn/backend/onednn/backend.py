@@ -23,7 +23,7 @@ from onernn.backend.onednn.precision import (
     unknown,
 )
 from onernn.backend.onednn.training import onednn_trainer
-from onernn.backend.process import DNNL_LIBRARY
+from onernn.backend.process import DNNL_LIBRARY, usable_cpus
 from onernn.backend.reference import reference_instead, reference_stack
 from onernn.backend.stack import Stack, picklable
 from onernn.ir.errors import LibraryError, UnsupportedError
@@ -62,7 +62,7 @@ class OneDnnBackend:
         self.library = load_library()
         if cache_capacity:
             self.library = replace(self.library, cache_capacity=cache_capacity)
-        self.threads = threads or self.library.max_threads or 1
+        self.threads = threads or min(self.library.max_threads, usable_cpus()) or 1
         self._given = threads, cache_capacity
 
     def __reduce__(self) -> Any:
@@ -125,12 +125,13 @@ class OneDnnBackend:
             f"contiguous float32 (T, N, I) is {direct}; ntc, strided and padded views, float64 and"
             " shares of a batch are copied first; ragged batches are gathered"
         )
-        alone = [options and options.alone(at) for at in range(spec.layers * spec.directions)]
+        count = spec.layers * spec.directions
+        each = [options and options.with_one_scale(index) for index in range(count)]
         walk = LayerWalk(
             spec,
             layers,
             partial(new_kernel, library=library, dtype=dtype),
-            options=alone,
+            options=each,
             threads=threads,
             whole=False,
             within=library.threads,

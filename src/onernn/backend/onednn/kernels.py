@@ -105,7 +105,7 @@ ragged 512->512 GRUs 36.2 ms plain, 37.6 over 12 packs of 6 MB).
 
 
 class Shape(NamedTuple):
-    """What a primitive is made for: T, N, and how many elements rows of x and y are apart."""
+    """The shape of a primitive: T, N, and the strides of rows of x and y in elements."""
 
     time: int
     batch: int
@@ -308,7 +308,7 @@ class Executable:
 
 
 def addresses(array: Array, rows: Iterable[int]) -> list[int]:
-    """Where rows of an array begin."""
+    """The addresses of rows of an array."""
     start, step = int(array.ctypes.data), array.strides[0]
     return [start + row * step for row in rows]
 
@@ -316,8 +316,10 @@ def addresses(array: Array, rows: Iterable[int]) -> list[int]:
 def state_addresses(
     spec: RnnSpec, states: Sequence[Array], turns: Sequence[int], of: str = ""
 ) -> dict[str, list[int]]:
-    """Of each piece's initial and final states: piece k reads buffer turns[k] of the states
-    (K, N, O) and writes buffer turns[k + 1]. ``of``: "diff_" for gradients.
+    """The addresses of each piece's initial and final states.
+
+    Piece k reads buffer turns[k] of the states (K, N, O) and writes buffer turns[k + 1]. ``of``:
+    "diff_" for gradients.
     """
     table = dict[str, list[int]]()
     for name, state in zip(spec.cell.states, states, strict=True):
@@ -461,7 +463,7 @@ MOST = 2.0**15
 """The largest magnitude that inputs may have."""
 
 BOUND = 1.0
-"""Of the states of a layer without projection: |o * tanh(c)| <= 1."""
+"""Bound of the states of a layer without projection: |o * tanh(c)| <= 1."""
 
 
 class OneDnnKernel(DirectionKernel):
@@ -549,7 +551,7 @@ class U8Kernel(OneDnnKernel):
         self.name = self._direction(BOUND, 0).kernel
 
     def _scale(self, bound: float) -> Scale:
-        """Of states up to this bound."""
+        """The scale of states up to this bound."""
         return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
 
     def _direction(self, bound: float, exponent: int) -> PrimitiveDirection:
@@ -594,7 +596,9 @@ class U8Kernel(OneDnnKernel):
 
     def cache_info(self) -> tuple[int, int]:
         """See `DirectionKernel.cache_info`."""
-        hits, misses = np.sum([made.cache_info() for made in self._made.values()], axis=0).tolist()
+        hits, misses = np.sum(
+            [result.cache_info() for result in self._made.values()], axis=0
+        ).tolist()
         return hits, misses
 
 
@@ -606,7 +610,7 @@ def new_kernel(
     library: Library,
     dtype: str,
 ) -> OneDnnKernel:
-    """The kernel for a data type; ``options``: of this layer and direction alone.
+    """The kernel for a data type; ``options``: of this layer and direction.
 
     Raises `UnsupportedError` where the library has none.
     """

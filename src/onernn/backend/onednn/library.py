@@ -34,7 +34,7 @@ from onernn.kernels.build import cache_folder
 
 
 def keep(target: Path, content: Iterable[bytes]) -> None:
-    """Writes a file for this user alone, whole or not at all. Raises `OSError`."""
+    """Writes a file that only this user reads, whole or not at all. Raises `OSError`."""
     if target.exists() and not target.is_file():
         raise OSError(f"{target} is no file")
     with replacing(target) as stream:
@@ -54,14 +54,14 @@ def memory_file(name: str, content: Iterable[bytes]) -> Path:
     return Path(f"/proc/self/fd/{handle}")
 
 
-# Where libdnnl is, told without loading it.
+# Where libdnnl is, without loading it.
 
 DISTRIBUTION = "onednn-cpu-gomp"
 ADVICE = f"set {DNNL_LIBRARY} to a libdnnl.so of oneDNN 3.2 or newer, or use backend='reference'"
 
 
 def find() -> Path:
-    """Where the library is; `LibraryError` as `load_library` where none is."""
+    """The path of the library; `LibraryError` as `load_library` where none is."""
     override = os.environ.get(DNNL_LIBRARY)
     if override:
         path = Path(override).absolute()
@@ -135,15 +135,19 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
     (table,) = struct.unpack_from("<Q", data, 32)
     entry, count = struct.unpack_from("<HH", data, 54)
     segments = [struct.unpack_from("<I4xQQ8xQ", data, table + i * entry) for i in range(count)]
-    loads = [(at, address, size) for kind, at, address, size in segments if kind == _PT_LOAD]
-    if any(at + size > len(data) for at, _, size in loads):
+    loads = [(index, address, size) for kind, index, address, size in segments if kind == _PT_LOAD]
+    if any(index + size > len(data) for index, _, size in loads):
         raise ValueError  # the loader would map it, and the process die of SIGBUS later
-    (dynamic,) = (data[at : at + size] for kind, at, _, size in segments if kind == _PT_DYNAMIC)
+    (dynamic,) = (
+        data[index : index + size] for kind, index, _, size in segments if kind == _PT_DYNAMIC
+    )
     entries: dict[int, list[int]] = {}
     for tag, value in struct.iter_unpack("<qQ", dynamic):
         entries.setdefault(tag, []).append(value)
     (base,) = entries[_DT_STRTAB]
-    (strings,) = (at + base - address for at, address, size in loads if 0 <= base - address < size)
+    (strings,) = (
+        index + base - address for index, address, size in loads if 0 <= base - address < size
+    )
 
     def texts(tag: int) -> list[str]:
         starts = [strings + value for value in entries.get(tag, ())]
@@ -156,7 +160,7 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
         if "ORIGIN" in folder
     ]
     beside = [Path(folder, name) for folder in folders for name in texts(_DT_NEEDED)]
-    edit = None  # a library without a SONAME clashes with nobody
+    edit = None  # a library without a SONAME clashes with no other
     for name in texts(_DT_SONAME):
         edit = strings + entries[_DT_SONAME][0] + len(name.partition(".")[0].encode()) - 1
     return ElfLibrary(path, edit, tuple(p for p in beside if p.exists()))
@@ -166,7 +170,7 @@ def cached_copy(elf: ElfLibrary) -> Path:
     """A private copy in the user's cache directory, made now or equal to the original.
 
     The whole copy is compared with the original at every load, which costs 10 ms for 54 MB (SHA-256
-    of the copy alone: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
+    of the copy: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
     name only has to differ for different builds: the first megabyte holds all symbols' addresses.
     """
     import hashlib  # loads OpenSSL, which nothing else of a run needs

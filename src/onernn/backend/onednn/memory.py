@@ -274,7 +274,7 @@ def _chosen(library: Library, described: Any, name: str) -> Descriptor:
 
 
 def kernel_name(library: Library, described: Any) -> str:
-    """What oneDNN calls the implementation: brgemm:avx512_core, ref, ..."""
+    """oneDNN's name of the implementation: brgemm:avx512_core, ref, ..."""
     name = library.ffi.new("char **")
     status = library.lib.dnnl_primitive_desc_query(
         described, library.lib.dnnl_query_impl_info_str, 0, name

@@ -122,7 +122,7 @@ SPECIFICATION = {
 
 
 class Ours(NamedTuple):
-    """What this package makes of the guide's row for ``row``.
+    """This package's version of the guide's row ``row``.
 
     ``output``: the type that the primitive is asked for; arrays are float32 outside of all of them.
     ``since``: the first libdnnl that has the row. ``ran``: the instruction sets on which `onernn
@@ -180,16 +180,16 @@ PRECISIONS = {
     for dtype, ours, row in ((dtype, ours, GUIDE[ours.row]) for dtype, ours in OURS.items())
     if not ours.refused
 }
-"""What `prepare` takes as ``dtype`` for layers on oneDNN."""
+"""Values of ``dtype`` in `prepare` for layers on oneDNN."""
 
 KERNELS_ONLY = ("int8-dynamic", "int8-weights")
-"""What it takes for the kernels, too: design/0034."""
+"""Values that only the kernels take: design/0034."""
 DTYPES = (*PRECISIONS, *KERNELS_ONLY)
-"""Everything that it takes."""
+"""All values."""
 
 
 def unknown(dtype: str) -> str:
-    """What is wrong with a ``dtype`` that is not one of `DTYPES`."""
+    """The message for a ``dtype`` that is not one of `DTYPES`."""
     why = OURS[dtype].refused if dtype in OURS else ""
     why = f"; {why}" if why else did_you_mean(dtype, DTYPES)
     return f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}{why}"
@@ -246,7 +246,7 @@ class U8Options:
         weights_scales: Any = None,
         projection_scales: Any = None,
     ) -> U8Options | None:
-        """What a backend is given; int8-dynamic: no scales; None of another ``dtype``.
+        """The options of u8, or of int8-dynamic, without scales; None for other types.
 
         Raises `UnsupportedError` for what belongs to u8, `ValueError` where one thing is given
         twice, and `ShapeError` for scales that are not as many as the layer has gates and channels.
@@ -271,21 +271,21 @@ class U8Options:
         parts = scales or column_scales(spec, weights_scales, projection_scales)
         return cls(data_scale, data_shift, per_channel, parts)
 
-    def part(self, at: int, directions: int) -> PartScales:
-        """Those of a layer and direction; ``data_scale`` is that of x in the first layer."""
-        given = self.scales[at] if self.scales else NO_SCALES
-        return replace(given, data=self.fixed) if self.fixed and at < directions else given
+    def part(self, index: int, directions: int) -> PartScales:
+        """The scales of a layer and direction; ``data_scale`` is x's in the first layer."""
+        given = self.scales[index] if self.scales else NO_SCALES
+        return replace(given, data=self.fixed) if self.fixed and index < directions else given
 
-    def alone(self, at: int) -> U8Options:
-        """Those of a layer and direction that has one scale for x and h."""
-        given = self.scales[at] if self.scales else NO_SCALES
+    def with_one_scale(self, index: int) -> U8Options:
+        """The options of a layer and direction that has one scale for x and h."""
+        given = self.scales[index] if self.scales else NO_SCALES
         fixed = self.fixed or given.data
         scale, shift = fixed or (None, UNIT.shift)
         return U8Options(scale, shift, self.per_channel, (given,))
 
     @property
     def packs(self) -> Any:
-        """What the packed bytes of kernels depend on."""
+        """The options that the packed bytes of kernels depend on."""
         return self.per_channel, self.scales, self.fixed
 
 
@@ -377,7 +377,7 @@ U8 = replace(
 
 
 class Wrong(NamedTuple):
-    """What is wrong, and for which layers in which data type."""
+    """A fault of oneDNN, and the layers and data types that have it."""
 
     reason: str
     where: Callable[[RnnSpec, str], bool]
@@ -412,5 +412,5 @@ GRADIENTS = (
 
 
 def reason(table: tuple[Wrong, ...], spec: RnnSpec, dtype: str) -> str:
-    """Of the first line of the table that a layer meets, "" where it meets none."""
+    """The reason in the first line of the table that a layer meets, "" where it meets none."""
     return next((wrong.reason for wrong in table if wrong.where(spec, dtype)), "")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onernn.backend.compiled.packing import BYTES
+from onernn.backend.process import MOST_THREADS
 from onernn.engine.emit.rendering import INDICES, CellCode, Store, call, element, formula, rendered
 from onernn.engine.emit.streaming import goes_on
 from onernn.engine.inferring import sizes_of
@@ -218,8 +219,11 @@ def generate(
     ``embed``), example, CMakeLists.txt.
 
     ``name``: of files and namespace. ``store``: what `initialize` made of this program.
+    ``threads``: the most that a model may use.
     """
     checked_name(name)
+    if not 1 <= threads <= MOST_THREADS:
+        raise ValueError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     if store.packed_for is not program:
         raise UnsupportedError(f"{program.graph.name}: pass what initialize made of this program")
     context = _context(program, store, name, threads)
@@ -431,7 +435,7 @@ class _Header:
         for each in self.program.codes:
             if any(isinstance(step, Mark) and step.kind == "refuse" for step in each.codes):
                 holds = "true" if each.mark == "if" else "false"
-                yield each.node.inputs[0], holds, each.node.at.refused
+                yield each.node.inputs[0], holds, each.node.attrs.refused
 
     def _step(self, each: WrittenNode) -> dict[str, Any]:
         """Its comment, its code, and how many branches are around it."""

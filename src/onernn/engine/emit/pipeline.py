@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,9 +55,7 @@ _NAMES = {"u8": "int8"}
 """Of data types, where ``--weights`` has another name."""
 
 
-def parse(
-    model: Graph | str | PathLike[str], declared: Mapping[str, Value] | None = None
-) -> Program:
+def parse(model: Graph | str | PathLike[str], declared: Mapping[str, Any] | None = None) -> Program:
     """The fused model, or that of a path, as a program.
 
     ``declared`` says what it leaves open of its inputs. Raises what `onernn.load` raises.
@@ -66,7 +65,9 @@ def parse(
     if unknown := sorted(set(declared or ()) - set(names)):
         hint = did_you_mean(unknown[0], names)
         raise ShapeError(f"--input {unknown}: the model takes {names}{hint}")
-    inputs = tuple((declared or {}).get(value.name, value) for value in model.inputs)
+    inputs = tuple(
+        value.declared((declared or {}).get(value.name, value)) for value in model.inputs
+    )
     return Program(pads_apart(fuse(replace(model, inputs=inputs), PASSES).model))
 
 
@@ -164,7 +165,7 @@ def _pack(step: Step, store: Store) -> None:
                 stored = store.stored if narrow else CTYPES[dtype.name]
                 store.places[one] = stored, store.add(one.numbers, narrow=one.narrow)
     if isinstance(step, Layer):
-        precision = step.node.at.precision
+        precision = step.node.attrs.precision
         name = _NAMES.get(precision.dtype, precision.dtype)
         if precision and name not in LAYERS:
             precision.refuse("generated code")
@@ -175,7 +176,7 @@ def _pack(step: Step, store: Store) -> None:
             spec = replace(run.spec, direction="left2right")
             of_cell = "double" if step.real == "double" else stored
             code = CellCode(spec, run.weights.layer is not None, step.real, of_cell)
-            scales = precision.parts[run.at] if precision.parts else NO_SCALES
+            scales = precision.parts[run.index] if precision.parts else NO_SCALES
             store.places[run] = code, code.pack(run.weights, store, scales)
 
 
@@ -192,7 +193,7 @@ def write_cpp(
     name: str | None = None,
     weights: str = "f32",
     static: Mapping[str, int] | None = None,
-    declared: Mapping[str, Value] | None = None,
+    declared: Mapping[str, Any] | None = None,
     like: Mapping[str, Ragged | Array] | None = None,
     embed: bool = False,
     threads: int = 1,
@@ -207,8 +208,8 @@ def write_cpp(
     its scales. ``static``: sizes fixed
     now, by their names. ``declared``: types and shapes of inputs that the model does not tell;
     ``like``: batches that tell them, their sizes stay open where the model allows it.
-    ``embed``: weights in the header. ``threads``: 2 lets a model use two. ``force``: overwrites
-    files that are not as this function wrote them.
+    ``embed``: weights in the header. ``threads``: the most that a model may use, 1 to 64.
+    ``force``: overwrites files that are not as this function wrote them.
 
     All files are replaced, or none. Raises `UnsupportedError` naming every node that C++ cannot be
     generated for, or a file that somebody else wrote or edited.
@@ -239,7 +240,7 @@ def write_cpp(
 def _understood(
     model: Graph,
     static: Mapping[str, int] | None,
-    declared: Mapping[str, Value],
+    declared: Mapping[str, Any],
     like: Mapping[str, Ragged | Array],
 ) -> Program:
     """Types and shapes of all values; those of ``like`` with their sizes open, else as they are.

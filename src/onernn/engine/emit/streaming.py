@@ -48,7 +48,7 @@ def _looks_back(graph: Graph, node: Node) -> tuple[list[int], list[int]] | None:
     sizes = [size for size in kernel if size is not None]
     if not sizes or len(sizes) != len(kernel) or x.rank != len(kernel) + 2:
         return None
-    windows = windows_of(node.at, sizes)
+    windows = windows_of(node.attrs, sizes)
     for window, size in zip(windows, x.counts[2:], strict=True):
         if size is None and window.before and window.before == window.extent - 1:
             return [each.before for each in windows], [each.after for each in windows]
@@ -158,7 +158,7 @@ class _Steps:
         elif axis > 1 and op.node.op == "Conv":
             added = _windowed(op, axis, op.shape(1)[2:])
         elif axis > 1 and op.node.op in ("MaxPool", "AveragePool"):
-            added = _windowed(op, axis, op.at.kernel_shape)
+            added = _windowed(op, axis, op.attrs.kernel_shape)
         if added is None:
             return None
         early, late = early + added[0], late + added[1]
@@ -178,7 +178,7 @@ def _padded(op: OperatorCode, axis: int) -> _Span | None:
     rank = len(op.shape())
     axes = [at_axis(each, rank) for each in op.integers(3, "axes") or range(rank)]
     pads, place = op.integers(1, "pads") or [], axes.index(axis)
-    return (pads[place], pads[place + len(axes)]) if op.at.mode == "constant" else None
+    return (pads[place], pads[place + len(axes)]) if op.attrs.mode == "constant" else None
 
 
 def _sliced(op: OperatorCode, axis: int, size: Size) -> _Span | None:
@@ -195,7 +195,7 @@ def _sliced(op: OperatorCode, axis: int, size: Size) -> _Span | None:
 
 
 def _windowed(op: OperatorCode, axis: int, kernel: Sequence[Any]) -> _Span | None:
-    window = windows_of(op.at, [Size.of(size).number or 1 for size in kernel])[axis - 2]
+    window = windows_of(op.attrs, [Size.of(size).number or 1 for size in kernel])[axis - 2]
     if window.stride != 1 or window.before or window.same:
         return None
     return 1 - window.extent, window.after

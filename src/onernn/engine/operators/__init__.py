@@ -9,7 +9,7 @@ __all__ = ["RULES", "control", "products", "rule_of", "sequences", "shaping", "w
 
 
 def rule_of(op: str) -> Rule:
-    """What an operator becomes: its own rule, else what its definition is enough for."""
+    """The rule of an operator: its own, else the one that its definition allows."""
     record = OPERATORS.get(op)
     if op in RULES or record is None:
         return RULES.get(op, control.unknown)

@@ -7,12 +7,12 @@ from typing import NoReturn
 from onernn.engine.operators.elementwise import each_element, filled, nest, strides_of, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.program import Access, Call, Mark, Nest, RuntimeSize, Step
-from onernn.ir.graph import UNSUPPORTED
+from onernn.ir.graph import UNSUPPORTED, Value
 from onernn.ir.types import Size, volume
 
 _ENDLESS = 2**63 - 1
 UNBOUNDED = 2**40
-"""Turns, where nobody tells how many at most: more than memory could hold."""
+"""Turns where no limit is known: more than memory could hold."""
 
 
 def _condition(op: OperatorCode) -> str:
@@ -23,62 +23,66 @@ def _condition(op: OperatorCode) -> str:
     return op.source
 
 
-def _copied(op: OperatorCode, at: int, out: str) -> Nest:
+def _copied(op: OperatorCode, index: int, out: str) -> Nest:
     """An input as it stands, in an output that may have room for more."""
-    shape = op.shape(at)
-    return nest(shape, whole(out, shape), [whole(op.read(at), shape)])
+    shape = op.shape(index)
+    return nest(shape, whole(out, shape), [whole(op.read(index), shape)])
 
 
 @rule("Then")
 def then(op: OperatorCode) -> list[Step]:
     mark = Mark("if", _condition(op))
-    return [mark, Mark("refuse")] if op.at.refused else [mark]
+    return [mark, Mark("refuse")] if op.attrs.refused else [mark]
 
 
 @rule("Else")
 def otherwise(op: OperatorCode) -> list[Step]:
     """The end of the first branch, too."""
     mark = Mark("else", _condition(op))
-    copies = [_copied(op, at, op.node.outputs[at]) for at in range(1, len(op.node.inputs))]
-    return [*copies, mark, Mark("refuse")] if op.at.refused else [*copies, mark]
+    copies = [_copied(op, index, op.node.outputs[index]) for index in range(1, len(op.node.inputs))]
+    return [*copies, mark, Mark("refuse")] if op.attrs.refused else [*copies, mark]
 
 
 @rule("EndIf")
 def end_if(op: OperatorCode) -> list[Step]:
-    """What branches give stands where the results do; sizes that differ are told by the call."""
+    """Branches write into the results' memory; sizes that differ are known during a call only."""
     program, outputs, given = op.program, op.node.outputs, op.node.inputs[1:]
     condition, copies, result = _condition(op), list[Step](), list[Step]()
     op.source = ""
     count = len(outputs)
-    if op.at.gives != "else":
+    if op.attrs.gives != "else":
         op.views |= dict(zip(given, outputs, strict=False))
         op.reads += given[:count]
-    if op.at.gives != "then":
-        copies += [_copied(op, len(given) - count + 1 + at, out) for at, out in enumerate(outputs)]
-    for at, out in enumerate(outputs):
+    if op.attrs.gives != "then":
+        copies += [
+            _copied(op, len(given) - count + 1 + index, out) for index, out in enumerate(outputs)
+        ]
+    for index, out in enumerate(outputs):
         program.levels(out)  # whether both are under the same
-        if op.at.gives == "both":
-            pairs = zip(program.shape(given[at]), program.shape(given[count + at]), strict=True)
+        if op.attrs.gives == "both":
+            pairs = zip(
+                program.shape(given[index]), program.shape(given[count + index]), strict=True
+            )
             for axis, (one, other) in enumerate(pairs):
                 size = op.size(out, axis)
                 if one == other:
                     op.same(size, one)
                     continue
-                size = op.finds(size, f"size{at}_{axis}", one.most() + other.most())
+                size = op.finds(size, f"size{index}_{axis}", one.most() + other.most())
                 result.append(Call("choose", RuntimeSize(size), condition, one, other))
     return [*copies, Mark("end"), *result]
 
 
 @rule("Repeat")
 def repeat(op: OperatorCode) -> list[Step]:
-    """Every turn has its number, a size that the call tells, and the states of the one before."""
-    program, node, count = op.program, op.node, op.at.states
+    """Every turn has its number, a size of the call, and the states of the turn before."""
+    program, node, count = op.program, op.node, op.attrs.states
     op.mixes = ()
     turn, going, *states = node.outputs
     limit, most = Size.of(_ENDLESS), ""
-    for at, axis in enumerate(op.at.scanned, 2 + count):
-        size = op.shape(at)[axis]
-        limit = op.same(limit, size) if at > 2 + count else size
+    for index, axis in enumerate(op.attrs.scanned, 2 + count):
+        size = op.shape(index)[axis]
+        limit = op.same(limit, size) if index > 2 + count else size
     if node.input(0):
         most_turns = program.graph.constants.get(node.input(0), program.numbers(node.input(0)))
         if most_turns is None:
@@ -92,9 +96,9 @@ def repeat(op: OperatorCode) -> list[Step]:
         bound = Size.of(UNBOUNDED)
     number = Size.of(program.types[turn].value or Size(()))
     number = op.finds(program.size(number), "turn", bound)
-    begin = [_copied(op, 2 + at, name) for at, name in enumerate(states)]
+    begin = [_copied(op, 2 + index, name) for index, name in enumerate(states)]
     if node.input(1):
-        op.of("bool", at=1)
+        op.of("bool", index=1)
         op.same(volume(op.shape(1)), 1)
         begin.append(_copied(op, 1, going))
     first = [] if node.input(1) else [filled(op, 1, 1)]
@@ -105,8 +109,8 @@ def repeat(op: OperatorCode) -> list[Step]:
     return [*begin, *first, start, Mark("while"), asked, Mark("leave", has)]
 
 
-def _turn(op: OperatorCode, at: int) -> Size:
-    return op.program.size((op.numbers(at, "turn") or [0])[0])
+def _turn(op: OperatorCode, index: int) -> Size:
+    return op.program.size((op.numbers(index, "turn") or [0])[0])
 
 
 @rule("Element")
@@ -114,8 +118,8 @@ def element(op: OperatorCode) -> Nest:
     given, turn = op.shape(), _turn(op, 1)
     if op.program.levels(op.node.inputs[0]):
         op.refuse("goes through the words of sentences")
-    axis, strides = op.at.axis % len(given), list(strides_of(given))
-    place = given[axis] - 1 - turn if op.at.backwards else turn
+    axis, strides = op.attrs.axis % len(given), list(strides_of(given))
+    place = given[axis] - 1 - turn if op.attrs.backwards else turn
     start = place * strides.pop(axis)
     op.mixes = (given[axis],)
     return each_element(op, [Access(op.read(0), tuple(strides), start)], ("same", 0))
@@ -123,20 +127,20 @@ def element(op: OperatorCode) -> Nest:
 
 @rule("Again")
 def again(op: OperatorCode) -> list[Step]:
-    """What was computed stands apart until everybody has read what the turn began with."""
-    program, node, count = op.program, op.node, op.at.states
+    """Double-buffer the states: copy new values in after all readers of the old ones."""
+    program, node, count = op.program, op.node, op.attrs.states
     turn, steps = _turn(op, 0), list[Step]()
     op.mixes = ()
     ends = list[Step]()
-    if op.at.along is None and op.at.axes:
+    if op.attrs.along is None and op.attrs.axes:
         bound = program.inner[turn.name or ""]
         if bound.number == UNBOUNDED:
-            op.refuse("nobody bounds how many turns there are")
+            op.refuse("the number of turns has no known bound")
         turns = op.finds(op.size(node.outputs[count], 0), "turns", bound)
         ends = [Call("tell_size", RuntimeSize(turns), turn)]
     inside = list(program.inner)[list(program.inner).index(turn.name or "") :]
-    for at, (axis, back) in enumerate(zip(op.at.axes, op.at.backwards, strict=True)):
-        name, out = 3 + 2 * count + at, node.outputs[count + at]
+    for index, (axis, back) in enumerate(zip(op.attrs.axes, op.attrs.backwards, strict=True)):
+        name, out = 3 + 2 * count + index, node.outputs[count + index]
         given = op.shape(name)
         if not frozenset(inside).isdisjoint(n for size in given for n in size.names):
             op.refuse("turns give values of several sizes")
@@ -147,22 +151,22 @@ def again(op: OperatorCode) -> list[Step]:
         to, read = Access(out, tuple(strides), start), whole(op.read(name), given)
         steps.append(nest(given, to, [read]))
     kept, handed = list[Step](), list[Step]()
-    for at, last in enumerate(node.outputs[:count]):
-        own, new = 3 + at, 3 + count + at
+    for index, last in enumerate(node.outputs[:count]):
+        own, new = 3 + index, 3 + count + index
         shape, dtype = op.shape(own), op.dtype(own)
         levels = [program.levels(node.inputs[each]) for each in (own, new)]
         if op.shape(new) != shape or op.dtype(new) != dtype or levels[0] != levels[1]:
             op.refuse("what a turn hands on is of another size, or type, in the next one")
         op.views[op.read(own)] = last
-        beside = op.keep(f"next{at}", dtype, shape)
+        beside = op.keep(f"next{index}", dtype, shape)
         kept.append(nest(shape, whole(beside, shape), [whole(op.read(new), shape)]))
         handed.append(nest(shape, whole(node.inputs[own], shape), [whole(beside, shape)]))
     if node.input(2):
-        op.of("bool", at=2)
+        op.of("bool", index=2)
         op.same(volume(op.shape(2)), 1)
         handed.append(_copied(op, 2, node.inputs[1]))
     steps += [*kept, *handed, Call("tell_size", RuntimeSize(turn), turn + 1)]
-    steps.append(Mark("again", operators=op.at.operators))
+    steps.append(Mark("again", operators=op.attrs.operators))
     return [*steps, *ends]
 
 
@@ -170,8 +174,19 @@ def again(op: OperatorCode) -> list[Step]:
 def body(op: OperatorCode) -> NoReturn:
     reason = op.program.left.get(op.node.outputs[0], "what its graphs make is not known")
     already = "runs graphs of its own: "  # said by one inside
-    hint = "" if "--" in reason else "; sizes that --static or --input tell may decide it"
+    is_open = [v for v in op.program.graph.inputs if v.shape is None or None in v.shape]
+    hint = ""
+    if is_open and "--" not in reason:
+        options = " ".join(f"--input '{_option(value)}'" for value in is_open)
+        hint = f"; sizes may decide it: say {options}, with numbers for ?"
     op.refuse(already + reason.removeprefix(already) + hint)
+
+
+def _option(value: Value) -> str:
+    """A value as ``--input`` takes it, with ? for what the model leaves open."""
+    sizes = ("?",) if value.shape is None else value.shape
+    shown = ", ".join("?" if size is None else str(size) for size in sizes)
+    return f"{value.name}={value.dtype or 'float32'}({shown})"
 
 
 @rule(UNSUPPORTED)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from itertools import zip_longest
 
+import numpy as np
+
 from onernn.engine.operators.operator_code import OperatorCode, at_least, rule
 from onernn.engine.program import Access, Call, Nest
 from onernn.ir.types import Shape, Size, volume
@@ -60,17 +62,17 @@ def broadcast(op: OperatorCode, shapes: Sequence[Shape]) -> None:
             first = op.same(first, other)
 
 
-def stretched_input(op: OperatorCode, at: int) -> Access:
+def stretched_input(op: OperatorCode, index: int) -> Access:
     """An input as its elements stand to those of the output."""
-    return stretched(op.read(at), op.shape(at), op.out()[1])
+    return stretched(op.read(index), op.shape(index), op.out()[1])
 
 
 def elementwise(op: OperatorCode) -> Nest:
-    """What the operator's expression says."""
+    """A loop over the operator's expression."""
     node = op.node
     there = [place for place, name in enumerate(node.inputs) if name]
     given = [place if name else None for place, name in enumerate(node.inputs)]
-    expression = OPERATORS[node.op].expression(op.at, given)  # type: ignore[misc]
+    expression = OPERATORS[node.op].expression(op.attrs, given)  # type: ignore[misc]
     functions = functions_of(expression)
     if "chosen" in functions:
         op.of("bool")
@@ -95,7 +97,7 @@ def elementwise(op: OperatorCode) -> Nest:
 @rule("Cast", "CastLike")
 def cast(op: OperatorCode) -> Nest | None:
     given, to = op.dtype(), op.program.dtype(op.node.outputs[0])
-    if op.node.op == "Cast" and op.at.to == "bfloat16":
+    if op.node.op == "Cast" and op.attrs.to == "bfloat16":
         op.refuse("to bfloat16")
     source = op.read(0)
     if given == to:
@@ -117,9 +119,9 @@ def dropout(op: OperatorCode) -> list[Call | Nest]:
     return [copy, filled(op, 1, 1)] if mask else [copy]
 
 
-def filled(op: OperatorCode, at: int, value: float) -> Call:
+def filled(op: OperatorCode, index: int, value: float) -> Call:
     """An output of one number."""
-    out, shape = op.out(at)
+    out, shape = op.out(index)
     dtype = op.program.dtype(out)
     number = float(value) if dtype.startswith("float") else int(value)
     types = [dtype, "float64" if dtype.startswith("float") else "int64"]
@@ -129,10 +131,19 @@ def filled(op: OperatorCode, at: int, value: float) -> Call:
 # Operators that mix the elements of an axis.
 
 
-def _along(op: OperatorCode, axes: list[int]) -> tuple[Size, Size, Size]:
-    """Neighbouring axes: (outer, count, inner)."""
-    shape, first, last = op.shape(), min(axes), max(axes) + 1
-    if sorted(axes) != list(range(first, last)):
+def _axes(op: OperatorCode) -> list[int]:
+    """The axes along which elements meet, by the operator's record."""
+    record, rank = OPERATORS[op.node.op], len(op.shape())
+    numbers = [op.integers(k, "axes") if slot.axes else None for k, slot in enumerate(record.slots)]
+    given = (each and np.array(each) for each in numbers[1:])
+    return sorted({at_axis(axis, rank) for axis in record.mixed(op.attrs, rank, *given) or ()})
+
+
+def _along(op: OperatorCode) -> tuple[Size, Size, Size]:
+    """(outer, count, inner) of these axes."""
+    shape, axes = op.shape(), _axes(op)
+    first, last = axes[0], axes[-1] + 1
+    if axes != list(range(first, last)):
         op.refuse(f"axes {axes}: only neighbouring ones")
     return volume(shape[:first]), volume(shape[first:last]), volume(shape[last:])
 
@@ -141,18 +152,15 @@ def _along(op: OperatorCode, axes: list[int]) -> tuple[Size, Size, Size]:
 def softmax(op: OperatorCode) -> Call:
     op.of("float")
     function = "softmax" if op.node.op == "Softmax" else "log_softmax"
-    return op.call(
-        function, op.read(0), *_along(op, [op.axis(len(op.shape()))]), types=[op.dtype()]
-    )
+    return op.call(function, op.read(0), *_along(op))
 
 
 @rule("ArgMax", "ArgMin")
 def extreme(op: OperatorCode) -> list[Call]:
-    axis = op.axis(len(op.shape()))
-    checks = at_least(op, op.shape()[axis] - 1)
-    kind = op.node.op == "ArgMin", bool(op.at.select_last_index)
-    made = op.call("arg_extreme", op.read(0), *_along(op, [axis]), *kind)
-    return [*checks, made]
+    around = _along(op)
+    kind = op.node.op == "ArgMin", bool(op.attrs.select_last_index)
+    call = op.call("arg_extreme", op.read(0), *around, *kind)
+    return [*at_least(op, around[1] - 1), call]
 
 
 @rule("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
@@ -168,44 +176,39 @@ def reduce(op: OperatorCode) -> Call | None:
 
 
 def _reduced(op: OperatorCode) -> Call | None:
-    rank = len(op.shape())
-    axes = op.integers(1, "axes") or ([] if op.at.noop_with_empty_axes else range(rank))
-    if not axes:
+    if not _axes(op):
         op.source = op.read(0)
         return None
     function = re.sub("(?=[A-Z])", "_", op.node.op).lower().strip("_")
-    around = _along(op, sorted({at_axis(axis, rank) for axis in axes}))
-    return op.call(function, op.read(0), *around)
+    return op.call(function, op.read(0), *_along(op))
 
 
 @rule("LayerNormalization")
 def layer_normalization(op: OperatorCode) -> Call:
     op.of("float")
     op.alike(1, 2)
-    shape = op.shape()
-    axes = list(range(op.axis(len(shape)), len(shape)))
-    rows, count, _ = _along(op, axes)
-    for at in range(1, len(op.node.inputs)):
-        if op.node.input(at):
-            op.same(volume(op.shape(at)), count)
+    rows, count, _ = _along(op)
+    for index in range(1, len(op.node.inputs)):
+        if op.node.input(index):
+            op.same(volume(op.shape(index)), count)
     statistics = (*op.node.outputs[1:], "", "")[:2]
     given = (op.read(0), op.read(1), op.read(2), *statistics)
-    return op.call("layer_norm", *given, rows, count, float(op.at.epsilon))
+    return op.call("layer_norm", *given, rows, count, float(op.attrs.epsilon))
 
 
 @rule("BatchNormalization")
 def batch_normalization(op: OperatorCode) -> Nest:
     op.of("float")
-    if op.at.training_mode:
+    if op.attrs.training_mode:
         op.refuse("attribute training_mode=1: only inference is generated")
     op.alike(1, 2, 3, 4)
     shape = op.shape()
     reads = [whole(op.read(0), shape)]
-    for at in range(1, 5):
-        op.same(volume(op.shape(at)), shape[1])
+    for index in range(1, 5):
+        op.same(volume(op.shape(index)), shape[1])
         strides = [ONE * (axis == 1) for axis in range(len(shape))]
-        reads.append(Access(op.read(at), tuple(strides)))
-    return each_element(op, reads, ("normalized", *range(5), float(op.at.epsilon)))
+        reads.append(Access(op.read(index), tuple(strides)))
+    return each_element(op, reads, ("normalized", *range(5), float(op.attrs.epsilon)))
 
 
 @rule("InstanceNormalization", "GroupNormalization")
@@ -215,34 +218,34 @@ def group_normalization(op: OperatorCode) -> Call:
     shape = op.shape()
     channels = groups = shape[1]
     if op.node.op == "GroupNormalization":
-        groups = Size.of(op.at.num_groups)
-        if channels.number is None or op.at.num_groups < 1 or channels.number % op.at.num_groups:
+        groups = Size.of(op.attrs.num_groups)
+        if (
+            channels.number is None
+            or op.attrs.num_groups < 1
+            or channels.number % op.attrs.num_groups
+        ):
             op.refuse(f"{channels} channels in {groups} groups")
-    for at in (1, 2):
-        op.same(volume(op.shape(at)), shape[1])
+    for index in (1, 2):
+        op.same(volume(op.shape(index)), shape[1])
     op.mixes = shape[1:]
     given = op.read(0), op.read(1), op.read(2), shape[0], channels, volume(shape[2:]), groups
-    return op.call("group_norm", *given, float(op.at.epsilon))
+    return op.call("group_norm", *given, float(op.attrs.epsilon))
 
 
 @rule("CumSum")
 def cum_sum(op: OperatorCode) -> Call:
     op.of("float", "int")
-    (axis,) = op.integers(1, "axis") or [0]
-    around = _along(op, [at_axis(axis, len(op.shape()))])
-    how = bool(op.at.exclusive), bool(op.at.reverse)
-    return op.call("cum_sum", op.read(0), *around, *how)
+    how = bool(op.attrs.exclusive), bool(op.attrs.reverse)
+    return op.call("cum_sum", op.read(0), *_along(op), *how)
 
 
 @rule("TopK")
 def top_k(op: OperatorCode) -> list[Call]:
-    shape = op.shape()
-    axis = op.axis(len(shape))
+    around = _along(op)
     (count,) = op.numbers(1, "k") or [0]
-    checks = at_least(op, shape[axis] - count)
-    given = (*op.node.outputs, "")[1], op.read(0), op.keep("order", "int64", [shape[axis]])
-    how = Size.of(count), bool(op.at.largest)
-    return [*checks, op.call("top_k", *given, *_along(op, [axis]), *how)]
+    given = (*op.node.outputs, "")[1], op.read(0), op.keep("order", "int64", [around[1]])
+    how = Size.of(count), bool(op.attrs.largest)
+    return [*at_least(op, around[1] - count), op.call("top_k", *given, *around, *how)]
 
 
 @rule("Trilu")
@@ -252,5 +255,5 @@ def trilu(op: OperatorCode) -> Call:
         op.refuse("of a vector")
     op.mixes = shape[-2:]
     (k,) = op.integers(1, "k") or [0]
-    sizes = volume(shape[:-2]), shape[-2], shape[-1], k, bool(op.at.upper)
+    sizes = volume(shape[:-2]), shape[-2], shape[-1], k, bool(op.attrs.upper)
     return op.move("trilu", op.read(0), *sizes)

@@ -1,4 +1,4 @@
-"""What an operator becomes: one rule, which asks the program and says what it needs."""
+"""Rules that turn an operator into steps: a rule asks the program and says what it needs."""
 
 from __future__ import annotations
 
@@ -25,63 +25,63 @@ from onernn.ops.rules import at_axis
 class OperatorCode:
     """A node while its rule writes it, see `WrittenNode`. Inputs and outputs have positions.
 
-    ``mixes``: those of the operator's own record unless a rule tells others.
+    ``mixes``: those of the operator's own record unless a rule sets others.
     """
 
     def __init__(self, program: Program, node: Node) -> None:
-        self.program, self.node, self.at = program, node, node.at
+        self.program, self.node, self.attrs = program, node, node.attrs
         self.reads: list[str] = []
         self.source = ""
         self.views: dict[str, str] = {}
         self.mixes: Sequence[Size] | None = None
 
-    def read(self, at: int) -> str:
+    def read(self, index: int) -> str:
         """An input that stands in memory when this runs, "" where it is absent."""
-        name = self.node.input(at)
+        name = self.node.input(index)
         if name:
             self.reads.append(name)
         return name
 
-    def shape(self, at: int = 0) -> Shape:
-        """Of an input."""
-        return self.program.shape(self.node.inputs[at])
+    def shape(self, index: int = 0) -> Shape:
+        """Shape of input ``index``."""
+        return self.program.shape(self.node.inputs[index])
 
-    def out(self, at: int = 0) -> tuple[str, Shape]:
+    def out(self, index: int = 0) -> tuple[str, Shape]:
         """An output's name and shape."""
-        return self.node.outputs[at], self.program.shape(self.node.outputs[at])
+        return self.node.outputs[index], self.program.shape(self.node.outputs[index])
 
     def types_of_outputs(self) -> tuple[Type, ...]:
-        """Of those without a name, too, as the operator's record tells them."""
+        """Types of all outputs, those without a name, too, by the operator's record."""
         given = [self.program.types[name] if name else None for name in self.node.inputs]
         result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *given)
         return result if isinstance(result, tuple) else (result,)
 
     def made(self, axis: int) -> Size:
-        """A size of the first output, which the rule may have to tell by `same`."""
+        """A size of the first output, which the rule may have to bind by `same`."""
         return self.size(self.node.outputs[0], axis)
 
     def size(self, name: str, axis: int) -> Size:
-        """A size of a value, perhaps one that nobody has told yet."""
+        """A size of a value. Raises `UnknownError` where it is not known yet."""
         shape = self.program.types[name].shape
         size = shape[axis] if shape else None
         if size is None:
             raise UnknownError(name)
         return self.program.size(size)
 
-    def dtype(self, at: int = 0) -> str:
-        """Of an input."""
-        return self.program.dtype(self.node.inputs[at])
+    def dtype(self, index: int = 0) -> str:
+        """Dtype of input ``index``."""
+        return self.program.dtype(self.node.inputs[index])
 
-    def of(self, *kinds: str, at: int = 0) -> None:
+    def of(self, *kinds: str, index: int = 0) -> None:
         """Refuses other dtypes of an input than those that begin so; halves are cast before."""
-        if not self.dtype(at).startswith(kinds) or self.dtype(at) == "float16":
-            self.refuse(f"of {self.dtype(at)}")
+        if not self.dtype(index).startswith(kinds) or self.dtype(index) == "float16":
+            self.refuse(f"of {self.dtype(index)}")
 
     def alike(self, *places: int) -> None:
         """Refuses inputs of another dtype than the first one's."""
-        for at in places:
-            if self.node.input(at) and self.dtype(at) != self.dtype():
-                self.refuse(f"of {self.dtype()} and {self.dtype(at)}")
+        for index in places:
+            if self.node.input(index) and self.dtype(index) != self.dtype():
+                self.refuse(f"of {self.dtype()} and {self.dtype(index)}")
 
     def refuse(self, reason: str) -> NoReturn:
         raise UnsupportedError(reason)
@@ -92,19 +92,19 @@ class OperatorCode:
 
     def axis(self, rank: int) -> int:
         """Attribute axis, counted from the front."""
-        return at_axis(self.at.axis, rank)
+        return at_axis(self.attrs.axis, rank)
 
-    def sentences(self, at: int = 0) -> LodLevel:
+    def sentences(self, index: int = 0) -> LodLevel:
         """The offsets of an input, which has to be ragged."""
-        result = self.program.sentences(self.node.inputs[at])
-        return result or self.refuse(f"{self.node.inputs[at]!r} carries no offsets")
+        result = self.program.sentences(self.node.inputs[index])
+        return result or self.refuse(f"{self.node.inputs[index]!r} carries no offsets")
 
-    def numbers(self, at: int, what: str) -> list[Any] | None:
+    def numbers(self, index: int, what: str) -> list[Any] | None:
         """The integers of an input, sizes among them; None where it is absent.
 
-        Raises `UnsupportedError` where only a call would tell.
+        Raises `UnsupportedError` where only a call knows them.
         """
-        name = self.node.input(at)
+        name = self.node.input(index)
         if not name:
             return None
         result = self.program.graph.constants.get(name)
@@ -114,14 +114,14 @@ class OperatorCode:
             self.refuse(f"{what} {name!r} is computed at run time; --static may fix its sizes")
         return [one if isinstance(one, Size) else int(one) for one in result.reshape(-1)]
 
-    def integers(self, at: int, what: str) -> list[int] | None:
-        """Those without a size among them."""
-        result = self.numbers(at, what)
+    def integers(self, index: int, what: str) -> list[int] | None:
+        """`numbers` that are plain integers. Refuses sizes among them."""
+        result = self.numbers(index, what)
         if result is None:
             return None
         plain = [one.number if isinstance(one, Size) else one for one in result]
         if None in plain:
-            self.refuse(f"{what} {self.node.input(at)!r} depends on a size: say --static")
+            self.refuse(f"{what} {self.node.input(index)!r} depends on a size: say --static")
         return [int(one) for one in plain if one is not None]
 
     def keep(self, what: str, dtype: str, shape: Sequence[Any], *, held: bool = False) -> str:
@@ -132,22 +132,22 @@ class OperatorCode:
         return name
 
     def finds(self, size: Size, what: str, most: Size) -> Size:
-        """A size that only a call tells, at most this one."""
+        """A size that is known during a call only, at most this one."""
         program = self.program
         ident = program.ident(kept(self.node.outputs[0], what))
         size = program.size(size)
         if size.name != ident and "." not in (size.name or ""):
-            self.refuse(f"a call tells how many these are, and others expect {size}")
-        program.inner[ident] = most.put(program.inner)  # which a call may tell, too
+            self.refuse(f"their number is known during a call only, and others expect {size}")
+        program.inner[ident] = most.put(program.inner)  # which a call may compute, too
         program.rename(size, ident)
         return Size.of(ident)
 
     def makes_sentences(
         self, *counts: Size, words: Size | None = None, most: Size | None = None
     ) -> tuple[LodLevel, ...]:
-        """LoD levels of its own for the first output; without ``words`` only a call tells these."""
+        """LoD levels of its own for the first output; without ``words`` only a call knows these."""
         out, program = self.node.outputs[0], self.program
-        lod = program.type(out).lod or self.refuse("offsets that nobody follows")
+        lod = program.type(out).lod or self.refuse("offsets that are not known")
         if words is None:
             words = self.finds(self.made(0), "words", most or Size(()))
         program.rename(words_of(lod), words)
@@ -159,7 +159,7 @@ class OperatorCode:
         return levels
 
     def call(self, function: str, *arguments: Any, **more: Any) -> Call:
-        """What makes the first output; see `Call`. By default its type is that of the input."""
+        """The call that makes the first output; see `Call`. Its type is the input's by default."""
         return Call(function, self.node.outputs[0], *arguments, **{"types": [self.dtype()], **more})
 
     def move(self, function: str, *arguments: Any, **more: Any) -> Call:
@@ -203,11 +203,11 @@ def written(program: Program, node: Node, found: Rule) -> WrittenNode:
 
 
 def _mixed(op: OperatorCode) -> list[Size]:
-    """The sizes of the axes along which elements meet, as the operator's record tells them."""
+    """The sizes of the axes along which elements meet, by the operator's record."""
     types = [op.program.types[name] if name else None for name in op.node.inputs]
     shapes = [op.program.shape(name) for name in op.node.inputs if name]
     rest = [each and each.numbers for each in types[1:]]
-    axes = OPERATORS[op.node.op].mixed(op.at, len(shapes[0]), *rest)
+    axes = OPERATORS[op.node.op].mixed(op.attrs, len(shapes[0]), *rest)
     axes = range(len(shapes[0])) if axes is None else axes
     return [s[axis] for axis in axes for s in shapes if -len(s) <= axis < len(s)]
 

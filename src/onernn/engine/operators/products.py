@@ -55,22 +55,22 @@ def matmul(op: OperatorCode) -> list[Call]:
 
 @rule("Gemm")
 def gemm(op: OperatorCode) -> Sequence[Step]:
-    at, turned = op.at, (bool(op.at.transA), bool(op.at.transB))
+    attrs, turned = op.attrs, (bool(op.attrs.transA), bool(op.attrs.transB))
     a, b = (s[::-1] if t else s for s, t in zip((op.shape(0), op.shape(1)), turned, strict=True))
     bias = _bias(op, b[-1])
-    codes = _product(op, a, b, turned, at.alpha, bias)
+    codes = _product(op, a, b, turned, attrs.alpha, bias)
     if op.node.input(2) and not (bias and len(codes) == 1 and codes[0].function == "dense"):
         out, shape = op.out()
         broadcast(op, [shape, op.shape(2)])
         reads = [whole(out, shape), stretched_input(op, 2)]
-        share = 1 if at.beta == 1 else ("times", float(at.beta), 1)
+        share = 1 if attrs.beta == 1 else ("times", float(attrs.beta), 1)
         return [*codes, each_element(op, reads, ("plus", 0, share))]
     return codes
 
 
 def _bias(op: OperatorCode, columns: Size) -> str:
     """A third input that is one number a column: a product begins with it. Else ""."""
-    if not op.node.input(2) or op.at.beta != 1:
+    if not op.node.input(2) or op.attrs.beta != 1:
         return ""
     shape = op.shape(2)
     plain = shape and shape[-1] == columns and all(size == ONE for size in shape[:-1])
@@ -80,7 +80,7 @@ def _bias(op: OperatorCode, columns: Size) -> str:
 def _product(
     op: OperatorCode, a: Shape, b: Shape, turned: tuple[bool, bool], alpha: float, bias: str = ""
 ) -> list[Call]:
-    """Of matrices, or stacks of them, as they are behind turning."""
+    """The product of matrices, or stacks of them; ``a`` and ``b``: shapes after transposing."""
     op.of("float")
     op.alike(1, 2)
     if op.program.sentences(op.node.inputs[1]):
@@ -116,10 +116,10 @@ def einsum(op: OperatorCode) -> list[Step]:
     have are summed over, and stand outside, so that rows are added to rows."""
     op.alike(*range(1, len(op.node.inputs)))
     dtype = op.dtype()
-    given, arrow, result = op.at.equation.replace(" ", "").partition("->")
+    given, arrow, result = op.attrs.equation.replace(" ", "").partition("->")
     terms, shapes = given.split(","), [op.shape(at) for at in range(len(op.node.inputs))]
     if not arrow:
-        op.refuse(f"equation {op.at.equation}: say what the result is")
+        op.refuse(f"equation {op.attrs.equation}: say what the result is")
     # Axes that "..." stands for get letters that no equation has, counted from the last one.
     unnamed = [
         "".join(chr(0x3B1 + at) for at in reversed(range(len(shape) - len(term) + 3)))
@@ -158,7 +158,7 @@ def einsum(op: OperatorCode) -> list[Step]:
 
 
 Letters = tuple[str, str, str, str]
-"""Those of stacks of matrices, of rows, of what is summed, and of columns."""
+"""The letters of stacks of matrices, of rows, of summed axes, and of columns."""
 
 
 def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Letters] | None:
@@ -170,7 +170,7 @@ def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Lette
         return None
     found: list[tuple[int, tuple[int, int], Letters]] = []
     for places in ((0, 1), (1, 0)):
-        a, b = (terms[at] for at in places)
+        a, b = (terms[index] for index in places)
         letters: Letters = (
             "".join(x for x in result if x in a and x in b),
             "".join(x for x in result if x in a and x not in b),
@@ -200,12 +200,12 @@ def _of_matrices(
     counts = [volume(tuple(sizes[letter] for letter in group)) for group in letters]
     steps: list[Step] = []
 
-    def ordered(at: int, *orders: str) -> tuple[str, bool]:
+    def ordered(index: int, *orders: str) -> tuple[str, bool]:
         """A factor in one of the two orders, and whether it is the second."""
-        source, term = op.read(at), terms[at]
+        source, term = op.read(index), terms[index]
         if term in orders:
             return source, orders.index(term) == 1
-        made = op.keep(f"factor{at}", op.dtype(), [sizes[letter] for letter in orders[0]])
+        made = op.keep(f"factor{index}", op.dtype(), [sizes[letter] for letter in orders[0]])
         steps.append(_moved(sizes, (source, term), (made, orders[0])))
         return made, False
 
@@ -239,10 +239,10 @@ _BYTES = ("int8", "uint8")
 
 @rule("QuantizeLinear")
 def quantize(op: OperatorCode) -> Call:
-    made = op.program.dtype(op.node.outputs[0])
-    if op.dtype() != "float32" or op.dtype(1) != "float32" or made not in _BYTES:
-        op.refuse(f"from {op.dtype()} to {made}")
-    return _linear(op, "quantize", made)
+    result = op.program.dtype(op.node.outputs[0])
+    if op.dtype() != "float32" or op.dtype(1) != "float32" or result not in _BYTES:
+        op.refuse(f"from {op.dtype()} to {result}")
+    return _linear(op, "quantize", result)
 
 
 @rule("DequantizeLinear")
@@ -284,11 +284,13 @@ def dynamic_quantize(op: OperatorCode) -> Call:
     )
 
 
-def zero_point(op: OperatorCode, at: int) -> str:
-    """Of the first factor: one for all of it, or none."""
-    if op.node.input(at) and (volume(op.shape(at)) != Size.of(1) or op.dtype(at) != op.dtype()):
+def zero_point(op: OperatorCode, index: int) -> str:
+    """The zero point of the first factor: one for all of it, or none."""
+    if op.node.input(index) and (
+        volume(op.shape(index)) != Size.of(1) or op.dtype(index) != op.dtype()
+    ):
         op.refuse("a zero point for each row, or of another dtype")
-    return op.read(at)
+    return op.read(index)
 
 
 def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
@@ -352,21 +354,21 @@ def lstm(op: OperatorCode) -> Call:
         op.refuse("weights that are computed at run time")
     if any(op.node.input(names[n]) and constant[names[n]] is None for n in "bp"):
         op.refuse("a bias that is computed at run time")
-    count, units = (2 if op.at.direction == "bidirectional" else 1), op.at.hidden_size
-    x, known = op.shape(), op.at.direction in ("forward", "reverse", "bidirectional")
+    count, units = (2 if op.attrs.direction == "bidirectional" else 1), op.attrs.hidden_size
+    x, known = op.shape(), op.attrs.direction in ("forward", "reverse", "bidirectional")
     op.of("float32")
     if not known or w.ndim != 3 or r.shape != (count, units, 4 * units) or units < 1:
-        op.refuse(f"weights of {w.shape} and {r.shape} for {units} units, {op.at.direction}")
+        op.refuse(f"weights of {w.shape} and {r.shape} for {units} units, {op.attrs.direction}")
     if w.shape[::2] != (count, 4 * units) or w.shape[1] < 1 or max(w.shape[1], units) > MOST_ROWS:
         op.refuse(f"weights of {w.shape} for {units} units")
     op.same(x[2], w.shape[1])
     for name, shape in (("h", (count, x[1], units)), ("c", (count, x[1], units))):
         if op.node.input(names[name]):
-            op.of("float32", at=names[name])
+            op.of("float32", index=names[name])
             for size, wanted in zip(op.shape(names[name]), shape, strict=True):
                 op.same(size, wanted)
     if op.node.input(4):
-        op.of("int32", at=4)
+        op.of("int32", index=4)
         op.same(volume(op.shape(4)), x[1])
     bias = np.zeros((count, 8 * units), np.float32) if b is None else b
     peepholes = np.zeros((count, 3 * units), np.float32) if p is None else p
@@ -376,10 +378,10 @@ def lstm(op: OperatorCode) -> Call:
         op.refuse(f"a bias of {bias.dtype}, peepholes of {peepholes.dtype}")
     matrices = [_gates(quantized("w", w, *scales[:2])), _gates(quantized("r", r, *scales[2:]))]
     summed = bias[:, : 4 * units] + bias[:, 4 * units :]
-    given = [op.read(at) for at in (0, 4, 5, 6)]
-    sizes = (*x[:2], w.shape[1], units, count, op.at.direction == "reverse")
+    given = [op.read(index) for index in (0, 4, 5, 6)]
+    sizes = (*x[:2], w.shape[1], units, count, op.attrs.direction == "reverse")
     stored = [Packed(numbers) for numbers, _ in matrices] + [zeros for _, zeros in matrices]
-    more = Packed(_in_panels(summed, 4)), Packed(_in_panels(peepholes, 3)), float(op.at.clip)
+    more = Packed(_in_panels(summed, 4)), Packed(_in_panels(peepholes, 3)), float(op.attrs.clip)
     fed = op.keep("fed", "float32", (*x[:2], 4 * padded(units)))
     outputs = *(*op.node.outputs[1:], "", "")[:2], fed
     op.mixes = x[:1]
@@ -390,7 +392,7 @@ def lstm(op: OperatorCode) -> Call:
         *sizes,
         *stored,
         *more,
-        bool(op.at.input_forget),
+        bool(op.attrs.input_forget),
         Team(),
         types=(),
         checks=True,
@@ -435,7 +437,7 @@ class Windows:
         if len(windows) not in (1, 2):
             op.refuse(f"windows over {len(windows)} axes")
         around = [_around(op, window, size) for window, size in zip(windows, x[1:], strict=True)]
-        self.before, self.after = ([sizes[at] for sizes in around] for at in range(2))
+        self.before, self.after = ([sizes[index] for sizes in around] for index in range(2))
         flat = 2 - len(windows)
         self.windows = [Window(1, 1, 1, 0, 0)] * flat + [*windows]
         self.before, self.after = ([Size(())] * flat + s for s in (self.before, self.after))
@@ -443,7 +445,7 @@ class Windows:
 
     @property
     def sizes(self) -> tuple[list[Size], list[Size], list[Size]]:
-        """As kernels/windows.hpp takes them."""
+        """The arguments of kernels/windows.hpp."""
         rows = [[getattr(w, key) for w in self.windows] for key in ("size", "stride", "dilation")]
         return self.x, self.y, [*map(Size.of, sum(rows, [])), *self.before]
 
@@ -487,7 +489,7 @@ def conv(op: OperatorCode) -> list[Step]:
     op.alike(1, 2)
     windows, own = _convolved(op)
     x, weights, (out, y) = op.shape(), op.shape(1), op.out()
-    groups = op.at.group
+    groups = op.attrs.group
     if op.node.input(2):
         op.same(volume(op.shape(2)), weights[0])
     count, checks = volume(weights[1:]), at_places(op, windows)
@@ -518,21 +520,21 @@ def conv(op: OperatorCode) -> list[Step]:
 def _convolved(op: OperatorCode) -> tuple[Windows, int]:
     """The windows of a convolution, and how many channels each group makes."""
     x, weights, (_, y) = op.shape(), op.shape(1), op.out()
-    windows = Windows(op, windows_of(op.at, _kernel(op, weights)), x[1:], y[1:])
+    windows = Windows(op, windows_of(op.attrs, _kernel(op, weights)), x[1:], y[1:])
     channels = weights[0].number
-    if channels is None or channels % op.at.group:
-        op.refuse(f"{weights[0]} channels in {op.at.group} groups")
-    op.same(weights[1] * op.at.group, x[1])
+    if channels is None or channels % op.attrs.group:
+        op.refuse(f"{weights[0]} channels in {op.attrs.group} groups")
+    op.same(weights[1] * op.attrs.group, x[1])
     op.mixes = x[1:]
-    return windows, channels // op.at.group
+    return windows, channels // op.attrs.group
 
 
 @rule("ConvInteger")
 def conv_integer(op: OperatorCode) -> list[Step]:
-    """By weights that are known now, each group's in rows (H, W, C)."""
+    """Only constant weights, each group's in rows (H, W, C)."""
     windows, own = _convolved(op)
     whole = whole_numbers(op, lambda w: np.moveaxis(w, 1, -1).reshape(len(w), -1).T)
-    together, groups = _together(own), op.at.group
+    together, groups = _together(own), op.attrs.group
     bytes_ = [bytes_in_panels(part, together) for part in np.split(whole, groups, axis=1)]
     panels, zeros = (np.stack(each) for each in zip(*bytes_, strict=True))
     around = [
@@ -551,13 +553,13 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
     op.of("float")
     op.alike(1, 2)
     x, weights, (_, y) = op.shape(), op.shape(1), op.out()
-    windows = windows_of(op.at, _kernel(op, weights))
+    windows = windows_of(op.attrs, _kernel(op, weights))
     if len(windows) not in (1, 2):
         op.refuse(f"windows over {len(windows)} axes")
-    if op.at.output_shape and any(size.number is None for size in x[2:]):
-        op.refuse(f"output_shape={op.at.output_shape} of {listed(x)}: say --static")
+    if op.attrs.output_shape and any(size.number is None for size in x[2:]):
+        op.refuse(f"output_shape={op.attrs.output_shape} of {listed(x)}: say --static")
     sizes = [size if size.number is None else size.number for size in x[2:]]
-    before = [less for _, less in reached_along(op.at, windows, sizes)]
+    before = [less for _, less in reached_along(op.attrs, windows, sizes)]
     op.same(weights[0], x[1])
     if op.node.input(2):
         op.same(volume(op.shape(2)), y[1])
@@ -568,14 +570,14 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
     planes = ([shape[1], *[ONE] * flat, *shape[2:]] for shape in (x, y))
     given = op.read(0), op.read(1), op.read(2), x[0], *planes, [*extents, *[0] * flat, *before]
     checks = at_least(op, *(size - 1 for size in y[2:]))
-    return [*checks, op.call("convolve_back", *given, op.at.group)]
+    return [*checks, op.call("convolve_back", *given, op.attrs.group)]
 
 
 def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
     """The sizes of a window."""
     kernel = [size.number or op.refuse(f"a window of {size} elements") for size in weights[2:]]
-    if op.at.kernel_shape not in (None, tuple(kernel)):
-        op.refuse(f"kernel_shape={op.at.kernel_shape}, weights of {kernel}")
+    if op.attrs.kernel_shape not in (None, tuple(kernel)):
+        op.refuse(f"kernel_shape={op.attrs.kernel_shape}, weights of {kernel}")
     return kernel
 
 
@@ -603,13 +605,13 @@ def pool(op: OperatorCode) -> list[Step]:
     if any(op.node.outputs[1:]):
         op.refuse("asks for positions")
     x, (_, y) = op.shape(), op.out()
-    windows = Windows(op, windows_of(op.at, op.at.kernel_shape), x[1:], y[1:])
+    windows = Windows(op, windows_of(op.attrs, op.attrs.kernel_shape), x[1:], y[1:])
     op.mixes = x[2:]
     given = op.read(0), volume(x[:2]), *windows.sizes
     checks = at_places(op, windows)
     if op.node.op == "MaxPool":
         return [*checks, op.call("max_pool", *given)]
-    after = windows.after if op.at.count_include_pad else [Size.of(-1)] * 2
+    after = windows.after if op.attrs.count_include_pad else [Size.of(-1)] * 2
     return [*checks, op.call("average_pool", *given, *after)]
 
 

@@ -37,9 +37,9 @@ def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, LodLeve
 def recurrent(op: OperatorCode) -> Layer:
     rnn = Recurrent.of(op.node)
     spec, dtype = rnn.spec, rnn.layers[0].iter.dtype.name
-    for at, name in enumerate(op.node.inputs):
-        if name and op.dtype(at) != dtype:
-            op.refuse(f"weights of {dtype}, but {name!r} of {op.dtype(at)}")
+    for index, name in enumerate(op.node.inputs):
+        if name and op.dtype(index) != dtype:
+            op.refuse(f"weights of {dtype}, but {name!r} of {op.dtype(index)}")
     cells = rnn.cells if op.program.graph.is_read(rnn.cells) else ""
     if cells:
         check_cells(spec)
@@ -49,12 +49,12 @@ def recurrent(op: OperatorCode) -> Layer:
     op.same(shape[-1], spec.input_size)
     stack, widths = (spec.layers, spec.directions, count), (spec.recurrent_size, spec.hidden_size)
     states = []
-    for at, (state, width) in enumerate(zip(spec.cell.states, widths, strict=False)):
-        if rnn.states[at]:
-            _same(op, 1 + at, (*stack, width))
+    for index, (state, width) in enumerate(zip(spec.cell.states, widths, strict=False)):
+        if rnn.states[index]:
+            _same(op, 1 + index, (*stack, width))
         held = op.keep(f"held_{state}", dtype, (*stack, width), held=True)
-        final = rnn.finals[at] or op.keep(f"final_{state}", dtype, (*stack, width), held=True)
-        states.append(State(state, op.read(1 + at), final, held, width))
+        final = rnn.finals[index] or op.keep(f"final_{state}", dtype, (*stack, width), held=True)
+        states.append(State(state, op.read(1 + index), final, held, width))
     if rnn.attention:
         if op.program.sentences(rnn.attention) not in (None, lod):
             op.refuse("attention under other offsets than its input")
@@ -65,17 +65,17 @@ def recurrent(op: OperatorCode) -> Layer:
     return Layer(op.node, runs, tuple(states), attention, *of)
 
 
-def _same(op: OperatorCode, at: int, expected: tuple[Any, ...]) -> None:
+def _same(op: OperatorCode, index: int, expected: tuple[Any, ...]) -> None:
     """An input's sizes are as expected."""
-    given = op.shape(at)
+    given = op.shape(index)
     if len(given) != len(expected):
-        op.refuse(f"{op.node.inputs[at]!r} of {len(given)} axes, not {len(expected)}")
+        op.refuse(f"{op.node.inputs[index]!r} of {len(given)} axes, not {len(expected)}")
     for size, other in zip(given, expected, strict=True):
         op.same(size, other)
 
 
 def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
-    """What a cell runs over, one layer and direction after the other."""
+    """The runs of a layer's cells, one layer and direction after the other."""
     spec, layers = rnn.spec, rnn.layers
     dtype = layers[0].iter.dtype.name
     between: dict[tuple[int, int], str] = {}
@@ -102,7 +102,7 @@ def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
                 offset=d * spec.recurrent_size if concat else 0,
                 backwards=part.backwards,
                 added=joins and d == 1 and spec.direction == "bidirectional_sum",
-                at=len(runs),
+                index=len(runs),
             )
         )
         between[layer + 1, d] = y
@@ -110,7 +110,7 @@ def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
 
 
 POOLED = ("first", "last", "max", "sum", "average", "sqrt")
-"""As `pool` in `kernels/sequences.hpp` numbers them."""
+"""In the order of `pool` in `kernels/sequences.hpp`."""
 
 
 @rule("SequenceLike")
@@ -122,11 +122,11 @@ def with_offsets_of(op: OperatorCode) -> None:
 @rule("SequenceReset")
 def with_offsets(op: OperatorCode) -> Call:
     """Other offsets, which come as numbers and are checked."""
-    op.of("int", at=1)
+    op.of("int", index=1)
     op.source = op.read(0)
-    (made,) = op.makes_sentences(volume(op.shape(1)) - 1, words=op.shape()[0])
-    given, sizes = op.read(1), (made.count, made.words)
-    return Call("take_offsets", made, given, *sizes, types=[op.dtype(1)], checks=True)
+    (result,) = op.makes_sentences(volume(op.shape(1)) - 1, words=op.shape()[0])
+    given, sizes = op.read(1), (result.count, result.words)
+    return Call("take_offsets", result, given, *sizes, types=[op.dtype(1)], checks=True)
 
 
 @rule("SequenceAppend")
@@ -135,14 +135,14 @@ def append(op: OperatorCode) -> list[Call]:
     parts = [op.program.levels(name) for name in op.node.inputs]
     op.alike(*range(1, len(parts)))
     counts = [_sum(level.count for level in levels) for levels in zip(*parts, strict=True)]
-    made = op.makes_sentences(*counts, words=_sum(part[-1].words for part in parts))
+    result = op.makes_sentences(*counts, words=_sum(part[-1].words for part in parts))
     calls, inner = [], volume(op.out()[1][1:])
-    before = [Size(())] * (len(made) + 1)
-    for at, part in enumerate(parts):
+    before = [Size(())] * (len(result) + 1)
+    for index, part in enumerate(parts):
         for k, level in enumerate(part):
-            calls.append(Call("append_offsets", made[k], level, *before[k : k + 2], level.count))
+            calls.append(Call("append_offsets", result[k], level, *before[k : k + 2], level.count))
         rows = before[-1] * inner, part[-1].words * inner
-        calls.append(op.move("append", op.read(at), *rows))
+        calls.append(op.move("append", op.read(index), *rows))
         sizes = [*(level.count for level in part), part[-1].words]
         before = [a + b for a, b in zip(before, sizes, strict=True)]
     return calls
@@ -155,35 +155,35 @@ def _sum(sizes: Iterable[Size]) -> Size:
 @rule("SequenceConcat")
 def concat(op: OperatorCode) -> list[Call]:
     """Sentence n of all inputs as one sentence."""
-    parts = [op.sentences(at) for at in range(len(op.node.inputs))]
+    parts = [op.sentences(index) for index in range(len(op.node.inputs))]
     op.alike(*range(1, len(parts)))
     count = parts[0].count
     for part in parts:
         op.same(count, part.count)
-    (made,) = op.makes_sentences(count, words=_sum(part.words for part in parts))
+    (result,) = op.makes_sentences(count, words=_sum(part.words for part in parts))
     ends, sizes = op.keep("ends", "int64", (count,)), (count, volume(op.out()[1][1:]))
     begun, joined = [], []
-    for at, part in enumerate(parts):
-        begun.append(Call("add_offsets", made, part, count, at == 0))
-        given = ends, made, op.read(at), part
-        joined.append(op.move("join", *given, *sizes, at == 0))
+    for index, part in enumerate(parts):
+        begun.append(Call("add_offsets", result, part, count, index == 0))
+        given = ends, result, op.read(index), part
+        joined.append(op.move("join", *given, *sizes, index == 0))
     return begun + joined
 
 
 @rule("SequenceUnpad")
 def unpad(op: OperatorCode) -> Call:
     """Its offsets, and the number of its words, are known when it has run."""
-    op.of("int", at=1)
+    op.of("int", index=1)
     time, count, *_ = layout = _layout(op, op.shape())
     op.same(volume(op.shape(1)), count)
-    (made,) = op.makes_sentences(count, most=time * count)
-    given, types = (op.read(0), op.read(1), made), [moved(op.dtype()), op.dtype(1)]
-    return op.call("unpad", *given, RuntimeSize(made.words), *layout, types=types, checks=True)
+    (result,) = op.makes_sentences(count, most=time * count)
+    given, types = (op.read(0), op.read(1), result), [moved(op.dtype()), op.dtype(1)]
+    return op.call("unpad", *given, RuntimeSize(result.words), *layout, types=types, checks=True)
 
 
 def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
     """(time, count, inner, time_major) of a padded shape: all words of a sentence are needed."""
-    major = bool(vars(op.at).get("time_major"))
+    major = bool(vars(op.attrs).get("time_major"))
     time, count = shape[:2] if major else shape[1::-1]
     op.mixes = [time]
     return time, count, volume(shape[2:]), major
@@ -192,14 +192,14 @@ def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
 @rule("SequencePad")
 def pad(op: OperatorCode) -> Call:
     if not op.node.input(1):
-        _to_the_longest(op, 0 if op.at.time_major else 1)
+        _to_the_longest(op, 0 if op.attrs.time_major else 1)
     return _padded(op, "", word=False)
 
 
 @rule("SequenceFill")
 def fill(op: OperatorCode) -> Call:
-    """With one number, or one word, behind each sentence."""
-    if op.at.time is None:
+    """One number, or one word, fills the rows behind each sentence."""
+    if op.attrs.time is None:
         _to_the_longest(op, 1)
     op.alike(1)
     word = op.shape(1)
@@ -226,9 +226,9 @@ def lengths(op: OperatorCode) -> Call:
 
 @rule("SequencePool")
 def pool(op: OperatorCode) -> Call:
-    if op.at.kind not in POOLED:
-        op.refuse(f"attribute kind={op.at.kind!r}")
-    how = POOLED.index(op.at.kind), float(op.at.empty)
+    if op.attrs.kind not in POOLED:
+        op.refuse(f"attribute kind={op.attrs.kind!r}")
+    how = POOLED.index(op.attrs.kind), float(op.attrs.empty)
     return op.call("pool", *_words(op), _inner(op), *how)
 
 
@@ -248,7 +248,7 @@ def softmax(op: OperatorCode) -> Call:
 @rule("SequenceContext")
 def context_window(op: OperatorCode) -> Call:
     """Neighbouring words side by side, zeros outside of the sentence."""
-    how = int(op.at.length), int(op.at.start)
+    how = int(op.attrs.length), int(op.attrs.start)
     return op.move("context", *_words(op), _inner(op), *how)
 
 
@@ -266,8 +266,8 @@ def _inner(op: OperatorCode) -> Size:
 def expand(op: OperatorCode) -> Call:
     """Row n as often as element n of a level of the other input has parts."""
     if op.program.sentences(op.node.inputs[0]):
-        op.refuse("sentences that are repeated: nobody bounds how many words that makes")
-    like = op.program.levels(op.node.inputs[1])[op.at.level]
+        op.refuse("the number of words of repeated sentences has no known bound")
+    like = op.program.levels(op.node.inputs[1])[op.attrs.level]
     op.same(op.shape()[0], like.count)
     op.same(op.made(0), like.words)
     return op.move("expand", op.read(0), like, like.count, _inner(op))

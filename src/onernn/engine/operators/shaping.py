@@ -20,11 +20,11 @@ from onernn.engine.operators.operator_code import OperatorCode, at_least, is_nat
 from onernn.engine.program import Access, Call, Nest, RuntimeSize, Step, UnknownError, moved
 from onernn.ir.types import Shape, Size, shape_of, volume
 from onernn.ops.rules import ONE, at_axis
-from onernn.ops.shaping import cut
+from onernn.ops.shaping import cut, perm_of
 
 
 def known_before(op: OperatorCode) -> None:
-    """Of sizes: known as soon as the input's shape is."""
+    """Integers of sizes: known as soon as the input's shape is."""
     raise UnknownError(op.node.outputs[0])
 
 
@@ -43,7 +43,7 @@ def view(op: OperatorCode) -> None:
 
 
 def _before(shape: Shape, name: str) -> Size | None:
-    """How many elements stand before the axis that a name tells: elsewhere it is another axis."""
+    """How many elements stand before the axis of a name: elsewhere it is another axis."""
     at = next((at for at, size in enumerate(shape) if name in size.names), None)
     return None if at is None else volume(shape[:at])
 
@@ -53,14 +53,14 @@ def transpose(op: OperatorCode) -> Nest:
     op.mixes = []
     source, given = op.read(0), op.shape()
     strides = strides_of(given)
-    perm = op.at.perm or range(len(given))[::-1]
+    perm = perm_of(op.attrs, len(given))
     return each_element(op, [Access(source, tuple(strides[axis] for axis in perm))], COPY)
 
 
 @rule("Slice")
 def slices(op: OperatorCode) -> list[Step]:
     given = op.shape()
-    starts, ends = (op.numbers(at, "starts and ends") or [] for at in (1, 2))
+    starts, ends = (op.numbers(index, "starts and ends") or [] for index in (1, 2))
     axes = op.integers(3, "axes") or list(range(len(starts)))
     steps = op.integers(4, "steps") or [1] * len(starts)
     op.mixes = [given[axis] for axis in axes]
@@ -89,8 +89,8 @@ def split(op: OperatorCode) -> list[Nest]:
     if op.node.input(1):
         op.numbers(1, "sizes")
     parts, codes, end = op.types_of_outputs(), [], Size.of(0)
-    for at, out in enumerate(op.node.outputs):
-        size = (parts[at].shape or given)[axis]
+    for index, out in enumerate(op.node.outputs):
+        size = (parts[index].shape or given)[axis]
         if out:
             shape = op.program.shape(out)
             reads = [Access(source, strides, end * strides[axis])]
@@ -105,16 +105,16 @@ def split(op: OperatorCode) -> list[Nest]:
 
 @rule("Concat")
 def concat(op: OperatorCode) -> list[Nest]:
-    shapes = [op.shape(at) for at in range(len(op.node.inputs))]
+    shapes = [op.shape(index) for index in range(len(op.node.inputs))]
     axis = op.axis(len(shapes[0]))
     for shape in shapes[1:]:
-        for at, size in enumerate(shape):
-            if at != axis:
-                op.same(shapes[0][at], size)
+        for index, size in enumerate(shape):
+            if index != axis:
+                op.same(shapes[0][index], size)
     out, shape = op.out()
     strides, start, codes = strides_of(shape), Size.of(0), []
-    for at, part in enumerate(shapes):
-        to, read = Access(out, strides, start), whole(op.read(at), part)
+    for index, part in enumerate(shapes):
+        to, read = Access(out, strides, start), whole(op.read(index), part)
         codes.append(nest(part, to, [read]))
         start = start + part[axis] * strides[axis]
     return codes
@@ -145,14 +145,14 @@ def tile(op: OperatorCode) -> Nest:
 @rule("ConstantOfShape")
 def constant_of_shape(op: OperatorCode) -> Call:
     op.numbers(0, "shape")
-    return filled(op, 0, np.asarray(op.at.value).reshape(-1)[0])
+    return filled(op, 0, np.asarray(op.attrs.value).reshape(-1)[0])
 
 
 @rule("Range")
 def counted(op: OperatorCode) -> Call:
     """From one size to another; between numbers it is a constant."""
     op.of("int")
-    start, limit, step = (Size.of(op.numbers(at, "limits")[0]) for at in range(3))  # type: ignore[index]
+    start, limit, step = (Size.of(op.numbers(index, "limits")[0]) for index in range(3))  # type: ignore[index]
     if step != ONE or not is_natural(limit - start):
         op.refuse(f"from {start} to {limit} by {step}: say --static")
     count = op.same(op.made(0), limit - start)
@@ -164,7 +164,7 @@ def counted(op: OperatorCode) -> Call:
 def gate_layout(op: OperatorCode) -> list[Nest]:
     """Gate after gate, from a framework's order and signs."""
     source, (out, shape) = op.read(0), op.out()
-    layout, strides = op.at.layout, strides_of(shape)
+    layout, strides = op.attrs.layout, strides_of(shape)
     units = shape[-1] // len(layout.permutation)
     return [
         nest(
@@ -178,7 +178,7 @@ def gate_layout(op: OperatorCode) -> list[Nest]:
 
 
 MODES = ("constant", "edge", "reflect", "wrap")
-"""As `around` in `kernels/moves.hpp` numbers them."""
+"""In the order of `around` in `kernels/moves.hpp`."""
 
 
 def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
@@ -187,11 +187,11 @@ def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
 
 
 def _chosen(op: OperatorCode, function: str, *sizes: Any) -> Call:
-    """By indices, which count from the end where they are negative and the operator says so."""
-    op.of("int", at=1)
+    """Negative indices count from the end where the operator says so."""
+    op.of("int", index=1)
     types = [moved(op.dtype()), op.dtype(1)]
     indices = op.read(0), op.read(1)
-    negative = not op.at.non_negative
+    negative = not op.attrs.non_negative
     return op.call(function, *indices, *sizes, negative, types=types, checks=True)
 
 
@@ -208,16 +208,16 @@ def gather(op: OperatorCode) -> Call:
 def gather_elements(op: OperatorCode) -> Call:
     table, (_, shape) = op.shape(), op.out()
     axis = op.axis(len(table))
-    for at, size in enumerate(shape):
-        if at != axis:
-            op.same(table[at], size)
+    for index, size in enumerate(shape):
+        if index != axis:
+            op.same(table[index], size)
     return _chosen(op, "gather_elements", table[axis], shape[axis], *_around(shape, axis))
 
 
 @rule("GatherND")
 def gather_nd(op: OperatorCode) -> Call:
     """An index along each of the first axes, behind those of the batch."""
-    table, indices, batch = op.shape(0), op.shape(1), op.at.batch_dims
+    table, indices, batch = op.shape(0), op.shape(1), op.attrs.batch_dims
     for size, other in zip(table[:batch], indices[:batch], strict=True):
         op.same(size, other)
     end = batch + (indices[-1].number or 0)
@@ -227,15 +227,17 @@ def gather_nd(op: OperatorCode) -> Call:
 
 
 _MEETINGS = ("none", "add", "mul", "max", "min")
-"""As `meet` in `kernels/moves.hpp` numbers them."""
+"""In the order of `meet` in `kernels/moves.hpp`."""
 
 
 @rule("ScatterElements")
 def scatter_elements(op: OperatorCode) -> Call:
     shape, sizes = op.shape(), op.shape(1)
     axis = op.axis(len(shape))
-    for at, (few, many) in enumerate(zip(sizes, shape, strict=True)):
-        if at != axis and (few.number is None or many.number is None or few.number > many.number):
+    for index, (few, many) in enumerate(zip(sizes, shape, strict=True)):
+        if index != axis and (
+            few.number is None or many.number is None or few.number > many.number
+        ):
             op.same(few, many)
     for few, other in zip(sizes, op.shape(2), strict=True):
         op.same(few, other)
@@ -248,7 +250,7 @@ def scatter_nd(op: OperatorCode) -> Call:
     shape, sizes, updates = op.shape(), op.shape(1), op.shape(2)
     depth = sizes[-1].number if sizes else None
     if depth is None:
-        op.refuse("nobody tells how many indices a place has")
+        op.refuse("the number of indices of a place is not known")
     for one, other in zip((*sizes[:-1], *shape[depth:]), updates, strict=True):
         op.same(one, other)
     counts = volume(sizes[:-1]), volume(shape[depth:])
@@ -257,20 +259,20 @@ def scatter_nd(op: OperatorCode) -> Call:
 
 def _scattered(op: OperatorCode, function: str, *sizes: Any) -> Call:
     op.of("float", "int")
-    op.of("int32", "int64", at=1)
+    op.of("int32", "int64", index=1)
     op.alike(2)
-    if op.at.reduction not in _MEETINGS:
-        op.refuse(f"attribute reduction={op.at.reduction!r}")
-    given, types = [op.read(at) for at in range(3)], [op.dtype(), op.dtype(1)]
-    how = _MEETINGS.index(op.at.reduction)
+    if op.attrs.reduction not in _MEETINGS:
+        op.refuse(f"attribute reduction={op.attrs.reduction!r}")
+    given, types = [op.read(index) for index in range(3)], [op.dtype(), op.dtype(1)]
+    how = _MEETINGS.index(op.attrs.reduction)
     return op.call(function, *given, *sizes, how, types=types, checks=True)
 
 
 @rule("Pad")
 def pad(op: OperatorCode) -> list[Call]:
     """Every element looks for where it comes from, along each axis."""
-    if op.at.mode not in MODES:
-        op.refuse(f"attribute mode={op.at.mode!r}")
+    if op.attrs.mode not in MODES:
+        op.refuse(f"attribute mode={op.attrs.mode!r}")
     op.alike(2)
     given, (_, shape) = op.shape(), op.out()
     chosen = op.integers(3, "axes") or range(len(given))
@@ -282,20 +284,20 @@ def pad(op: OperatorCode) -> list[Call]:
     left, checks = [], []
     for axis, ends in around.items():
         left.append(given[axis] + min(ends[0], 0) + min(ends[1], 0))
-        needed = max(ends) > 0 and op.at.mode != "constant"
+        needed = max(ends) > 0 and op.attrs.mode != "constant"
         checks += at_least(op, left[-1] - 1 if needed else left[-1])
     low, cut = ([max(sign * pair[0], 0) for pair in around.values()] for sign in (1, -1))
     axes = [list(sizes) for sizes in (shape, low, left, cut, strides_of(given))]
-    mode = MODES.index(op.at.mode)
+    mode = MODES.index(op.attrs.mode)
     return [*checks, op.move("around", op.read(0), op.read(2), *axes, mode)]
 
 
 @rule("ReverseSequence")
 def reverse_sequence(op: OperatorCode) -> Call:
-    shape, time, batch = op.shape(), op.at.time_axis, op.at.batch_axis
+    shape, time, batch = op.shape(), op.attrs.time_axis, op.attrs.batch_axis
     if {time, batch} != {0, 1}:
         op.refuse(f"time and batch as axes {time} and {batch}, not the first ones")
-    op.of("int", at=1)
+    op.of("int", index=1)
     op.same(volume(op.shape(1)), shape[batch])
     op.mixes = [shape[time]]
     sizes = shape[time], shape[batch], volume(shape[2:]), time == 0
@@ -318,8 +320,8 @@ def one_hot(op: OperatorCode) -> Call:
 @rule("Compress")
 def compress(op: OperatorCode) -> Call:
     """How many elements are chosen is known when it has run."""
-    op.of("bool", at=1)
-    given, axis = op.shape(), op.at.axis
+    op.of("bool", index=1)
+    given, axis = op.shape(), op.attrs.axis
     given = (volume(given),) if axis is None else given
     axis = at_axis(axis or 0, len(given))
     op.mixes = [given[axis]]

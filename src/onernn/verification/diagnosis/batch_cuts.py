@@ -32,12 +32,12 @@ _SAME = Tolerance(1e-5, 1e-4)
 class Cut:
     """Some sentences of a batch.
 
-    ``given``: inputs; ``values``: the model's, in a run on them; ``expected``: what it should give.
-    ``tolerances``: absolute, as on the whole batch. ``proves``: whether sentences that were left
-    out are wrong, too, and long enough.
+    ``values``: the model's, in a run on them; ``expected``: the right outputs; ``tolerances``:
+    absolute, as on the whole batch. ``proves``: whether other sentences are wrong, too, and long
+    enough.
     """
 
-    given: Mapping[str, Batch]
+    all_inputs: Mapping[str, Batch]
     values: Values
     expected: Mapping[str, Batch]
     tolerances: Mapping[str, Tolerance]
@@ -46,34 +46,34 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class _Axes:
-    """``inputs``: where each counts sentences, None where it has no such axis."""
+    """``inputs``: by name the axis of sentences, None for an input without one."""
 
     count: int
     inputs: Mapping[str, int | None]
 
-    def given(self, batches: Mapping[str, Batch], chosen: Int64) -> dict[str, Batch]:
+    def cut(self, batches: Mapping[str, Batch], chosen: Int64) -> dict[str, Batch]:
         return {name: _taken(b, chosen, self.inputs[name]) for name, b in batches.items()}
 
 
 def cut_batch(
     graph: Graph,
-    given: Mapping[str, Batch],
+    all_inputs: Mapping[str, Batch],
     outputs: Mapping[str, Batch],
     expected: Mapping[str, Batch],
     tolerances: Mapping[str, Tolerance],
 ) -> Cut | None:
-    """Few sentences on which a graph's outputs are wrong; None where it cannot be cut.
+    """Few sentences on which a graph's outputs are wrong; None if it cannot be cut.
 
-    ``given``: by name all that the graph takes, and inputs that it does not take. ``outputs``: what
-    it gives on the whole batch.
+    ``all_inputs``: by name, also those that the graph does not take. ``outputs``: the graph's, of
+    the whole batch.
     """
     names = {value.name for value in graph.inputs}
     read = {name for node in graph.nodes for name in node.inputs}
-    for axes in _possible(given, read):
-        lengths = _lengths(given, axes.count)
+    for axes in _possible(all_inputs, read):
+        lengths = _lengths(all_inputs, axes.count)
         chosen = _some(lengths, np.arange(axes.count))
         for _ in range(2):  # which sentences are wrong is known once the outputs' axes are
-            feed = {k: v for k, v in axes.given(given, chosen).items() if k in names}
+            feed = {k: v for k, v in axes.cut(all_inputs, chosen).items() if k in names}
             try:
                 with np.errstate(all="ignore"):
                     values = trace(graph, feed, fast_backend())
@@ -103,7 +103,7 @@ def cut_batch(
                 left = np.setdiff1d(np.flatnonzero(wrong), chosen)
                 longest = lengths[chosen].max()
                 proves = bool((lengths[left] >= min(_LONG, longest)).any())
-                whole = axes.given(given, chosen)
+                whole = axes.cut(all_inputs, chosen)
                 return Cut(whole, values, part, allowed, proves)
             if not len(best):
                 break
@@ -112,23 +112,23 @@ def cut_batch(
 
 
 def _some(lengths: Int64, wrong: Int64) -> Int64:
-    """Some of the wrong sentences, but for one; short ones that are long enough first."""
+    """Some of the wrong sentences, not all; the shortest that are long enough first."""
     long = [n for n in wrong if lengths[n] >= _LONG] or list(wrong)
     ordered = sorted(long, key=lambda n: (lengths[n], n))
     most = min(_FEW, max(1, (len(ordered) + 1) // 2 if len(ordered) > 2 else 1))
     return np.sort(np.array(ordered[:most], np.int64))
 
 
-def _possible(given: Mapping[str, Batch], read: Container[str]) -> Iterator[_Axes]:
-    """Axes that may count sentences: as many places in each input that has such an axis.
+def _possible(all_inputs: Mapping[str, Batch], read: Container[str]) -> Iterator[_Axes]:
+    """Axes that may count sentences: of equal size in each input that has one.
 
     Of an input that is not read no run shows the axis: it may have one at most.
     """
-    batches = [batch for batch in given.values() if isinstance(batch, Ragged)]
+    batches = [batch for batch in all_inputs.values() if isinstance(batch, Ragged)]
     ragged = {len(batch) for batch in batches}
     if len(ragged) > 1 or any(batch.outer for batch in batches):
         return
-    arrays = {k: np.asarray(b) for k, b in given.items() if not isinstance(b, Ragged)}
+    arrays = {k: np.asarray(b) for k, b in all_inputs.items() if not isinstance(b, Ragged)}
     vectors = [len(a) for a in arrays.values() if a.ndim == 1 and a.dtype.kind in "iu"]
     sizes = [size for array in arrays.values() for size in array.shape]
     often = sorted(sizes, key=lambda size: -sizes.count(size))
@@ -137,19 +137,21 @@ def _possible(given: Mapping[str, Batch], read: Container[str]) -> Iterator[_Axe
             name: [axis for axis, size in enumerate(array.shape) if size == count] or [None]
             for name, array in arrays.items()
         }
-        if count < 2 or any(len(found) > 1 for name, found in places.items() if name not in read):
+        if count < 2 or any(
+            len(options) > 1 for name, options in places.items() if name not in read
+        ):
             continue
         for axes in itertools.islice(itertools.product(*places.values()), _COMBINATIONS):
-            inputs: dict[str, int | None] = dict.fromkeys(given)
+            inputs: dict[str, int | None] = dict.fromkeys(all_inputs)
             yield _Axes(count, inputs | dict(zip(places, axes, strict=True)))
 
 
-def _lengths(given: Mapping[str, Batch], count: int) -> Int64:
-    """Of the sentences; all alike where no input has them."""
-    for batch in given.values():
+def _lengths(all_inputs: Mapping[str, Batch], count: int) -> Int64:
+    """The lengths of the sentences; equal ones if no input has lengths."""
+    for batch in all_inputs.values():
         if isinstance(batch, Ragged):
             return batch.lengths
-    for batch in given.values():
+    for batch in all_inputs.values():
         array = np.asarray(batch)
         if array.shape == (count,) and array.dtype.kind in "iu" and array.min(initial=0) >= 0:
             return array.astype(np.int64)
@@ -169,7 +171,7 @@ def _alike(mine: Batch, want: Batch) -> bool:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where an output has the sentences: None where it is ragged."""
+    """The axis of sentences of an output: None if it is ragged."""
 
     axis: int | None
     shape: Sequence[int]
@@ -191,7 +193,7 @@ class _Rows:
 
 
 def _rows(whole: Batch, part: Batch, chosen: Int64, count: int) -> _Rows | None:
-    """Where the sentences stand in an output of which a part is what a run on some of them gave."""
+    """The rows of an output in which the result of a run on some sentences stands."""
     shape = data_of(part).shape
     if isinstance(whole, Ragged):
         same = isinstance(part, Ragged) and compare("", part, _taken(whole, chosen, None), _SAME)

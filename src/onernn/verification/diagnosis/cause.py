@@ -1,4 +1,4 @@
-"""What a diagnosis gives: causes with their evidence, and the edits of a graph that undo them."""
+"""Causes of a difference with their evidence, and the edits of a graph that undo them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ADVICE = {
     "operator_added": "Take the operator out: the reference does not have it.",
     "operator_changed": "Replace the operators by the reference's.",
 }
-"""What to change, by the id of a cause."""
+"""The change to make, by the id of a cause."""
 
 Form = Literal["read", "taken apart"]
 """The graph that edits change: the model as it was read, or fused and one direction a node."""
@@ -80,7 +80,7 @@ class Edit:
 
     @classmethod
     def between(cls, graph: Graph, other: Graph) -> Edit:
-        """What makes ``other`` of a graph that shares the nodes that stay with it."""
+        """The edit from a graph to ``other``, which shares the nodes that stay."""
         kept = {id(node) for node in graph.nodes} & {id(node) for node in other.nodes}
         names = {value.name for value in graph.inputs}
         return cls(
@@ -98,7 +98,7 @@ class Edit:
 def edited(graph: Graph, edits: Iterable[Edit]) -> Graph:
     """The graph with all edits, its nodes in an order in which they can run.
 
-    Raises `ModelFormatError` where edits contradict each other.
+    Raises `ModelFormatError` if edits contradict each other.
     """
     chosen = list(dict.fromkeys(edits))
     gone = {name for edit in chosen for name in edit.old}
@@ -117,7 +117,7 @@ def in_order(
 ) -> Graph:
     """The graph with these nodes, in an order in which they can run, and only what outputs need.
 
-    Raises `ModelFormatError` where there is no such order.
+    Raises `ModelFormatError` if there is no order.
     """
     values, waiting, ordered = tuple(inputs), list(nodes), list[Node]()
     known = {"", *constants, *(value.name for value in values)}
@@ -141,10 +141,10 @@ class Cause:
     """A fault that explains why outputs differ.
 
     ``id``: one of `ADVICE`. ``text``: what is so, after "the model". ``where``: the layer or
-    operator. ``node``: the first output of the node in the model, "" where there is none.
+    operator. ``node``: the first output of the node in the model, "" if there is none.
     ``evidence``: "proved" where with the edits of all causes of a report the outputs match, also on
     batches that were not used to find them; else "candidate". ``edits``: of the model in the
-    ``form``; none where a fault can be shown in the reference only. ``before``, ``after``: the
+    ``form``; none if a fault can be shown in the reference only. ``before``, ``after``: the
     largest difference, as a part of the largest value.
     """
 
@@ -171,7 +171,7 @@ class Cause:
 def repaired(model: Graph, causes: Iterable[Cause]) -> Graph:
     """The model without these faults: an edit of the graph as it was read, or of its fused form.
 
-    Raises `UnsupportedError` where one is only a candidate or cannot be undone in the model.
+    Raises `UnsupportedError` if one is only a candidate or cannot be undone in the model.
     """
     result = list(causes)
     for cause in result:

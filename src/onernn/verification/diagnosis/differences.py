@@ -1,4 +1,4 @@
-"""What two models differ in, place by place, what of it matters, and what to call it."""
+"""The differences of two models, the smallest set that matters, and their names."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from onernn.verification.diagnosis.cause import in_order
 from onernn.verification.diagnosis.faults import Relation, between, relation
 from onernn.verification.diagnosis.graph_faults import DIRECTIONS_EXCHANGED
 from onernn.verification.diagnosis.matching import Matching, Operator, digest_of, moves, weights_in
-from onernn.verification.tracing import LayerName, Values, fast_backend, in_words, rerun
+from onernn.verification.tracing import LayerName, Traced, Values, fast_backend, in_words, rerun
 
 _PAIRS = 12
-"""Of so many differences pairs are tried to be left out, too."""
+"""Among up to so many differences, leaving out pairs is tried, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Difference:
 def differences_in(
     matching: Matching, outputs: Mapping[str, str], constants: Mapping[str, Array]
 ) -> list[Difference]:
-    """All of them in the model's order. ``outputs``: the reference's by the model's names."""
+    """All differences in the model's order. ``outputs``: the reference's by the model's names."""
     result = []
     for mine, theirs in matching.pairs:
         if mine.structure != theirs.structure:
@@ -62,12 +62,12 @@ def differences_in(
             continue
         if mine.settings != theirs.settings or mine.numbers != theirs.numbers:
             result.append(Difference(mine, theirs))
-        for at, (one, other) in enumerate(zip(mine.slots, theirs.slots, strict=True)):
+        for index, (one, other) in enumerate(zip(mine.slots, theirs.slots, strict=True)):
             fixed = (one.value in constants, other.value in theirs.graph.constants)
             if all(fixed) or (one.value == other.value == ""):
                 continue
             if any(fixed) or matching.values.get(one.value, "") != other.value:
-                result.append(Difference(mine, theirs, at, "", one.value, other.value))
+                result.append(Difference(mine, theirs, index, "", one.value, other.value))
     result += [
         Difference(None, None, None, mine, mine, theirs)
         for mine, theirs in outputs.items()
@@ -79,8 +79,8 @@ def differences_in(
 def patched(graph: Graph, other: Graph, matching: Matching, chosen: Sequence[Difference]) -> Graph:
     """The graph that is as the other one in these places.
 
-    Values that it has no counterpart of are computed as in the other one, by nodes whose outputs
-    are called NAME.reference. Raises `ModelFormatError` where such a graph would have a cycle.
+    Values without a counterpart are computed as in the other graph, by nodes with outputs
+    NAME.reference. Raises `ModelFormatError` if the graph would have a cycle.
     """
     shadowed = {each.output: f"{each.output}.model" for each in chosen if each.output}
     own: dict[str, str] = {}
@@ -154,9 +154,9 @@ def _changed(
 ) -> Iterator[tuple[Node, Node]]:
     """Each node, and what it becomes; both operators have the same structure."""
     inputs = [list(node.inputs) for node in mine.nodes]
-    for at, (one, other) in enumerate(zip(mine.slots, theirs.slots, strict=True)):
+    for index, (one, other) in enumerate(zip(mine.slots, theirs.slots, strict=True)):
         fixed = one.value in mine.graph.constants and other.value in theirs.graph.constants
-        if at in slots or (content and fixed):
+        if index in slots or (content and fixed):
             row = inputs[one.node]
             row += [""] * (one.position + 1 - len(row))
             row[one.position] = source(other.value)
@@ -172,17 +172,19 @@ def _same(one: Array, other: Array) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
-    """A batch to try changes on: all values of the model's run, and what it should give.
+class Trial(Traced):
+    """A run of the model to try changes on, and what its outputs should be.
 
-    ``extra``: inputs that only the reference takes.
+    ``values``: also of inputs that only the reference takes.
     """
 
-    graph: Graph
-    values: Values
     expected: Mapping[str, Batch]
     tolerances: Mapping[str, Tolerance]
-    extra: Mapping[str, Batch]
+
+    @cached_property
+    def before(self) -> float:
+        """The `distance` of the unchanged graph."""
+        return largest_difference(self.values, self.expected)
 
     def passes(self, changed: Graph) -> bool:
         """Whether every output is as expected."""
@@ -194,12 +196,11 @@ class Trial:
         outputs = self.outputs(changed)
         return np.inf if outputs is None else largest_difference(outputs, self.expected)
 
-    def outputs(self, changed: Graph) -> dict[str, Batch] | None:
-        """What a changed graph gives; None where it cannot run."""
-        values = {**self.extra, **self.values}
+    def outputs(self, changed: Graph) -> Values | None:
+        """The outputs of a changed graph; None if it cannot run."""
         try:
             with np.errstate(all="ignore"):
-                return rerun(changed, self.graph, values, fast_backend())
+                return rerun(changed, self.graph, self.values, fast_backend())
         except OnernnError:
             return None
 
@@ -218,18 +219,18 @@ def smallest(
 
     def without(gone: Collection[int]) -> bool:
         nonlocal needed
-        rest = [group for at, group in enumerate(needed) if at not in gone]
+        rest = [group for index, group in enumerate(needed) if index not in gone]
         if not gone or time.monotonic() > ends or not passes([e for g in rest for e in g]):
             return False
         needed = rest
         return True
 
-    without([at for at, group in enumerate(needed) if group[0].is_wiring])
+    without([index for index, group in enumerate(needed) if group[0].is_wiring])
     size = max(1, len(needed) // 2)
     while True:
-        at = 0
-        while at < len(needed):
-            at += 0 if without(range(at, at + size)) else size
+        index = 0
+        while index < len(needed):
+            index += 0 if without(range(index, index + size)) else size
         if size == 1:
             break
         size = size // 2
@@ -245,9 +246,9 @@ _STATES = {1: "hidden", 2: "cell"}
 
 
 class Named(NamedTuple):
-    """What is so, where, and the first output of the node in the model."""
+    """A difference, its place, and the first output of the node in the model."""
 
-    found: Relation
+    relation: Relation
     where: LayerName | str
     node: str
     difference: Difference
@@ -255,7 +256,7 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """Of the differences between two matched models.
+    """Names the differences between two matched models.
 
     ``parts``: layers by y, if taken apart. ``stacked``: what is known of a file's own operator and
     direction as a layer of a stack. ``ragged``: the values of both that are sentences.
@@ -267,7 +268,7 @@ class Names:
     ragged: tuple[Container[str], Container[str]]
 
     def of(self, chosen: Sequence[Difference]) -> list[Named]:
-        """What each is called; several that are one fault have one name."""
+        """The name of each difference; several that are one fault share a name."""
         left = list(chosen)
         result = []
         for one, other in combinations(chosen, 2):
@@ -293,7 +294,7 @@ class Names:
             return
         for one, other in zip(mine.nodes, theirs.nodes, strict=True):
             for key in sorted(one.attributes.keys() | other.attributes.keys()):
-                now, then = (getattr(n.at, key, None) for n in (one, other))
+                now, then = (getattr(n.attrs, key, None) for n in (one, other))
                 if key != "weights" and repr(now) != repr(then):
                     said = [_short(v) for v in (now, then)]
                     text = f"has {key} {said[0]}, the reference {said[1]},"
@@ -324,19 +325,19 @@ class Names:
         lengths = [any(n.op == "SequenceUnpad" for n in op.nodes) for op in (mine, theirs)]
         if lengths[0] != lengths[1]:
             for place, _ in layers:
-                yield Named(_lengths_found(lengths[0], ways), place, name, each)
+                yield Named(_lengths_relation(lengths[0], ways), place, name, each)
         rnns = [[Recurrent.of(node) for node in op.rnns] for op in (mine, theirs)]
         for own, their in zip(*rnns, strict=False):
             kinds = zip(("hidden", "cell"), own.states, their.states, strict=False)
             changed = [(kind, bool(now)) for kind, now, then in kinds if bool(now) != bool(then)]
             for state, there in _together(changed):
                 for place, _ in layers:
-                    yield Named(_state_found(state, there), place, own.y, each)
+                    yield Named(_state_relation(state, there), place, own.y, each)
 
     def _taken_from(
         self, where: LayerName, own: Recurrent, their: Recurrent
     ) -> tuple[Relation, ...]:
-        """Where the layer has the numbers of another layer of the reference."""
+        """The relation of a layer with the numbers of another layer of the reference."""
         key, wanted = (digest_of(weights_in(each.weights)) for each in (own, their))
         place = self._numbers[1].get(key)
         if key == wanted or place is None:
@@ -352,11 +353,11 @@ class Names:
     def _numbers(self) -> tuple[dict[str, LayerName], dict[str, LayerName]]:
         """The layers by their numbers, of the model and of the reference."""
 
-        def found(side: Sequence[Operator]) -> dict[str, LayerName]:
+        def places(side: Sequence[Operator]) -> dict[str, LayerName]:
             layers = [each for operator in side for each in self._all_layers(operator)]
             return {digest_of(weights_in(layer.weights)): place for place, layer in layers}
 
-        return found(self.matching.mine), found(self.matching.theirs)
+        return places(self.matching.mine), places(self.matching.theirs)
 
     def _layers(self, node: Node) -> Iterator[tuple[LayerName, Recurrent]]:
         """Each layer and direction of a recurrent node."""
@@ -392,9 +393,9 @@ class Names:
         there = each.reads in self.ragged[0]
         if there != (each.wanted in self.ragged[1]) and each.model and each.model.rnns:
             ways = [layer.spec.direction for _, layer in self._all_layers(each.model)]
-            result = _lengths_found(there, ways)
+            result = _lengths_relation(there, ways)
         elif state and not (each.reads and each.wanted):
-            result = _state_found(state, bool(each.reads))
+            result = _state_relation(state, bool(each.reads))
         elif own and other:
             text = f"has {_listed(own)} where the reference has {_listed(other)}, before"
             result = Relation("operator_changed", text)
@@ -428,7 +429,7 @@ class Names:
         return each.model.label, each.model.nodes[-1].outputs[0]
 
     def _state(self, each: Difference) -> str:
-        """Which initial state a slot is, "" where it is none."""
+        """The kind of initial state that a slot is, "" for other slots."""
         if each.model is None or each.slot is None:
             return ""
         slot = each.model.slots[each.slot]
@@ -475,7 +476,7 @@ class Names:
 
     def _feeds_states(self, operator: Operator) -> bool:
         """Whether all that an operator makes goes into initial states, through views."""
-        waiting, result = list(operator.makes), False
+        waiting, result = list(operator.outputs), False
         while waiting:
             name = waiting.pop()
             if operator.graph.is_output(name):
@@ -492,17 +493,17 @@ class Names:
         return result
 
 
-def _agreed(found: Sequence[Named]) -> Iterator[Named]:
-    """What only all together show: layers without lengths, both states of an LSTM."""
-    masked = {each.found.text for each in found if each.found.id == "mask_ignored"}
-    for each in found:
-        if each.found.id == "reverse_padded" and len(masked) == 1:
-            yield each._replace(found=Relation("mask_ignored", next(iter(masked))))
-        elif each.found.id == "h0_dropped":
-            here = {other.found for other in found if other.where == each.where}
-            there = each.found.text.startswith("has")
-            both = here.issuperset(_state_found(kind, there) for kind in _STATES.values())
-            yield each._replace(found=_state_found("", there)) if both else each
+def _agreed(every: Sequence[Named]) -> Iterator[Named]:
+    """Names that follow from all together: layers without lengths, both states of an LSTM."""
+    masked = {each.relation.text for each in every if each.relation.id == "mask_ignored"}
+    for each in every:
+        if each.relation.id == "reverse_padded" and len(masked) == 1:
+            yield each._replace(relation=Relation("mask_ignored", next(iter(masked))))
+        elif each.relation.id == "h0_dropped":
+            here = {other.relation for other in every if other.where == each.where}
+            there = each.relation.text.startswith("has")
+            both = here.issuperset(_state_relation(kind, there) for kind in _STATES.values())
+            yield each._replace(relation=_state_relation("", there)) if both else each
         else:
             yield each
 
@@ -511,17 +512,17 @@ def _content(operator: Operator) -> tuple[str, str]:
     return operator.settings, operator.numbers
 
 
-def _root(found: Sequence[Operator], name: str) -> str:
+def _root(operators: Sequence[Operator], name: str) -> str:
     """The value that one is cut out of, or a view of."""
-    makers = {made: node for each in found for node in each.nodes for made in node.outputs}
+    makers = {output: node for each in operators for node in each.nodes for output in node.outputs}
     while name in makers and moves(makers[name].op):
         name = makers[name].inputs[0]
     return name
 
 
-def _behind(found: Sequence[Operator], name: str, known: object) -> list[Operator]:
+def _behind(operators: Sequence[Operator], name: str, known: object) -> list[Operator]:
     """The operators that make a value of those that are known, in order."""
-    makers = {made: each for each in found for made in each.made}
+    makers = {output: each for each in operators for output in each.makers}
     wanted, seen = [name], set[int]()
     while wanted:
         name = wanted.pop()
@@ -530,7 +531,7 @@ def _behind(found: Sequence[Operator], name: str, known: object) -> list[Operato
             continue
         seen.add(id(maker))
         wanted += [slot.value for slot in maker.slots]
-    return [each for each in found if id(each) in seen]
+    return [each for each in operators if id(each) in seen]
 
 
 def _listed(operators: Sequence[Operator]) -> str:
@@ -549,14 +550,14 @@ def _together(changed: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
     return changed
 
 
-def _state_found(state: str, there: bool) -> Relation:
+def _state_relation(state: str, there: bool) -> Relation:
     kind = f"{state} " if state else ""
     if there:
         return Relation("h0_dropped", f"has an initial {kind}state, the reference has none,")
     return Relation("h0_dropped", f"drops the initial {kind}state that the reference has")
 
 
-def _lengths_found(there: bool, directions: Sequence[str]) -> Relation:
+def _lengths_relation(there: bool, directions: Sequence[str]) -> Relation:
     if directions and all(way == "right2left" for way in directions):
         text = "begins at the end of {}, the reference at that of {}"
         ends = ("each sentence", "the padding")

@@ -21,7 +21,7 @@ from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 
 CLOSE = 1e-6
-"""Of the largest number: what folding a constant into another one may round."""
+"""Part of the largest number: rounding when a constant is folded into another one."""
 _SAMPLE = 2048
 """Numbers by which most arrays differ, before all of them are compared."""
 
@@ -108,8 +108,8 @@ def in_layer(fault: PartFault, *also: str) -> LayerFault:
 
     def apply(layer: Layer) -> Layer | None:
         names = ("layer", "iter", *(() if layer[1].bias is None else ("bias",)), *also)
-        made: Layer | None = in_arrays(fault, names).apply(layer)
-        return made
+        changed: Layer | None = in_arrays(fault, names).apply(layer)
+        return changed
 
     return Fault(fault.id, fault.text, apply)
 
@@ -215,7 +215,7 @@ def interleaved(spec: RnnSpec) -> Iterator[PartFault]:
 def _reading(
     read: Callable[[Array], Array | None], order: tuple[int, ...], names: tuple[str, ...]
 ) -> Callable[[Part], Array | None]:
-    """What an array is where a file's numbers, with the gates in that order, were read so."""
+    """Reads a file's numbers, whose gates are in that order, in another layout."""
 
     def apply(part: Part) -> Array | None:
         _, name, array = part
@@ -225,8 +225,8 @@ def _reading(
             return read(array)
         if array.shape[-2] != len(order):  # an LBR cell's bias
             return None
-        made = read(array[..., list(order), :])
-        return None if made is None else made[..., np.argsort(order), :]
+        result = read(array[..., list(order), :])
+        return None if result is None else result[..., np.argsort(order), :]
 
     return apply
 
@@ -312,7 +312,7 @@ _OF_GATES = (
     Activation("hardsigmoid", 1 / 6, 0.5),
 )
 _OF_STATES = tuple(map(Activation, ("tanh", "relu", "sigmoid", "softsign")))
-"""What frameworks have by default, or may be asked for; Keras 3 divides by 6, ONNX by 5."""
+"""Functions that frameworks have or offer; Keras 3 divides by 6, ONNX by 5."""
 
 
 def function_fault(spec: RnnSpec, places: tuple[int, ...], other: Activation) -> LayerFault:
@@ -420,7 +420,7 @@ def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
 
 
 def rare_faults(spec: RnnSpec) -> Iterator[LayerFault]:
-    """Many that hardly anybody makes, to be tried after all others."""
+    """Many rare faults, to be tried after all others."""
     usual = {fault.text for fault in permutations(spec, most=2)}
     for arrays in PARTS:
         for fault in permutations(spec):
@@ -443,18 +443,18 @@ def _rows(part: Part, order: list[int]) -> Array | None:
 
 
 _CLEAR = 10
-"""How many times larger than rounding a factor or a shift is, that is not made up of rounding."""
+"""A factor or shift that is not rounding is so many times larger than rounding."""
 _EVEN = 0.01
-"""Of the distance of two levels: what float32 may round in up to 256 of them."""
+"""Part of the distance of two levels: the rounding of float32 in up to 256 of them."""
 _ROUNDED = 2.0**-7
-"""Of the largest number: what two narrow ones may be wrong by in their sum."""
+"""Part of the largest number: the rounding of a sum of two narrow ones."""
 
 _OTHERS = " and the biases of gates u (update) and r (reset) are others"
-"""Of which a file keeps the sum of two, so that nothing shows which of them changed."""
+"""A file keeps the sum of two biases here, so it is not known which one changed."""
 
 
 class Relation(NamedTuple):
-    """How something differs: a fault's id, and what is so, between "the model" and "in" a layer.
+    """A difference: a fault's id, and a text that fits between "the model" and "in" a layer.
 
     ``apart``: the largest difference, where that says something.
     """
@@ -465,7 +465,7 @@ class Relation(NamedTuple):
 
 
 def relation(one: Array, other: Array) -> Relation:
-    """How a constant differs from the reference's, of any shape."""
+    """The relation of a constant of any shape to the reference's."""
     if one.shape != other.shape:
         turned = one.ndim == other.ndim == 2 and alike(one.T, other)
         if turned:
@@ -482,16 +482,25 @@ def relation(one: Array, other: Array) -> Relation:
         return Relation("weights_rounded", f"is rounded to {rounded}")
     if one.ndim == 2 and one.shape[0] == one.shape[1] and alike(one.T, other):
         return Relation("weight_transposed", "is transposed")
-    if not one.any():
-        return Relation("constant_changed", "is zero, the reference's is not")
-    if factor := _factor(one, other):
-        return Relation("constant_changed", f"is {factor:g} times the reference's")
-    if (shift := _shift(one, other)) is not None:
-        return Relation("constant_changed", f"is the reference's and {shift:g} more")
-    if alike(np.sort(one, axis=None), np.sort(other, axis=None)):
+    rule, said, apart = _rule(one, other, "is")
+    if not rule and alike(np.sort(one, axis=None), np.sort(other, axis=None)):
         return Relation("constant_changed", "has the reference's numbers in another order")
+    return Relation("constant_changed", said, apart)
+
+
+def _rule(one: Array, other: Array, verb: str) -> tuple[str, str, float]:
+    """The rule by which floats differ from the reference's, "" if none is known; in words with
+    "is" or "are"; and the largest difference without a rule.
+    """
+    if not one.any():
+        return "zeroed", f"{verb} zero, the reference's {verb} not", 0.0
+    if factor := _factor(one, other):
+        return "scaled", f"{verb} {factor:g} times the reference's", 0.0
+    if (shift := _shift(one, other)) is not None:
+        way = "larger" if shift > 0 else "smaller"
+        return "shifted", f"{verb} {abs(shift):g} {way} than the reference's", 0.0
     apart = float(np.abs(one.astype(np.float64) - other).max())
-    return Relation("constant_changed", "differs from the reference's", apart)
+    return "", f"{'differs' if verb == 'is' else 'differ'} from the reference's", apart
 
 
 def _listed(array: Array) -> str:
@@ -499,7 +508,7 @@ def _listed(array: Array) -> str:
 
 
 def _rounded(one: Array, other: Array) -> str:
-    """The narrow type that numbers went through, "" where there is none."""
+    """The narrow type that numbers went through, "" if there is none."""
     if one.shape != other.shape:
         return ""
     with np.errstate(over="ignore"):
@@ -520,7 +529,7 @@ def _rounded(one: Array, other: Array) -> str:
 
 
 def _factor(one: Array, other: Array) -> float:
-    """What the reference's is to be multiplied with, 0 where there is no such factor."""
+    """The factor by which one is larger than the reference's; 0 if there is none."""
     square = float(np.vdot(other, other))
     factor = float(np.vdot(one, other)) / square if square else 0.0
     plain = abs(factor - 1) > _CLEAR * CLOSE and factor != 0
@@ -528,7 +537,7 @@ def _factor(one: Array, other: Array) -> float:
 
 
 def _shift(one: Array, other: Array) -> float | None:
-    """What is added to each of the reference's numbers, None where it is not the same for all."""
+    """The number added to each of the reference's; None if it is not the same for all."""
     apart = one.astype(np.float64) - other
     middle = float(np.median(apart))
     spread = np.abs(apart - middle).max(initial=0)
@@ -537,7 +546,7 @@ def _shift(one: Array, other: Array) -> float | None:
 
 
 def between(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
-    """What differs in one layer of one direction, from the frequent faults on."""
+    """The differences of one layer and direction, frequent faults first."""
     if _family(mine.spec) != _family(theirs.spec):
         names = (each.spec.cell.value for each in (mine, theirs))
         text = "has a cell {} where the reference has {},".format(*names)
@@ -578,7 +587,7 @@ def _settings(mine: RnnSpec, theirs: RnnSpec) -> Iterator[LayerFault]:
 def weights_between(
     spec: RnnSpec, mine: RnnWeights, their: RnnSpec, theirs: RnnWeights
 ) -> Iterator[Relation]:
-    """What differs in the numbers: faults that explain it, then how the others are related."""
+    """The differences of the numbers: faults that explain them, then other relations."""
     pairs = {
         name: (one, other)
         for name, one in mine.arrays.items()
@@ -619,70 +628,61 @@ def weights_between(
 
 def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Array) -> bool:
     """Whether a fault of one array makes the reference's of the model's."""
-    made = fault.apply((spec, name, one)) if one.shape == other.shape else None
-    if made is None:
+    changed = fault.apply((spec, name, one)) if one.shape == other.shape else None
+    if changed is None:
         return False
-    if name == "bias" and made.shape[2] == 4 and not made[..., 3, :].any():
+    if name == "bias" and changed.shape[2] == 4 and not changed[..., 3, :].any():
         other = merged(other)  # two rows became one
-    return alike(made, other)
+    return alike(changed, other)
 
 
 def _array(spec: RnnSpec, name: str, one: Array, other: Array) -> Relation:
-    """Of input or recurrent weights that neither are permuted nor have another sign."""
+    """The relation of input or recurrent weights that are not permuted and have their signs."""
     called = "recurrent weights" if name == "iter" else "input weights"
     if one.shape != other.shape:
         said = f"has {called} of shape {one.shape}, the reference {other.shape},"
         return Relation("weights_changed", said)
-    gates, said, apart = _by_gate(spec, one, other)
+    gates, _, said, apart = _by_gate(spec, one, other)
     of = f"{called} of {gates}" if gates else called
     return Relation("weights_changed", f"has {of} that {said}", apart)
 
 
-def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, float]:
-    """The gates that differ, "" where all do; how; and by how much, where nothing more is known."""
+def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, float]:
+    """The gates that differ, "" if all do; and their `_rule`."""
     rows = [k for k in range(one.shape[-2]) if not alike(one[..., k, :], other[..., k, :])]
-    every = len(rows) == one.shape[-2]
     gates = spec.cell.gates
     listed = [
         gate_name(spec, gates[k]) if k < len(gates) else "the candidate, inside r*(...),"
         for k in rows
     ]
+    every = len(rows) == one.shape[-2]
     called = "" if every else f"gate{'s' * (len(rows) > 1)} {' and '.join(listed)}"
-    mine, theirs = one[..., rows, :], other[..., rows, :]
-    if not mine.any():
-        return called, "are zero, the reference's are not,", 0.0
-    if factor := _factor(mine, theirs):
-        return called, f"are {factor:g} times the reference's", 0.0
-    if (shift := _shift(mine, theirs)) is not None:
-        way = "larger" if shift > 0 else "smaller"
-        return called, f"are {abs(shift):g} {way} than the reference's", 0.0
-    apart = float(np.abs(mine.astype(np.float64) - theirs).max())
-    return called, "differ from the reference's", apart
+    rule, said, apart = _rule(one[..., rows, :], other[..., rows, :], "are")
+    return called, rule, said + "," * (rule == "zeroed"), apart
+
+
+_OF_BIASES = {"zeroed": "bias_zeroed", "shifted": "bias_shifted"}
 
 
 def bias_between(spec: RnnSpec, one: Array, other: Array) -> Iterator[Relation]:
-    """How the biases of one layer and direction differ from the reference's; nothing if not."""
+    """The relations of one layer's biases to the reference's; empty if they are equal."""
     if alike(one, other):
         return
     two = spec.cell.linear_before_reset and one.shape[-2] == spec.cell.bias_rows
     for fault in bias_faults(two):
         for mine, theirs, where in ((one, other, " "), (other, one, ", in the reference, ")):
-            made = fault.apply((spec, "bias", mine))
-            if alike(made, mine):
+            changed = fault.apply((spec, "bias", mine))
+            if alike(changed, mine):
                 continue
             first = 2 * ("candidate" in fault.text)  # gates before it may have others
-            if alike(made[..., first:, :], theirs[..., first:, :]):
+            if alike(changed[..., first:, :], theirs[..., first:, :]):
                 others = "" if alike(one[..., :first, :], other[..., :first, :]) else _OTHERS
                 yield Relation(fault.id, f"matches when{where}{fault.text}{others}")
                 return
-    gates, said, apart = _by_gate(spec, one, other)
-    called = f"biases of {gates}" if gates else "biases"
-    if "zero" in said:
-        yield Relation("bias_zeroed", f"has {called} that {said}")
-    elif "larger" in said or "smaller" in said:
-        yield Relation("bias_shifted", f"has {called} that {said}")
-    elif gates or "times" in said:
-        yield Relation("bias_changed", f"has {called} that {said}", apart)
+    gates, rule, said, apart = _by_gate(spec, one, other)
+    if gates or rule:
+        called = f"biases of {gates}" if gates else "biases"
+        yield Relation(_OF_BIASES.get(rule, "bias_changed"), f"has {called} that {said}", apart)
     elif alike(np.sort(one, axis=None), np.sort(other, axis=None)):
         yield Relation("bias_changed", "has the reference's biases in another order")
     else:

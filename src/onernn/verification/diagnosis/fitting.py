@@ -8,7 +8,7 @@ where there are many more of them than biases.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -18,9 +18,10 @@ from onernn.adapters.common.fault import Fault
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph, Node
-from onernn.ir.ragged import Batch, data_of
+from onernn.ir.ragged import data_of
 from onernn.ir.rnn import Recurrent
 from onernn.verification.comparing import in_one_form
+from onernn.verification.diagnosis.differences import Trial
 from onernn.verification.diagnosis.faults import (
     Relation,
     bias_between,
@@ -31,7 +32,7 @@ from onernn.verification.diagnosis.faults import (
     resets,
 )
 from onernn.verification.diagnosis.graph_faults import with_fault
-from onernn.verification.tracing import Traced, recurrent_layers, rerun, with_layers, with_nodes
+from onernn.verification.tracing import recurrent_layers, rerun, with_layers, with_nodes
 
 Structure = Literal["", "reset_placement", "gates_swapped"]
 _MOST = 200
@@ -42,83 +43,80 @@ _ROUNDS = 8
 _STEP = 2.0**-9  # of a difference quotient in float32: half of its digits
 _ENOUGH = 3e-6
 _SAME = 1e-4
-"""Of the largest bias: a fitted one that is that near is the one that was there."""
+"""Part of the largest bias: a fitted one that is as near stays the old one."""
 
 
 def fitted(
-    found: Traced,
+    trial: Trial,
     group: tuple[str, ...],
-    expected: Mapping[str, Batch],
     ends: float,
     structure: Structure,
 ) -> Iterator[tuple[tuple[str, ...], Fault[Graph]]]:
     """The layers of a group with the biases that explain the outputs, under a structure that may
     hide them, "" as it is. With each the layers that it changes.
     """
-    spec, *others = (rnn.spec for rnn in recurrent_layers(found.graph, group).values())
+    spec, *others = (rnn.spec for rnn in recurrent_layers(trial.graph, group).values())
     if any(other.cell is not spec.cell for other in others):
         return
     if not structure:
-        plain = _solved(found, *_biases(found.graph, group), expected, ends)
+        plain = _solved(trial, *_biases(trial.graph, group), ends)
         if plain is not None:
-            yield from _compared(found.graph, plain, group)
+            yield from _compared(trial.graph, plain, group)
         return
     if not spec.cell.is_gru:  # others' biases are apart: they are faults of layers
         return
     later = structure == "reset_placement" and not spec.cell.linear_before_reset
     faults = resets(spec) if structure == "reset_placement" else map(in_layer, permutations(spec))
     for fault in {fault.text: fault for fault in faults}.values():
-        changed = with_fault(found.graph, group, fault)
+        changed = with_fault(trial.graph, group, fault)
         unknown = changed and _biases(changed, group, parted=later)
-        if unknown and (graph := _solved(found, *unknown, expected, ends)):
+        if unknown and (graph := _solved(trial, *unknown, ends)):
             text = f"{fault.text}, each bias where it belongs,"
-            yield group, _made(fault.id, text, graph)
+            yield group, _giving(fault.id, text, graph)
 
 
-def fitted_outputs(
-    found: Traced, expected: Mapping[str, Batch], ends: float
-) -> Iterator[tuple[str, Fault[Graph]]]:
+def fitted_outputs(trial: Trial, ends: float) -> Iterator[tuple[str, Fault[Graph]]]:
     """The label of a product to which no bias is added, and the graph in which the one is added
     that explains the outputs.
     """
-    for node in found.graph.nodes:
-        weight = found.graph.constants.get(node.inputs[1]) if len(node.inputs) == 2 else None
+    for node in trial.graph.nodes:
+        weight = trial.graph.constants.get(node.inputs[1]) if len(node.inputs) == 2 else None
         if node.op not in ("MatMul", "Gemm") or weight is None or weight.ndim != 2:
             continue
         name = node.outputs[0]
-        if any(user.op == "Add" for user in found.graph.users(name)):
+        if any(user.op == "Add" for user in trial.graph.users(name)):
             continue
-        columns = data_of(found.values[name]).shape[-1]
+        columns = data_of(trial.values[name]).shape[-1]
 
-        def made(vector: Array, node: Node = node, name: str = name) -> Graph:
+        def with_bias(vector: Array, node: Node = node, name: str = name) -> Graph:
             product = replace(node, outputs=(f"{name}.product",))
             added = Node("Add", (f"{name}.product", f"{name}.bias"), (name,))
             bias = {f"{name}.bias": vector.astype(np.float32)}
-            return with_nodes(found.graph, {name: [product, added]}, bias)
+            return with_nodes(trial.graph, {name: [product, added]}, bias)
 
-        if graph := _solved(found, np.zeros(columns), made, expected, ends):
-            yield node.label, _made("operator_missing", "a bias is added", graph)
+        if graph := _solved(trial, np.zeros(columns), with_bias, ends):
+            yield node.label, _giving("operator_missing", "a bias is added", graph)
 
 
-def _made(id: str, text: str, graph: Graph) -> Fault[Graph]:
+def _giving(id: str, text: str, graph: Graph) -> Fault[Graph]:
     return Fault(id, text, lambda _: graph)
 
 
 def _compared(
     before: Graph, after: Graph, group: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Fault[Graph]]]:
-    """What the fitted biases are, as if they were a reference's: where they differ."""
+    """The fitted biases that differ, named as if they were a reference's."""
     old, new = (recurrent_layers(each, group) for each in (before, after))
     named: dict[str, Relation] = {}
     for name, rnn in old.items():
         biases = (bias_of(rnn.spec, each.layers[0]) for each in (rnn, new[name]))
-        for found in bias_between(rnn.spec, *biases):
-            named[name] = found
+        for relation in bias_between(rnn.spec, *biases):
+            named[name] = relation
     if not named:
         return
     cause = next(iter(named.values()))
-    text = "; ".join(dict.fromkeys(found.text.rstrip(",") for found in named.values()))
-    yield tuple(named), _made(cause.id, text, after)
+    text = "; ".join(dict.fromkeys(relation.text.rstrip(",") for relation in named.values()))
+    yield tuple(named), _giving(cause.id, text, after)
 
 
 def _biases(
@@ -134,7 +132,7 @@ def _biases(
     start = [bias.reshape(-1) * (0.5 if parted else 1.0) for bias in whole.values()]
     ends = np.cumsum([each.size for each in start])[:-1]
 
-    def made(vector: Array) -> Graph:
+    def with_biases(vector: Array) -> Graph:
         new = dict(zip(whole, np.split(vector, ends), strict=True))
 
         def with_bias(rnn: Recurrent) -> Recurrent | None:
@@ -149,14 +147,13 @@ def _biases(
 
         return with_layers(graph, with_bias) or graph
 
-    return np.concatenate(start).astype(np.float64), made
+    return np.concatenate(start).astype(np.float64), with_biases
 
 
 def _solved(
-    found: Traced,
+    trial: Trial,
     start: Array,
-    made: Callable[[Array], Graph],
-    expected: Mapping[str, Batch],
+    graph_with: Callable[[Array], Graph],
     ends: float,
 ) -> Graph | None:
     """The graph made of the vector that explains the outputs; None for none. Gauss-Newton."""
@@ -165,11 +162,11 @@ def _solved(
 
     def residual(vector: Array) -> Array | None:
         try:
-            outputs = rerun(made(vector), found.graph, found.values)
+            outputs = rerun(graph_with(vector), trial.graph, trial.values)
         except OnernnError:
             return None
         pieces = []
-        for name, want in expected.items():
+        for name, want in trial.expected.items():
             one, other = (np.asarray(data_of(v)) for v in in_one_form(outputs[name], want))
             if one.shape != other.shape or one.dtype.kind != "f":
                 return None
@@ -177,14 +174,14 @@ def _solved(
         whole = np.concatenate(pieces)
         return whole if np.isfinite(whole).all() else None
 
-    at, now = start, residual(start)
+    point, now = start, residual(start)
     if now is None or now.size < _OUTPUTS * start.size:
         return None
     best = float(np.abs(now).max())
     for _ in range(_ROUNDS):
         columns = []
-        for k in range(at.size):
-            moved = at.copy()
+        for k in range(point.size):
+            moved = point.copy()
             moved[k] += _STEP
             there = residual(moved) if time.monotonic() < ends else None
             if there is None:
@@ -192,14 +189,14 @@ def _solved(
             columns.append((there - now) / _STEP)
         if np.count_nonzero(np.any(columns, axis=0)) < _OUTPUTS * start.size:
             return None  # the others are padding, or behind a function that is flat there
-        at = at - np.linalg.lstsq(np.stack(columns, 1), now, rcond=1e-6)[0]
-        now = residual(at)
+        point = point - np.linalg.lstsq(np.stack(columns, 1), now, rcond=1e-6)[0]
+        now = residual(point)
         if now is None:
             return None
         worst = float(np.abs(now).max())
         if worst < _ENOUGH:
-            kept = np.abs(at - start) <= _SAME * np.abs(start).max(initial=1.0)
-            return made(np.where(kept, start, at))
+            kept = np.abs(point - start) <= _SAME * np.abs(start).max(initial=1.0)
+            return graph_with(np.where(kept, start, point))
         if worst > 0.7 * best:
             return None
         best = worst

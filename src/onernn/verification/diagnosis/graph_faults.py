@@ -32,14 +32,14 @@ from onernn.verification.tracing import (
 )
 
 Layers = Mapping[str, Recurrent]
-"""By their y, each of one layer and direction."""
+"""Recurrent layers of one layer and direction by their y."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Where a fault is made: a graph of one layer and direction a node, and some of its layers.
+    """The place of a fault: a graph of one layer and direction a node, and some of its layers.
 
-    ``parts``: what each layer is; ``run``: the values before any change; ``given``: all
+    ``parts``: what each layer is; ``run``: the values before any change; ``all_inputs``: all
     inputs there are, also those that no node reads.
     """
 
@@ -47,7 +47,7 @@ class Site:
     group: tuple[str, ...]
     parts: Mapping[str, LayerName]
     run: Values
-    given: Mapping[str, Batch]
+    all_inputs: Mapping[str, Batch]
 
     @cached_property
     def layers(self) -> Layers:
@@ -56,11 +56,11 @@ class Site:
 
     @cached_property
     def values(self) -> Values:
-        """Those of the run, and of nodes that another fault put into the graph."""
+        """The values of the run, and of nodes that another fault put into the graph."""
         return completed(self.graph, self.run)
 
     def input(self, layer: Recurrent) -> Any:
-        """What a layer reads, None where that is not known."""
+        """The input of a layer, None if it is not known."""
         return self.values.get(layer.x)
 
     def nodes(
@@ -71,8 +71,8 @@ class Site:
 
     def changed(self, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
         """The graph with each layer of the group changed for which ``change`` gives one."""
-        made = ((name, change(rnn)) for name, rnn in self.layers.items())
-        return self.nodes({name: [rnn.node()] for name, rnn in made if rnn is not None})
+        new = ((name, change(rnn)) for name, rnn in self.layers.items())
+        return self.nodes({name: [rnn.node()] for name, rnn in new if rnn is not None})
 
 
 GraphFault = Fault[Site]
@@ -80,12 +80,12 @@ GraphFault = Fault[Site]
 
 
 def with_fault(graph: Graph, group: Iterable[str], fault: LayerFault) -> Graph | None:
-    """The graph with a fault in the layers of a group; None where none can have it."""
+    """The graph with a fault in the layers of a group; None if none can have it."""
     chosen = set(group)
 
     def changed(rnn: Recurrent) -> Recurrent | None:
-        made = fault.apply((rnn.spec, rnn.layers[0])) if rnn.y in chosen else None
-        return made and replace(rnn, spec=made[0], weights=made[1])
+        layer = fault.apply((rnn.spec, rnn.layers[0])) if rnn.y in chosen else None
+        return layer and replace(rnn, spec=layer[0], weights=layer[1])
 
     return with_layers(graph, changed)
 
@@ -139,11 +139,14 @@ def _given_states(site: Site) -> Iterator[GraphFault]:
     if not bare:
         return
     fed = {name for node in site.graph.nodes for name in node.inputs}
-    arrays = {k: data_of(site.given[k]) for k in sorted(site.given, key=lambda name: name in fed)}
+    arrays = {
+        k: data_of(site.all_inputs[k])
+        for k in sorted(site.all_inputs, key=lambda name: name in fed)
+    }
     states = [k for k, a in arrays.items() if a.dtype.kind == "f" and a.ndim in (2, 3, 4)]
     only_cell = any(rnn.h for rnn in bare)
     cells = all(rnn.spec.cell is Cell.LSTM for rnn in bare)
-    lengths: list[str] = ["", *_lengths(site.given)]  # ONNX: empty sentences end in zeros
+    lengths: list[str] = ["", *_lengths(site.all_inputs)]  # ONNX: empty sentences end in zeros
     for h in [""] if only_cell else states:
         for c in ("", *(name for name in states if name != h)) if cells else ("",):
             if names := tuple(filter(None, (h, c))):
@@ -163,19 +166,19 @@ def _begun(site: Site, names: tuple[str, ...], only_cell: bool, lengths: str) ->
 
     ``lengths``: of sentences; those of length zero begin with zeros.
     """
-    bare, places = _bare(site), {name: at for at, name in enumerate(site.parts)}
-    words = _lengths(site.given)[lengths] > 0 if lengths else None
+    bare, places = _bare(site), {name: index for index, name in enumerate(site.parts)}
+    words = _lengths(site.all_inputs)[lengths] > 0 if lengths else None
     constants: dict[str, Array] = {}
     new: dict[str, list[Node]] = {}
-    for at, rnn in enumerate(bare):
+    for index, rnn in enumerate(bare):
         x = site.input(rnn)
         sentences = len(x) if isinstance(x, Ragged) else x.shape[1]
         widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)[only_cell:]
         begin = dict[str, Array]()
         for name, width in zip(names, widths, strict=False):
-            state = data_of(site.given[name])
+            state = data_of(site.all_inputs[name])
             every = len(state.reshape(-1, *state.shape[-2:])) == len(places)
-            place, count = (places[rnn.y], len(places)) if every else (at, len(bare))
+            place, count = (places[rnn.y], len(places)) if every else (index, len(bare))
             if (rows := _rows(state, place, count, (sentences, width))) is None:
                 return None
             if words is not None:
@@ -189,12 +192,12 @@ def _begun(site: Site, names: tuple[str, ...], only_cell: bool, lengths: str) ->
     return site.nodes(new, constants)
 
 
-def _rows(state: Array, at: int, layers: int, shape: tuple[int, int]) -> Array | None:
-    """(1, 1, N, O) of layer ``at`` in a state (L*D, N, O), (L, D, N, O) or (N, O), if it fits."""
+def _rows(state: Array, index: int, layers: int, shape: tuple[int, int]) -> Array | None:
+    """(1, 1, N, O) of one layer in a state (L*D, N, O), (L, D, N, O) or (N, O), if it fits."""
     rows = state.reshape(-1, *state.shape[-2:])
     if rows.shape[1:] != shape or len(rows) not in (1, layers):
         return None
-    return rows[at % len(rows)][None, None].astype(np.float32)
+    return rows[index % len(rows)][None, None].astype(np.float32)
 
 
 # --- layers in each other's place
@@ -292,13 +295,13 @@ def _outputs_reversed(site: Site) -> Graph | None:
     for name, rnn in site.layers.items():
         if rnn.spec.direction != "right2left":
             continue
-        made = f"{name}.turned"
-        turn = Node("SequenceReverse", (made,), (name,))
+        turned = f"{name}.turned"
+        turn = Node("SequenceReverse", (turned,), (name,))
         if not isinstance(site.input(rnn), Ragged):
             slots = {"starts": -1, "ends": -(2**62), "axes": 0, "steps": -1}
-            constants |= {f"{made}.{slot}": np.array([at]) for slot, at in slots.items()}
-            turn = Node("Slice", (made, *(f"{made}.{slot}" for slot in slots)), (name,))
-        new[name] = [replace(rnn, y=made).node(), turn]
+            constants |= {f"{turned}.{slot}": np.array([value]) for slot, value in slots.items()}
+            turn = Node("Slice", (turned, *(f"{turned}.{slot}" for slot in slots)), (name,))
+        new[name] = [replace(rnn, y=turned).node(), turn]
     return site.nodes(new, constants)
 
 
@@ -356,7 +359,7 @@ def _reversed_padded(site: Site, zeros: bool) -> Graph | None:
 
 
 def _padded_time(site: Site, source: Node | None, longest: int) -> int:
-    """T of the padded batch that sentences come from; the longest sentence where there is none."""
+    """T of the padded batch that sentences come from; the longest sentence if there is none."""
     if source is None or source.op != "SequenceUnpad":
         return longest
     shape = data_of(site.values[source.inputs[0]]).shape
@@ -371,8 +374,8 @@ def _masks(site: Site) -> Iterator[GraphFault]:
             (True, "reverse_padded", "the backward direction begins where"),
         ):
             for zeros in (False, True):  # ONNX: empty sentences end in zeros
-                made = partial(_masked, name=name, zeros=zeros, only_backward=only_backward)
-                yield Fault(id, f"{text} {name!r} {says}", made)
+                apply = partial(_masked, name=name, zeros=zeros, only_backward=only_backward)
+                yield Fault(id, f"{text} {name!r} {says}", apply)
 
 
 def _unmasked(site: Site) -> Graph | None:
@@ -397,7 +400,7 @@ def _source(graph: Graph, name: str) -> str:
 
 
 def _with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
-    """The graph whose nodes read these constants in the place of the values of these names."""
+    """The graph with these constants in place of the values of these names."""
     new = {}
     for node in graph.nodes:
         if any(name in values for name in node.inputs):
@@ -407,7 +410,7 @@ def _with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
 
 
 def _masked(site: Site, name: str, zeros: bool, only_backward: bool) -> Graph | None:
-    """Dense layers run over sentences of the lengths in an input; None where these do not fit.
+    """Dense layers run over sentences of the lengths in an input; None if these do not fit.
 
     ``zeros``: sentences of length zero end in zeros, not in their initial state.
     """
@@ -431,12 +434,12 @@ def _masked(site: Site, name: str, zeros: bool, only_backward: bool) -> Graph | 
         x = site.input(rnn)
         if x.ndim != 3 or x.shape[1] != len(lengths) or lengths.max(initial=0) > x.shape[0]:
             continue
-        ragged, made, major = f"{y}.ragged", f"{y}.y", {"time_major": 1}
+        ragged, output, major = f"{y}.ragged", f"{y}.y", {"time_major": 1}
         whole = tuple(f"{end}.whole" if zeros and end else end for end in rnn.finals)
         new[y] = [
             Node("SequenceUnpad", (rnn.x, "lengths.given"), (ragged,), major),
-            replace(rnn, x=ragged, y=made).with_states(rnn.states, whole).node(),
-            Node("SequencePad", (made, rnn.x), (y,), major),
+            replace(rnn, x=ragged, y=output).with_states(rnn.states, whole).node(),
+            Node("SequencePad", (output, rnn.x), (y,), major),
         ]
         if zeros:
             pairs = zip(whole, rnn.finals, strict=True)
@@ -445,36 +448,36 @@ def _masked(site: Site, name: str, zeros: bool, only_backward: bool) -> Graph | 
 
 
 def _ends(site: Site) -> Iterator[tuple[str, str]]:
-    """Where dense sequences may end, by the name of a value: lengths, given or computed, and words
+    """Ends of dense sequences, by the name of a value: lengths, given or computed, and words
     that are 0 behind them, which may have been masked.
     """
     dense = (x for x in map(site.input, site.layers.values()) if isinstance(x, np.ndarray))
     batches = {x.shape[1] for x in dense if x.ndim == 3}
-    given = _lengths(site.given)
-    yield from ((name, "says") for name in given)
+    lengths = _lengths(site.all_inputs)
+    yield from ((name, "says") for name in lengths)
     for name, value in site.values.items():
-        if name in given or not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
+        if name in lengths or not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
             continue
         if value.ndim == 1 and len(value) in batches:
             yield name, "says"
-        elif value.ndim == 2 and len(value) in batches and name in site.given:
+        elif value.ndim == 2 and len(value) in batches and name in site.all_inputs:
             yield name, "is 0"
 
 
 def _lengths_at(site: Site, name: str) -> Int64:
     """The lengths that one of `_ends` has."""
-    if name in (given := _lengths(site.given)):
-        return given[name]
+    if name in (lengths := _lengths(site.all_inputs)):
+        return lengths[name]
     value = np.asarray(site.values[name])
     if value.ndim == 1:
         return value.astype(np.int64)
     return np.logical_or.accumulate(value[:, ::-1] != 0, axis=1).sum(axis=1)
 
 
-def _lengths(given: Mapping[str, Batch]) -> dict[str, Int64]:
+def _lengths(all_inputs: Mapping[str, Batch]) -> dict[str, Int64]:
     """Inputs that may be sentence lengths: those of ragged inputs, and whole numbers (N,)."""
     lengths: dict[str, Int64] = {}
-    for name, value in given.items():
+    for name, value in all_inputs.items():
         array = value.lengths if isinstance(value, Ragged) else np.asarray(value)
         if array.ndim == 1 and array.size and array.dtype.kind in "iuf":
             whole = array.astype(np.int64)
@@ -554,12 +557,12 @@ def _of_operator(graph: Graph, node: Node) -> Iterator[Fault[Graph]]:
         other = _NORMALIZED[node.op]
         yield _in_place("operator_changed", f"{node.op} is {other}", replace(node, op=other))
     yield from _other_epsilons(node)
-    for at, weight in enumerate(node.inputs):
+    for slot, weight in enumerate(node.inputs):
         array = graph.constants.get(weight)
         if node.op in ("MatMul", "Gemm") and array is not None and array.ndim == 2:
             rows, columns = array.shape
             if rows == columns > 1:
-                inputs = (*node.inputs[:at], f"{name}.turned", *node.inputs[at + 1 :])
+                inputs = (*node.inputs[:slot], f"{name}.turned", *node.inputs[slot + 1 :])
                 text = f"the weight {weight!r} is transposed"
                 turned = replace(node, inputs=inputs)
                 across = np.ascontiguousarray(array.T)
@@ -569,8 +572,8 @@ def _of_operator(graph: Graph, node: Node) -> Iterator[Fault[Graph]]:
 
 
 def _other_epsilons(node: Node) -> Iterator[Fault[Graph]]:
-    for epsilon in _EPSILONS if hasattr(node.at, "epsilon") else ():
-        if not np.isclose(epsilon, node.at.epsilon, rtol=1e-3):
+    for epsilon in _EPSILONS if hasattr(node.attrs, "epsilon") else ():
+        if not np.isclose(epsilon, node.attrs.epsilon, rtol=1e-3):
             norm = replace(node, attributes={**node.attributes, "epsilon": epsilon})
             yield _in_place("attribute_changed", f"epsilon is {epsilon:g}", norm)
 
@@ -588,7 +591,7 @@ def _sums(graph: Graph, node: Node) -> bool:
 
 
 def unfused_faults(model: Graph) -> Iterator[tuple[str, Fault[Graph]]]:
-    """Where one bias of several is, or a norm that passes fold, and the fault in it."""
+    """The place of one of several biases, or of a norm that passes fold, and its fault."""
     for node in model.nodes:
         if node.op == "BatchNormalization":
             for fault in _other_epsilons(node):

@@ -31,7 +31,7 @@ _MOST = 10**6
 """Pairs of operators that are compared one by one; of longer lists only those that are equal."""
 
 _FEW = 8
-"""Of so many pairs that have nothing in common each is taken back by itself."""
+"""Up to so many pairs that have nothing in common are taken back one by one."""
 
 _LAYER = 10
 """Recurrent layers are matched before what stands between them."""
@@ -60,11 +60,11 @@ class Operator:
     nodes: tuple[Node, ...]
 
     @cached_property
-    def made(self) -> dict[str, tuple[int, int]]:
-        """Where a value is made: (node, output)."""
+    def makers(self) -> dict[str, tuple[int, int]]:
+        """By value the (node, output) that makes it."""
         return {
-            name: (at, position)
-            for at, node in enumerate(self.nodes)
+            name: (index, position)
+            for index, node in enumerate(self.nodes)
             for position, name in enumerate(node.outputs)
             if name
         }
@@ -72,32 +72,32 @@ class Operator:
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
         return tuple(
-            Slot(at, position, name)
-            for at, node in enumerate(self.nodes)
+            Slot(index, position, name)
+            for index, node in enumerate(self.nodes)
             for position, name in enumerate(_padded(node))
-            if name not in self.made
+            if name not in self.makers
         )
 
     @cached_property
     def structure(self) -> tuple[Any, ...]:
         """The same for operators whose slots and values correspond one to one."""
-        inner = (tuple(self.made.get(name) for name in _padded(node)) for node in self.nodes)
+        inner = (tuple(self.makers.get(name) for name in _padded(node)) for node in self.nodes)
         return (tuple(node.op for node in self.nodes), tuple(inner))
 
     @cached_property
-    def makes(self) -> tuple[str, ...]:
+    def outputs(self) -> tuple[str, ...]:
         """The values that are read elsewhere."""
         within = set(map(id, self.nodes))
         return tuple(
             name
-            for name in self.made
+            for name in self.makers
             if self.graph.is_output(name)
             or any(id(user) not in within for user in self.graph.users(name))
         )
 
     @property
     def kind(self) -> str:
-        """What has to be the same in both graphs: of layers also their number and their sizes."""
+        """Must be equal in both graphs; for layers their number and sizes are part of it."""
         if self.rnns:
             specs = [node.attributes["spec"] for node in self.rnns]
             sizes = [(s.layers, s.directions, s.hidden_size, s.recurrent_size) for s in specs]
@@ -111,7 +111,7 @@ class Operator:
 
     @property
     def label(self) -> str:
-        """How a reader finds it."""
+        """Its name for a reader."""
         last = self.nodes[-1]
         return last.native if last.origin else f"{last.op} that makes {last.outputs[0]!r}"
 
@@ -251,41 +251,41 @@ def _hash(*parts: Any) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
-def _downwards(found: Sequence[Operator], names: Mapping[str, str]) -> list[str]:
+def _downwards(operators: Sequence[Operator], names: Mapping[str, str]) -> list[str]:
     """For each operator a hash of all that is computed from the inputs to it."""
     known = dict(names)
     hashes = []
-    for each in found:
+    for each in operators:
         constants = each.graph.constants
         reads = [known.get(s.value, "") for s in each.slots if s.value not in constants]
         hashes.append(_hash(each.structure, each.settings, each.numbers, reads))
-        known |= {name: _hash(hashes[-1], at) for at, name in enumerate(each.made)}
+        known |= {name: _hash(hashes[-1], place) for place, name in enumerate(each.makers)}
     return hashes
 
 
-def _upwards(found: Sequence[Operator], ends: Mapping[str, str]) -> list[str]:
+def _upwards(operators: Sequence[Operator], ends: Mapping[str, str]) -> list[str]:
     """For each operator a hash of all that is computed from it to the outputs."""
-    users: dict[str, list[str]] = {name: [_hash("output", at)] for name, at in ends.items()}
-    hashes = [""] * len(found)
-    for at in reversed(range(len(found))):
-        each = found[at]
-        behind = [sorted(users.get(name, [])) for name in each.made]
-        hashes[at] = _hash(each.structure, each.settings, each.numbers, behind)
+    users: dict[str, list[str]] = {name: [_hash("output", index)] for name, index in ends.items()}
+    hashes = [""] * len(operators)
+    for index in reversed(range(len(operators))):
+        each = operators[index]
+        behind = [sorted(users.get(name, [])) for name in each.makers]
+        hashes[index] = _hash(each.structure, each.settings, each.numbers, behind)
         for place, slot in enumerate(each.slots):
-            users.setdefault(slot.value, []).append(_hash(hashes[at], place))
+            users.setdefault(slot.value, []).append(_hash(hashes[index], place))
     return hashes
 
 
 def _pair(pairs: dict[int, int], mine: list[str], theirs: list[str]) -> None:
-    """Adds those whose hashes are equal, in order."""
+    """Adds the pairs with equal hashes, in order."""
     taken = set(pairs.values())
     places: dict[str, list[int]] = {}
-    for at, key in enumerate(theirs):
-        if at not in taken:
-            places.setdefault(key, []).append(at)
-    for at, key in enumerate(mine):
-        if at not in pairs and places.get(key):
-            pairs[at] = places[key].pop(0)
+    for index, key in enumerate(theirs):
+        if index not in taken:
+            places.setdefault(key, []).append(index)
+    for index, key in enumerate(mine):
+        if index not in pairs and places.get(key):
+            pairs[index] = places[key].pop(0)
 
 
 def _align(
@@ -297,9 +297,9 @@ def _align(
     same: Mapping[str, str],
 ) -> None:
     """Adds the best pairs of the others, in order: the sum of their scores is the largest."""
-    rows = [at for at in range(len(mine)) if at not in pairs]
+    rows = [index for index in range(len(mine)) if index not in pairs]
     taken = set(pairs.values())
-    columns = [at for at in range(len(theirs)) if at not in taken]
+    columns = [index for index in range(len(theirs)) if index not in taken]
     if len(rows) * len(columns) > _MOST:
         return
     best = np.zeros((len(rows) + 1, len(columns) + 1))
@@ -348,8 +348,8 @@ def _in_place(
 
 def _apart(one: Operator, other: Operator, same: Mapping[str, str]) -> bool:
     """Whether either makes a value that is the same as one that the other does not make."""
-    known = [(m, t) for m, t in same.items() if m in one.makes or t in other.makes]
-    return any(m not in one.makes or t not in other.makes for m, t in known)
+    known = [(m, t) for m, t in same.items() if m in one.outputs or t in other.outputs]
+    return any(m not in one.outputs or t not in other.outputs for m, t in known)
 
 
 def _elementwise(operator: Operator) -> bool:
@@ -364,13 +364,13 @@ def _read(operator: Operator) -> list[str]:
 
 
 def _score(one: Operator, other: Operator, values: Mapping[str, str]) -> float:
-    """How much two operators have in common; 0 where they are of different kinds."""
+    """A score of what two operators have in common; 0 for different kinds."""
     if one.kind != other.kind:
         return 0.0
     alike = 2.0 + _LAYER * bool(one.rnns)
     alike += (one.structure == other.structure) + (one.settings == other.settings)
     alike += 3 * (one.numbers == other.numbers and bool(one.numbers))
-    alike += 2 * any(name in other.made for name in one.makes)
+    alike += 2 * any(name in other.makers for name in one.outputs)
     reads = {slot.value for slot in other.slots}
     alike += sum(values.get(slot.value, None) in reads for slot in one.slots if slot.value)
     return alike
@@ -380,7 +380,7 @@ def _sizes(operator: Operator, shapes: Shapes) -> tuple[int, ...]:
     """The channels of what it makes first, all axes of views; () for layers: see `kind`."""
     if operator.rnns:
         return ()
-    shape = shapes.get(next(iter(operator.makes), ""), ())
+    shape = shapes.get(next(iter(operator.outputs), ""), ())
     known = [OPERATORS.get(node.op) for node in operator.nodes]
     view = all(each is not None and each.kind == "view" for each in known)
     return shape if view else shape[-1:]
@@ -391,7 +391,7 @@ def _strange(one: Operator, other: Operator, values: Mapping[str, str]) -> bool:
     same = one.structure == other.structure and one.settings == other.settings
     if one.rnns or (same and one.numbers == other.numbers):
         return False
-    named = any(name in other.made for name in one.makes)
+    named = any(name in other.makers for name in one.outputs)
     reads = set(_read(other))
     return not named and not any(values.get(slot.value) in reads for slot in one.slots)
 
@@ -411,8 +411,8 @@ def _values(
                 both = zip(node.outputs, twin.outputs, strict=False)
                 result |= {own: their for own, their in both if own and their}
             continue
-        shared = [name for name in one.makes if name in other.makes]
-        left = [[n for n in each.makes if n not in shared] for each in (one, other)]
+        shared = [name for name in one.outputs if name in other.outputs]
+        left = [[n for n in each.outputs if n not in shared] for each in (one, other)]
         result |= {name: name for name in shared}
         result |= dict(zip(*left, strict=False))
     return result
@@ -422,7 +422,7 @@ def _values(
 
 
 _APART = 1e-5
-"""Of the largest number: what the order of sums makes of values that are the same."""
+"""Part of the largest number by which equal values may differ: sums in another order."""
 
 
 def equal_values(
@@ -439,7 +439,7 @@ def equal_values(
     forms = {_form(value) for value in recomputed.values()}
     there: dict[Any, list[str]] = {}
     for name in (name for node in other.nodes for name in node.outputs if name in theirs):
-        if (form := _form(theirs[name])) in forms and _tells(theirs[name]):
+        if (form := _form(theirs[name])) in forms and _is_distinct(theirs[name]):
             there.setdefault(form, []).append(name)
     result: dict[str, str] = {}
     for name, value in recomputed.items():
@@ -463,18 +463,20 @@ def moves(op: str) -> bool:
 def _recomputed(pairs: Mapping[str, str], graph: Graph, theirs: Values) -> dict[str, Any]:
     """The model's values without a counterpart, of the reference's values before them."""
     known = {mine: theirs[their] for mine, their in pairs.items() if their in theirs}
-    made: dict[str, Any] = {}
+    computed: dict[str, Any] = {}
     for node in graph.nodes:
         there = all(name in known or name in graph.constants for name in filter(None, node.inputs))
         if there and not known.keys() >= set(filter(None, node.outputs)):
             results = _run(graph, node, known)
-            made |= {name: v for name, v in results.items() if name not in known and _tells(v)}
+            computed |= {
+                name: v for name, v in results.items() if name not in known and _is_distinct(v)
+            }
             known = {**results, **known}
-    return made
+    return computed
 
 
 def _run(graph: Graph, node: Node, known: Values) -> dict[str, Any]:
-    """What one node makes; nothing where it cannot run on such values."""
+    """The outputs of one node; empty if it cannot run on these values."""
     outputs = tuple(Value(name) for name in node.outputs if name)
     try:
         with np.errstate(all="ignore"):
@@ -483,7 +485,7 @@ def _run(graph: Graph, node: Node, known: Values) -> dict[str, Any]:
         return {}
 
 
-def _tells(value: Any) -> bool:
+def _is_distinct(value: Any) -> bool:
     """Whether two values of the same numbers are the same value: not counts, zeros, or masks."""
     array = data_of(value) if isinstance(value, Ragged | np.ndarray) else None
     return array is not None and array.dtype.kind == "f" and len(np.unique(array)) > 2

@@ -36,19 +36,19 @@ _MASK = 8
 """Floats of so few values are a mask or lengths, not words."""
 
 
-def read_causes(found: Evidence, ends: float) -> tuple[Cause, ...]:
-    """What the models differ in, as causes that explain the outputs together; none where it does
-    not, and where the reference is no model. After ``ends`` they are candidates: fewer of them may
+def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
+    """The models' differences, as causes that explain the outputs together; none if they do
+    not, and if the reference is no model. After ``ends`` they are candidates: fewer of them may
     explain it.
 
     First operator by operator as the files have them; where that explains nothing, or by operators
     that one of them has not, layer by layer as fusing and taking apart leaves them.
     """
     best: tuple[Cause, ...] = ()
-    if found.theirs is None:
+    if evidence.theirs is None:
         return best
     for whole in (True, False):
-        reading = _Reading.of(found, whole)
+        reading = _Reading.of(evidence, whole)
         causes = reading.causes(ends) if reading is not None else ()
         if causes and (not best or _unmatched(causes) < _unmatched(best)):
             best = causes
@@ -58,7 +58,7 @@ def read_causes(found: Evidence, ends: float) -> tuple[Cause, ...]:
 
 
 def _unmatched(causes: Sequence[Cause]) -> int:
-    """How many causes are operators that one file lacks: it may have others that do the same."""
+    """A weight of the causes that are operators which one file lacks: others may do the same."""
     weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
     return sum(weights.get(each.id, 0) for each in causes)
 
@@ -67,7 +67,7 @@ def _unmatched(causes: Sequence[Cause]) -> int:
 class _Reading:
     """Both models in one form, matched, and a batch to try changes on."""
 
-    found: Evidence
+    evidence: Evidence
     whole: bool
     graph: Graph
     other: Graph
@@ -76,25 +76,29 @@ class _Reading:
     trial: Trial
 
     @classmethod
-    def of(cls, found: Evidence, whole: bool) -> _Reading | None:
-        reference, run = found.reference.graph, found.theirs
+    def of(cls, evidence: Evidence, whole: bool) -> _Reading | None:
+        reference, run = evidence.reference.graph, evidence.theirs
         assert reference is not None and run is not None
-        graph, other = found.mine.graph, run.graph
-        parts: Mapping[str, LayerName] = {**run.parts, **found.mine.parts}
+        graph, other = evidence.mine.graph, run.graph
+        parts: Mapping[str, LayerName] = {**run.parts, **evidence.mine.parts}
         if whole:
-            graph, other, parts = constants_last(found.model), constants_last(reference), {}
-        trial = _trial(found, graph, found.given, found.expected)
+            graph, other, parts = constants_last(evidence.model), constants_last(reference), {}
+        trial = _trial(evidence, graph, evidence.all_inputs, evidence.expected)
         if trial is None:
             return None
-        values = trace(other, found.feeds(found.given)[1], fast_backend()) if whole else run.values
+        values = (
+            trace(other, evidence.feeds(evidence.all_inputs)[1], fast_backend())
+            if whole
+            else run.values
+        )
         matching = matched(graph, other, (trial.values, values), whole=whole)
-        layers = (*run.parts.values(), *found.mine.parts.values())
+        layers = (*run.parts.values(), *evidence.mine.parts.values())
         stacked = {(each.own, each.direction): each for each in layers if each.own}
         names = Names(matching, parts, stacked, (_ragged(trial.values), _ragged(values)))
-        return cls(found, whole, graph, other, matching, names, trial)
+        return cls(evidence, whole, graph, other, matching, names, trial)
 
     def causes(self, ends: float) -> tuple[Cause, ...]:
-        every = differences_in(self.matching, self.found.names, self.graph.constants)
+        every = differences_in(self.matching, self.evidence.names, self.graph.constants)
         if not every or self._copies_layers() or not self._passes(every, [self.trial]):
             return ()
         groups, batches = self._groups(every), [self.trial]
@@ -105,7 +109,7 @@ class _Reading:
             needed = [each for group in kept for each in group]
             if time.monotonic() > ends:  # not known whether all of them are needed
                 break
-            fresh = _fresh(self.found, self.graph, seed)
+            fresh = _fresh(self.evidence, self.graph, seed)
             if fresh is None:
                 break
             if self._passes(needed, [fresh]):
@@ -131,19 +135,23 @@ class _Reading:
         paired = {id(op) for pair in self.matching.pairs for op in pair}
         every = (*self.matching.mine, *self.matching.theirs)
         single = any(op.rnns and id(op) not in paired for op in every)
-        theirs = self.found.theirs
-        return single and theirs is not None and len(self.found.mine.parts) == len(theirs.parts)
+        theirs = self.evidence.theirs
+        return single and theirs is not None and len(self.evidence.mine.parts) == len(theirs.parts)
 
     def _groups(self, every: Sequence[Difference]) -> list[list[Difference]]:
         """Differences that are one fault together; the first ones are tried to be left out first.
 
-        Wiring comes first: what a file does elsewhere, such as views, often makes no difference.
+        Wiring comes first: views that a file has elsewhere often make no difference.
         """
         groups: dict[Any, list[Difference]] = {}
         for named in self.names.of(every):
-            shared = named.found.id in ("weights_rounded", "states_exchanged", "layers_exchanged")
+            shared = named.relation.id in (
+                "weights_rounded",
+                "states_exchanged",
+                "layers_exchanged",
+            )
             groups.setdefault(
-                named.found._replace(apart=0.0) if shared else id(named.difference), []
+                named.relation._replace(apart=0.0) if shared else id(named.difference), []
             ).append(named.difference)
         seen: set[int] = set()
         rest = [list(dict.fromkeys(group)) for group in groups.values()]
@@ -160,7 +168,7 @@ class _Reading:
     ) -> Iterator[Cause]:
         whole = self._patched(needed)
         assert whole is not None
-        before, after = self.trial.distance(self.graph), self.trial.distance(whole)
+        after = self.trial.distance(whole)
         causes = list(_together(self.names.of(needed)))
         units = [list(dict.fromkeys(n.difference for n in together)) for _, together in causes]
         edits = self._edits(units, Edit.between(self.graph, whole))
@@ -171,7 +179,7 @@ class _Reading:
                 if not where or result.text.endswith(("before", "exchanges", " of", ":"))
                 else "in "
             )
-            apart = max(each.found.apart for each in together)
+            apart = max(each.relation.apart for each in together)
             most = f", by up to {apart:.3g}" if apart else ""
             yield Cause(
                 result.id,
@@ -181,21 +189,25 @@ class _Reading:
                 evidence,
                 (edit,),
                 "read" if self.whole else "taken apart",
-                before,
+                self.trial.before,
                 after,
             )
 
     def _edits(self, causes: Sequence[Sequence[Difference]], whole: Edit) -> list[Edit]:
-        """What undoes each; causes that change the same nodes have one edit together."""
-        groups = [{at} for at in range(len(causes))]
+        """An edit that undoes each; causes that change the same nodes share one."""
+        groups = [{index} for index in range(len(causes))]
         while True:
-            chosen = [[each for at in sorted(group) for each in causes[at]] for group in groups]
+            chosen = [
+                [each for index in sorted(group) for each in causes[index]] for group in groups
+            ]
             edits = [self._edit(each) or whole for each in chosen]
             pairs = combinations(range(len(groups)), 2)
             met = next(((a, b) for a, b in pairs if edits[a].meets(edits[b])), None)
             if met is None:
-                by_cause = {at: e for group, e in zip(groups, edits, strict=True) for at in group}
-                return [by_cause[at] for at in range(len(causes))]
+                by_cause = {
+                    index: e for group, e in zip(groups, edits, strict=True) for index in group
+                }
+                return [by_cause[index] for index in range(len(causes))]
             groups[met[0]] |= groups.pop(met[1])
 
     def _edit(self, chosen: Sequence[Difference]) -> Edit | None:
@@ -203,36 +215,36 @@ class _Reading:
         return None if changed is None else Edit.between(self.graph, changed)
 
     def _layers(self) -> int:
-        """How many layers and directions the model has, in all nodes."""
-        return len(self.found.mine.parts)
+        """The number of layers and directions in all nodes of the model."""
+        return len(self.evidence.mine.parts)
 
 
-def tested(found: Evidence, cause: Cause) -> Cause:
+def tested(evidence: Evidence, cause: Cause) -> Cause:
     """A cause that was found by searching: proved, where it also holds on another batch."""
-    if cause.evidence == "proved" or not cause.edits or found.theirs is None:
+    if cause.evidence == "proved" or not cause.edits or evidence.theirs is None:
         return cause
-    graph = found.model if cause.form == "read" else found.mine.graph
-    fresh = _fresh(found, graph, 1)
+    graph = evidence.model if cause.form == "read" else evidence.mine.graph
+    fresh = _fresh(evidence, graph, 1)
     if fresh is None or not fresh.passes(edited(graph, cause.edits)):
         return cause
     return replace(cause, evidence="proved")
 
 
-def _fresh(found: Evidence, graph: Graph, seed: int) -> Trial | None:
+def _fresh(evidence: Evidence, graph: Graph, seed: int) -> Trial | None:
     """A batch that was not used yet, of the same sizes."""
-    reference = found.reference.graph
+    reference = evidence.reference.graph
     assert reference is not None
     for lengths in (True, False):
-        given = shuffled(found.given, seed, lengths)
+        all_inputs = shuffled(evidence.all_inputs, seed, lengths)
         try:
-            _, theirs = found.feeds(given)
+            _, theirs = evidence.feeds(all_inputs)
             with np.errstate(all="ignore"):
                 values = trace(reference, theirs, fast_backend())
         except OnernnError:
             continue
-        expected = {mine: values[name] for mine, name in found.names.items()}
-        if (made := _trial(found, graph, given, expected)) is not None:
-            return made
+        expected = {mine: values[name] for mine, name in evidence.names.items()}
+        if (trial := _trial(evidence, graph, all_inputs, expected)) is not None:
+            return trial
     return None
 
 
@@ -241,18 +253,18 @@ def _ragged(values: Values) -> set[str]:
 
 
 def _trial(
-    found: Evidence, graph: Graph, given: Mapping[str, Batch], expected: Mapping[str, Batch]
+    evidence: Evidence, graph: Graph, all_inputs: Mapping[str, Batch], expected: Mapping[str, Batch]
 ) -> Trial | None:
     try:
-        mine, theirs = found.feeds(given)
+        mine, theirs = evidence.feeds(all_inputs)
         with np.errstate(all="ignore"):
             values = trace(graph, mine, fast_backend())
     except OnernnError:
         return None
-    return Trial(graph, values, expected, found.tolerances, theirs)
+    return Trial(graph, {}, {**theirs, **values}, expected, evidence.tolerances)
 
 
-def shuffled(given: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, Batch]:
+def shuffled(inputs: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, Batch]:
     """Another batch of the same numbers; with ``lengths`` vectors of integers are others, too."""
     rng = np.random.default_rng(seed)
 
@@ -269,14 +281,14 @@ def shuffled(given: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, 
 
     return {
         name: value.with_data(moved(value.data)) if isinstance(value, Ragged) else moved(value)
-        for name, value in given.items()
+        for name, value in inputs.items()
     }
 
 
-def _together(found: Sequence[Named]) -> Iterator[tuple[Any, list[Named]]]:
+def _together(every: Sequence[Named]) -> Iterator[tuple[Any, list[Named]]]:
     groups: dict[Any, list[Named]] = {}
-    for each in found:
-        groups.setdefault(each.found._replace(apart=0.0), []).append(each)
+    for each in every:
+        groups.setdefault(each.relation._replace(apart=0.0), []).append(each)
     yield from groups.items()
 
 

@@ -1,4 +1,4 @@
-"""Which known faults explain a difference: each is tried until one makes it vanish, then pairs."""
+"""A search for known faults that explain a difference: each is tried, then pairs of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from onernn.ir.ragged import Batch, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell
 from onernn.verification.comparing import (
-    Tolerance,
     all_pass,
     differences,
     in_one_form,
@@ -27,6 +26,7 @@ from onernn.verification.comparing import (
 )
 from onernn.verification.diagnosis.batch_cuts import cut_batch
 from onernn.verification.diagnosis.cause import Cause, Edit
+from onernn.verification.diagnosis.differences import Trial
 from onernn.verification.diagnosis.faults import clip_fault, layer_faults, rare_faults
 from onernn.verification.diagnosis.fitting import Structure, fitted, fitted_outputs
 from onernn.verification.diagnosis.graph_faults import (
@@ -40,13 +40,11 @@ from onernn.verification.diagnosis.graph_faults import (
 )
 from onernn.verification.diagnosis.model_diff import read_causes, tested
 from onernn.verification.tracing import (
-    Traced,
     Values,
     expanded,
     fast_backend,
     in_words,
     recurrent_layers,
-    rerun,
     trace,
 )
 from onernn.verification.verifying import Evidence, Report
@@ -54,7 +52,7 @@ from onernn.verification.verifying import Evidence, Report
 _BETTER = 10
 """An explanation makes the difference that many times smaller, and small enough to pass."""
 _PROMISING = 0.7
-"""Of the difference without a clip, at the best of the bounds that are tried first."""
+"""The difference at the best bound must fall to this part of that without a clip."""
 _NEAREST = 1500
 """Pairs that are tried before rare faults."""
 
@@ -63,27 +61,49 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
-    """A model that is at fault: its trace, what it gives, and what it should give.
+class Side(Trial):
+    """The model that is at fault.
 
-    ``whole``: before fusion; ``feed``: its own inputs; ``given``: all inputs there are, also those
-    that it does not take. ``few``: the same on few of the sequences; ``proves``: what is found
-    there holds on the rest of them, too, where it explains all outputs.
+    ``whole``: before fusion; ``feed``: its own inputs; ``all_inputs``: also those that it does not
+    take. ``few``: the same on few of the sequences; ``proves``: causes that are
+    found there and explain all outputs hold on the other sequences, too.
     """
 
     whole: Graph
-    traced: Traced
     feed: Mapping[str, Batch]
-    given: Mapping[str, Batch]
-    expected: Mapping[str, Batch]
-    tolerances: Mapping[str, Tolerance]
+    all_inputs: Mapping[str, Batch]
     few: Side | None = None
     proves: bool = False
 
     def site(self, group: tuple[str, ...], graph: Graph | None = None) -> Site:
-        """Where faults of a group of layers are made: in its graph, or one made of it."""
-        result = self.traced
-        return Site(graph or result.graph, group, result.parts, result.values, self.given)
+        """The place for faults of a group of layers: in its graph, or one derived from it."""
+        return Site(graph or self.graph, group, self.parts, self.values, self.all_inputs)
+
+    def outputs_of_whole(self, graph: Graph) -> Values | None:
+        """The outputs of a changed ``whole``; None if it cannot run."""
+        try:
+            with np.errstate(all="ignore"):
+                return trace(expanded(fuse(graph).model)[0], self.feed, fast_backend())
+        except OnernnError:
+            return None
+
+    def explained_by(self, outputs: Values | None) -> bool:
+        """Whether every output passes, and was much farther apart before."""
+        if outputs is None or not all_pass(outputs, self.expected, self.tolerances):
+            return False
+        return largest_difference(outputs, self.expected) * _BETTER < self.before
+
+    def apart(self, outputs: Values) -> tuple[float, float]:
+        """From what is expected: the mean logarithm, small where many numbers match, and square."""
+        logarithm = square = 0.0
+        for name, want in self.expected.items():
+            one, other = (data_of(v) for v in in_one_form(outputs[name], want))
+            if one.shape != other.shape or not one.size:
+                return np.inf, np.inf
+            far = np.minimum(differences(one, other), 1e30) / (self.tolerances[name].atol or 1.0)
+            logarithm += float(np.log1p(far).mean())
+            square += float(np.square(far).mean())
+        return logarithm, square
 
 
 class Candidate(NamedTuple):
@@ -99,8 +119,8 @@ class Candidate(NamedTuple):
     where: str = ""
     numbers: bool = False
 
-    def made(self, side: Side, graph: Graph, way: GraphFault | None = None) -> Graph | None:
-        """The fault in a graph of this side; None where the graph cannot have it."""
+    def applied_to(self, side: Side, graph: Graph, way: GraphFault | None = None) -> Graph | None:
+        """The fault in a graph of this side; None if the graph cannot have it."""
         try:
             changed: Graph | None = (way or self.fault).apply(side.site(self.group, graph))
         except OnernnError:  # of values that another fault made otherwise
@@ -118,7 +138,7 @@ def candidates(side: Side, refined: bool, *, rare: bool = False) -> Iterator[Can
     for turn in itertools.zip_longest(*groups):
         yield from filter(None, turn)
     if not refined and not rare:
-        for where, fault in operator_faults(side.traced.graph):
+        for where, fault in operator_faults(side.graph):
             yield Candidate((), (wrapped := in_graph(fault)), (wrapped,), where)
 
 
@@ -132,25 +152,23 @@ def _of_group(side: Side, group: tuple[str, ...], rare: bool) -> Iterator[Candid
     ways: dict[tuple[str, str], list[GraphFault]] = {}
     for fault in faults:
         ways.setdefault((fault.id, fault.text), []).append(fault)
-    for at, fault in enumerate(faults):
-        yield Candidate(group, fault, ways[fault.id, fault.text], numbers=at >= around)
+    for index, fault in enumerate(faults):
+        yield Candidate(group, fault, ways[fault.id, fault.text], numbers=index >= around)
 
 
 def where(side: Side, group: tuple[str, ...], before: Graph, after: Graph) -> str:
-    """Those layers of a group that a change is about, as a reader knows them."""
+    """The layers of a group that a change touches, in words."""
     kept = {id(node) for node in before.nodes}
     nodes = [(node.outputs[0], id(node) in kept) for node in after.nodes]
     changed = tuple(name for name in group if (name, False) in nodes) or group
-    parts = side.traced.parts
-    places = {part.node for part in parts.values()}
-    whole = len(changed) == len(parts) and len(places) > 1
-    return "every recurrent layer" if whole else in_words(parts[name] for name in changed)
+    places = {part.node for part in side.parts.values()}
+    whole = len(changed) == len(side.parts) and len(places) > 1
+    return "every recurrent layer" if whole else in_words(side.parts[name] for name in changed)
 
 
 def groups_of(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
     """Layers that may share a fault: all; then each layer, direction and part of its own."""
-    result = side.traced
-    names = tuple(result.parts)
+    names = tuple(side.parts)
     if not refined:
         if names:
             yield names
@@ -166,7 +184,7 @@ def groups_of(side: Side, refined: bool) -> Iterator[tuple[str, ...]]:
     )
     for key in keys:
         kinds: dict[Any, list[str]] = {}
-        for name, part in result.parts.items():
+        for name, part in side.parts.items():
             kinds.setdefault(key(part), []).append(name)
         groups += map(tuple, kinds.values())
     for group in groups:
@@ -196,6 +214,10 @@ class _Step(NamedTuple):
     stated: bool = False
     operator: bool = False
     whole: bool = False
+
+    def outputs(self, side: Side) -> Values | None:
+        """The side's outputs with the fault; None if it cannot run."""
+        return side.outputs_of_whole(self.after) if self.whole else side.outputs(self.after)
 
 
 def find_causes(
@@ -235,7 +257,7 @@ def _stages(search: _Searching) -> Iterator[Iterator[Causes]]:
 
 
 def _stopped(search: _Searching, seconds: float) -> str:
-    """How a search ended: after how many of the candidates, and of the pairs of them."""
+    """The end of a search: how many candidates and pairs of them were tried."""
     ways = itertools.product((False, True), repeat=2)
     every = sum(1 for way, rare in ways for _ in candidates(search.few, way, rare=rare))
     text = f"{min(search.tried, every)} of {every} candidates tried"
@@ -254,7 +276,7 @@ class _Searching:
         self.side, self.few, self.ends, self._progress = side, side.few or side, ends, progress
         self.tried = self.paired = 0
         self._apart: dict[tuple[float, float], Candidate] = {}
-        self._still = _distance(self.few, self.few.traced.values)
+        self._still = self.few.apart(self.few.values)
 
     def single(self, every: Iterable[Candidate]) -> Iterator[Causes]:
         """Each candidate by itself; how near it comes is kept."""
@@ -273,7 +295,7 @@ class _Searching:
         groups = [g for refined in (False, True) for g in groups_of(self.few, refined)]
         for group, name in itertools.product(groups, ("cell_clip", "gate_clip")):
             yield ()
-            layers = recurrent_layers(self.few.traced.graph, group).values()
+            layers = recurrent_layers(self.few.graph, group).values()
             cells = {rnn.spec.cell for rnn in layers if getattr(rnn.spec, name) is None}
             if name == "cell_clip":
                 cells &= {Cell.LSTM}
@@ -285,23 +307,21 @@ class _Searching:
 
     def biases(self, refined: bool, structure: Structure) -> Iterator[Causes]:
         """Biases of layers that follow from the outputs: of few sentences, or of all."""
-        for group, at in itertools.product(groups_of(self.few, refined), self._batches()):
+        for group, side in itertools.product(groups_of(self.few, refined), self._batches()):
             yield ()
-            for layers, fault in fitted(at.traced, group, at.expected, self.ends, structure):
-                graph = at.traced.graph
-                made = fault.apply(graph)
-                place = where(at, layers, graph, made)
-                step = _Step(fault, place, graph, made, stated=not structure)
-                yield self._if_explains(at, step)
+            for layers, fault in fitted(side, group, self.ends, structure):
+                changed = fault.apply(side.graph)
+                place = where(side, layers, side.graph, changed)
+                step = _Step(fault, place, side.graph, changed, stated=not structure)
+                yield self._if_explains(side, step)
 
     def outputs(self) -> Iterator[Causes]:
         """Biases of products that follow from the outputs."""
-        for at in self._batches():
+        for side in self._batches():
             yield ()
-            for place, fault in fitted_outputs(at.traced, at.expected, self.ends):
-                graph = at.traced.graph
-                step = _Step(fault, place, graph, fault.apply(graph), operator=True)
-                yield self._if_explains(at, step)
+            for place, fault in fitted_outputs(side, self.ends):
+                step = _Step(fault, place, side.graph, fault.apply(side.graph), operator=True)
+                yield self._if_explains(side, step)
 
     def _batches(self) -> Iterable[Side]:
         return dict.fromkeys((self.few, self.side))
@@ -309,7 +329,7 @@ class _Searching:
     def pairs(self) -> Iterator[Causes]:
         """Two faults, those first of which each by itself comes near to what is expected."""
         near = self._nearest()
-        waiting = [(_order(at, at + 1), at, at + 1) for at in range(len(near) - 1)]
+        waiting = [(_order(index, index + 1), index, index + 1) for index in range(len(near) - 1)]
         while waiting:
             _, one, other = heapq.heappop(waiting)
             if other + 1 < len(near):
@@ -324,7 +344,10 @@ class _Searching:
         """
         every = [(apart, c) for apart, c in self._apart.items() if apart != self._still]
         ranks = [
-            {id(c): at for at, (_, c) in enumerate(sorted(every, key=lambda e: e[0][measure]))}
+            {
+                id(c): position
+                for position, (_, c) in enumerate(sorted(every, key=lambda e: e[0][measure]))
+            }
             for measure in (0, 1)
         ]
         return sorted((c for _, c in every), key=lambda c: min(rank[id(c)] for rank in ranks))
@@ -334,52 +357,45 @@ class _Searching:
         chosen = tuple(sorted(chosen, key=lambda each: not each.numbers))
         self._progress("looking for the cause", self.tried + self.paired, 0)
         self.tried += len(chosen) == 1
-        graph: Graph | None = self.few.traced.graph
+        graph: Graph | None = self.few.graph
         for each in chosen:
-            graph = graph and each.made(self.few, graph)
-        outputs = None if graph is None else _outputs(self.few, graph)
-        if outputs is None:
-            return ()
-        if _passes(self.few, outputs):
-            return self._confirmed(_chains(self.side, chosen, self.side.traced.graph))
-        if len(chosen) == 1:
-            self._apart.setdefault(_distance(self.few, outputs), chosen[0])
+            graph = graph and each.applied_to(self.few, graph)
+        outputs = None if graph is None else self.few.outputs(graph)
+        if self.few.explained_by(outputs):
+            return self._confirmed(_chains(self.side, chosen, self.side.graph))
+        if len(chosen) == 1 and outputs is not None:
+            self._apart.setdefault(self.few.apart(outputs), chosen[0])
         return ()
 
-    def _if_explains(self, at: Side, step: _Step) -> Causes:
+    def _if_explains(self, side: Side, step: _Step) -> Causes:
         """The cause, where a step explains the outputs of this side, and of the whole batch."""
-        outputs = _outputs(at, step.after, step.whole)
-        explains = outputs is not None and _passes(at, outputs)
-        return self._confirmed([(step,)], at is self.few) if explains else ()
+        explains = side.explained_by(step.outputs(side))
+        return self._confirmed([(step,)], side is self.few) if explains else ()
 
     def _confirmed(self, chains: Iterable[tuple[_Step, ...]], proves: bool = True) -> Causes:
         """The causes, in the first of these ways that explains the whole batch."""
         side = self.side
         for steps in chains:
-            outputs = _outputs(side, steps[-1].after, steps[-1].whole)
-            if outputs is not None and _passes(side, outputs):
-                before = largest_difference(side.traced.values, side.expected)
+            outputs = steps[-1].outputs(side)
+            if outputs is not None and side.explained_by(outputs):
                 after = largest_difference(outputs, side.expected)
-                sure = proves and side.proves
-                result = (_cause(step, sure) for step in steps)
-                return tuple(replace(each, before=before, after=after) for each in result)
+                causes = (_cause(step, proves and side.proves) for step in steps)
+                return tuple(replace(each, before=side.before, after=after) for each in causes)
         return ()
 
     def _bound(self, group: tuple[str, ...], name: str, cell: Cell) -> float | None:
-        """Of a clip that comes nearest to what is expected; None where none comes near."""
+        """The bound of the clip that comes nearest to the expected outputs, if one is near."""
         side = self.few
 
         def apart(bound: float) -> float:
             graph = in_cells(clip_fault(name, bound), cell).apply(side.site(group))
-            if graph is None or time.monotonic() > self.ends:
-                return np.inf
-            outputs = _outputs(side, graph)
-            return np.inf if outputs is None else largest_difference(outputs, side.expected)
+            late = graph is None or time.monotonic() > self.ends
+            return np.inf if late else side.distance(graph)
 
         bounds = np.geomspace(0.01, 30, 17)
         result = [apart(float(b)) for b in bounds]
         best = int(np.argmin(result))
-        if not result[best] < _PROMISING * largest_difference(side.traced.values, side.expected):
+        if not result[best] < _PROMISING * side.before:
             return None
         low, high = bounds[max(0, best - 1)], bounds[min(len(bounds) - 1, best + 1)]
         for _ in range(40):  # golden section: the difference falls towards the bound
@@ -400,10 +416,10 @@ def _chains(side: Side, chosen: Sequence[Candidate], graph: Graph) -> Iterator[t
         return
     first = chosen[0]
     for way in first.ways:
-        if (made := first.made(side, graph, way)) is not None:
-            place = first.where or where(side, first.group, graph, made)
-            step = _Step(way, place, graph, made, operator=bool(first.where))
-            for rest in _chains(side, chosen[1:], made):
+        if (changed := first.applied_to(side, graph, way)) is not None:
+            place = first.where or where(side, first.group, graph, changed)
+            step = _Step(way, place, graph, changed, operator=bool(first.where))
+            for rest in _chains(side, chosen[1:], changed):
                 yield (step, *rest)
 
 
@@ -423,38 +439,6 @@ def _cause(step: _Step, proved: bool) -> Cause:
     )
 
 
-def _outputs(side: Side, graph: Graph, whole: bool = False) -> Values | None:
-    """What a side gives with a fault; None where it does not run. ``whole``: before fusion."""
-    try:
-        with np.errstate(all="ignore"):
-            if whole:
-                return trace(expanded(fuse(graph).model)[0], side.feed, fast_backend())
-            return rerun(graph, side.traced.graph, side.traced.values, fast_backend())
-    except OnernnError:
-        return None
-
-
-def _passes(side: Side, outputs: Values) -> bool:
-    """Whether every output passes, and was much farther apart before."""
-    if not all_pass(outputs, side.expected, side.tolerances):
-        return False
-    before = largest_difference(side.traced.values, side.expected)
-    return largest_difference(outputs, side.expected) * _BETTER < before
-
-
-def _distance(side: Side, outputs: Values) -> tuple[float, float]:
-    """From what is expected: the mean logarithm, small where many numbers match, and square."""
-    logarithm = square = 0.0
-    for name, want in side.expected.items():
-        one, other = (data_of(v) for v in in_one_form(outputs[name], want))
-        if one.shape != other.shape or not one.size:
-            return np.inf, np.inf
-        apart = np.minimum(differences(one, other), 1e30) / (side.tolerances[name].atol or 1.0)
-        logarithm += float(np.log1p(apart).mean())
-        square += float(np.square(apart).mean())
-    return logarithm, square
-
-
 # --- why a model's outputs are not the reference's: the causes that a report gives
 
 
@@ -465,7 +449,7 @@ def explained(report: Report, seconds: float, progress: Progress) -> Report:
     progress("tracing the model", 0, 1)
     try:
         side = _side(evidence)
-        same = all_pass(side.traced.values, side.expected, side.tolerances)
+        same = all_pass(side.values, side.expected, side.tolerances)
     except OnernnError as error:  # a verdict stands without its explanation
         return replace(report, notes=(*report.notes, f"not explained: {error}"))
     if not seconds:
@@ -489,28 +473,29 @@ def explained(report: Report, seconds: float, progress: Progress) -> Report:
 
 
 def _side(evidence: Evidence) -> Side:
-    given = {**evidence.given, **evidence.reference.feed, **evidence.inputs}
+    mine = evidence.mine
     return Side(
-        evidence.model,
-        evidence.mine,
-        evidence.inputs,
-        given,
+        mine.graph,
+        mine.parts,
+        mine.values,
         evidence.expected,
         evidence.tolerances,
+        evidence.model,
+        evidence.inputs,
+        {**evidence.all_inputs, **evidence.reference.feed, **evidence.inputs},
     )
 
 
 def _with_few(side: Side) -> Side:
     """The side, with what it is on few sequences where the batch can be cut."""
-    graph, values = side.traced.graph, side.traced.values
-    cut = cut_batch(graph, side.given, values, side.expected, side.tolerances)
+    cut = cut_batch(side.graph, side.all_inputs, side.values, side.expected, side.tolerances)
     if cut is None:
         return side
     few = replace(
         side,
-        traced=replace(side.traced, values=cut.values),
-        feed={name: cut.given[name] for name in side.feed},
-        given=cut.given,
+        values=cut.values,
+        feed={name: cut.all_inputs[name] for name in side.feed},
+        all_inputs=cut.all_inputs,
         expected=cut.expected,
         tolerances=cut.tolerances,
     )

@@ -1,4 +1,4 @@
-"""The switch of what runs inside other frameworks."""
+"""The switch for layers that run inside other frameworks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 DISABLED = "plug-ins are disabled (onernn.plugins_disabled, or ONERNN_DISABLE_PLUGINS)"
-"""What is told of layers that stay with the framework."""
+"""The reason of layers that stay with the framework."""
 
 _lock = Lock()
 _disabled = 0
@@ -19,8 +19,8 @@ def plugins_disabled() -> Iterator[None]:
     """Frameworks run everything themselves meanwhile, in all threads of the process.
 
     ``optimize`` of every adapter replaces nothing, and layers that it has replaced in place (of
-    paddle.nn and gluon) run as they were. A program, symbol or session that holds our operators
-    runs them all the same: optimize it inside to compare. ONERNN_DISABLE_PLUGINS=1 in the
+    paddle.nn and gluon) run as they were. A program, symbol or session that holds the package's
+    operators runs them all the same: optimize it inside to compare. ONERNN_DISABLE_PLUGINS=1 in the
     environment does the same for a whole process.
     """
     global _disabled
