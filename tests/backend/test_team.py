@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.gradients import by_name, ragged_problem
 from support.interpreters import printed
 from support.layers import random_ragged, random_weights
 
-from onernn import Cell, LibraryError, RnnSpec
+from onernn import Cell, LibraryError, Ragged, RnnSpec
 from onernn.backend import open_backend, process
 from onernn.backend.process import TEAM, team_of, usable_cpus, usable_threads
 from onernn.ir.arrays import Array
+from onernn.ir.ragged import data_of
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -31,6 +33,11 @@ SPECS = {
     "lstm, a sum of directions": RnnSpec(Cell.LSTM, 40, 40, direction="bidirectional_sum"),
     "lstm, projected": RnnSpec(Cell.LSTM, 16, 64, projection_size=40, peephole=True),
     "rnn": RnnSpec(Cell.RNN_TANH, 300, 8, direction="right2left"),
+}
+TRAINED = {
+    **{name: SPECS[name] for name in ("gru", "lbr_gru, two layers", "lstm, projected", "rnn")},
+    "augru, a sum of directions": RnnSpec(Cell.AUGRU, 20, 40, direction="bidirectional_sum"),
+    "lstm, both directions": RnnSpec(Cell.LSTM, 70, 24, direction="bidirectional_concat"),
 }
 
 
@@ -83,6 +90,37 @@ def test_a_layer_says_how_many_threads_it_uses_and_why() -> None:
     assert said(4, RnnSpec(Cell.LSTM, 512, 512)).startswith(
         "up to 4; a sequence of 20 steps runs on 4 (they share each step), 64 of them on 4"
     )
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_team_trains_to_the_bits_of_one_thread(
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sequences that are dealt out, directions beside each other, steps that all share."""
+    spec = TRAINED[name]
+    ragged = ragged_problem(spec, LENGTHS["ragged"], 1)
+    dense = ragged_problem(spec, [5] * 3, 1)
+
+    def arrays(x: Ragged) -> Array:
+        return np.stack(x.to_list(), axis=1)
+
+    def outputs() -> list[Array]:
+        layer = open_backend("kernels").prepare(spec, ragged.weights, dtype=dtype, strict=True)
+        results = list[Array]()
+        for p, batch in ((ragged, lambda x: x), (dense, arrays)):
+            scale = batch(p.attention) if spec.cell.has_attention else None
+            y, state, tape = layer.run_training(batch(p.x), p.state, scale)
+            gradients = layer.backward(tape, batch(p.dy), p.dstate)
+            results += [data_of(y), *state, *by_name(gradients).values()]
+        return results
+
+    monkeypatch.delenv(TEAM, raising=False)
+    expected = outputs()
+    for threads in TEAMS:
+        monkeypatch.setenv(TEAM, str(threads))
+        for array, one in zip(outputs(), expected, strict=True):
+            np.testing.assert_array_equal(array, one)
 
 
 def test_callers_beside_each_other_get_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,9 +60,10 @@ def test_kernels_read_and_write_nothing_but_their_own(test: str, tmp_path: Path)
     run(test, "portable", (*CHECKED, "-march=x86-64"), tmp_path)
 
 
-def test_two_threads_race_nowhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("test", ["team_test", "training_test"])
+def test_threads_race_nowhere(test: str, tmp_path: Path) -> None:
     try:
-        run("team_test", "portable", ("-O1", "-g1", "-fsanitize=thread"), tmp_path)
+        run(test, "portable", ("-O2", "-g1", "-fsanitize=thread"), tmp_path)
     except AssertionError as error:
         if "tsan" in str(error):
             pytest.skip("no thread sanitizer here")

@@ -1,12 +1,13 @@
 // Training against the formulas in double: outputs word by word, and each gradient as the slope of
 // a loss, which a central difference of the formulas gives.
+#define ONERNN_LATE_MEMBERS
 #include "training.hpp"
 
 #include <algorithm>
 #include <iterator>
 
 #include "check.hpp"
-
+#include "late.hpp"
 using namespace onernn;
 using Numbers = std::vector<double>;
 using Cell = TrainedLayer;
@@ -135,17 +136,22 @@ static Problem problem_of(const TrainedLayer& is, std::vector<std::int64_t> leng
   return p;
 }
 
-/// `bound`: of what outputs and gradients may be wrong by, relative to 1 or to their size.
+/// What training gives: y (rows of `width` + 3 numbers, of which training writes the first ones),
+/// and the gradients by all parameters, those by the weights added to ones.
+struct Results {
+  std::vector<float> y;
+  std::vector<std::vector<float>> gradients;
+};
+
 template <class Stored>
-static void check(Problem p, double bound) {
+static Results train(Problem& p, std::int64_t groups, Team& team) {
   const auto floats = [](const Numbers& a) { return std::vector<float>(a.begin(), a.end()); };
   const TrainedLayer& is = p.layer;
-  const std::int64_t O = is.units, R = is.width, G = is.gates();
+  const std::int64_t O = is.units, R = is.width, G = is.gates(), y_row = R + 3;
   const auto begin = p.begin();
   const std::size_t W = static_cast<std::size_t>(begin.back());
   std::vector<std::vector<float>> given;
   for (const Numbers* one : p.parameters()) given.push_back(floats(*one));
-  const bool own_bias = is.cell == Cell::kLbrGru;
   const Training<Stored> training(
       is, {p.has_input ? given[2].data() : nullptr, given[3].data(), given[4].data(),
            is.peephole ? given[5].data() : nullptr, is.projection ? given[6].data() : nullptr});
@@ -154,9 +160,31 @@ static void check(Problem p, double bound) {
   const Tape tape{given[0].data(), given[1].data(), gates.data(), before.data(),
                   one.data(),      two.data(),      three.data()};
   const Steps steps{begin.data(), static_cast<std::int64_t>(begin.size()) - 1};
-  const std::int64_t y_row = R + 3;
-  std::vector<float> y(W * y_row, 7), h = given[7], c = given[8];
-  training.forward(steps, tape, y.data(), y_row, h.data(), c.data());
+  Results out{std::vector<float>(W * y_row, 7), {}};
+  training.forward(steps, tape, out.y.data(), y_row, given[7].data(), given[8].data(), groups,
+                   team);
+  for (const Numbers* each : p.parameters()) out.gradients.emplace_back(each->size(), 1.0f);
+  auto& found = out.gradients;
+  const std::vector<float> dy = floats(p.dy);
+  found[7] = floats(p.dh);
+  found[8] = floats(p.dc);
+  training.backward(steps, tape, dy.data(), R, found[7].data(), found[8].data(), found[0].data(),
+                    found[1].data(),
+                    {found[2].data(), found[3].data(), found[4].data(),
+                     is.peephole ? found[5].data() : nullptr, found[6].data()},
+                    groups, team);
+  return out;
+}
+
+/// `bound`: of what outputs and gradients may be wrong by, relative to 1 or to their size.
+template <class Stored>
+static void check(Problem p, double bound) {
+  const TrainedLayer& is = p.layer;
+  const std::int64_t O = is.units, R = is.width, G = is.gates(), y_row = R + 3;
+  const std::size_t W = static_cast<std::size_t>(p.begin().back());
+  const bool own_bias = is.cell == Cell::kLbrGru;
+  Team alone(1);
+  const auto [y, found] = train<Stored>(p, 0, alone);
   Numbers want;
   loss_of(p, &want);
   for (std::size_t w = 0; w < W; ++w) {
@@ -164,14 +192,6 @@ static void check(Problem p, double bound) {
     for (std::int64_t r = R; r < y_row; ++r) CHECK(y[w * y_row + r] == 7);
   }
 
-  std::vector<std::vector<float>> found;  // weights' gradients are added to ones
-  for (const Numbers* each : p.parameters()) found.emplace_back(each->size(), 1.0f);
-  std::vector<float> dy = floats(p.dy), dh = floats(p.dh), dc = floats(p.dc);
-  training.backward(steps, tape, dy.data(), dh.data(), dc.data(), found[0].data(), found[1].data(),
-                    {found[2].data(), found[3].data(), found[4].data(),
-                     is.peephole ? found[5].data() : nullptr, found[6].data()});
-  found[7] = dh;
-  found[8] = dc;
   const bool there[] = {true,          is.attention, p.has_input,           true, true, is.peephole,
                         is.projection, true,         is.cell == Cell::kLstm};
   for (std::size_t kind = 0; kind < std::size(there); ++kind) {
@@ -258,11 +278,38 @@ TEST(other_functions_and_an_input_that_is_projected) {
   check<float>(problem_of(layer, {3}), kFloat);
 }
 
+TEST(any_team_and_any_groups_of_sequences_give_the_same_bits) {
+  for (const Cell::Cell cell : {Cell::kRnn, Cell::kGru, Cell::kLbrGru, Cell::kLstm}) {
+    TrainedLayer layer = layer_of(cell, 70, 35);
+    layer.attention = layer.is_gru();
+    layer.backwards = cell == Cell::kGru;
+    layer.peephole = layer.projection = cell == Cell::kLstm;
+    if (layer.projection) layer.width = 67;
+    Problem p = problem_of(layer, {61, 30, 29, 29, 17, 9, 9, 9, 8, 7, 6, 5, 3, 3, 2, 1, 1, 1});
+    const auto same = [&p](auto stored) {
+      Team alone(1);
+      const Results one = train<decltype(stored)>(p, 0, alone);
+      for (const int members : {2, 3, 7, 64})
+        for (const std::int64_t groups : {0, 2, 5, 18}) {
+          Team team(-members);
+          const Team::Lead lead(team);
+          const Late late(members == 7 ? 100 : 0);
+          const Results many = train<decltype(stored)>(p, groups, team);
+          CHECK(many.y == one.y && many.gradients == one.gradients);
+        }
+    };
+    same(float());
+    same(BrainPair());
+  }
+}
+
 TEST(sums_over_more_words_than_are_taken_at_once) {
   constexpr std::int64_t I = 21, C = 83, W = 1200;
   const auto a = random_numbers<float>(W * I, 1), b = random_numbers<float>(W * (C + 2), 2);
   std::vector<float> y(I * (C + 1), 1.0f);
-  Products<float>::outer(a.data(), I, b.data(), C + 2, C, W, y.data(), C + 1);
+  Team team(3);
+  OuterProducts<float> sums(I, W, team.members());
+  sums.add(a.data(), I, b.data(), C + 2, C, W, y.data(), C + 1, team);
   for (std::int64_t i = 0; i < I; ++i) {
     for (std::int64_t c = 0; c < C; ++c) {
       double want = 1;

@@ -350,6 +350,20 @@ class LayerWalk:
 
         return run_all([partial(run_within, task) for task in tasks])
 
+    def _run_row(
+        self, row: Sequence[DirectionKernel], batches: Sequence[PackedBatch], inside: int
+    ) -> list[tuple[Sequence[Array], Any]]:
+        """The results of `DirectionKernel.run`, of each direction of a layer."""
+        pairs = zip(row, batches, strict=True)
+        return self._run_all([partial(kernel.run, batch) for kernel, batch in pairs], inside)
+
+    def _backward_row(
+        self, row: Sequence[DirectionKernel], batches: Sequence[PackedGradient], inside: int
+    ) -> list[tuple[Array, Sequence[Array], Array | None]]:
+        """Those of `DirectionKernel.backward`."""
+        pairs = zip(row, batches, strict=True)
+        return self._run_all([partial(kernel.backward, each) for kernel, each in pairs], inside)
+
     def _forward(
         self,
         kernels: Kernels,
@@ -374,8 +388,7 @@ class LayerWalk:
                 PackedBatch(side, y, packing, [s[layer, d] for s in initial], attention)
                 for d, (side, y) in enumerate(zip(sides, ys, strict=True))
             ]
-            pairs = zip(row, batches, strict=True)
-            ran = self._run_all([partial(kernel.run, batch) for kernel, batch in pairs], inside)
+            ran = self._run_row(row, batches, inside)
             for d, (ends, _) in enumerate(ran):
                 for state, end in zip(final, ends, strict=True):
                     state[layer, d, : len(end)] = end  # the others keep their initial state
@@ -414,8 +427,7 @@ class LayerWalk:
                 )
                 for d in range(len(row))
             ]
-            pairs = zip(row, batches, strict=True)
-            ran = self._run_all([partial(kernel.backward, g) for kernel, g in pairs], inside)
+            ran = self._backward_row(row, batches, inside)
             for d, (_, begins, da) in enumerate(ran):
                 _put(dbegin, (layer, d), begins)
                 if da is not None:

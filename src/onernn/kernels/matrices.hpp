@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "isa.hpp"
 #include "lanes.hpp"
 #include "memory.hpp"
 #include "products.hpp"
 #include "stored.hpp"
+#include "team.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
@@ -137,55 +139,112 @@ void times_panel(const Factor* const* x, std::int64_t rows, const Stored* panel,
   });
 }
 
+/// A matrix of results in panels of columns, and those in parts of rows where there are fewer than
+/// two panels a member of a team.
+struct Tiles {
+  Tiles(std::int64_t rows, std::int64_t columns, std::int64_t members)
+      : rows(rows),
+        panels((columns + kColumns - 1) / kColumns),
+        parts(parts_of(rows, panels, members)) {}
+  std::int64_t rows, panels, parts;
+
+  std::int64_t count() const { return panels * parts; }
+  std::int64_t column(std::int64_t tile) const { return tile / parts * kColumns; }
+  std::int64_t row(std::int64_t tile) const { return rows * (tile % parts) / parts; }
+  std::int64_t row_end(std::int64_t tile) const { return rows * (tile % parts + 1) / parts; }
+};
+
 /// Products of rows of at most K numbers.
 template <class Stored>
 class Products {
   using Factor = typename FactorOf<float, Stored>::Type;
-  static constexpr std::int64_t kRows = 240, kWords = 576;  // at once: these stay in the caches
+  static constexpr std::int64_t kRows = 240;  // at once: these stay in the caches
 
  public:
   explicit Products(std::int64_t K) : left_(kRows, K) {}
 
-  /// y (rows, C) becomes, or gets added, x times a matrix; rows are so many numbers apart.
+  /// y (rows, C) becomes, or gets added, x times a matrix; rows are so many numbers apart. The team
+  /// splits the panels, and the rows where there are few panels.
   void multiply(const float* x, std::int64_t x_row, std::int64_t rows, const Matrix<Stored>& matrix,
-                float* y, std::int64_t y_row, bool added) {
+                float* y, std::int64_t y_row, bool added, Team& team) {
+    const std::int64_t K = matrix.rows(), C = matrix.columns();
     for (std::int64_t row = 0; row < rows; row += kRows) {
       const std::int64_t some = (std::min)(kRows, rows - row);
-      for (std::int64_t m = 0; m < some; ++m) left_.put(m, x + (row + m) * x_row, matrix.rows());
-      for (std::int64_t c = 0; c < matrix.columns(); c += kColumns)
-        times_panel(left_.get(), some, matrix.panel(c), matrix.rows(), y + row * y_row + c, y_row,
-                    matrix.columns() - c, added);
-    }
-  }
-
-  /// y (I, C) gets added the sum over all words of the products of a's I by b's C numbers.
-  static void outer(const float* a, std::int64_t I, const float* b, std::int64_t b_row,
-                    std::int64_t C, std::int64_t words, float* y, std::int64_t y_row) {
-    const std::int64_t most = (std::min)(words, kWords);
-    Memory<float> turned((I + 15) / 16 * 16 * most);
-    Rows<Factor> left(I, most);
-    Matrix<Stored> right(most, kColumns);
-    for (std::int64_t w = 0; w < words; w += kWords) {
-      const std::int64_t some = (std::min)(kWords, words - w);
-      for (std::int64_t i = 0; i < I; i += 16)
-        for (std::int64_t k = 0; k < some; k += 16) {
-          float square[16][16];
-          take_square(a + (w + k) * I + i, 1, I, I - i, some - k, square);
-          for (std::int64_t r = 0; r < 16; ++r)
-            std::copy_n(square[r], (std::min<std::int64_t>)(16, some - k),
-                        turned.data() + (i + r) * some + k);
-        }
-      for (std::int64_t i = 0; i < I; ++i) left.put(i, turned.data() + i * some, some);
-      for (std::int64_t c = 0; c < C; c += kColumns) {
-        const std::int64_t columns = (std::min)(kColumns, C - c);
-        right.fill(b + w * b_row + c, b_row, 1, some, columns);
-        times_panel(left.get(), I, right.panel(0), some, y + c, y_row, columns, true);
-      }
+      for (std::int64_t m = 0; m < some; ++m) left_.put(m, x + (row + m) * x_row, K);
+      const Tiles tiles(some, C, team.members());
+      team.split(tiles.count(), some * K * C / tiles.count(),
+                 [&](std::int64_t tile, std::int64_t end) {
+                   for (; tile < end; ++tile) {
+                     const std::int64_t first = tiles.row(tile), c = tiles.column(tile);
+                     times_panel(left_.get() + first, tiles.row_end(tile) - first, matrix.panel(c),
+                                 K, y + (row + first) * y_row + c, y_row, C - c, added);
+                   }
+                 });
     }
   }
 
  private:
   Rows<Factor> left_;
+};
+
+/// Sums over words of a row of one matrix by a row of another, (I, C). The team splits the numbers
+/// of the result: one thread adds up each of them, in the order of words.
+template <class Stored>
+class OuterProducts {
+  using Factor = typename FactorOf<float, Stored>::Type;
+  static constexpr std::int64_t kWords = 576;  // at once: these stay in the caches
+
+ public:
+  /// For at most I numbers of a row, and so many members of a team.
+  OuterProducts(std::int64_t I, std::int64_t words, std::int64_t members)
+      : most_((std::min)(words, kWords)), turned_((I + 15) / 16 * 16 * most_), left_(I, most_) {
+    // Two pieces a member; each has memory of its own for a panel.
+    for (std::int64_t piece = 0; piece < (members > 1 ? 2 * members : 1); ++piece)
+      panels_.emplace_back(most_, kColumns);
+  }
+
+  /// y (I, C) gets added the sum over all words of the products of a's I by b's C numbers.
+  void add(const float* a, std::int64_t I, const float* b, std::int64_t b_row, std::int64_t C,
+           std::int64_t words, float* y, std::int64_t y_row, Team& team) {
+    for (std::int64_t w = 0; w < words; w += most_) {
+      const std::int64_t some = (std::min)(most_, words - w);
+      team.split((I + 15) / 16, some * 16 * 16, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin * 16; i < (std::min)(end * 16, I); i += 16) {
+          for (std::int64_t k = 0; k < some; k += 16) {
+            float square[16][16];
+            take_square(a + (w + k) * I + i, 1, I, I - i, some - k, square);
+            for (std::int64_t r = 0; r < 16; ++r)
+              std::copy_n(square[r], (std::min<std::int64_t>)(16, some - k),
+                          turned_.data() + (i + r) * some + k);
+          }
+          for (std::int64_t r = i; r < (std::min)(i + 16, I); ++r)
+            left_.put(r, turned_.data() + r * some, some);
+        }
+      });
+      const Tiles tiles(I, C, team.members());
+      const std::int64_t pieces =
+          (std::min)(tiles.count(), static_cast<std::int64_t>(panels_.size()));
+      team.split(pieces, I * C * some / pieces, [&](std::int64_t piece, std::int64_t end) {
+        for (; piece < end; ++piece) {
+          Matrix<Stored>& panel = panels_[static_cast<std::size_t>(piece)];
+          std::int64_t tile = tiles.count() * piece / pieces;
+          for (; tile < tiles.count() * (piece + 1) / pieces; ++tile) {
+            const std::int64_t first = tiles.row(tile), c = tiles.column(tile);
+            const std::int64_t columns = (std::min)(kColumns, C - c);
+            panel.fill(b + w * b_row + c, b_row, 1, some, columns);
+            times_panel(left_.get() + first, tiles.row_end(tile) - first, panel.panel(0), some,
+                        y + first * y_row + c, y_row, columns, true);
+          }
+        }
+      });
+    }
+  }
+
+ private:
+  std::int64_t most_;
+  Memory<float> turned_;
+  Rows<Factor> left_;
+  std::vector<Matrix<Stored>> panels_;
 };
 
 }  // namespace ONERNN_ISA

@@ -21,6 +21,12 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
+#ifdef ONERNN_LATE_MEMBERS
+void may_be_late();  // tests let a member wait where another one could overtake it
+#else
+inline void may_be_late() {}
+#endif
+
 /// Tells the CPU that this thread waits in a loop, and now and then the system.
 inline void wait_a_little(int turns) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -135,12 +141,16 @@ class Crew {
     const int members = members_;
     void* const function = function_;
     const Call call = call_;
+    may_be_late();
     std::int64_t done = 0, begin, end;
     for (int k = 0; k < members; ++k) {
       Place& place = places_[(m + k) % members];
-      for (; take(place, turn, k == 0, &begin, &end); done += end - begin)
+      for (; take(place, turn, k == 0, &begin, &end); done += end - begin) {
+        may_be_late();
         call(function, begin, end);
+      }
     }
+    may_be_late();
     if (done) finished_.fetch_add(done, std::memory_order_release);
   }
 
@@ -149,6 +159,7 @@ class Crew {
     Place& place = places_[m];
     std::unique_lock<std::mutex> lock(place.mutex);
     place.asleep = true;
+    may_be_late();
     place.woken.wait(lock, [&] { return !stays() || (turn_ != seen && m < members_); });
     place.asleep = false;
   }

@@ -9,11 +9,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <vector>
 
 #include "isa.hpp"
 #include "lanes.hpp"
 #include "matrices.hpp"
 #include "memory.hpp"
+#include "products.hpp"
+#include "team.hpp"
 #include "trained_layer.hpp"
 
 namespace onernn {
@@ -48,70 +51,98 @@ class Training {
   }
 
   /// y: rows of `width` numbers, `y_row` apart. h (N, width) and c (N, units) are the initial
-  /// states and become the final ones.
+  /// states and become the final ones. Sequences are dealt out to so many groups, each of which one
+  /// member of the team runs; below 2 all members share each step. The numbers are the same.
   void forward(const Steps& steps, const Tape& tape, float* y, std::int64_t y_row, float* h,
-               float* c) const {
-    Products<Stored> products(most());
-    std::int64_t ready = 0;
-    for (std::int64_t k = 0; k < steps.count; ++k) {
-      if (k == ready) {
-        const Words some = some_steps(steps, is_.backwards, kAhead, &ready);
-        begin_gates(tape, some, products);
-      }
-      const std::int64_t t = is_.backwards ? steps.count - 1 - k : k;
-      const std::int64_t w = steps.begin[t], n = steps.begin[t + 1] - w;
-      float* before = tape.h + w * R_;
-      std::copy_n(h, n * R_, before);
-      products.multiply(before, R_, n, gates_, tape.gates + w * row_, row_, true);
-      if (is_.cell == TrainedLayer::kLstm)
-        lstm(tape, w, n, h, c, products);
-      else if (is_.is_gru())
-        gru(tape, w, n, h, products);
-      else
-        rows(n, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
-          float* a = tape.gates + (w + m) * O_ + o;
-          const Floats after = is_.gate(load_some(a, some));
-          store_some<float>(a, after, some);
-          store_some<float>(h + m * O_ + o, after, some);
-        });
-      for (std::int64_t m = 0; m < n; ++m) std::copy_n(h + m * R_, R_, y + (w + m) * y_row);
+               float* c, std::int64_t groups, Team& team) const {
+    std::vector<Products<Stored>> own = products(groups, team);
+    Team alone(1);
+    // Where steps are not shared, their gates had better stay in one core's cache.
+    const bool shared = groups > 1 || team.is_worth_it(steps.sequences() * R_ * row_);
+    for (std::int64_t k = 0, end = 0; k < steps.count; k = end) {
+      const std::int64_t least = kAhead * (shared ? team.members() : 1);
+      const Words words = some_steps(steps, is_.backwards, least, &end);
+      by_words(words, is_.inputs * row_, own, shared ? team : alone,
+               [&](const Words& some, Products<Stored>& products, Team& team) {
+                 begin_gates(tape, some, products, team);
+               });
+      by_sequences(words, groups, own, team, [&](Step at, Products<Stored>& products, Team& team) {
+        for (std::int64_t j = k; j < end; ++j) {
+          at.step(steps, is_.backwards ? steps.count - 1 - j : j);
+          each_row(at, [&](std::int64_t m) {
+            std::copy_n(h + m * R_, R_, tape.h + (at.word + m) * R_);
+          });
+          multiply(at, tape.h + at.word * R_, R_, gates_, tape.gates + at.word * row_, row_, true,
+                   products, team);
+          if (is_.cell == TrainedLayer::kLstm)
+            lstm(tape, at, h, c, products, team);
+          else if (is_.is_gru())
+            gru(tape, at, h, products, team);
+          else
+            units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
+              float* a = tape.gates + (at.word + m) * O_ + o;
+              const Floats after = is_.gate(load_some(a, some));
+              store_some<float>(a, after, some);
+              store_some<float>(h + m * O_ + o, after, some);
+            });
+          each_row(at,
+                   [&](std::int64_t m) { std::copy_n(h + m * R_, R_, y + (at.word + m) * y_row); });
+        }
+      });
     }
   }
 
-  /// dy (W, width). dh and dc are the gradients by the final states and become those by the initial
-  /// ones; dx (W, inputs) and, where the cell has it, that of the attention (W) are written.
-  void backward(const Steps& steps, const Tape& tape, const float* dy, float* dh, float* dc,
-                float* dx, float* dattention, const Gradients& into) const {
-    Products<Stored> products(most());
-    Memory<float> scratch(2 * steps.sequences() * (std::max)(O_, R_));
+  /// dy: rows of `width` numbers, `dy_row` apart. dh and dc are the gradients by the final states
+  /// and become those by the initial ones; dx (W, inputs) and, where the cell has it, that of the
+  /// attention (W) are written.
+  void backward(const Steps& steps, const Tape& tape, const float* dy, std::int64_t dy_row,
+                float* dh, float* dc, float* dx, float* dattention, const Gradients& into,
+                std::int64_t groups, Team& team) const {
+    std::vector<Products<Stored>> own = products(groups, team);
+    OuterProducts<Stored> sums((std::max)({is_.inputs, R_, O_}),
+                               (std::min)(steps.words(), kSummed + steps.sequences()),
+                               team.members());
+    Memory<float> scratch(steps.sequences() * O_);
     Memory<float> outer(is_.projection ? steps.words() * R_ : 0);  // by each word's h
-    std::int64_t ready = 0;
-    Words words{0, 0};
-    for (std::int64_t k = 0; k < steps.count; ++k) {
-      if (k == ready) words = some_steps(steps, !is_.backwards, kSummed, &ready);
-      const std::int64_t t = is_.backwards ? k : steps.count - 1 - k;
-      const std::int64_t w = steps.begin[t], n = steps.begin[t + 1] - w;
-      for (std::int64_t i = 0; i < n * R_; ++i) dh[i] += dy[w * R_ + i];
-      float* gates = tape.gates + w * row_;
-      if (is_.cell == TrainedLayer::kLstm) {
-        const float* by_output = dh;
-        if (is_.projection) {
-          std::copy_n(dh, n * R_, outer.data() + w * R_);
-          products.multiply(dh, R_, n, projection_turned_, scratch.data(), O_, false);
-          by_output = scratch.data();
+    for (std::int64_t k = 0, end = 0; k < steps.count; k = end) {
+      const Words words = some_steps(steps, !is_.backwards, kSummed, &end);
+      by_sequences(words, groups, own, team, [&](Step at, Products<Stored>& products, Team& team) {
+        for (std::int64_t j = k; j < end; ++j) {
+          at.step(steps, is_.backwards ? j : steps.count - 1 - j);
+          each_row(at, [&](std::int64_t m) {
+            for (std::int64_t i = 0; i < R_; ++i) dh[m * R_ + i] += dy[(at.word + m) * dy_row + i];
+          });
+          float* gates = tape.gates + at.word * row_;
+          if (is_.cell == TrainedLayer::kLstm) {
+            if (is_.projection) {
+              each_row(at, [&](std::int64_t m) {
+                std::copy_n(dh + m * R_, R_, outer.data() + (at.word + m) * R_);
+              });
+              multiply(at, dh, R_, projection_turned_, scratch.data(), O_, false, products, team);
+            }
+            lstm_gradient(tape, at, is_.projection ? scratch.data() : dh, dc, team);
+          } else if (is_.is_gru()) {
+            gru_gradient(tape, at, dh, scratch.data(), dattention, products, team);
+          } else {
+            units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
+              float* a = gates + m * O_ + o;
+              const Floats slope = is_.gate.slope(load_some(a, some));
+              store_some<float>(a, load_some(dh + m * O_ + o, some) * slope, some);
+            });
+          }
+          multiply(at, gates, row_, gates_turned_, dh, R_, is_.is_gru(), products, team);
         }
-        lstm_gradient(tape, w, n, by_output, dc, into.peephole);
-      } else if (is_.is_gru()) {
-        gru_gradient(tape, w, n, dh, scratch.data(), dattention, products);
-      } else {
-        rows(n, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
-          float* a = gates + m * O_ + o;
-          const Floats slope = is_.gate.slope(load_some(a, some));
-          store_some<float>(a, load_some(dh + m * O_ + o, some) * slope, some);
-        });
-      }
-      products.multiply(gates, row_, n, gates_turned_, dh, R_, is_.is_gru());
-      if (k + 1 == ready) finish(words, tape, outer.data(), dx, into, products);
+      });
+      if (has_input_)
+        by_words(words, is_.inputs * row_, own, team,
+                 [&](const Words& some, Products<Stored>& products, Team& team) {
+                   products.multiply(tape.gates + some.first * row_, row_, some.count,
+                                     input_turned_, dx + some.first * is_.inputs, is_.inputs, false,
+                                     team);
+                 });
+      else
+        std::copy_n(tape.gates + words.first * row_, words.count * row_, dx + words.first * row_);
+      add_weights(words, tape, outer.data(), into, sums, team);
     }
   }
 
@@ -132,6 +163,63 @@ class Training {
     return {(std::min)(from, to), std::abs(to - from)};
   }
 
+  /// Some sequences in one step: its rows `first`, `first` + `every`, ... below `rows`, from `word`
+  /// on.
+  struct Step {
+    std::int64_t first, every, word = 0, rows = 0;
+
+    void step(const Steps& steps, std::int64_t t) {
+      word = steps.begin[t];
+      rows = steps.begin[t + 1] - word;
+    }
+    std::int64_t count() const { return rows > first ? (rows - first + every - 1) / every : 0; }
+  };
+
+  /// As many as there may be pieces of work that need one each: members allocate nothing.
+  std::vector<Products<Stored>> products(std::int64_t groups, const Team& team) const {
+    std::vector<Products<Stored>> own;
+    for (std::int64_t i = 0; i < (std::max<std::int64_t>)(groups, team.members()); ++i)
+      own.emplace_back(most());
+    return own;
+  }
+
+  /// function(step without rows, products, team) for each group of sequences.
+  template <class Function>
+  void by_sequences(const Words& words, std::int64_t groups, std::vector<Products<Stored>>& own,
+                    Team& team, Function function) const {
+    if (groups < 2) return function(Step{0, 1}, own[0], team);
+    team.split(groups, words.count * R_ * row_ / groups, [&](std::int64_t g, std::int64_t end) {
+      Team alone(1);
+      for (; g < end; ++g) function(Step{g, groups}, own[static_cast<std::size_t>(g)], alone);
+    });
+  }
+
+  /// function(some of the words, products, team), a part of the words a member, each word so many
+  /// multiplications.
+  template <class Function>
+  static void by_words(const Words& words, std::int64_t each, std::vector<Products<Stored>>& own,
+                       Team& team, Function function) {
+    const std::int64_t pieces =
+        (std::max<std::int64_t>)((std::min<std::int64_t>)(words.count / 16, team.members()), 1);
+    if (pieces < 2) return function(words, own[0], team);
+    team.split(pieces, words.count * each / pieces, [&](std::int64_t piece, std::int64_t end) {
+      Team alone(1);
+      for (; piece < end; ++piece) {
+        const std::int64_t from = words.count * piece / pieces;
+        function({words.first + from, words.count * (piece + 1) / pieces - from},
+                 own[static_cast<std::size_t>(piece)], alone);
+      }
+    });
+  }
+
+  /// Rows of y become, or get added, those of x times a matrix.
+  static void multiply(const Step& at, const float* x, std::int64_t x_row,
+                       const Matrix<Stored>& matrix, float* y, std::int64_t y_row, bool added,
+                       Products<Stored>& products, Team& team) {
+    products.multiply(x + at.first * x_row, at.every * x_row, at.count(), matrix,
+                      y + at.first * y_row, at.every * y_row, added, team);
+  }
+
   /// Most numbers of a row that is multiplied.
   std::int64_t most() const { return (std::max)({is_.inputs, row_, R_}); }
 
@@ -139,30 +227,40 @@ class Training {
     return is_.is_gru() ? weights.recurrent + 2 * O_ : nullptr;
   }
 
-  /// function(m, o, count) over n rows, sixteen units at a time.
   template <class Function>
-  void rows(std::int64_t n, Function function) const {
-    for (std::int64_t m = 0; m < n; ++m)
-      for (std::int64_t o = 0; o < O_; o += 16) function(m, o, O_ - o);
+  static void each_row(const Step& at, Function function) {
+    for (std::int64_t m = at.first; m < at.rows; m += at.every) function(m);
+  }
+
+  /// function(m, o, count) over all rows, sixteen units at a time.
+  template <class Function>
+  void units(const Step& at, Team& team, Function function) const {
+    constexpr std::int64_t kEach = 128;  // multiplications that take as long as a unit's functions
+    team.split(at.count(), O_ * kEach, [&](std::int64_t row, std::int64_t end) {
+      for (; row < end; ++row)
+        for (std::int64_t o = 0; o < O_; o += 16) function(at.first + row * at.every, o, O_ - o);
+    });
   }
 
   /// The input's share of the gates, with the bias.
-  void begin_gates(const Tape& tape, const Words& words, Products<Stored>& products) const {
+  void begin_gates(const Tape& tape, const Words& words, Products<Stored>& products,
+                   Team& team) const {
     float* gates = tape.gates + words.first * row_;
     for (std::int64_t w = 0; w < words.count; ++w)
       std::copy_n(bias_.data(), row_, gates + w * row_);
     if (has_input_)
       products.multiply(tape.x + words.first * is_.inputs, is_.inputs, words.count, input_, gates,
-                        row_, true);
+                        row_, true, team);
     else
       for (std::int64_t i = 0; i < words.count * row_; ++i)
         gates[i] += tape.x[words.first * row_ + i];
   }
 
-  void lstm(const Tape& tape, std::int64_t w, std::int64_t n, float* h, float* c,
-            Products<Stored>& products) const {
-    rows(n, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
-      const std::int64_t at = (w + m) * O_ + o;
+  void lstm(const Tape& tape, const Step& at, float* h, float* c, Products<Stored>& products,
+            Team& team) const {
+    const std::int64_t w = at.word;
+    units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
+      const std::int64_t word = (w + m) * O_ + o;
       float* a = tape.gates + (w + m) * 4 * O_ + o;
       const auto sum = [&](std::int64_t g) { return load_some(a + g * O_, some); };
       const auto seen = [&](std::int64_t p, Floats state) {
@@ -177,22 +275,23 @@ class Training {
       const Floats gates[] = {i, f, g, out};
       for (int k = 0; k < 4; ++k) store_some<float>(a + k * O_, gates[k], some);
       store_some<float>(c + m * O_ + o, after, some);
-      store_some<float>(tape.one + at, before, some);
-      store_some<float>(tape.two + at, out * shown, some);
-      store_some<float>(tape.three + at, shown, some);
+      store_some<float>(tape.one + word, before, some);
+      store_some<float>(tape.two + word, out * shown, some);
+      store_some<float>(tape.three + word, shown, some);
     });
     const float* outputs = tape.two + w * O_;
     if (is_.projection)
-      products.multiply(outputs, O_, n, projection_, h, R_, false);
+      multiply(at, outputs, O_, projection_, h, R_, false, products, team);
     else
-      std::copy_n(outputs, n * O_, h);
+      each_row(at, [&](std::int64_t m) { std::copy_n(outputs + m * O_, O_, h + m * O_); });
   }
 
-  void gru(const Tape& tape, std::int64_t w, std::int64_t n, float* h,
-           Products<Stored>& products) const {
+  void gru(const Tape& tape, const Step& at, float* h, Products<Stored>& products,
+           Team& team) const {
+    const std::int64_t w = at.word;
     const bool lbr = is_.cell == TrainedLayer::kLbrGru;
     float *gates = tape.gates + w * 3 * O_, *one = tape.one + w * O_;
-    rows(n, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
+    units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
       float *a = gates + m * 3 * O_ + o, *kept = one + m * O_ + o;
       const Floats u = is_.gate(load_some(a, some)), r = is_.gate(load_some(a + O_, some));
       store_some<float>(a, u, some);
@@ -202,10 +301,10 @@ class Training {
       store_some<float>(kept, lbr ? other : r * other, some);
     });
     if (lbr)
-      products.multiply(tape.h + w * O_, O_, n, candidate_, one, O_, true);
+      multiply(at, tape.h + w * O_, O_, candidate_, one, O_, true, products, team);
     else
-      products.multiply(one, O_, n, candidate_, gates + 2 * O_, 3 * O_, true);
-    rows(n, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
+      multiply(at, one, O_, candidate_, gates + 2 * O_, 3 * O_, true, products, team);
+    units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
       float *a = gates + m * 3 * O_ + o, *state = h + m * O_ + o;
       Floats sum = load_some(a + 2 * O_, some);
       if (lbr) sum = multiply_add(load_some(a + O_, some), load_some(one + m * O_ + o, some), sum);
@@ -223,17 +322,19 @@ class Training {
     return is_.replaces ? broadcast(1.0f) - u : u;
   }
 
-  void lstm_gradient(const Tape& tape, std::int64_t w, std::int64_t n, const float* dh, float* dc,
-                     float* dpeephole) const {
-    rows(n, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
-      const std::int64_t at = (w + m) * O_ + o;
+  /// With peepholes tape.three becomes the cell state after the step.
+  void lstm_gradient(const Tape& tape, const Step& at, const float* dh, float* dc,
+                     Team& team) const {
+    const std::int64_t w = at.word;
+    units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
+      const std::int64_t word = (w + m) * O_ + o;
       float* a = tape.gates + (w + m) * 4 * O_ + o;
       const auto gate = [&](std::int64_t g) { return load_some(a + g * O_, some); };
       const auto peephole = [&](std::int64_t p) {
         return load_some(peephole_.data() + p * O_ + o, some);
       };
-      Floats i = gate(0), f = gate(1), g = gate(2), c = load_some(tape.one + at, some);
-      const Floats out = gate(3), shown = load_some(tape.three + at, some);
+      Floats i = gate(0), f = gate(1), g = gate(2), c = load_some(tape.one + word, some);
+      const Floats out = gate(3), shown = load_some(tape.three + word, some);
       const Floats sum = multiply_add(f, c, i * g);
       for (Floats* part : {&i, &f, &g, &c}) *part = is_.clip_cell.kept(*part);
       const Floats by_h = load_some(dh + m * O_ + o, some);
@@ -253,93 +354,111 @@ class Training {
       for (int k = 0; k < 4; ++k) store_some<float>(a + k * O_, gates[k], some);
       const Floats through = multiply_add(di, peephole(0), df * peephole(1));
       store_some<float>(dc + m * O_ + o, multiply_add(by_c, f, through), some);
-      if (dpeephole) {
-        const Floats seen[] = {di * c, df * c, dout * is_.clip_cell(sum)};
-        for (int p = 0; p < 3; ++p) {
-          float* to = dpeephole + p * O_ + o;
-          store_some<float>(to, load_some(to, some) + seen[p], some);
-        }
-      }
+      if (is_.peephole) store_some<float>(tape.three + word, is_.clip_cell(sum), some);
     });
   }
 
-  /// `scratch`: (N, units), twice. LBR: tape.one becomes the gradient by what r is multiplied by.
-  void gru_gradient(const Tape& tape, std::int64_t w, std::int64_t n, float* dh, float* scratch,
-                    float* dattention, Products<Stored>& products) const {
+  /// `scratch`: (N, units). LBR: tape.one becomes the gradient by what r is multiplied by.
+  void gru_gradient(const Tape& tape, const Step& at, float* dh, float* scratch, float* dattention,
+                    Products<Stored>& products, Team& team) const {
+    const std::int64_t w = at.word;
     const bool lbr = is_.cell == TrainedLayer::kLbrGru;
     float *gates = tape.gates + w * 3 * O_, *one = tape.one + w * O_;
     const float* h = tape.h + w * O_;
-    const Floats unit = broadcast(1.0f);
-    if (is_.attention) std::fill_n(dattention + w, n, 0.0f);
-    rows(n, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
+    const Floats whole = broadcast(1.0f);
+    units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
       float* a = gates + m * 3 * O_ + o;
-      const std::int64_t at = m * O_ + o;
+      const std::int64_t unit = m * O_ + o;
       const Floats u = load_some(a, some), r = load_some(a + O_, some);
-      const Floats out = load_some(a + 2 * O_, some), by_h = load_some(dh + at, some);
+      const Floats out = load_some(a + 2 * O_, some), by_h = load_some(dh + unit, some);
       const Floats keep = kept(tape, w + m, u);
-      Floats du = by_h * (load_some(h + at, some) - out);
+      Floats du = by_h * (load_some(h + unit, some) - out);
       if (is_.replaces) du = broadcast(0.0f) - du;
       if (is_.attention) {
         float products_[16];
         store(products_, du * u);
+        if (o == 0) dattention[w + m] = 0;
         for (float v : products_) dattention[w + m] -= v;
         du = broadcast(1.0f - tape.attention[w + m]) * du;
       }
-      const Floats dout = by_h * (unit - keep) * is_.candidate.slope(out);
+      const Floats dout = by_h * (whole - keep) * is_.candidate.slope(out);
       store_some<float>(a, du * is_.gate.slope(u), some);
       store_some<float>(a + 2 * O_, dout, some);
-      store_some<float>(dh + at, by_h * keep, some);
+      store_some<float>(dh + unit, by_h * keep, some);
       if (lbr) {
-        const Floats dr = dout * load_some(one + at, some);
+        const Floats dr = dout * load_some(one + unit, some);
         store_some<float>(a + O_, dr * is_.gate.slope(r), some);
-        store_some<float>(one + at, dout * r, some);
+        store_some<float>(one + unit, dout * r, some);
       }
     });
-    if (lbr) return products.multiply(one, O_, n, candidate_turned_, dh, O_, true);
-    products.multiply(gates + 2 * O_, 3 * O_, n, candidate_turned_, scratch, O_, false);
-    rows(n, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
+    if (lbr) return multiply(at, one, O_, candidate_turned_, dh, O_, true, products, team);
+    multiply(at, gates + 2 * O_, 3 * O_, candidate_turned_, scratch, O_, false, products, team);
+    units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
       float* a = gates + m * 3 * O_ + o;
-      const std::int64_t at = m * O_ + o;
-      const Floats r = load_some(a + O_, some), inside = load_some(scratch + at, some);
-      const Floats by_h = load_some(dh + at, some);
-      store_some<float>(dh + at, multiply_add(inside, r, by_h), some);
-      const Floats dr = inside * load_some(h + at, some);
+      const std::int64_t unit = m * O_ + o;
+      const Floats r = load_some(a + O_, some), inside = load_some(scratch + unit, some);
+      const Floats by_h = load_some(dh + unit, some);
+      store_some<float>(dh + unit, multiply_add(inside, r, by_h), some);
+      const Floats dr = inside * load_some(h + unit, some);
       store_some<float>(a + O_, dr * is_.gate.slope(r), some);
     });
   }
 
-  /// The gradients by the input and by the weights, from those by the gates of some words.
-  void finish(const Words& words, const Tape& tape, const float* by_h, float* dx,
-              const Gradients& into, Products<Stored>& products) const {
+  /// The gradients by the weights, from those by the gates of some words.
+  void add_weights(const Words& words, const Tape& tape, const float* by_h, const Gradients& into,
+                   OuterProducts<Stored>& sums, Team& team) const {
     const auto [first, count] = words;
     const bool lbr = is_.cell == TrainedLayer::kLbrGru;
     const float *gates = tape.gates + first * row_, *one = tape.one + first * O_;
-    const float *x = tape.x + first * is_.inputs, *h = tape.h + first * R_;
-    dx += first * is_.inputs;
-    if (has_input_) {
-      products.multiply(gates, row_, count, input_turned_, dx, is_.inputs, false);
-      products.outer(x, is_.inputs, gates, row_, row_, count, into.input, row_);
-    } else {
-      std::copy_n(gates, count * row_, dx);
-    }
-    products.outer(h, R_, gates, row_, is_.together(), count, into.recurrent, row_);
+    const float* h = tape.h + first * R_;
+    const auto add = [&, count = count](const float* a, std::int64_t I, const float* b,
+                                        std::int64_t b_row, std::int64_t C, float* y,
+                                        std::int64_t y_row) {
+      sums.add(a, I, b, b_row, C, count, y, y_row, team);
+    };
+    if (has_input_)
+      add(tape.x + first * is_.inputs, is_.inputs, gates, row_, row_, into.input, row_);
+    add(h, R_, gates, row_, is_.together(), into.recurrent, row_);
     float* candidate = into.recurrent + 2 * O_;
     if (lbr)
-      products.outer(h, R_, one, O_, O_, count, candidate, row_);
+      add(h, R_, one, O_, O_, candidate, row_);
     else if (is_.is_gru())
-      products.outer(one, O_, gates + 2 * O_, row_, O_, count, candidate, row_);
+      add(one, O_, gates + 2 * O_, row_, O_, candidate, row_);
     if (into.bias) {
-      add_up(gates, count, row_, into.bias);
-      if (lbr) add_up(one, count, O_, into.bias + 3 * O_);
+      add_up(gates, count, row_, into.bias, team);
+      if (lbr) add_up(one, count, O_, into.bias + 3 * O_, team);
     }
+    if (into.peephole) add_peepholes(words, tape, into.peephole, team);
     if (is_.projection)
-      products.outer(tape.two + first * O_, O_, by_h + first * R_, R_, R_, count, into.projection,
-                     R_);
+      add(tape.two + first * O_, O_, by_h + first * R_, R_, R_, into.projection, R_);
   }
 
-  static void add_up(const float* from, std::int64_t rows, std::int64_t count, float* to) {
-    for (std::int64_t row = 0; row < rows; ++row)
-      for (std::int64_t i = 0; i < count; ++i) to[i] += from[row * count + i];
+  static void add_up(const float* from, std::int64_t rows, std::int64_t count, float* to,
+                     Team& team) {
+    team.split((count + 63) / 64, rows * 64, [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t i = begin * 64; i < (std::min)(end * 64, count); ++i)
+          to[i] += from[row * count + i];
+    });
+  }
+
+  void add_peepholes(const Words& words, const Tape& tape, float* to, Team& team) const {
+    team.split(panels_of(O_), words.count * 3 * 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t o = begin * 16; o < (std::min)(end * 16, O_); o += 16) {
+        const std::int64_t some = O_ - o;
+        Floats sums[3];
+        for (int p = 0; p < 3; ++p) sums[p] = load_some(to + p * O_ + o, some);
+        for (std::int64_t w = words.first; w < words.first + words.count; ++w) {
+          const float* a = tape.gates + w * row_ + o;
+          const Floats before = is_.clip_cell.kept(load_some(tape.one + w * O_ + o, some));
+          const Floats after = load_some(tape.three + w * O_ + o, some);
+          sums[0] = sums[0] + load_some(a, some) * before;
+          sums[1] = sums[1] + load_some(a + O_, some) * before;
+          sums[2] = sums[2] + load_some(a + 3 * O_, some) * after;
+        }
+        for (int p = 0; p < 3; ++p) store_some<float>(to + p * O_ + o, sums[p], some);
+      }
+    });
   }
 
   TrainedLayer is_;

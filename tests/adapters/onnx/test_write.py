@@ -306,7 +306,7 @@ def test_what_became_a_scan_comes_back_as_one_layer(
     feed = batch(built, spec, [3, 0, 5, 1])
     again = read(written(built, allow_functions=cell.has_attention))
     ops = {node.op: node for node in fuse(again).model.nodes}
-    assert "Scan" not in ops and ops["Rnn"].at.spec == spec
+    assert "Scan" not in ops and ops["Rnn"].attrs.spec == spec
     want = Session(built, backend="reference").run(feed)
     for backend in ("reference", "auto"):
         got = Session(again, backend=backend).run(padded_feed(feed))

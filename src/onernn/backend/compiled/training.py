@@ -1,4 +1,4 @@
-"""Training on the kernels: one C call forward and one backward for each layer and direction."""
+"""Training on the kernels: one C call forward and one backward for each layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from onernn.backend.compiled.backend import check, describe
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.layer_walk import DirectionKernel, LayerWalk, PackedBatch, PackedGradient
-from onernn.backend.process import Buffers
+from onernn.backend.process import Buffers, team_of
 from onernn.backend.reference import TRAINED
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
@@ -40,8 +40,8 @@ def kernels_trainer(
         )
     if beyond := why_not(spec, layers, TRAINED):
         raise UnsupportedError(beyond)
-    prepare = partial(TrainingDirection, kernels, dtype)
-    walk = LayerWalk(spec, layers, prepare, threads=threads, whole=False)
+    prepare = partial(TrainingDirection, kernels, dtype, team_of(threads))
+    walk = TrainingWalk(spec, layers, prepare)
     return Trainer(walk, walk.name, "")
 
 
@@ -56,25 +56,54 @@ class _Kept(NamedTuple):
     memory: Buffers
 
 
+class TrainingWalk(LayerWalk):
+    """Batches are whole, and a layer's directions are one call: the team of C divides all work."""
+
+    def _run_row(self, row: Any, batches: Sequence[PackedBatch], inside: int) -> list[Any]:
+        """See `LayerWalk._run_row`."""
+        pairs = [kernel.forward(batch) for kernel, batch in zip(row, batches, strict=True)]
+        row[0].call("forward", batches[0].packing, [fields for fields, _ in pairs])
+        return [result for _, result in pairs]
+
+    def _backward_row(self, row: Any, batches: Sequence[PackedGradient], inside: int) -> list[Any]:
+        """See `LayerWalk._backward_row`."""
+        pairs = [kernel.backwards(batch) for kernel, batch in zip(row, batches, strict=True)]
+        row[0].call("backward", batches[0].packing, [fields for fields, _ in pairs])
+        _TAPES.extend(batch.kept.memory for batch in batches)
+        return [result for _, result in pairs]
+
+
 class TrainingDirection(DirectionKernel):
     """One layer in one direction."""
 
     dtype = _F32
 
-    def __init__(self, kernels: Kernels, dtype: str, spec: RnnSpec, weights: RnnWeights) -> None:
+    def __init__(
+        self, kernels: Kernels, dtype: str, team: int, spec: RnnSpec, weights: RnnWeights
+    ) -> None:
         self._ffi, self._lib, self._spec = kernels.ffi, kernels.lib, spec
         self.name = f"kernels {kernels.isa}"
         arrays = [getattr(weights, name) for name in _WEIGHTS]
         given = [None if a is None else np.ascontiguousarray(a, np.float32) for a in arrays]
         made = self._ffi.new("onernn_training **")
-        c_spec = describe(kernels, spec, dtype)
-        status = self._lib.onernn_training_new(c_spec, self._struct(given), made)
+        c_spec, c_weights = describe(kernels, spec, dtype), self._ffi.new("onernn_weights *")
+        c_weights[0] = self._all_at(given)
+        status = self._lib.onernn_training_new(c_spec, c_weights, team, made)
         check(self._lib, status, "a layer")
         self._training = self._ffi.gc(made[0], self._lib.onernn_training_free)
 
-    def run(self, batch: PackedBatch) -> tuple[Sequence[Array], _Kept]:
-        """See `DirectionKernel.run`."""
-        x, y, packing, begin, attention = batch
+    def call(self, way: str, packing: Packing, directions: Sequence[dict[str, Any]]) -> None:
+        """Run a layer "forward" or "backward", by an `onernn_trained` for each direction."""
+        begin = packing.step_offsets
+        function = getattr(self._lib, f"onernn_training_{way}")
+        described = self._ffi.new("onernn_trained[]", directions)
+        steps = self._ffi.cast("int64_t *", begin.ctypes.data)
+        status = function(described, len(directions), steps, len(begin) - 1)
+        check(self._lib, status, f"a batch of {begin[-1]} words")
+
+    def forward(self, batch: PackedBatch) -> tuple[dict[str, Any], tuple[Sequence[Array], _Kept]]:
+        """Fields for `call`, which fills the results of `DirectionKernel.run`."""
+        x, y, _, begin, attention = batch
         spec, count = self._spec, len(batch.words)
         sizes = {"gates": spec.gates * spec.hidden_size, "h": spec.recurrent_size}
         more = ("one", "two", "three") if spec.cell is Cell.LSTM else ("one",)
@@ -86,48 +115,35 @@ class TrainingDirection(DirectionKernel):
         made = {name: memory.array(name, (count, size), _F32) for name, size in sizes.items()}
         kept = _Kept({"x": x, "attention": attention, **made}, memory)
         states = [np.array(s, np.float32, order="C") for s in begin]
-        status = self._lib.onernn_training_forward(
-            self._training,
-            *self._steps(packing),
-            self._addresses(kept.tape),
-            self._at(y),
-            y.strides[0] // y.itemsize,
-            *map(self._at, (*states, None)[:2]),
-        )
-        check(self._lib, status, f"a batch of {count} words")
-        return states, kept
+        return self._fields(kept, y, states), (states, kept)
 
-    def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
-        """See `DirectionKernel.backward`."""
-        kept, packing, dy, dend, into = batch
+    def backwards(
+        self, batch: PackedGradient
+    ) -> tuple[dict[str, Any], tuple[Array, Sequence[Array], Array | None]]:
+        """Fields for `call`, which fills the results of `DirectionKernel.backward`."""
+        kept, _, dy, dend, into = batch
         states = [np.array(s, np.float32, order="C") for s in dend]
         dx = np.empty((len(dy), self._spec.input_size), np.float32)
         da = None if kept.tape["attention"] is None else np.empty((len(dy), 1), np.float32)
-        status = self._lib.onernn_training_backward(
-            self._training,
-            *self._steps(packing),
-            self._addresses(kept.tape),
-            self._at(dy),
-            *map(self._at, (*states, None)[:2]),
-            self._at(dx),
-            self._at(da),
-            self._struct([into.get(name) for name in _WEIGHTS]),
-        )
-        check(self._lib, status, f"a batch of {len(dy)} words")
-        _TAPES.append(kept.memory)
-        return dx, states, da
+        fields = self._fields(kept, dy, states) | {
+            "dx": self._at(dx),
+            "dattention": self._at(da),
+            "gradients": self._all_at([into.get(name) for name in _WEIGHTS]),
+        }
+        return fields, (dx, states, da)
 
-    def _steps(self, packing: Packing) -> tuple[Any, int]:
-        begin = packing.step_offsets
-        return self._ffi.cast("int64_t *", begin.ctypes.data), len(begin) - 1
+    def _fields(self, kept: _Kept, y: Array, states: Sequence[Array]) -> dict[str, Any]:
+        return {
+            "training": self._training,
+            "tape": {name: self._at(array) for name, array in kept.tape.items()},
+            "y": self._at(y),
+            "y_row": y.strides[0] // y.itemsize,
+            **{name: self._at(state) for name, state in zip("hc", states, strict=False)},
+        }
 
-    def _addresses(self, tape: dict[str, Array | None]) -> Any:
-        return self._ffi.new(
-            "onernn_tape *", {name: self._at(array) for name, array in tape.items()}
-        )
-
-    def _struct(self, weights: Sequence[Array | None]) -> Any:
-        return self._ffi.new("onernn_weights *", [self._at(array) for array in weights])
+    def _all_at(self, weights: Sequence[Array | None]) -> list[Any]:
+        """The fields of an `onernn_weights`."""
+        return [self._at(array) for array in weights]
 
     def _at(self, array: Array | None) -> Any:
         """The address of float32 numbers in row-major order."""

@@ -172,8 +172,8 @@ void onernn_ort_layer_free(int64_t layer);
 /* What ONNX Runtime calls for this library: OrtSessionOptions and OrtApiBase to OrtStatus. */
 void *RegisterCustomOps(void *options, const void *api_base);
 
-/* Training of one layer in one direction, of sorted sequences step by step: the words of step t are
-   the rows begin[t] to begin[t + 1]. All numbers are float and stand row by row. */
+/* Training of one layer, of sorted sequences step by step: the words of step t are the rows
+   begin[t] to begin[t + 1]. All numbers are float and stand row by row. */
 
 /* The weights, or what is added to: their gradients. NULL where one is absent. */
 typedef struct {
@@ -196,23 +196,29 @@ typedef struct {
 
 typedef struct onernn_training onernn_training;
 
-/* Copies the weights; of the spec it takes one layer and direction, ONERNN_F32 or ONERNN_BF16, the
-   functions up to ONERNN_RELU, and no gate_clip. Many threads may use it at once. */
-int32_t onernn_training_new(const onernn_spec *spec, const onernn_weights *weights,
+/* Of one direction. Copies the weights; of the spec it takes one layer and direction, ONERNN_F32 or
+   ONERNN_BF16, the functions up to ONERNN_RELU, and no gate_clip. Many callers may use it at once;
+   `threads` as in onernn_stack_new. */
+int32_t onernn_training_new(const onernn_spec *spec, const onernn_weights *weights, int32_t threads,
                             onernn_training **training);
 
-/* Rows of y are y_row numbers apart. h (N, width) and c (N, units) are the initial states and
-   become the final ones. */
-int32_t onernn_training_forward(const onernn_training *training, const int64_t *begin,
-                                int64_t steps, const onernn_tape *tape, float *y, int64_t y_row,
-                                float *h, float *c);
+/* One direction of a layer on the way forward, or back. */
+typedef struct {
+  const onernn_training *training;
+  onernn_tape tape;
+  float *y; /* (words, width), rows y_row apart: written, or the gradient by it */
+  int64_t y_row;
+  float *h, *c; /* (N, width), (N, units): the initial states, which become the final ones, or the
+                   gradients by the final ones, which become those by the initial ones */
+  float *dx, *dattention;   /* (words, inputs), (words): written on the way back */
+  onernn_weights gradients; /* added to on the way back */
+} onernn_trained;
 
-/* dy (words, width). dh and dc are the gradients by the final states and become those by the
-   initial ones. dx (words, inputs) and dattention (words) are written. */
-int32_t onernn_training_backward(const onernn_training *training, const int64_t *begin,
-                                 int64_t steps, const onernn_tape *tape, const float *dy, float *dh,
-                                 float *dc, float *dx, float *dattention,
-                                 const onernn_weights *gradients);
+/* One direction or two; any number of threads gives the same bits. */
+int32_t onernn_training_forward(const onernn_trained *directions, int32_t count,
+                                const int64_t *begin, int64_t steps);
+int32_t onernn_training_backward(const onernn_trained *directions, int32_t count,
+                                 const int64_t *begin, int64_t steps);
 
 /* NULL is fine. */
 void onernn_training_free(onernn_training *training);
