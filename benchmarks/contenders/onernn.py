@@ -36,10 +36,24 @@ def prepare(task: Task | Model, mode: str) -> Prepared:
     if isinstance(task, Model):
         # Who watches each operator has them run one by one.
         return prepare_whole(task, (lambda *_: None) if mode == "walk" else None)
-    from onernn import Cell, LibraryError, Ragged, RnnSpec, RnnWeights, UnsupportedError
-    from onernn.backend import open_backend
+    from onernn import LibraryError, Ragged, UnsupportedError
 
     numbers = Numbers(task)
+    try:
+        layer = prepare_layer(task, numbers, mode)
+        call, read = _calls(task, numbers, layer, Ragged)
+    except (LibraryError, UnsupportedError) as error:
+        if not mode and isinstance(error, LibraryError):
+            raise
+        raise LeftOut(str(error)) from None
+    return Prepared(call, read, layer.kernel)
+
+
+def prepare_layer(task: Task, numbers: Numbers, mode: str) -> Any:
+    """The layer of a task, from a backend's name; "": the default."""
+    from onernn import Cell, RnnSpec, RnnWeights
+    from onernn.backend import open_backend
+
     spec = RnnSpec(
         Cell(task.cell),
         task.input_size,
@@ -48,15 +62,8 @@ def prepare(task: Task | Model, mode: str) -> Prepared:
         direction="bidirectional_concat" if task.bidirectional else "left2right",
     )
     weights = [RnnWeights(*numbers.weights(layer)) for layer in range(task.layers)]
-    try:
-        backend = open_backend(*filter(None, [mode]), threads=task.threads)
-        layer = backend.prepare(spec, weights, dtype=task.dtype, strict=True)
-        call, read = _calls(task, numbers, layer, Ragged)
-    except (LibraryError, UnsupportedError) as error:
-        if not mode and isinstance(error, LibraryError):
-            raise
-        raise LeftOut(str(error)) from None
-    return Prepared(call, read, layer.kernel)
+    backend = open_backend(*filter(None, [mode]), threads=task.threads)
+    return backend.prepare(spec, weights, dtype=task.dtype, strict=True)
 
 
 def prepare_whole(model: Model, observe: Callable[..., None] | None = None) -> Prepared:

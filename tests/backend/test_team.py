@@ -62,6 +62,36 @@ def test_every_team_gives_the_bits_of_one_thread(
             np.testing.assert_array_equal(array, one)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_shares_of_ragged_sequences_are_nearly_the_same(seed: int) -> None:
+    """Where the longest of 64 sequences is at most half of what each of 16 threads has to do."""
+    spec = RnnSpec(Cell.LSTM, 128, 256)
+    lengths = np.random.default_rng(seed).lognormal(3, 0.7, 64).astype(int).clip(1)
+    lengths = np.minimum(lengths, lengths.sum() // 40)
+    assert lengths.max() <= lengths.sum() / 16 / 2
+    stack = open_backend("kernels").prepare(spec, random_weights(spec, 1)).compiled
+    (account,) = stack.with_threads(16).account(lengths.tolist())
+    products = [share.products for share in account.shares]
+    assert len(products) == account.groups == 16
+    mean = sum(products) / 16
+    assert 0.9 * mean <= min(products) and max(products) <= 1.1 * mean
+
+
+def test_a_layer_says_how_many_threads_it_uses_and_why() -> None:
+    def said(threads: int, spec: RnnSpec) -> str:
+        stack = open_backend("kernels").prepare(spec, random_weights(spec, 1)).compiled
+        return stack.with_threads(threads).threads
+
+    assert said(1, RnnSpec(Cell.LSTM, 512, 512)) == "1"
+    assert said(8, RnnSpec(Cell.LSTM, 64, 64)) == (
+        "up to 8; a sequence of 20 steps runs on 1 (its steps are too small to divide),"
+        " 64 of them on 8 (each runs its own sequences or direction)"
+    )
+    assert said(4, RnnSpec(Cell.LSTM, 512, 512)).startswith(
+        "up to 4; a sequence of 20 steps runs on 4 (they share each step), 64 of them on 4"
+    )
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_team_trains_to_the_bits_of_one_thread(

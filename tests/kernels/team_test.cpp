@@ -138,8 +138,9 @@ TEST(groups_of_sequences_have_nearly_the_same_number_of_words) {
 TEST(sizes_alone_decide_how_a_layer_is_divided) {
   const auto groups = [](std::int64_t sequences, std::int64_t units, std::int64_t members,
                          std::int64_t directions = 1) {
-    const std::int64_t products = 8 * units * units;
-    const Work work{sequences, sequences * 20, 20, units, products, 4 * products, directions};
+    const std::int64_t products = 4 * units * units;
+    const Work work{sequences, sequences * 20, 20, units,     products,
+                    products,  4 * products,   1,  directions};
     return groups_of(work, members);
   };
   CHECK(groups(64, 256, 1) == 0);

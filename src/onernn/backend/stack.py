@@ -207,11 +207,13 @@ class Stack:
         return self.dtype == "u8" and self.backend != "kernels" and not is_given
 
     def explain(self) -> str:
-        """One line: cell, direction, dtype, kernel, why no faster one, which inputs are copied."""
+        """One line: cell, direction, dtype, kernel, why no faster one, which inputs are copied,
+        and how many threads the kernels use."""
         reason = f" ({self.why})" if self.why else ""
+        threads = f"; threads: {self.compiled.threads}" if self.compiled else ""
         return (
             f"{self.spec.cell.name} {self.spec.direction}, {self.dtype}, {self.kernel}{reason};"
-            f" x: {self._reads}"
+            f" x: {self._reads}{threads}"
         )
 
     def trainer(self) -> Trainer:

@@ -378,10 +378,17 @@ class Session:
 
     def explain(self) -> str:
         """One line per recurrent node: cell, direction, dtype, kernel, why no faster one; then the
-        rule of ``backend="auto"``; then what runs the graph, known after the first run; notes."""
+        rule of ``backend="auto"``; how many threads the kernels use; what runs the graph, known
+        after the first run; notes."""
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
         if self._layers and (rule := getattr(self._engine, "rule", "")):
             lines.append(f"backend auto: {rule}")
+        threads: dict[str, list[str]] = {}
+        for each in self._layers.values():
+            if each.layer.compiled:
+                threads.setdefault(each.layer.compiled.threads, []).append(each.node.label)
+        for how, labels in threads.items():
+            lines.append(f"threads: {how}" + f"; {', '.join(labels)}" * (len(threads) > 1))
         plans = [
             plan.description if plan else "node by node in Python" for plan in self._plans.values()
         ]

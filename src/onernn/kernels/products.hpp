@@ -378,6 +378,8 @@ inline void product(const Stored* matrix, Size K, Panels panels, const Factor* c
   const int B = beside<G>(panels);
   const std::int64_t groups = panels / B, parts = parts_of(rows, groups, team.members());
   const std::int64_t each_part = (rows * K * B * G * 16 + parts - 1) / parts;
+  const std::int64_t bytes = (panel_of<G>(matrix, B, K) - matrix) * std::int64_t(sizeof(Stored));
+  if (team.counts(groups * parts, parts, each_part, matrix, bytes)) return;
   team.split(groups * parts, each_part, [=](std::int64_t begin, std::int64_t stop) {
     constexpr std::int64_t kSome = 8;
     alignas(64) Real sums[(std::max)(kRowsAtOnce, kSome) * 4 * 16];

@@ -52,7 +52,7 @@ class Recurrent {
     // Where steps are too short to be shared, what another thread has projected would come from its
     // cache: that takes longer than the product.
     const bool shared = team.is_worth_it(batch.sequences * cell_.width() * cell_.share_row());
-    Team alone(1);
+    Team alone(1, team);
     rows_.scale(weights.of_x);
     std::int64_t running = batch.sequences, ready = 0, start = 0;
     for (std::int64_t t = 0; finish(batch, states, t, &running), running > 0; ++t) {

@@ -11,9 +11,14 @@ inline namespace ONERNN_ISA {
 
 struct Serial {
   explicit Serial(int = 1) {}
+  Serial(int, const Serial&) {}
 
   static constexpr int members() { return 1; }
   static constexpr bool is_worth_it(std::int64_t) { return false; }
+  static constexpr bool counts(std::int64_t, std::int64_t, std::int64_t, const void*,
+                               std::int64_t) {
+    return false;
+  }
 
   /// function(begin, end) over 0 to count.
   template <class Function>

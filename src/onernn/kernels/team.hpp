@@ -48,6 +48,11 @@ class Crew {
 
   explicit Crew(int members) : places_(static_cast<std::size_t>(members)) {}
 
+  /// The first of `count` pieces that is member m's: its run ends where the next one's begins.
+  static std::int64_t first_of(std::int64_t count, int m, int members) {
+    return count * m / members;
+  }
+
   /// function(begin, end) over 0 to count by the first `members`, those of them that come. Takes a
   /// copy: a function whose address nobody has stays in registers where nobody helps.
   template <class Function>
@@ -64,8 +69,9 @@ class Crew {
     const std::uint64_t turn = turn_ + 1;
     for (int m = 0; m < members; ++m)
       places_[m].left =
-          (turn * kMost + static_cast<std::uint64_t>(count * (m + 1) / members) % kMost) * kMost +
-          static_cast<std::uint64_t>(count * m / members);
+          (turn * kMost + static_cast<std::uint64_t>(first_of(count, m + 1, members)) % kMost) *
+              kMost +
+          static_cast<std::uint64_t>(first_of(count, m, members));
     turn_ = turn;
     for (int m = 1; m < members; ++m)
       if (places_[m].asleep) wake(m);
@@ -248,15 +254,65 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
+/// What each member of a team would do, counted by one thread that multiplies nothing.
+struct Paper {
+  struct Held {
+    const void* matrix;
+    std::int64_t bytes;
+  };
+  struct Member {
+    std::int64_t products = 0, read = 0;  // multiplications, and bytes of matrices
+    std::vector<Held> held;               // the bytes that differ
+  };
+  Member members[Workers::kMost];
+  std::int64_t turns[Workers::kMost + 1] = {};  // of so many members
+  int begun = 0;                                // whose pieces are run now
+
+  /// As Crew's.
+  template <class Function>
+  void share(int count_of_members, std::int64_t count, Function function) {
+    ++turns[count_of_members];
+    for (; begun < count_of_members; ++begun)
+      function(Crew::first_of(count, begun, count_of_members),
+               Crew::first_of(count, begun + 1, count_of_members));
+    begun = 0;
+  }
+
+  /// Pieces, `parts` of them in a row of the same `bytes` of a matrix.
+  void multiply(int count_of_members, std::int64_t count, std::int64_t parts, std::int64_t each,
+                const void* matrix, std::int64_t bytes) {
+    ++turns[count_of_members];
+    for (int m = 0; m < count_of_members; ++m) {
+      const std::int64_t from = Crew::first_of(count, m, count_of_members);
+      const std::int64_t to = Crew::first_of(count, m + 1, count_of_members);
+      if (from == to) continue;
+      Member& one = members[begun + m];
+      one.products += (to - from) * each;
+      const std::int64_t read = ((to - 1) / parts - from / parts + 1) * bytes;
+      one.read += read;
+      auto held = one.held.begin();
+      while (held != one.held.end() && held->matrix != matrix) ++held;
+      if (held == one.held.end()) held = one.held.insert(held, {matrix, 0});
+      held->bytes = (std::max)(held->bytes, read);
+    }
+  }
+};
+
 /// At most so many threads; fewer where there is little to do. Negative: exactly so many, for
 /// tests.
 class Team {
  public:
+  /// As many threads take part as have so many multiplications to do: three microseconds of a
+  /// core with AVX-512, six where it reads its part of the matrix for one row.
+  static constexpr std::int64_t kWorth = 1 << 17;
+
   explicit Team(int threads)
       : threads_((std::min)(threads < 0 ? -threads : threads, Workers::kMost)),
         forced_(threads < 0) {
     if (threads_ > 1) Workers::count_team(1);
   }
+  /// Counts where another one does.
+  Team(int threads, const Team& other) : Team(threads) { paper_ = other.paper_; }
   ~Team() {
     if (threads_ > 1) Workers::count_team(-1);
   }
@@ -266,7 +322,7 @@ class Team {
   class Lead {
    public:
     explicit Lead(Team& team, int most = Workers::kMost)
-        : own_(most > 1 && team.threads_ > 1 && !led().tried) {
+        : own_(most > 1 && team.threads_ > 1 && !team.paper_ && !led().tried) {
       if (own_) led() = {Workers::lead(), true};
     }
     ~Lead() {
@@ -307,6 +363,17 @@ class Team {
   /// Whether a job of so many multiplications would be split.
   bool is_worth_it(std::int64_t job) const { return forced_ || job >= 2 * kWorth; }
 
+  /// From now on products are counted there, and nobody multiplies; null: no longer.
+  void count_on(Paper* paper) { paper_ = paper; }
+  /// Whether a product of such pieces is counted in place of being computed; see Paper::multiply.
+  bool counts(std::int64_t count, std::int64_t parts, std::int64_t each, const void* matrix,
+              std::int64_t bytes) {
+    if (paper_)
+      paper_->multiply((std::min)(worth(count, each), members()), count, parts, each, matrix,
+                       bytes);
+    return paper_;
+  }
+
   /// function(begin, end) over 0 to count, in pieces, each of so many multiplications and
   /// additions; whole while nobody else is there or the work is not worth it.
   template <class Function>
@@ -314,17 +381,16 @@ class Team {
     const int most = worth(count, each);
     const Lead lead(*this, most);
     int members = most < 2 ? 1 : (std::min)(most, this->members());
-    if (members > 1 && !lent_) members = led().workers->members(members);
+    if (members > 1 && !lent_ && !paper_) members = led().workers->members(members);
     if (members < 2)
       function(std::int64_t(0), count);  // once in this function, as it is inlined
+    else if (paper_)
+      paper_->share(members, count, function);
     else
       (lent_ ? *lent_crew_ : led().workers->crew()).share(members, count, function);
   }
 
  private:
-  /// As many threads as have so many multiplications to do.
-  static constexpr std::int64_t kWorth = 1 << 17;
-
   int worth(std::int64_t count, std::int64_t each) const {
     if (count < 2 || count >= Crew::kMost || (threads_ < 2 && !lent_)) return 1;
     return static_cast<int>(
@@ -347,6 +413,7 @@ class Team {
   std::atomic<int> arrived_{0};
   int lent_members_ = 0;
   std::unique_ptr<Crew> lent_crew_;
+  Paper* paper_ = nullptr;
 };
 
 }  // namespace ONERNN_ISA

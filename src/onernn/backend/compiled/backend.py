@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from copy import copy
 from functools import lru_cache, partial
 from math import inf
+from operator import attrgetter
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -31,6 +33,31 @@ from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.spec import Activation, RnnSpec
 from onernn.ir.weights import NO_SCALES, UNIT, Layers, Weights, layers_of
 from onernn.ops.activations import completed
+
+
+class Share(NamedTuple):
+    """What one thread does: multiplications, bytes of matrices that it reads, those that differ."""
+
+    products: int
+    read: int
+    held: int
+
+
+class Account(NamedTuple):
+    """How threads share one layer of a batch: `onernn_account`, whose shares are not empty."""
+
+    groups: int
+    threads: int
+    turns: int
+    cache: int
+    seconds: float
+    shares: list[Share]
+
+    def __str__(self) -> str:
+        if self.threads == 1:
+            return "on 1 (its steps are too small to divide)"
+        how = "each runs its own sequences or direction" if self.groups else "they share each step"
+        return f"on {self.threads} ({how})"
 
 
 class CompiledStack:
@@ -172,6 +199,48 @@ class CompiledStack:
         for name, array in given.items():
             if array is not None and np.isinf(array).any():
                 raise UnsupportedError(f"{name}: {self._dtype} holds finite numbers, got inf")
+
+    @property
+    def threads(self) -> str:
+        """How many threads may run it, and how batches of a usual size are divided among them."""
+        if abs(self._team) == 1:
+            return "1"
+        one, many = (max(self.account([20] * n), key=attrgetter("threads")) for n in (1, 64))
+        return f"up to {abs(self._team)}; a sequence of 20 steps runs {one}, 64 of them {many}"
+
+    def with_threads(self, threads: int) -> CompiledStack:
+        """The same layer on at most so many threads, whatever this machine has."""
+        made = copy(self)
+        made._team, made._idle = threads, deque()
+        return made
+
+    def account(self, lengths: Sequence[int]) -> list[Account]:
+        """How its threads would share a batch of such sequences: of each layer.
+
+        Sizes alone decide; nothing is multiplied, and no thread is started.
+        """
+        ffi, words = self._ffi, sum(lengths)
+        handle, batch, arrays = self._new()
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        batch.layout, batch.sequences = self.layouts["lod"], len(lengths)
+        batch.offsets = ffi.from_buffer("int64_t[]", offsets)
+        sizes = self._spec.input_size, self._channels, 1
+        memory = [np.zeros(words * size, self._real) for size in sizes]
+        arrays.x, arrays.y, arrays.attention = map(ffi.from_buffer, memory)
+        accounts = ffi.new("onernn_account[]", self._spec.layers)
+        status = self._lib.onernn_stack_account(handle, batch, arrays, accounts)
+        check(self._lib, status, "an account")
+        return [
+            Account(
+                layer.groups,
+                layer.threads,
+                layer.turns,
+                layer.cache,
+                layer.seconds,
+                [Share(s.products, s.read, s.held) for s in layer.shares if s.products],
+            )
+            for layer in accounts
+        ]
 
     def handle(self) -> Any:
         """A stack of C, for one thread at a time; good as long as this object is there."""

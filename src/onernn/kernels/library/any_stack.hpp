@@ -10,7 +10,9 @@
 /// What onernn.h calls a stack.
 struct onernn_stack {
   virtual ~onernn_stack() = default;
-  virtual void run(const onernn_batch& batch, const onernn_arrays& arrays) = 0;
+  /// `accounts`: of each layer, see onernn_stack_account; null: it computes.
+  virtual void run(const onernn_batch& batch, const onernn_arrays& arrays,
+                   onernn_account* accounts = nullptr) = 0;
   virtual onernn::Team& team() = 0;
 };
 

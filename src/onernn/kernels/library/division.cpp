@@ -2,31 +2,61 @@
 
 #include <algorithm>
 
+#include "../team.hpp"
+
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Nanoseconds that the layer takes on `members` threads. groups == 0: all of them share each step,
-/// by units; each keeps its part of the weights in its cache, and they meet after every product.
-/// Else the sequences are dealt out to so many groups: nobody meets, everybody reads all weights.
-/// The constants are rough: of one core of a Xeon of 2024 and of a Zen 4.
-static double cost(const Work& work, std::int64_t members, std::int64_t groups) {
-  const auto reading = [](double bytes) {  // from L2, L3 or memory
-    return bytes <= (1 << 20) ? bytes / 60 : bytes <= (24 << 20) ? bytes / 25 : bytes / 10;
+/// What the cost model knows of a machine, whatever machine it is: times in nanoseconds. Measured
+/// on cores with AVX-512, f32, design/0072; what needs many cores to be measured is an estimate.
+namespace machine {
+
+// Multiplications of a core, of many rows and a matrix in its cache: 47 to 50 on a Zen 4.
+constexpr double kMultiplying = 50;
+// Bytes of a matrix that one row is multiplied with, which one core reads. From L2: 90 to 99 on a
+// Zen 4. From L3: 55 to 85 there, 49 on a Xeon. From memory: 27 to 32 on a Zen 4.
+constexpr double kReading[] = {90, 60, 25};
+// The same of all cores together: an estimate, of L3 and memory.
+constexpr double kAllReading[] = {90 * Workers::kMost, 400, 100};
+// What a core has for itself, at least, since 2021; and a common size of an L3.
+constexpr std::int64_t kNear = 1 << 20, kFar = 24 << 20;
+// Of one unit and row: functions of gates, which threads share; x, h and y, which one moves.
+constexpr double kFunctions = 0.8, kMoving = 0.2;
+// The end of a turn: 280 with two members that compute little; for each member, an estimate.
+constexpr double kMeeting = 300, kEachMore = 30;
+
+}  // namespace machine
+
+std::int32_t cache_of(std::int64_t bytes) {
+  return bytes <= machine::kNear ? 2 : bytes <= machine::kFar ? 3 : 4;
+}
+
+double cost(const Work& work, std::int64_t members, std::int64_t groups) {
+  const auto steps = static_cast<double>((std::max)(work.steps, std::int64_t(1)));
+  const double running = static_cast<double>(work.words) / steps;
+  // A step of some rows, of which each of some cores multiplies a part.
+  const auto step = [&work](double rows, double part, double cores) {
+    const auto input = static_cast<double>(work.input);
+    const auto recurrent = static_cast<double>(work.recurrent);
+    const double bytes = static_cast<double>(work.bytes) * part;
+    const std::int32_t cache = cache_of(static_cast<std::int64_t>(bytes)) - 2;
+    const double pace = (std::min)(machine::kReading[cache], machine::kAllReading[cache] / cores);
+    return part * rows * input / machine::kMultiplying +
+           (std::max)(part * rows * recurrent / machine::kMultiplying, bytes / pace) +
+           rows * static_cast<double>(work.units) * (part * machine::kFunctions + machine::kMoving);
   };
-  const double bytes = static_cast<double>(work.bytes), steps = static_cast<double>(work.steps);
-  const double running = static_cast<double>(work.words) / (std::max)(steps, 1.0);
-  const double multiplying = static_cast<double>(work.products) / 32;  // of a word
-  const double moving = static_cast<double>(work.units) / 5;           // a row of h, and of x
   if (groups == 0) {
-    const auto n = static_cast<double>(members);
-    const double meeting = members > 1 ? 2 * (300 + 30 * n) : 0;
-    const double step = (std::max)(running * multiplying / n, reading(bytes / n));
-    return static_cast<double>(work.directions) * steps * (step + meeting + running * moving);
+    const double job = running * static_cast<double>(work.recurrent / work.meetings);
+    const std::int64_t most = static_cast<std::int64_t>(job) / Team::kWorth;
+    const auto taking = static_cast<double>((std::max)((std::min)(members, most), std::int64_t(1)));
+    const double meeting = taking > 1 ? machine::kMeeting + machine::kEachMore * taking : 0;
+    return static_cast<double>(work.directions) * steps *
+           (step(running, 1 / taking, taking) + static_cast<double>(work.meetings) * meeting);
   }
-  const double own = (std::max)(running / static_cast<double>(groups), 1.0);
-  const std::int64_t turns = (groups * work.directions + members - 1) / members;
+  const std::int64_t pieces = groups * work.directions, turns = (pieces + members - 1) / members;
   return static_cast<double>(turns) * steps *
-         ((std::max)(own * multiplying, reading(bytes)) + own * moving);
+         step((std::max)(running / static_cast<double>(groups), 1.0), 1,
+              static_cast<double>((std::min)(pieces, members)));
 }
 
 std::int64_t groups_of(const Work& work, std::int64_t members) {

@@ -44,9 +44,14 @@ int32_t onernn_stack_new(const onernn_spec* spec, const onernn_part* parts, cons
 }
 
 int32_t onernn_stack_run(onernn_stack* stack, const onernn_batch* batch,
-                         const onernn_arrays* arrays) try {
+                         const onernn_arrays* arrays) {
+  return onernn_stack_account(stack, batch, arrays, nullptr);
+}
+
+int32_t onernn_stack_account(onernn_stack* stack, const onernn_batch* batch,
+                             const onernn_arrays* arrays, onernn_account* accounts) try {
   if (batch->layout < ONERNN_LOD || batch->layout > ONERNN_PACKED) return ONERNN_UNKNOWN;
-  stack->run(*batch, *arrays);
+  stack->run(*batch, *arrays, accounts);
   return ONERNN_DONE;
 } catch (...) {
   return ONERNN_NO_MEMORY;

@@ -132,6 +132,28 @@ int32_t onernn_stack_new(const onernn_spec *spec, const onernn_part *parts, cons
 int32_t onernn_stack_run(onernn_stack *stack, const onernn_batch *batch,
                          const onernn_arrays *arrays);
 
+/* Of one thread. */
+typedef struct {
+  int64_t products; /* multiplications */
+  int64_t read;     /* bytes of matrices, again in each product */
+  int64_t held;     /* of these, the bytes of one direction that differ */
+} onernn_share;
+
+/* How the threads of a stack share one layer of a batch. */
+typedef struct {
+  int64_t groups;  /* of sequences, each for one thread; 0: all threads share each step */
+  int64_t threads; /* that take part in most turns */
+  int64_t turns;   /* how often threads wait for each other */
+  int32_t cache;   /* as the cost model has it, what holds the most of `held`: 2 or 3; 4: memory */
+  double seconds;  /* that the cost model foretells */
+  onernn_share shares[64];
+} onernn_account;
+
+/* What the threads of a stack would do in onernn_stack_run, by the sizes of a batch: of each layer.
+   This thread does it, and multiplies nothing: what it writes to the arrays means nothing. */
+int32_t onernn_stack_account(onernn_stack *stack, const onernn_batch *batch,
+                             const onernn_arrays *arrays, onernn_account *accounts);
+
 /* NULL is fine. */
 void onernn_stack_free(onernn_stack *stack);
 

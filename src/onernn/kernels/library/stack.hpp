@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "../batch.hpp"
@@ -63,7 +64,10 @@ class Stack final : public onernn_stack {
     }
   }
 
-  void run(const onernn_batch& given, const onernn_arrays& arrays) override {
+  void run(const onernn_batch& given, const onernn_arrays& arrays,
+           onernn_account* accounts) override {
+    const std::unique_ptr<Paper> paper(accounts ? new Paper : nullptr);
+    team_.count_on(paper.get());
     const Team::Lead lead(team_);
     const Extent extent = extent_of(given);
     grow(extent);
@@ -88,8 +92,9 @@ class Stack final : public onernn_stack {
                   states(arrays, layer * D + d, extent.sequences), team);
       };
       const std::int64_t beside = added ? 1 : D;
+      if (paper) *paper = {};
       const Work work = this->work(batch, extent, layer, beside);
-      const std::int64_t job = work.words * work.products * beside;
+      const std::int64_t job = work.words * (work.input + work.recurrent) * beside;
       const std::int64_t groups = team_.is_worth_it(job) ? groups_of(work, team_.members()) : 0;
       for (std::int64_t d = 0; groups == 0 && d < D; ++d)
         run_some(d, layer == 0 ? workspace_->first : workspace_->upper, batch, team_);
@@ -99,14 +104,17 @@ class Stack final : public onernn_stack {
         for (std::int64_t first = 0; first < D; first += beside)
           team_.split(groups * beside, job / (groups * beside),
                       [&](std::int64_t piece, std::int64_t end) {
-                        Team alone(1);  // no Serial: all functions would compile once more, for it
+                        // No Serial: all functions would compile once more, for it.
+                        Team alone(1, team_);
                         for (; piece < end; ++piece)
                           run_some(first + piece / groups, *share(piece, layer > 0).cells,
                                    workspace_->deal.part(batch, piece % groups), alone);
                       });
       }
+      if (paper) accounts[layer] = account(*paper, layer, groups, work);
       both = out;
     }
+    team_.count_on(nullptr);
   }
 
   Team& team() override { return team_; }
@@ -161,15 +169,48 @@ class Stack final : public onernn_stack {
   /// What a layer of a batch costs depends on this.
   Work work(const Batch& batch, Extent extent, std::int32_t layer, std::int64_t beside) const {
     const std::int64_t inputs = layer > 0 ? above().inputs : spec_.inputs;
-    const std::int64_t products = Cell::kGates * spec_.units * (inputs + spec_.width);
+    const std::int64_t units = spec_.units, R = spec_.width, gates = Cell::kGates;
+    const std::int64_t recurrent = gates * units * R + (spec_.projection ? units * R : 0);
     const std::int64_t longest = batch.sequences ? batch.length[batch.order[0]] : 0;
+    const bool twice = spec_.projection || spec_.cell == ONERNN_GRU;
     return {extent.sequences,
             extent.words,
             longest,
-            spec_.units,
-            products,
-            products * std::int64_t(sizeof(Stored)) / kRowsOf<Stored>,
+            units,
+            weights_[static_cast<std::size_t>(layer * spec_.directions)].input
+                ? gates * units * inputs
+                : 0,
+            recurrent,
+            recurrent * std::int64_t(sizeof(Stored)) / kRowsOf<Stored>,
+            1 + twice,
             beside};
+  }
+
+  [[gnu::noinline]] onernn_account account(const Paper& paper, std::int32_t layer,
+                                           std::int64_t groups, const Work& work) const {
+    // Of one member: no turn, unless nothing else is there.
+    const std::int64_t* const alone = paper.turns + 1;
+    const std::int64_t* const all = alone + Workers::kMost;
+    const std::int64_t turns = std::accumulate(alone + 1, all, std::int64_t(0));
+    const std::int64_t threads = turns ? std::max_element(alone + 1, all) - paper.turns : 1;
+    onernn_account made{groups, threads, turns, 0, {}, {}};
+    std::int64_t most = 0;
+    for (int m = 0; m < Workers::kMost; ++m) {
+      const Paper::Member& member = paper.members[m];
+      onernn_share& share = made.shares[m] = {member.products, member.read, 0};
+      for (std::int32_t d = 0; d < spec_.directions; ++d) {
+        const Weights& own = weights_[static_cast<std::size_t>(layer * spec_.directions + d)];
+        std::int64_t held = 0;
+        for (const Paper::Held& one : member.held)
+          for (const void* matrix : {own.input, own.recurrent, own.candidate, own.projection})
+            if (one.matrix == matrix) held += one.bytes;
+        share.held = (std::max)(share.held, held);
+      }
+      most = (std::max)(most, share.held);
+    }
+    made.cache = cache_of(most);
+    made.seconds = 1e-9 * cost(work, team_.members(), groups);
+    return made;
   }
 
   /// As the layers above the first one know it.

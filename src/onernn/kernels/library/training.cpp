@@ -105,8 +105,10 @@ int32_t run(const onernn_trained* directions, int32_t count, const Steps& steps,
                     words,
                     steps.count,
                     is.units,
+                    0,
                     products,
                     products * std::int64_t(sizeof(float)),
+                    1,
                     beside};
     return team.is_worth_it(words * products * beside) ? groups_of(work, team.members()) : 0;
   };
