@@ -55,6 +55,7 @@ REFUSED = {
         [MATMUL, ADD, *projected_gru("y", "xwb"), *projected_gru("z", "xwb", seed=1)],
         ["y", "z"],
     ),
+    "'y/gates' has another user": ([MATMUL, *projected_gru("y", "xw")], ["y", "y/gates"]),
     "'xw' has another user": ([MATMUL, ADD, *projected_gru("y", "xwb")], ["y", "xw"]),
     "weight 'w2' is computed at run time": (
         [
@@ -97,8 +98,6 @@ def test_a_bias_that_is_not_one_a_column_is_refused() -> None:
 def test_a_projection_of_the_wrong_width_is_refused() -> None:
     wide = {"w": np.zeros((INPUT, 6 * HIDDEN), np.float32)}
     built = graph([MATMUL, *projected_gru("y", "xw")], ["y"], **wide)
-    from onernn import fuse
-
     assert "gives 18 columns" in fuse(built).refusals[0].reason
 
 
