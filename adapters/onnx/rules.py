@@ -1,4 +1,4 @@
-"""The rules of ONNX's operators: quantized ones, loops, recurrent layers, and the table."""
+"""The rules of ONNX's operators: loops, recurrent layers, and the table."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from onernn.adapters.common.bodies import recurrent_stack
 from onernn.adapters.common.lowering import Results, Rules
+from onernn.adapters.onnx import microsoft
 from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
 from onernn.adapters.onnx.table import OnnxOperator
 from onernn.ir.arrays import Array
@@ -24,53 +25,6 @@ from onernn.ops import OPERATORS
 from onernn.ops import Operator as CanonicalOperator
 from onernn.ops.activations import DEFAULTS, completed
 from onernn.reorders import onnx
-
-# The rules of ONNX Runtime's own operators on quantized numbers.
-#
-# Formulas: ONNX Runtime's contrib operators.
-
-_ACTIVATIONS = ("sigmoid", "tanh", "tanh")
-
-
-def quantized_lstm(op: OnnxOperator) -> Results:
-    direction = op.attribute("direction", "forward")
-    names = [name.lower() for name in op.attribute("activations", _ACTIVATIONS)]
-    if names not in (list(_ACTIVATIONS), list(_ACTIVATIONS * 2)):
-        raise UnsupportedError(f"attribute activations={names}: only {list(_ACTIVATIONS)}")
-    if op.attribute("clip", 1.0) == 0:
-        op.builder.notes["clip=0 means no clipping, as it did to those who wrote it"] = None
-    return op.emit_many(
-        "DynamicQuantizeLSTM",
-        3,
-        *(op.optional(at) for at in range(12)),
-        direction=direction,
-        hidden_size=op.attribute("hidden_size", 0),
-        clip=op.attribute("clip", 0.0),
-        input_forget=op.attribute("input_forget", 0),
-    )
-
-
-def dynamic_matmul(op: OnnxOperator) -> Results:
-    """A is put into bytes first."""
-    a, scale, zero = op.emit_many("DynamicQuantizeLinear", 3, op.value())
-    return _to_float(op, (a, op.value(1), zero, op.optional(3)), (scale, op.value(2)), 4)
-
-
-def matmul_to_float(op: OnnxOperator) -> Results:
-    a, b, a_scale, b_scale = (op.value(at) for at in range(4))
-    if op.builder.type_of(a_scale).counts not in ((), (1,)):
-        raise UnsupportedError("input a_scale: only one for all rows")
-    return _to_float(op, (a, b, op.optional(4), op.optional(5)), (a_scale, b_scale), 6)
-
-
-def _to_float(
-    op: OnnxOperator, factors: tuple[str, ...], scales: tuple[str, str], bias: int
-) -> Results:
-    """The product in steps of both scales, and what input ``bias`` adds, if it is there."""
-    whole = op.cast(op.emit("MatMulInteger", *factors), "float32")
-    y = op.emit("Mul", whole, op.emit("Mul", *scales))
-    return op.emit("Add", y, op.value(bias)) if op.optional(bias) else y
-
 
 # The rules of If, Loop and Scan: their graphs are lowered, and run by kernels of their own.
 
@@ -471,20 +425,13 @@ rule = RULES = Rules[Rule](
         "ConcatFromSequence": concat_from_sequence,
     }
 )
-MICROSOFT = "com.microsoft"
-_MICROSOFT: dict[str, Rule] = {
-    "DynamicQuantizeLSTM": quantized_lstm,
-    "DynamicQuantizeMatMul": dynamic_matmul,
-    "MatMulIntegerToFloat": matmul_to_float,
-}
-"""Operators of ONNX Runtime's own domain."""
 
 
 def rule_for(domain: str, op_type: str) -> Rule:
     """The rule of an operator. Raises `UnsupportedError` where there is none."""
-    known, own = OPERATORS.get(op_type), _MICROSOFT if domain == MICROSOFT else RULES
+    known, own = OPERATORS.get(op_type), microsoft.RULES if domain == microsoft.DOMAIN else RULES
     plain = known is not None and known.since and known.domain == domain
-    if domain not in ("", MICROSOFT) or not (op_type in own or plain):
+    if domain not in ("", microsoft.DOMAIN) or not (op_type in own or plain):
         raise UnsupportedError("this operator is not known")
     return own.get(op_type, _plain)
 
