@@ -429,6 +429,10 @@ rule = RULES = Rules[Rule](
 
 def rule_for(domain: str, op_type: str) -> Rule:
     """The rule of an operator. Raises `UnsupportedError` where there is none."""
+    if domain == f"{microsoft.DOMAIN}.nchwc":
+        raise UnsupportedError(
+            "ONNX Runtime wrote it for one CPU's layout; save the model at ORT_ENABLE_EXTENDED"
+        )
     known, own = OPERATORS.get(op_type), microsoft.RULES if domain == microsoft.DOMAIN else RULES
     plain = known is not None and known.since and known.domain == domain
     if domain not in ("", microsoft.DOMAIN) or not (op_type in own or plain):

@@ -215,6 +215,7 @@ def test_a_stack_as_pytorch_exports_it_runs() -> None:
 REFUSED = {
     "y = Det (x)": "this operator is not known",
     "y = com.microsoft.Attention (x)": "not known",
+    "y = com.microsoft.nchwc.Conv (x, c)": "ORT_ENABLE_EXTENDED",
     "y = Relu <slope = 2.0> (x)": "not understood: attribute slope",
     "y = Relu (x, c)": "not understood: input 1",
     "y, z = Relu (x)": "output 1 is not computed",
