@@ -12,7 +12,6 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 extern "C" {
@@ -34,29 +33,6 @@ struct Library {
 
 inline void check(std::int32_t status) {
   if (status) throw std::runtime_error("the kernels gave status " + std::to_string(status));
-}
-
-/// function(k) for every k below count, each in a thread of its own but the last.
-template <class Function>
-void in_threads(int count, const Function& function) {
-  std::vector<std::thread> others;
-  std::vector<std::exception_ptr> failed(count);
-  const auto guarded = [&](int k) noexcept {
-    try {
-      function(k);
-    } catch (...) {
-      failed[k] = std::current_exception();
-    }
-  };
-  int begun = 0;
-  try {
-    for (; begun + 1 < count; ++begun) others.emplace_back(guarded, begun);
-  } catch (const std::system_error&) {  // no thread is left: this one does their work
-  }
-  for (int k = begun; k < count; ++k) guarded(k);
-  for (auto& each : others) each.join();
-  for (auto& each : failed)
-    if (each) std::rethrow_exception(each);
 }
 
 /// Weights of one layer in one direction, or their gradients, as the library reads them.
@@ -185,104 +161,124 @@ struct States {
   float *h_n, *c_n;
 };
 
-/// Training: a batch in shares, a thread each, with its words sorted step by step.
+/// Training: a batch with its words sorted step by step. Any number of threads gives the same bits.
 class Training {
  public:
   Training(const Library& library, const Layer& layer, const Batch& batch)
-      : library_(library), layer_(layer), batch_(batch), rows_(batch.words()) {
-    std::vector<std::int64_t> order(batch.N);
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+      : library_(library), layer_(layer), batch_(batch), order_(batch.N), begin_{0} {
+    std::iota(order_.begin(), order_.end(), 0);
+    std::stable_sort(order_.begin(), order_.end(), [&](std::int64_t a, std::int64_t b) {
       return batch.length(a) > batch.length(b);
     });
-    const std::int64_t enough = batch.words() / kLeast;
-    const auto count =
-        std::max<std::int64_t>(1, std::min({std::int64_t(layer.threads), batch.N, enough}));
-    shares_.resize(count);
-    for (std::int64_t k = 0; k < batch.N; ++k) shares_[k % count].sequences.push_back(order[k]);
-    std::int64_t row = 0;
-    for (Share& share : shares_) {
-      share.first = row;
-      share.begin.push_back(0);
-      const std::int64_t steps = share.sequences.empty() ? 0 : batch.length(share.sequences[0]);
-      for (std::int64_t t = 0; t < steps; ++t) {
-        for (std::int64_t n : share.sequences) {
-          if (batch.length(n) <= t) break;
-          rows_[row++] = batch.at(n, t);
-        }
-        share.begin.push_back(row - share.first);
+    const std::int64_t steps = order_.empty() ? 0 : batch.length(order_[0]);
+    for (std::int64_t t = 0; t < steps; ++t) {
+      for (std::int64_t n : order_) {
+        if (batch.length(n) <= t) break;
+        rows_.push_back(batch.at(n, t));
       }
+      begin_.push_back(words());
     }
   }
 
   /// Numbers of the tape.
-  std::int64_t tape_size() const { return batch_.words() * per_word(); }
+  std::int64_t tape_size() const {
+    return words() *
+           (layer_.inputs + (layer_.layers - 1) * layer_.wide() + layer_.parts() * per_part());
+  }
 
   void forward(const std::vector<const float*>& weights, const float* x, const States& states,
                float* y, float* tape) const {
+    const std::int64_t I = layer_.inputs, wide = layer_.wide();
     const auto made = trainings(weights);
-    batch_.clear_padding(y, layer_.wide());
-    in_threads(int(shares_.size()), [&](int k) { forward(made, shares_[k], x, states, y, tape); });
+    batch_.clear_padding(y, wide);
+    for (std::int64_t w = 0; w < words(); ++w) std::copy_n(x + rows_[w] * I, I, tape + w * I);
+    std::vector<float> last(words() * wide);
+    for (int l = 0; l < layer_.layers; ++l) {
+      std::vector<Ends> ends = ends_of(states, l);
+      std::vector<onernn_trained> row = trained(made, ends, l, tape);
+      for (int d = 0; d < layer_.directions; ++d)
+        row[d].y = (l + 1 < layer_.layers ? read_at(tape, l + 1) : last.data()) + d * layer_.units;
+      check(library_.training_forward(row.data(), layer_.directions, begin_.data(), steps()));
+      put(ends, states, l);
+    }
+    for (std::int64_t w = 0; w < words(); ++w)
+      std::copy_n(last.data() + w * wide, wide, y + rows_[w] * wide);
   }
 
   /// `states` holds the gradients of the final states, and where those of the initial ones go.
   void backward(const std::vector<const float*>& weights, const float* dy, const States& states,
                 float* dx, const std::vector<float*>& gradients, float* tape) const {
+    const std::int64_t inputs = layer_.inputs, wide = layer_.wide();
     const auto made = trainings(weights);
-    std::vector<std::vector<Plain>> sums(shares_.size());
-    batch_.clear_padding(dx, layer_.inputs);
-    in_threads(int(shares_.size()), [&](int k) {
-      for (int part = 0; part < layer_.parts(); ++part)
-        sums[k].push_back(
-            {std::vector<float>(layer_.inputs_of(part / layer_.directions) * layer_.row()),
-             std::vector<float>(layer_.units * layer_.row()),
-             std::vector<float>(layer_.bias_rows() * layer_.units)});
-      backward(made, shares_[k], dy, states, dx, sums[k], tape);
-    });
-    for (int part = 0; part < layer_.parts(); ++part) {
-      Plain& whole = sums[0][part];
-      for (std::size_t k = 1; k < sums.size(); ++k) {
-        add(sums[k][part].input, whole.input);
-        add(sums[k][part].recurrent, whole.recurrent);
-        add(sums[k][part].bias, whole.bias);
+    batch_.clear_padding(dx, inputs);
+    std::vector<float> above(words() * wide);
+    for (std::int64_t w = 0; w < words(); ++w)
+      std::copy_n(dy + rows_[w] * wide, wide, above.data() + w * wide);
+    for (int l = layer_.layers - 1; l >= 0; --l) {
+      const std::int64_t I = layer_.inputs_of(l);
+      std::vector<float> below[] = {std::vector<float>(words() * I),
+                                    std::vector<float>(layer_.directions > 1 ? words() * I : 0)};
+      std::vector<Plain> sums(
+          layer_.directions,
+          {std::vector<float>(I * layer_.row()), std::vector<float>(layer_.units * layer_.row()),
+           std::vector<float>(layer_.bias_rows() * layer_.units)});
+      std::vector<Ends> ends = ends_of(states, l);
+      std::vector<onernn_trained> row = trained(made, ends, l, tape);
+      for (int d = 0; d < layer_.directions; ++d) {
+        row[d].y = above.data() + d * layer_.units;
+        row[d].dx = below[d].data();
+        row[d].gradients = sums[d].told();
       }
-      layer_.plain_back(whole, part, gradients);
+      check(library_.training_backward(row.data(), layer_.directions, begin_.data(), steps()));
+      put(ends, states, l);
+      for (int d = 0; d < layer_.directions; ++d)
+        layer_.plain_back(sums[d], l * layer_.directions + d, gradients);
+      for (std::size_t k = 0; k < below[1].size(); ++k) below[0][k] += below[1][k];
+      above.swap(below[0]);
     }
+    for (std::int64_t w = 0; w < words(); ++w)
+      std::copy_n(above.data() + w * inputs, inputs, dx + rows_[w] * inputs);
   }
 
  private:
-  static constexpr std::int64_t kLeast = 32;  // words for which a thread pays
-  struct Share {
-    std::vector<std::int64_t> sequences, begin;
-    std::int64_t first;
-    std::int64_t words() const { return begin.back(); }
-    std::int64_t steps() const { return std::int64_t(begin.size()) - 1; }
-  };
   using Made = std::unique_ptr<onernn_training, decltype(&::onernn_training_free)>;
+  struct Ends {  // states of a part, of sorted sequences
+    std::vector<float> h, c;
+  };
 
-  static void add(const std::vector<float>& from, std::vector<float>& to) {
-    for (std::size_t k = 0; k < to.size(); ++k) to[k] += from[k];
-  }
+  std::int64_t words() const { return std::int64_t(rows_.size()); }
+  std::int64_t steps() const { return std::int64_t(begin_.size()) - 1; }
 
   /// Arrays of (words, units) beside the gates.
   int kept() const { return layer_.cell == ONERNN_LSTM ? 4 : layer_.cell == ONERNN_RNN ? 1 : 2; }
   std::int64_t per_part() const { return layer_.row() + kept() * layer_.units; }
-  std::int64_t per_word() const {
-    return layer_.inputs + (layer_.layers - 1) * layer_.wide() + layer_.parts() * per_part();
+
+  /// What a layer reads.
+  float* read_at(float* tape, int l) const {
+    if (!l) return tape;
+    return tape +
+           words() * (layer_.inputs + (l - 1) * layer_.wide() + l * layer_.directions * per_part());
   }
-  /// Where a share keeps what a layer reads.
-  float* read_at(const Share& share, float* tape, int l) const {
-    const std::int64_t before =
-        l ? layer_.inputs + (l - 1) * layer_.wide() + l * layer_.directions * per_part() : 0;
-    return tape + share.first * per_word() + share.words() * before;
-  }
-  onernn_tape tape_of(const Share& share, float* tape, int l, int d) const {
-    const std::int64_t words = share.words();
-    float* read = read_at(share, tape, l);
-    float* own = read + words * (layer_.inputs_of(l) + d * per_part());
-    float* h = own + words * layer_.row();
-    const auto more = [&](int k) { return k < kept() ? h + k * words * layer_.units : nullptr; };
+  onernn_tape tape_of(float* tape, int l, int d) const {
+    float* read = read_at(tape, l);
+    float* own = read + words() * (layer_.inputs_of(l) + d * per_part());
+    float* h = own + words() * layer_.row();
+    const auto more = [&](int k) { return k < kept() ? h + k * words() * layer_.units : nullptr; };
     return {read, nullptr, own, h, more(1), more(2), more(3)};
+  }
+
+  /// The directions of a layer, but for y and what goes back.
+  std::vector<onernn_trained> trained(const std::vector<Made>& made, std::vector<Ends>& ends, int l,
+                                      float* tape) const {
+    std::vector<onernn_trained> row(layer_.directions);
+    for (int d = 0; d < layer_.directions; ++d) {
+      row[d].training = made[l * layer_.directions + d].get();
+      row[d].tape = tape_of(tape, l, d);
+      row[d].y_row = layer_.wide();
+      row[d].h = ends[d].h.data();
+      row[d].c = ends[d].c.empty() ? nullptr : ends[d].c.data();
+    }
+    return row;
   }
 
   std::vector<Made> trainings(const std::vector<const float*>& weights) const {
@@ -292,87 +288,45 @@ class Training {
       Plain plain = layer_.plain(weights, part);
       const onernn_weights given = plain.told();
       onernn_training* found = nullptr;
-      check(library_.training_new(&told, &given, &found));
+      check(library_.training_new(&told, &given, layer_.threads, &found));
       made.emplace_back(found, library_.training_free);
     }
     return made;
   }
 
-  /// Rows of a state for a share's sequences, and back.
-  std::vector<float> taken(const Share& share, const float* state, int part) const {
+  /// A layer's states before its first step, and back.
+  std::vector<Ends> ends_of(const States& states, int l) const {
     const std::int64_t O = layer_.units;
-    std::vector<float> made(share.sequences.size() * O);
-    for (std::size_t k = 0; k < share.sequences.size(); ++k)
-      std::copy_n(state + (part * batch_.N + share.sequences[k]) * O, O, made.data() + k * O);
-    return made;
-  }
-  void put(const Share& share, const std::vector<float>& rows, float* state, int part) const {
-    const std::int64_t O = layer_.units;
-    for (std::size_t k = 0; k < share.sequences.size(); ++k)
-      std::copy_n(rows.data() + k * O, O, state + (part * batch_.N + share.sequences[k]) * O);
-  }
-
-  void forward(const std::vector<Made>& made, const Share& share, const float* x,
-               const States& states, float* y, float* tape) const {
-    const std::int64_t words = share.words(), I = layer_.inputs, wide = layer_.wide();
-    float* read = read_at(share, tape, 0);
-    for (std::int64_t w = 0; w < words; ++w)
-      std::copy_n(x + rows_[share.first + w] * I, I, read + w * I);
-    std::vector<float> last(words * wide);
-    for (int l = 0; l < layer_.layers; ++l) {
-      float* out = l + 1 < layer_.layers ? read_at(share, tape, l + 1) : last.data();
-      for (int d = 0; d < layer_.directions; ++d) {
-        const int part = l * layer_.directions + d;
-        std::vector<float> h = taken(share, states.h, part), c;
-        if (states.c) c = taken(share, states.c, part);
-        const onernn_tape own = tape_of(share, tape, l, d);
-        check(library_.training_forward(made[part].get(), share.begin.data(), share.steps(), &own,
-                                        out + d * layer_.units, wide, h.data(),
-                                        states.c ? c.data() : nullptr));
-        put(share, h, states.h_n, part);
-        if (states.c) put(share, c, states.c_n, part);
+    std::vector<Ends> ends(layer_.directions);
+    for (int d = 0; d < layer_.directions; ++d) {
+      const std::int64_t first = (l * layer_.directions + d) * batch_.N;
+      for (std::int64_t n : order_) {
+        const float* h = states.h + (first + n) * O;
+        ends[d].h.insert(ends[d].h.end(), h, h + O);
+        if (!states.c) continue;
+        const float* c = states.c + (first + n) * O;
+        ends[d].c.insert(ends[d].c.end(), c, c + O);
       }
     }
-    for (std::int64_t w = 0; w < words; ++w)
-      std::copy_n(last.data() + w * wide, wide, y + rows_[share.first + w] * wide);
+    return ends;
   }
-
-  void backward(const std::vector<Made>& made, const Share& share, const float* dy,
-                const States& states, float* dx, std::vector<Plain>& sums, float* tape) const {
-    const std::int64_t words = share.words(), O = layer_.units, wide = layer_.wide();
-    std::vector<float> above(words * wide), own(words * O);
-    for (std::int64_t w = 0; w < words; ++w)
-      std::copy_n(dy + rows_[share.first + w] * wide, wide, above.data() + w * wide);
-    for (int l = layer_.layers - 1; l >= 0; --l) {
-      const std::int64_t I = layer_.inputs_of(l);
-      std::vector<float> below(words * I), other(words * I);
-      for (int d = 0; d < layer_.directions; ++d) {
-        const int part = l * layer_.directions + d;
-        for (std::int64_t w = 0; w < words; ++w)
-          std::copy_n(above.data() + w * wide + d * O, O, own.data() + w * O);
-        std::vector<float> h = taken(share, states.h, part), c;
-        if (states.c) c = taken(share, states.c, part);
-        const onernn_tape kept = tape_of(share, tape, l, d);
-        const onernn_weights into = sums[part].told();
-        check(library_.training_backward(made[part].get(), share.begin.data(), share.steps(), &kept,
-                                         own.data(), h.data(), states.c ? c.data() : nullptr,
-                                         d ? other.data() : below.data(), nullptr, &into));
-        if (d) add(other, below);
-        put(share, h, states.h_n, part);
-        if (states.c) put(share, c, states.c_n, part);
+  void put(const std::vector<Ends>& ends, const States& states, int l) const {
+    const std::int64_t O = layer_.units;
+    for (int d = 0; d < layer_.directions; ++d) {
+      const std::int64_t first = (l * layer_.directions + d) * batch_.N;
+      for (std::int64_t k = 0; k < batch_.N; ++k) {
+        std::copy_n(ends[d].h.data() + k * O, O, states.h_n + (first + order_[k]) * O);
+        if (states.c)
+          std::copy_n(ends[d].c.data() + k * O, O, states.c_n + (first + order_[k]) * O);
       }
-      above.swap(below);
     }
-    const std::int64_t I = layer_.inputs;
-    for (std::int64_t w = 0; w < words; ++w)
-      std::copy_n(above.data() + w * I, I, dx + rows_[share.first + w] * I);
   }
 
   const Library& library_;
   const Layer& layer_;
   const Batch& batch_;
-  std::vector<Share> shares_;
-  std::vector<std::int64_t> rows_;  // of each word of each share, in x
+  std::vector<std::int64_t> order_, begin_;  // sequences, the longest first; rows of each step
+  std::vector<std::int64_t> rows_;           // of each word, in x
 };
 
 }  // namespace onernn_paddle
