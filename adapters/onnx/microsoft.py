@@ -6,7 +6,6 @@ Formulas: ONNX Runtime's contrib operators.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -145,16 +144,18 @@ def _fused_conv(op: OnnxOperator) -> Results:
     return _activated(op, y, **dict(zip(("alpha", "beta"), numbers, strict=False)))
 
 
-_ELEMENTWISE = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus")
-_ACTIVATED = ("", *_ELEMENTWISE, "Softsign", "Tanh", "ThresholdedRelu")
+_NUMBERS = {"alpha", "beta", "gamma"}
 
 
-def _activated(op: OnnxOperator, y: str, **numbers: Any) -> str:
+def _activated(op: OnnxOperator, y: str, **numbers: float) -> str:
     """What attribute ``activation`` names, of y; its own attributes are ``numbers``."""
-    name = op.one_of("activation", "", _ACTIVATED)
-    known = OPERATORS[name].attributes if name else {}
-    if numbers.keys() - known.keys():
-        raise UnsupportedError(f"attribute activation={name!r}: it has no {', '.join(numbers)}")
+    name = op.attribute("activation", "")
+    record = OPERATORS.get(name)
+    known = set(record.attributes) if record else set[str]()
+    elementwise = record is not None and record.kind == "elementwise" and record.most == 1
+    if (name and not elementwise) or not known <= _NUMBERS or not numbers.keys() <= known:
+        more = f" with {', '.join(numbers)}" if numbers else ""
+        raise UnsupportedError(f"attribute activation={name!r}{more}: this is not known")
     return op.emit(name, y, **numbers) if name else y
 
 

@@ -101,7 +101,7 @@ def test_operators_on_bytes_are_as_in_onnx_runtime(text: str) -> None:
         ('y = com.microsoft.FusedGemm <activation = "Hardmax"> (m, v)', "activation='Hardmax'"),
         (
             'y = com.microsoft.FusedGemm <activation = "Relu", activation_alpha = 0.1> (m, v)',
-            "it has no alpha",
+            "Relu' with alpha",
         ),
         ("y, z = com.microsoft.SkipLayerNormalization (x, w, gamma)", "output 1 is not computed"),
         ("y = com.microsoft.QLinearGlobalAveragePool <channels_last = 1> (a, s, z, s, o)", "=1"),
