@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,6 +42,16 @@ TRAINED = {
 }
 
 
+def assert_same_bits(outputs: Callable[[], list[Array]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one thread computes is what every team computes."""
+    monkeypatch.delenv(TEAM, raising=False)
+    expected = outputs()
+    for threads in TEAMS:
+        monkeypatch.setenv(TEAM, str(threads))
+        for array, one in zip(outputs(), expected, strict=True):
+            np.testing.assert_array_equal(array, one)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8", "int8-weights"])
 @pytest.mark.parametrize("name", SPECS)
 def test_every_team_gives_the_bits_of_one_thread(
@@ -54,12 +65,7 @@ def test_every_team_gives_the_bits_of_one_thread(
         results = [layer.run(random_ragged(each, spec.input_size, 2)) for each in LENGTHS.values()]
         return [array for y, state in results for array in (y.data, *state)]
 
-    monkeypatch.delenv(TEAM, raising=False)
-    expected = outputs()
-    for threads in TEAMS:
-        monkeypatch.setenv(TEAM, str(threads))
-        for array, one in zip(outputs(), expected, strict=True):
-            np.testing.assert_array_equal(array, one)
+    assert_same_bits(outputs, monkeypatch)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -115,12 +121,7 @@ def test_every_team_trains_to_the_bits_of_one_thread(
             results += [data_of(y), *state, *by_name(gradients).values()]
         return results
 
-    monkeypatch.delenv(TEAM, raising=False)
-    expected = outputs()
-    for threads in TEAMS:
-        monkeypatch.setenv(TEAM, str(threads))
-        for array, one in zip(outputs(), expected, strict=True):
-            np.testing.assert_array_equal(array, one)
+    assert_same_bits(outputs, monkeypatch)
 
 
 def test_callers_beside_each_other_get_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
