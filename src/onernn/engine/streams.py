@@ -9,6 +9,7 @@ import numpy as np
 
 from onernn.engine.chunks import Stateful
 from onernn.engine.session import Session, checked_feed
+from onernn.fuse_passes import fuse
 from onernn.fuse_passes.mapping import Mapper
 from onernn.fuse_passes.over_time import bound
 from onernn.ir.arrays import Array
@@ -202,7 +203,7 @@ class Streams:
             known = {name: arrays.pop(name) for name in self._alike}
             declared = {n: Value(n, a.dtype.name, a.shape) for n, a in arrays.items()}
             try:
-                taken = self._session.with_graph(bound(self._graph, known, declared)).graph
+                taken = fuse(bound(self._graph, known, declared)).model
                 runner = self._session.with_graph(_over_streams(taken), rows_apart=True)
                 self._of_kinds[kind] = runner
             except UnsupportedError as error:
