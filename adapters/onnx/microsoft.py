@@ -129,10 +129,7 @@ def _fused_gemm(op: OnnxOperator) -> Results:
 @rule("FusedConv")
 def _fused_conv(op: OnnxOperator) -> Results:
     """Input 3 is added to the windows' sums."""
-    record = OPERATORS["Conv"]
-    given = {k: op.attribute(k, record.attributes[k]) for k in record.attributes}
-    given = {k: value for k, value in given.items() if k in op.attributes}
-    y = op.emit("Conv", op.value(0), op.value(1), op.optional(2), **given)
+    y = op.emit("Conv", op.value(0), op.value(1), op.optional(2), **op.given(OPERATORS["Conv"]))
     if op.optional(3):
         y = op.emit("Add", y, op.value(3))
     numbers = op.attribute("activation_params", ())
@@ -189,16 +186,14 @@ def _quantized_mean(op: OnnxOperator) -> Results:
 
 def _dequantized(op: OnnxOperator, index: int) -> str:
     """Inputs from ``index`` on: numbers, their scale, their zero point."""
-    return op.emit("DequantizeLinear", *(op.value(index + k) for k in (0, 1)), _zero(op, index + 2))
+    return op.emit(
+        "DequantizeLinear", *(op.value(index + k) for k in (0, 1)), op.optional(index + 2)
+    )
 
 
 def _quantized(op: OnnxOperator, y: str, index: int, like: int = 0) -> str:
     """y by the scale and the zero point in inputs from ``index`` on, as bytes like ``like``'s."""
-    zero = _zero(op, index + 1)
+    zero = op.optional(index + 1)
     if not zero:
         zero = op.constant(np.zeros((), op.dtype_of(op.value(like))), "zero")
     return op.emit("QuantizeLinear", y, op.value(index), zero)
-
-
-def _zero(op: OnnxOperator, index: int) -> str:
-    return op.optional(index) if index < len(op.inputs) else ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from onernn.adapters.onnx.table import OnnxOperator
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
-from onernn.ir.operator import REQUIRED
 from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.ops import OPERATORS
@@ -451,10 +450,6 @@ _BECAME_INPUTS = {
     "ReduceSum": (13, ("axes",)),
 }
 """Attributes that are inputs from an opset on, in the order of the inputs."""
-_ONLY = {"block_size": 0, "precision": 0, "spatial": 1, "stash_type": 1, "training_mode": 0}
-"""Attributes of which one value is understood."""
-_LIKE = {"axis": 0, "equation": "", "perm": ()}
-"""What attributes are like of which the operator's record has no default."""
 
 
 def became_inputs(op_type: str) -> tuple[int, tuple[str, ...]]:
@@ -471,16 +466,7 @@ def _plain(op: OnnxOperator) -> Results:
     operator = OPERATORS[op.at.type]
     values = _values(op, operator)
     count = min(len(op.outputs), operator.outputs[1])
-    return op.emit_many(op.at.type, count, *values, **_attributes(op, operator))
-
-
-def _attributes(op: OnnxOperator, operator: CanonicalOperator) -> dict[str, Any]:
-    """Those that are given."""
-    for name in _ONLY.keys() & op.attributes.keys():
-        op.only(name, _ONLY[name])
-    defaults = {k: v for k, v in operator.attributes.items() if v is not None and v is not REQUIRED}
-    like = {**_LIKE, **defaults}
-    return {k: op.attribute(k, like.get(k)) for k in operator.attributes if k in op.attributes}
+    return op.emit_many(op.at.type, count, *values, **op.given(operator))
 
 
 def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
@@ -632,7 +618,7 @@ def _dft(op: OnnxOperator) -> Results:
     if op.opset >= 20:
         return _plain(op)
     x, length, axis = op.value(), op.optional(1), [op.attribute("axis", 1)]
-    return op.emit("DFT", x, length, axis, **_attributes(op, OPERATORS["DFT"]))
+    return op.emit("DFT", x, length, axis, **op.given(OPERATORS["DFT"]))
 
 
 @rule("Resize Upsample")
@@ -643,7 +629,7 @@ def _resize(op: OnnxOperator) -> Results:
         if op.at.type == "Upsample":
             raise UnsupportedError("Upsample is of opsets up to 9")
         x, roi, scales, sizes = op.value(), *(op.optional(at) for at in (1, 2, 3))
-        given = _attributes(op, record)
+        given = op.given(record)
     else:
         x, roi, sizes = op.value(), "", ""
         given = {"mode": op.attribute("mode", "nearest"), **_OLD_RESIZE}

@@ -15,6 +15,8 @@ from onernn.adapters.onnx.read import Model, Operator, Subgraph, Unread
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
 from onernn.ir.graph import Graph
+from onernn.ir.operator import REQUIRED
+from onernn.ir.operator import Operator as CanonicalOperator
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import OWN, LayerPrecision, PartScales, RnnWeights, Scale
 
@@ -208,6 +210,12 @@ class Scope:
         return self._names[name] if name in self._names else f"{self._prefix}{name}"
 
 
+_ONLY = {"block_size": 0, "precision": 0, "spatial": 1, "stash_type": 1, "training_mode": 0}
+"""Attributes of which one value is understood."""
+_LIKE = {"axis": 0, "equation": "", "perm": ()}
+"""What attributes are like of which the operator's record has no default."""
+
+
 class OnnxOperator(NativeOperator):
     """One operator; its inputs and outputs by their position."""
 
@@ -233,6 +241,15 @@ class OnnxOperator(NativeOperator):
 
     def resolve(self, variable: str) -> str:
         return self.builder.value(self.scope.variable(variable))
+
+    def given(self, record: CanonicalOperator) -> dict[str, Any]:
+        """The attributes of a canonical operator that the model gives; it knows the defaults."""
+        for name in _ONLY.keys() & self.attributes.keys():
+            self.only(name, _ONLY[name])
+        like = {k: v for k, v in record.attributes.items() if v is not None and v is not REQUIRED}
+        like = {**_LIKE, **like}
+        present = [name for name in record.attributes if name in self.attributes]
+        return {name: self.attribute(name, like.get(name)) for name in present}
 
     def subgraph(self, name: str) -> Subgraph:
         """The graph in an attribute."""
