@@ -229,12 +229,13 @@ def _mxnet() -> Mapping[str, Any]:
 
 
 def _onnx() -> Mapping[str, Any]:
-    from onernn.adapters.onnx.rules import _MICROSOFT, RULES
+    from onernn.adapters.onnx import microsoft
+    from onernn.adapters.onnx.rules import RULES
     from onernn.ops import OPERATORS
 
     plain = {name: one for name, one in OPERATORS.items() if one.since and not one.domain}
-    microsoft = {f"com.microsoft {name}": rule for name, rule in _MICROSOFT.items()}
-    return plain | RULES | microsoft
+    contributed = {f"com.microsoft {name}": rule for name, rule in microsoft.RULES.items()}
+    return plain | RULES | contributed
 
 
 def _torch() -> Mapping[str, Any]:
