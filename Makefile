@@ -30,9 +30,11 @@ references: .venv/.ready
 kernels:
 	@$(PYTHON) src/onernn/kernels/build.py
 
-# Generated C++ of 100 random models and all of the peers' cases; make test takes some of them.
+# Generated C++ of 100 random models, of 60 random graphs and of all of the peers' cases; make test
+# takes some of them.
 emit: .venv/.ready
-	ONERNN_EMIT_MODELS=100 $(BIN)/pytest tests/emit/test_emitted_models.py
+	ONERNN_EMIT_MODELS=100 ONERNN_EMITTED_GRAPHS=60 $(BIN)/pytest -n auto \
+	  tests/emit/test_emitted_models.py tests/emit/test_emitted_graphs.py
 
 # What runs layers, on each backend as the default one; make test takes what auto takes.
 .PHONY: backends
@@ -88,13 +90,15 @@ capped: .venv/.ready
 	  ONERNN_MAX_ISA=$$1 ONEDNN_MAX_CPU_ISA=$$2 $(BIN)/pytest -n auto $(CAPPED) \
 	    $(addprefix --ignore=,$(ANY_CPU)) || exit 1; \
 	done
+	ONERNN_KERNEL_SETS=all $(BIN)/pytest -n auto tests/kernels/test_kernels.py -k instruction_set
 
-# Random graphs, fused and unfused on every backend: make test takes 200.
+# Random graphs, fused and unfused on every backend: make test takes 50.
 GRAPHS ?= 2000
 .PHONY: fuzz-graphs
 fuzz-graphs: .venv/.ready
 	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest -n auto tests/fuse_passes/test_random_graphs.py \
-	  tests/fuse_passes/test_rnn_views.py tests/engine/test_plans.py
+	  tests/fuse_passes/test_rnn_views.py tests/fuse_passes/test_mapping.py tests/ops/test_types.py \
+	  tests/engine/test_plans.py tests/engine/test_views.py
 
 # What takes hours.
 .PHONY: nightly
@@ -116,7 +120,7 @@ streams: .venv/.ready
 	ONERNN_STREAM_SECONDS=600 $(BIN)/pytest tests/engine/test_streams.py
 
 # Generated C++ of random graphs beside NumPy, dense and ragged, and why others have no C++: make test
-# takes 20.
+# takes 9.
 .PHONY: fuzz-emitted
 fuzz-emitted: .venv/.ready
 	ONERNN_EMITTED_GRAPHS=$(GRAPHS) $(BIN)/pytest -s tests/emit/test_emitted_graphs.py

@@ -25,8 +25,8 @@ from onernn import OnernnError, Ragged, Session
 from onernn.engine.emit.pipeline import resolved_inputs
 from onernn.ir.ragged import data_of
 
-GRAPHS = int(os.environ.get("ONERNN_EMITTED_GRAPHS", "20"))
-IN_ONE_PROGRAM = 10
+GRAPHS = int(os.environ.get("ONERNN_EMITTED_GRAPHS", "9"))
+IN_ONE_PROGRAM = min(10, GRAPHS // 3)
 FLAGS = [CHECKED, ("-O1",), CHECKED, ("-O1", "-march=native")]
 """Of programs in turn."""
 EPS = float(np.finfo(np.float32).eps)

@@ -22,7 +22,7 @@ from support.onnx_rnn import Case, array_of, ort_case, random_case, run_oracle
 from onernn import Graph, Ragged, Session, UnsupportedError, load
 from onernn.engine.emit.pipeline import read_declared
 
-MODELS = int(os.environ.get("ONERNN_EMIT_MODELS", "10"))
+MODELS = int(os.environ.get("ONERNN_EMIT_MODELS", "4"))
 
 
 STATUSES = ["ok", "no_weights", "bad_sizes", "bad_index", "bad_lengths"]

@@ -35,7 +35,7 @@ from onernn.ir.ragged import data_of
 pytestmark = pytest.mark.usefixtures("built")
 
 
-GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "200"))
+GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))
 
 
 def planned(session: Session, feed: Any) -> Plan:

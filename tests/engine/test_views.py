@@ -14,7 +14,7 @@ from onernn.engine.program import Nest
 from onernn.ir.graph import Node, Value
 
 pytestmark = pytest.mark.usefixtures("built")
-GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "200"))
+GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))
 COLUMNS = 6
 
 

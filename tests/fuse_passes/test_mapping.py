@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from onernn.ir.graph import Node, Value
 from onernn.ir.ragged import Ragged
 from onernn.ops import OPERATORS
 
-GRAPHS, ROWS = 100, 3
+GRAPHS, ROWS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "40")), 3
 
 
 def mapped(graph: Graph) -> Graph:
@@ -78,7 +79,7 @@ def test_random_graphs_compute_of_all_rows_what_they_compute_of_each() -> None:
             continue
         assert apart < 1e-5, (seed, apart)
         ran.update(node.op for node in trial.graph.nodes)
-    assert sum(ran.values()) > 100 and refused < GRAPHS / 2, (ran, refused)
+    assert sum(ran.values()) > GRAPHS and refused < GRAPHS / 2, (ran, refused)
 
 
 def one(

@@ -16,7 +16,7 @@ from onernn.fuse_passes.views import DropRnnViews
 from onernn.ir.graph import Node, Value
 
 SIZES = [(2, 3), (3, 4), (7, 5)]  # of time and batch; none of them is one of the layer's
-GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "200"))
+GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))
 """A fifth of the chains of views; make fuzz-graphs takes more."""
 
 

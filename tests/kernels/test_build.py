@@ -35,8 +35,8 @@ def tree(repo: Path, tmp_path: Path) -> Path:
 
 
 def start(tree: Path, **environment: str) -> subprocess.Popen[str]:
-    """For all instruction sets, with a cache of objects that is the tree's own."""
-    here = {"ISAS": "all", "XDG_CACHE_HOME": str(tree / "cache")}
+    """For two instruction sets, with a cache of objects that is the tree's own."""
+    here = {"ISAS": " ".join([*build.isas()][:2]), "XDG_CACHE_HOME": str(tree / "cache")}
     return subprocess.Popen(
         [sys.executable, str(tree / "build.py")],
         env=os.environ | here | environment,
@@ -61,11 +61,11 @@ def libraries(tree: Path) -> dict[Path, bytes]:
 def test_there_is_a_library_for_each_instruction_set_and_a_second_build_does_nothing(
     tree: Path,
 ) -> None:
-    assert "compilations" in run(tree)
+    assert "compilations" in run(tree, ISAS="all")
     made = libraries(tree)
     assert [*made] == sorted(build.library_of(isa, tree / "built") for isa in build.isas())
     dates = [path.stat().st_mtime_ns for path in made]
-    assert "compilations" not in run(tree)
+    assert "compilations" not in run(tree, ISAS="all")
     assert libraries(tree) == made and [path.stat().st_mtime_ns for path in made] == dates
 
 
@@ -218,7 +218,7 @@ def test_a_damaged_library_is_built_anew(tree: Path) -> None:
 def test_builds_at_the_same_time_wait_for_each_other_and_one_compiles(tree: Path) -> None:
     told = [each.communicate(timeout=600)[0] for each in [start(tree) for _ in range(4)]]
     assert sum("compilations" in said for said in told) == 1
-    assert len(libraries(tree)) == len(build.isas())
+    assert len(libraries(tree)) == len([*build.isas()][:2])
 
 
 def test_a_build_that_was_killed_leaves_nothing_that_is_loaded_or_stays(tree: Path) -> None:
