@@ -29,6 +29,17 @@ def test_what_a_page_shows_is_what_comes_out(page: Path) -> None:
     assert done.returncode == 0, done.stdout[-6000:]
 
 
+def test_each_frameworks_page_of_operators_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make docs` makes all reference pages from the code, in an environment of its own."""
+    monkeypatch.syspath_prepend(REPO / "docs")
+    from generated_pages import RULES, framework_page
+
+    assert RULES
+    for framework in RULES:
+        rows = framework_page(framework).count("\n| ")
+        assert rows > 50, framework
+
+
 def test_every_block_is_run_somewhere_or_says_why_not() -> None:
     here = {"torch", "mxnet", "paddle", "keras"}
     for page in PAGES:
