@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.fuse_passes.rewriting import concatenated, exchanged, fresh, made_of
+from onernn.fuse_passes.rewriting import concatenated, depends_on, exchanged, fresh
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.rnn import Recurrent
@@ -65,7 +65,7 @@ class PairDirections:
                 return Refusal("the cell of every word of one direction is used", where)
         if [*map(bool, forward.states)] != [*map(bool, backward.states)]:
             return Refusal("only one direction has an initial state", where)
-        if made_of(graph, forward.states, other.outputs) or made_of(
+        if depends_on(graph, forward.states, other.outputs) or depends_on(
             graph, backward.states, one.outputs
         ):
             return Refusal("one direction starts from what the other one gives", where)

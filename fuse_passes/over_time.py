@@ -62,8 +62,8 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
         )
     mapper = Mapper.of(graph, frames)
     results = [value.name for value in graph.outputs if value.name not in states.values()]
-    each = _made_of(graph, [*results, *(buffer.added for buffer in buffers.values())])
-    last = _made_of(graph, states.values())
+    each = _ancestors(graph, [*results, *(buffer.added for buffer in buffers.values())])
+    last = _ancestors(graph, states.values())
     ends = dict[str, str]()
     for node in graph.nodes:
         if id(node) in layers:
@@ -129,7 +129,7 @@ def _check_names(graph: Graph, kind: str, names: Iterable[str]) -> None:
             raise _refused(graph, f"one {kind} of two states", name)
 
 
-def _made_of(graph: Graph, goals: Iterable[str]) -> set[str]:
+def _ancestors(graph: Graph, goals: Iterable[str]) -> set[str]:
     """The values that any of the goals is made of, these included."""
     result = set(goals)
     for node in reversed(graph.nodes):
@@ -211,7 +211,7 @@ def _open(graph: Graph, node: Node) -> str:
     """Why a branch stays open, and the options that decide it."""
     if node.op != "If":
         return ""
-    result, says = _made_of(graph, node.inputs[:1]), list[str]()
+    result, says = _ancestors(graph, node.inputs[:1]), list[str]()
     for value in graph.inputs:
         if value.name in result and value.type.rank == 0:
             numbers = " or ".join(map(str, _compared(graph, result)))

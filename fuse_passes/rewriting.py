@@ -99,7 +99,7 @@ def orders(node: Node | None) -> Iterator[tuple[str, str]]:
             yield other, one
 
 
-def made_of(graph: Graph, names: Iterable[str], goals: Container[str]) -> bool:
+def depends_on(graph: Graph, names: Iterable[str], goals: Container[str]) -> bool:
     """Whether any of the values is, or is made of, over however many nodes, one of the goals."""
     waiting, seen = [name for name in names if name], set[str]()
     while waiting:

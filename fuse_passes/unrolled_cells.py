@@ -14,7 +14,7 @@ import numpy as np
 
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
-from onernn.fuse_passes.rewriting import Tape, exchanged, fresh, made_of
+from onernn.fuse_passes.rewriting import Tape, depends_on, exchanged, fresh
 from onernn.fuse_passes.stacked_steps import Stacker, piece_of
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal
@@ -231,10 +231,10 @@ def obstacle(graph: Graph, chain: Chain) -> str:
                 if graph.is_output(name) or any(id(u) not in inside for u in graph.users(name)):
                     return f"{name!r} has another user"
     result = {step.h for step in chain.steps} | {step.c for step in chain.steps if step.c}
-    if made_of(graph, _read(chain), result):
+    if depends_on(graph, _read(chain), result):
         return "its input is made of its own output"
     fed = {value.name for value in graph.inputs}
-    if not all(made_of(graph, [reading.x], fed) for reading in chain.readings):
+    if not all(depends_on(graph, [reading.x], fed) for reading in chain.readings):
         return "its input is made of constants only"  # it may be one row for all sentences
     first = chain.readings[0]
     piece = piece_of(graph, first.x)

@@ -46,9 +46,9 @@ def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
 
     Arithmetic stays in the graph: the first step of an unrolled cell, of zeros, looks like others.
     """
-    given = [array for array in arrays if array is not None]
-    masked = node.op == "Mul" and not all(array.any() for array in given)  # a state of zeros
-    return node.op in _MOVING or masked or all(array.dtype.kind in "biu" for array in given)
+    present = [array for array in arrays if array is not None]
+    masked = node.op == "Mul" and not all(array.any() for array in present)  # a state of zeros
+    return node.op in _MOVING or masked or all(array.dtype.kind in "biu" for array in present)
 
 
 class FoldingBudget:
@@ -64,11 +64,11 @@ class FoldingBudget:
         most = max(_SMALL, sum(array.size for array in arrays if array is not None))
         try:
             with budget_of_run(min(16 * most, self._left), 0) as budget:
-                made: Any = KERNELS[node.op](node, *arrays)
+                result: Any = KERNELS[node.op](node, *arrays)
         except BudgetError:
             return None
         self._left -= budget.used
-        results = tuple(map(np.asarray, made if isinstance(made, tuple) else (made,)))
+        results = tuple(map(np.asarray, result if isinstance(result, tuple) else (result,)))
         fits = len(results) == len(node.outputs) and sum(each.size for each in results) <= most
         return results if fits else None
 
@@ -144,8 +144,8 @@ class Tape(ABC):
         """Values, and constants for integers and lists of them."""
         return [each if isinstance(each, str) else self._number(each) for each in operands]
 
-    def _number(self, given: int | Sequence[int | None]) -> str:
-        return self.constant(np.int64(given)) if isinstance(given, int) else self.ints(*given)
+    def _number(self, sizes: int | Sequence[int | None]) -> str:
+        return self.constant(np.int64(sizes)) if isinstance(sizes, int) else self.ints(*sizes)
 
     def sizes_of(self, value: str) -> str:
         """The shape of a value as a list of int64."""
@@ -474,10 +474,10 @@ class GraphBuilder:
             arrays = [known.get(name, self.constants.get(name)) for name in node.inputs]
             if any(name and a is None for name, a in zip(node.inputs, arrays, strict=True)):
                 return None
-            made = self.budget.fold(node, arrays)
-            if made is None:
+            results = self.budget.fold(node, arrays)
+            if results is None:
                 return None
-            known.update(zip(node.outputs, made, strict=True))
+            known.update(zip(node.outputs, results, strict=True))
         return known.get(value)
 
     def emit(
@@ -509,8 +509,8 @@ class GraphBuilder:
             raise UnsupportedError(node.problem)
         arrays = [self.constants.get(name) for name in inputs]
         known = not any(n and a is None for n, a in zip(inputs, arrays, strict=True))
-        if made := self.budget.fold(node, arrays) if known and moves(node, arrays) else None:
-            self.constants.update(zip(outs, made, strict=True))
+        if results := self.budget.fold(node, arrays) if known and moves(node, arrays) else None:
+            self.constants.update(zip(outs, results, strict=True))
         else:
             self.nodes.append(node)
         return outs
@@ -529,11 +529,11 @@ class GraphBuilder:
         """
         self.give_all([(variable, value, name)])
 
-    def give_all(self, given: Iterable[tuple[str, str, str]]) -> None:
+    def give_all(self, triples: Iterable[tuple[str, str, str]]) -> None:
         """Binds variables to values under names, see `give`: all nodes are renamed at once."""
         names: dict[str, str] = {}
         first = len(self.nodes)
-        for variable, value, name in given:
+        for variable, value, name in triples:
             place = self._maker.pop(value, None)
             if place is not None:
                 names[value] = new = self.fresh(name or variable)

@@ -53,10 +53,10 @@ def _windows(op: KerasLayer, axes: int, size: str) -> dict[str, Any]:
     kernel = op.integers(size, axes, 1)
     strides = op.integers("strides", axes, 1)
     dilations = op.integers("dilation_rate", axes, 1)
-    given = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
+    windows = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
     if min(kernel + strides + dilations) < 1:
-        raise UnsupportedError(f"windows of {given}")
-    return {**given, **_pads(op, kernel, dilations)}
+        raise UnsupportedError(f"windows of {windows}")
+    return {**windows, **_pads(op, kernel, dilations)}
 
 
 def _kernel(array: Array, axes: int) -> Array:
@@ -87,9 +87,12 @@ def _conv(op: KerasLayer) -> str:
     expected = (*windows["kernel_shape"], op.integer("filters"))
     if (*kernel.shape[:axes], kernel.shape[-1]) != expected:
         raise UnsupportedError(f"kernel: {kernel.shape} for {expected}")
-    given = [op.constant(_kernel(kernel, axes), "kernel"), *(op.constant(b, "bias") for b in bias)]
+    weights = [
+        op.constant(_kernel(kernel, axes), "kernel"),
+        *(op.constant(b, "bias") for b in bias),
+    ]
     y = windowed(
-        op, op.floats, not first, lambda x: op.emit("Conv", x, *given, group=groups, **windows)
+        op, op.floats, not first, lambda x: op.emit("Conv", x, *weights, group=groups, **windows)
     )
     return _bias(op, y, [], first)
 
@@ -262,10 +265,10 @@ def _layer_norm(op: KerasLayer) -> str:
     if "gamma" not in held and None in sizes:
         raise UnsupportedError("axes of open sizes")
     scale = held.get("gamma", np.ones([size or 1 for size in sizes], op.compute))
-    given = [op.constant(scale, "gamma")]
-    given += [op.constant(held["beta"], "beta")] if "beta" in held else []
+    weights = [op.constant(scale, "gamma")]
+    weights += [op.constant(held["beta"], "beta")] if "beta" in held else []
     return op.emit(
-        "LayerNormalization", x, *given, axis=axes[0], epsilon=op.number("epsilon", 1e-3)
+        "LayerNormalization", x, *weights, axis=axes[0], epsilon=op.number("epsilon", 1e-3)
     )
 
 
@@ -293,13 +296,13 @@ def _group(op: KerasLayer) -> str:
     held = dict(zip(names, op.weights(*names), strict=True))
     groups = op.integer("groups", 32)
     groups = channels if groups == -1 else groups
-    given = [
+    weights = [
         op.constant(held.get(name, np.full(channels, fill, op.compute)), name)
         for name, fill in (("gamma", 1), ("beta", 0))
     ]
     x = channels_first(op, x) if last and rank > 2 else x
     epsilon = op.number("epsilon", 1e-3)
-    y = op.emit("GroupNormalization", x, *given, num_groups=groups, epsilon=epsilon)
+    y = op.emit("GroupNormalization", x, *weights, num_groups=groups, epsilon=epsilon)
     return channels_last(op, y) if last and rank > 2 else y
 
 
@@ -553,13 +556,15 @@ def _steps(op: KerasLayer, layer: _Layer, tensor: Tensor) -> Steps:
 
 def _called(op: KerasLayer, layers: Sequence[_Layer]) -> tuple[Tensor, list[str]]:
     """(the input, the initial states): tensors behind the first one are states, too."""
-    given = op.arguments[0] if isinstance(op.arguments[0], list) else [op.arguments[0]]
+    called_with = op.arguments[0] if isinstance(op.arguments[0], list) else [op.arguments[0]]
     initial = op.option("initial_state")
     initial = initial if isinstance(initial, list) or initial is None else [initial]
-    states = _flat([*given[1:], *op.arguments[1:2], *(initial or ())])
-    if len(op.arguments) > 2 or not all(isinstance(each, Tensor) for each in (given[0], *states)):
+    states = _flat([*called_with[1:], *op.arguments[1:2], *(initial or ())])
+    if len(op.arguments) > 2 or not all(
+        isinstance(each, Tensor) for each in (called_with[0], *states)
+    ):
         raise UnsupportedError("called with something else than tensors of steps and of states")
-    tensor, *states = (op.computed(each) for each in (given[0], *states))
+    tensor, *states = (op.computed(each) for each in (called_with[0], *states))
     count = sum(len(layer.widths) for layer in layers)
     if states and len(states) != count:
         raise UnsupportedError(f"called with {len(states)} states, the layer has {count}")

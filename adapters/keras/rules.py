@@ -272,10 +272,10 @@ def _time_distributed(op: KerasLayer) -> Made:
 
     def applied(value: str) -> str:
         path = f"{op.path}/{layer.name}"
-        made = op.lowering.apply(layer, [Tensor(value)], {}, path, 0, op.depth)
-        if len(made) != 1 or made[0].mask:
+        results = op.lowering.apply(layer, [Tensor(value)], {}, path, 0, op.depth)
+        if len(results) != 1 or results[0].mask:
             raise UnsupportedError(f"around {layer.kind}: expected one result without a mask")
-        return made[0].value
+        return results[0].value
 
     if layer.kind in ("Dense", "Activation", "Dropout"):  # they see only the last axis
         return Tensor(applied(tensor.value), tensor.mask)
@@ -320,14 +320,14 @@ def _operands(op: KerasLayer) -> list[Tensor]:
 
 
 def _joined(op: KerasLayer, both: Callable[[str, str], str]) -> Tensor:
-    given = _operands(op)
-    return Tensor(reduce(both, [each.value for each in given]), _mask(op, given))
+    tensors = _operands(op)
+    return Tensor(reduce(both, [each.value for each in tensors]), _mask(op, tensors))
 
 
-def _mask(op: KerasLayer, given: Sequence[Tensor]) -> str:
+def _mask(op: KerasLayer, tensors: Sequence[Tensor]) -> str:
     """Keras 3: where any has words, and none where one has no mask; Keras 2: where all have."""
-    masks = [each.mask for each in given if each.mask]
-    if not masks or op.major > 2 and len(masks) < len(given):
+    masks = [each.mask for each in tensors if each.mask]
+    if not masks or op.major > 2 and len(masks) < len(tensors):
         return ""
     name = "Or" if op.major > 2 else "And"
     return reduce(lambda a, b: a if a == b else op.emit(name, a, b), masks)
@@ -340,20 +340,20 @@ def _arithmetic(op: KerasLayer) -> Tensor:
 
 @rule("Average")
 def _average(op: KerasLayer) -> Tensor:
-    given = _operands(op)
-    total = reduce(lambda a, b: op.emit("Add", a, b), [each.value for each in given])
-    return Tensor(op.emit("Div", total, op.scalar(len(given), total)), _mask(op, given))
+    tensors = _operands(op)
+    total = reduce(lambda a, b: op.emit("Add", a, b), [each.value for each in tensors])
+    return Tensor(op.emit("Div", total, op.scalar(len(tensors), total)), _mask(op, tensors))
 
 
 @rule("Concatenate")
 def _concatenate(op: KerasLayer) -> Tensor:
-    given, rank = op.tensors, op.rank_of(op.tensors[0].value)
+    tensors, rank = op.tensors, op.rank_of(op.tensors[0].value)
     axis = op.integer("axis", -1)
     place = axis % rank if -rank <= axis < rank else axis
-    y = op.emit("Concat", *(each.value for each in given), axis=axis)
-    masks = [each.mask for each in given]
+    y = op.emit("Concat", *(each.value for each in tensors), axis=axis)
+    masks = [each.mask for each in tensors]
     if not any(masks) or place == rank - 1:
-        return Tensor(y, _mask(op, given))
+        return Tensor(y, _mask(op, tensors))
     if place != 1 or not all(masks):
         raise UnsupportedError(f"attribute axis={axis} with masks")
     return Tensor(y, op.emit("Concat", *masks, axis=1))
@@ -438,15 +438,15 @@ _FUNCTIONS = pairs(
 
 def _two_operands(op: KerasLayer) -> tuple[str, str]:
     """Two values of one type; a number becomes one of the other's."""
-    given = op.arguments
-    tensors = [each for each in given if isinstance(each, Tensor)]
-    numbers = [each for each in given if isinstance(each, int | float)]
-    if len(given) != 2 or not tensors or len(tensors) + len(numbers) != 2:
+    arguments = op.arguments
+    tensors = [each for each in arguments if isinstance(each, Tensor)]
+    numbers = [each for each in arguments if isinstance(each, int | float)]
+    if len(arguments) != 2 or not tensors or len(tensors) + len(numbers) != 2:
         raise UnsupportedError("expected two tensors, or one and a number")
     like = tensors[0].value
     if any(type(each) is float for each in numbers) and op.dtype_of(like).kind != "f":
         raise UnsupportedError(f"{op.dtype_of(like)} and {numbers[0]}")
-    a, b = (e.value if isinstance(e, Tensor) else op.scalar(e, like) for e in given)
+    a, b = (e.value if isinstance(e, Tensor) else op.scalar(e, like) for e in arguments)
     if op.dtype_of(a) != op.dtype_of(b):
         raise UnsupportedError(f"{op.dtype_of(a)} and {op.dtype_of(b)}")
     return a, b

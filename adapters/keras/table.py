@@ -78,10 +78,10 @@ class KerasLayer(NativeOperator):
         if options.pop("training", False):
             raise UnsupportedError("called with training=True: only inference is run")
         mask = options.pop("mask", None)
-        given = {f"{name}=": value for name, value in options.items()}
+        named = {f"{name}=": value for name, value in options.items()}
         inert = INERT | {name for name in config if name.endswith(_ENDINGS)}
         at = NativeOp(layer.position, layer.kind, path or layer.name)
-        super().__init__(lowering.builder, at, {}, {}, {**config, **given}, inert, layer.name)
+        super().__init__(lowering.builder, at, {}, {}, {**config, **named}, inert, layer.name)
         self.lowering, self.layer, self.config = lowering, layer, layer.config
         self.major = lowering.major
         self.path, self.depth, self.wraps = path, depth, False
@@ -95,12 +95,12 @@ class KerasLayer(NativeOperator):
     @property
     def tensors(self) -> list[Tensor]:
         """All tensors of the first argument, or of all where each is one."""
-        given = self.arguments
-        if len(given) == 1 and isinstance(given[0], list):
-            given = given[0]
-        if not all(isinstance(each, Tensor) for each in given):
+        arguments = self.arguments
+        if len(arguments) == 1 and isinstance(arguments[0], list):
+            arguments = arguments[0]
+        if not all(isinstance(each, Tensor) for each in arguments):
             raise UnsupportedError("called with constants, or with tensors in an unknown structure")
-        return [self.computed(each) for each in given]
+        return [self.computed(each) for each in arguments]
 
     @property
     def tensor(self) -> Tensor:
@@ -129,18 +129,18 @@ class KerasLayer(NativeOperator):
             return tensor
         return Tensor(self.emit("Cast", tensor.value, to=dtype), tensor.mask)
 
-    def _under(self, given: Any, mask: Any) -> Any:
+    def _under(self, result: Any, mask: Any) -> Any:
         """Tensors under the masks that the call names."""
-        if isinstance(given, list):
+        if isinstance(result, list):
             masks = mask if isinstance(mask, list) else [mask]
-            pairs = zip_longest(given, masks)
+            pairs = zip_longest(result, masks)
             return [self._under(*pair) if pair[1] else pair[0] for pair in pairs]
-        if not isinstance(given, Tensor) or not isinstance(mask, Tensor):
+        if not isinstance(result, Tensor) or not isinstance(mask, Tensor):
             raise UnsupportedError("argument mask: expected a tensor for each tensor")
         flags = mask.value
         if self.dtype_of(flags) != "bool":
             flags = self.emit("Cast", flags, to="bool")
-        return given._replace(mask=flags, words=given.words if flags == given.mask else "")
+        return result._replace(mask=flags, words=result.words if flags == result.mask else "")
 
     def option(self, name: str) -> Any:
         """An argument of the call, None where it is absent."""
@@ -188,16 +188,16 @@ class KerasLayer(NativeOperator):
 
     def read(self, rule: Callable[[KerasLayer], T]) -> T:
         """What a rule gives. Raises `UnsupportedError` for what it did not read."""
-        made: list[T] = []
+        results: list[T] = []
 
         def run(op: KerasLayer) -> Results:
-            made.append(rule(op))
+            results.append(rule(op))
             return ()
 
         self.lowered(run)
         if self._reader is not None and not self.wraps:
             self._reader.finish()
-        return made[0]
+        return results[0]
 
     # What becomes of it.
 
@@ -293,11 +293,11 @@ class Lowering:
         self._given.add(value)
         return builder.output(value)
 
-    def run(self, net: Network, given: Sequence[Tensor], prefix: str, depth: int) -> list[Tensor]:
+    def run(self, net: Network, tensors: Sequence[Tensor], prefix: str, depth: int) -> list[Tensor]:
         """What a network makes of these inputs; ``prefix`` begins the names of its values."""
         if depth > _DEEPEST:
             raise UnsupportedError("models inside models, too deep")
-        for ref, tensor in zip(net.inputs, given, strict=True):
+        for ref, tensor in zip(net.inputs, tensors, strict=True):
             variable = f"{prefix}{ref.layer}/0/0"
             self.builder.give(variable, tensor.value)
             self._tensors[variable] = tensor
@@ -322,9 +322,9 @@ class Lowering:
         def lowered() -> Results:
             arguments = [self._bound(each, prefix) for each in call.args]
             options = {name: self._bound(each, prefix) for name, each in call.kwargs.items()}
-            made = self.apply(layer, arguments, options, f"{prefix}{layer.name}", at, depth)
-            self._tensors |= {f"{own}{k}": each for k, each in enumerate(made)}
-            return tuple(each.value for each in made)
+            results = self.apply(layer, arguments, options, f"{prefix}{layer.name}", at, depth)
+            self._tensors |= {f"{own}{k}": each for k, each in enumerate(results)}
+            return tuple(each.value for each in results)
 
         def outputs(count: int) -> Iterator[Output]:
             for k in indices:
@@ -376,14 +376,14 @@ class Lowering:
         function = (OPERATIONS if layer.is_operation else RULES).get(layer.kind)
         if layer.foreign or function is None:
             raise UnsupportedError(_unknown(layer))
-        made = op.read(function)
-        if isinstance(made, str) and layer.is_operation:
-            made = Tensor(made)
-        elif isinstance(made, str):
+        result = op.read(function)
+        if isinstance(result, str) and layer.is_operation:
+            result = Tensor(result)
+        elif isinstance(result, str):
             first = op.tensors[0]
             passed = first.mask if layer.kind in PASSING else ""
-            made = first if made == first.value else Tensor(made, passed)
-        return [made] if isinstance(made, Tensor) else list(made)
+            result = first if result == first.value else Tensor(result, passed)
+        return [result] if isinstance(result, Tensor) else list(result)
 
     def _model(
         self,
@@ -395,14 +395,16 @@ class Lowering:
     ) -> list[Tensor]:
         op = KerasLayer(self, layer, None, arguments, options)
         net = network(layer, self.major)
-        given = op.tensors
-        if len(given) != len(net.inputs):
-            raise UnsupportedError(f"expected {len(net.inputs)} tensors, got {len(given)}")
+        tensors = op.tensors
+        if len(tensors) != len(net.inputs):
+            raise UnsupportedError(f"expected {len(net.inputs)} tensors, got {len(tensors)}")
         if unread := sorted(k for k, v in options.items() if k not in ("mask", "training") and v):
             raise UnsupportedError(f"a model called with {', '.join(unread)}")
-        cast = zip(net.inputs, given, strict=True)
-        given = [op.cast_to(each, net.layers[ref.layer].config.get("dtype")) for ref, each in cast]
-        return self.run(net, given, prefix, depth + 1)
+        cast = zip(net.inputs, tensors, strict=True)
+        tensors = [
+            op.cast_to(each, net.layers[ref.layer].config.get("dtype")) for ref, each in cast
+        ]
+        return self.run(net, tensors, prefix, depth + 1)
 
 
 def name_of_result(ref: Ref) -> str:
@@ -435,8 +437,8 @@ def _refs(call: Call) -> list[Ref]:
 
 def _in_order(net: Network, file: str) -> Iterator[tuple[Layer, int]]:
     """The calls that the outputs need, each behind those that it reads."""
-    given = {(ref.layer, ref.call) for ref in net.inputs}
-    done, open_ = set(given), set[tuple[str, int]]()
+    inputs = {(ref.layer, ref.call) for ref in net.inputs}
+    done, open_ = set(inputs), set[tuple[str, int]]()
     waiting = [(ref.layer, ref.call) for ref in reversed(net.outputs)]
     while waiting:
         key = waiting[-1]

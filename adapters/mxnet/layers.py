@@ -79,9 +79,9 @@ def _one_hot(op: MxnetOperator, at: str) -> str:
     """A negative index gives a row of off, where ONNX would count from the end."""
     at, dtype, depth = op.cast(at, np.int64), op.dtype("dtype"), op.integer("depth")
     values = np.array([op.number("off_value", 0.0), op.number("on_value", 1.0)], dtype)
-    made = op.constant(values, "values")
+    pair = op.constant(values, "values")
     at = op.emit("Where", op.emit("Less", at, [0]), [depth], at)
-    return op.emit("OneHot", at, [depth], made, axis=-1)
+    return op.emit("OneHot", at, [depth], pair, axis=-1)
 
 
 @rule("pick", "data index")
@@ -122,8 +122,8 @@ def _batch_norm(op: MxnetOperator, x: str) -> str:
     if op.flag("fix_gamma", True):
         arrays["gamma"] = np.ones_like(arrays["gamma"])
     if axis == 1:
-        made = [op.constant(array, slot) for slot, array in arrays.items()]
-        return op.emit("BatchNormalization", x, *made, epsilon=epsilon)
+        constants = [op.constant(array, slot) for slot, array in arrays.items()]
+        return op.emit("BatchNormalization", x, *constants, epsilon=epsilon)
     if axis != -1:
         rank = op.known_rank(x, f"attribute axis={axis}")
         if not -rank <= axis < rank:
@@ -342,34 +342,34 @@ def _deconvolution(op: MxnetOperator, x: str, weight: str) -> str:
 
 
 @rule("UpSampling", "*data")
-def _upsampling(op: MxnetOperator, *given: str) -> str:
+def _upsampling(op: MxnetOperator, *inputs: str) -> str:
     """Images (N, C, H, W) some times as large; bilinear is a Deconvolution with given weights.
 
     Of several the first has the size of all, which are put together or added up.
     """
-    kind, scale, count = op.text("sample_type", "nearest"), op.integer("scale"), len(given)
+    kind, scale, count = op.text("sample_type", "nearest"), op.integer("scale"), len(inputs)
     how, filters = op.text("multi_input_mode", "concat"), op.integer("num_filter", 0)
     op.ignore("workspace", "num_args")
     if scale < 1:
         raise UnsupportedError(f"attribute scale={scale}")
     if kind == "bilinear" and count == 2:
         size, pad = 2 * scale - scale % 2, scale // 2
-        _checked(op, given[1], (size, size), 0, filters)
+        _checked(op, inputs[1], (size, size), 0, filters)
         windows = {"kernel_shape": (size, size), "pads": (pad,) * 4, "strides": (scale, scale)}
-        return op.emit("ConvTranspose", *given, group=filters, **windows)
+        return op.emit("ConvTranspose", *inputs, group=filters, **windows)
     if kind != "nearest" or not count or how not in ("concat", "sum"):
         raise UnsupportedError(f"attributes sample_type={kind!r}, multi_input_mode={how!r}")
-    first, *others = given
+    first, *others = inputs
     attributes = {"mode": "nearest", "nearest_mode": "floor"}
     attributes["coordinate_transformation_mode"] = "asymmetric"
-    made = [op.emit("Resize", first, **attributes, scales=(1.0, 1.0, float(scale), float(scale)))]
+    images = [op.emit("Resize", first, **attributes, scales=(1.0, 1.0, float(scale), float(scale)))]
     for other in others:
-        sizes = op.joined(op.part(op.sizes_of(other), 0, 2), op.part(op.sizes_of(made[0]), 2, 4))
-        made.append(op.emit("Resize", other, "", "", sizes, **attributes))
+        sizes = op.joined(op.part(op.sizes_of(other), 0, 2), op.part(op.sizes_of(images[0]), 2, 4))
+        images.append(op.emit("Resize", other, "", "", sizes, **attributes))
     if how == "concat":
-        return op.emit("Concat", *made, axis=1) if others else made[0]
-    out = made[0]
-    for each in made[1:]:
+        return op.emit("Concat", *images, axis=1) if others else images[0]
+    out = images[0]
+    for each in images[1:]:
         out = op.emit("Add", out, each)
     return out
 
@@ -487,27 +487,27 @@ def _rnn(op: MxnetOperator, x: str) -> tuple[str, ...]:
     spec = _clipped(op, stack.spec(stack.input_size(flat.size)))
     lengths = _lengths(op, "state_cell" if stack.mode != "lstm" else "sequence_length")
     layers = mxnet.weights(mxnet.split(flat, stack), stack)
-    made = recurrent_stack(op, x, states, spec, layers, lengths)
-    return made if op.flag("state_outputs") else made[:1]
+    results = recurrent_stack(op, x, states, spec, layers, lengths)
+    return results if op.flag("state_outputs") else results[:1]
 
 
 def _state(op: MxnetOperator, slot: str) -> str:
     """An initial state; absent where it is a constant of zeros, of any batch."""
-    given = op.value(slot)
-    array = op.builder.constants.get(given)
+    value = op.value(slot)
+    array = op.builder.constants.get(value)
     if array is not None and not array.any():
         return ""
-    if op.is_inferred(given):
+    if op.is_inferred(value):
         raise UnsupportedError(f"input {slot}: a state of inferred size that is not zero")
-    return given
+    return value
 
 
 def _lengths(op: MxnetOperator, slot: str) -> str:
     if not op.flag("use_sequence_length"):
         return ""
-    given = op.value(slot)
+    lengths = op.value(slot)
     masks = op.as_documented("sequence lengths mask", "sequence lengths are ignored")
-    return op.cast(given, np.int64) if masks else ""
+    return op.cast(lengths, np.int64) if masks else ""
 
 
 def _clipped(op: MxnetOperator, spec: RnnSpec) -> RnnSpec:
@@ -531,9 +531,9 @@ def _sequence(op: MxnetOperator) -> tuple[int, str]:
     axis = op.integer("axis", 0)
     if axis not in (0, 1):
         raise UnsupportedError(f"attribute axis={axis}")
-    given = op.optional("sequence_length")
-    lengths = op.cast(given, np.int64) if op.flag("use_sequence_length") else ""
-    if lengths and not given:
+    counts = op.optional("sequence_length")
+    lengths = op.cast(counts, np.int64) if op.flag("use_sequence_length") else ""
+    if lengths and not counts:
         raise UnsupportedError("input sequence_length is missing")
     return axis, lengths
 

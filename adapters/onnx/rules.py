@@ -52,7 +52,7 @@ def loop(op: OnnxOperator) -> Results:
     results = op.emit_many("Loop", count, *inputs, body=body, carried=len(carried))
     for at in appended:
         op.variable(2 + at)
-        op.builder.stacked.add(op.made(at))
+        op.builder.stacked.add(op.result_name(at))
     # The body's outputs: what is carried, what is collected, what was appended to sequences.
     collected = len(op.inputs) - 2
     places = [*slots, *range(collected, collected + count - len(slots) - len(appended)), *appended]
@@ -123,7 +123,7 @@ def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
 def sequence_empty(op: OnnxOperator) -> Results:
     """Understood as what a loop begins to append to; whoever else reads it is refused."""
     op.attribute("dtype", 1)
-    op.builder.empty.add(op.made(0))
+    op.builder.empty.add(op.result_name(0))
     return op.emit(UNSUPPORTED, reason="a sequence that no loop fills is not supported")
 
 
@@ -143,7 +143,7 @@ def split_to_sequence(op: OnnxOperator) -> Results:
         x = op.transposed(x, axis, *(k for k in range(rank) if k != axis))
     if op.attribute("keepdims", 1):
         x = op.unsqueezed(x, axis + 1)
-    op.builder.stacked.add(op.made(0))
+    op.builder.stacked.add(op.result_name(0))
     return x
 
 
@@ -291,9 +291,9 @@ def _lower(
         """(D, N, O) from (N, D, O) where batch_major, and back."""
         return op.transposed(state, 1, 0, 2) if batch_major else state
 
-    x, lengths, given = op.value(0), op.optional(4), [op.optional(5)]
-    given += [op.optional(6)] if is_lstm else []
-    states = [state and turned(wide(state)) for state in given]
+    x, lengths, initial = op.value(0), op.optional(4), [op.optional(5)]
+    initial += [op.optional(6)] if is_lstm else []
+    states = [state and turned(wide(state)) for state in initial]
     stack = partial(recurrent_stack, op, lengths=lengths, batch_major=batch_major)
     if len(set(functions)) == 1:
         spec, weights = _folded(spec, arrays)
@@ -318,7 +318,7 @@ def _lower(
         zero = op.emit("CastLike", [0], x)
         ends = [
             op.emit("Where", some, end, zero) if state else end
-            for end, state in zip(ends, given, strict=True)
+            for end, state in zip(ends, initial, strict=True)
         ]
     if spec.directions == 1:
         y = op.unsqueezed(y, 2 if batch_major else 1)
@@ -503,10 +503,10 @@ def _identity(op: OnnxOperator) -> Results:
 def _constant(op: OnnxOperator) -> Results:
     numbers = {"value_float": "float32", "value_floats": "float32"}
     numbers |= {"value_int": "int64", "value_ints": "int64"}
-    given = [(k, op.attribute(k, None)) for k in ("value", *numbers) if k in op.attributes]
-    if len(given) != 1:
+    values = [(k, op.attribute(k, None)) for k in ("value", *numbers) if k in op.attributes]
+    if len(values) != 1:
         raise UnsupportedError("expected one attribute of numbers")
-    ((kind, value),) = given
+    ((kind, value),) = values
     array = np.asarray(value, numbers.get(kind))
     if array.dtype.kind not in "biuf":
         raise UnsupportedError(f"attribute {kind}: expected numbers, got {array.dtype}")
@@ -549,15 +549,15 @@ def _cutting(
 ) -> list[str]:
     """Where a Slice cuts, without the axes of which it takes all: TensorFlow writes them."""
     arrays = [op.builder.constants.get(name) for name in (starts, ends, axes, steps)]
-    given = [starts, ends, axes, *([steps] if steps else [])]
+    inputs = [starts, ends, axes, *([steps] if steps else [])]
     if any(a is None for a, name in zip(arrays, (starts, ends, axes, steps), strict=True) if name):
-        return given
+        return inputs
     first, last, along, by = (None if a is None else a.reshape(-1).tolist() for a in arrays)
     count = len(first or ())
     rows = list(zip(first or (), last or (), along or range(count), by or [1] * count, strict=True))
     kept = [row for row in rows if not (row[0] == 0 and row[1] >= _WHOLE and row[3] == 1)]
     if not kept or len(kept) == count:
-        return given
+        return inputs
     return [op.ints(*each) for each in zip(*kept, strict=True)]
 
 
@@ -629,22 +629,22 @@ def _resize(op: OnnxOperator) -> Results:
         if op.at.type == "Upsample":
             raise UnsupportedError("Upsample is of opsets up to 9")
         x, roi, scales, sizes = op.value(), *(op.optional(at) for at in (1, 2, 3))
-        given = op.given(record)
+        attributes = op.given(record)
     else:
         x, roi, sizes = op.value(), "", ""
-        given = {"mode": op.attribute("mode", "nearest"), **_OLD_RESIZE}
+        attributes = {"mode": op.attribute("mode", "nearest"), **_OLD_RESIZE}
         factors = op.attribute("scales", None) if op.opset < 9 else None
         scales = op.value(1) if factors is None else op.constant(np.float32(factors), "scales")
     array = op.builder.constants.get(scales)
     if array is not None:
         scales = ""
         if array.size:
-            given["scales"] = tuple(array.reshape(-1).tolist())
-    if op.opset == 10 and given["mode"] == "nearest":
-        factors = given.get("scales", (0,))
+            attributes["scales"] = tuple(array.reshape(-1).tolist())
+    if op.opset == 10 and attributes["mode"] == "nearest":
+        factors = attributes.get("scales", (0,))
         if not all(scale >= 1 or math.frexp(scale)[0] == 0.5 for scale in factors):
             raise UnsupportedError("before opset 11 the nearest element is not defined")
-    return op.emit("Resize", x, roi, scales, sizes, **given)
+    return op.emit("Resize", x, roi, scales, sizes, **attributes)
 
 
 _OLD_RESIZE = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

@@ -268,7 +268,7 @@ class OnnxOperator(NativeOperator):
     def body_of(self, graph: Subgraph) -> tuple[Graph, list[str]]:
         return self._body(graph, self)
 
-    def made(self, at: int) -> str:
+    def result_name(self, at: int) -> str:
         """The builder's variable of an output."""
         return self.scope.variable(self.outputs[at][0])
 

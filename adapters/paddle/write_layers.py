@@ -210,8 +210,8 @@ def laid_out(w: Writing, x: str, layout: GateLayout) -> str:
 
 @rule("GateLayout", "layout")
 def _gate_layout(w: Writing) -> Written:
-    made = laid_out(w, w.x, w.attrs.layout)
-    return made if made != w.x else w.copy(made)
+    steps = laid_out(w, w.x, w.attrs.layout)
+    return steps if steps != w.x else w.copy(steps)
 
 
 @rule("SequenceData")
@@ -227,9 +227,9 @@ def _sequence_like(w: Writing) -> Written:
 @rule("SequenceReset")
 def _sequence_reset(w: Writing) -> Written:
     """Offsets as a list, or as int32 in a value."""
-    x, given = w.inputs
+    x, like = w.inputs
     if w.node.inputs[1] not in w.graph.constants:
-        return with_offsets(w, x, given)
+        return with_offsets(w, x, like)
     result = [int(number) for number in w.graph.constants[w.node.inputs[1]].reshape(-1)]
     return w.emit("lod_reset", {"X": x}, target_lod=result, append=False)
 
@@ -305,8 +305,8 @@ def _sequence_pad(w: Writing) -> Written:
     if known is not None and like == known.like:
         return w.copy(known.data if time_major else swapped(w, known.data))
     time = size_of(w, w.inputs[1], 0 if time_major else 1) if like else ""
-    made, _ = padded(w, w.x, time=time)
-    return swapped(w, made) if time_major else made
+    padded_steps, _ = padded(w, w.x, time=time)
+    return swapped(w, padded_steps) if time_major else padded_steps
 
 
 @rule("CrfDecode")
@@ -376,7 +376,9 @@ def _came_padded(w: Writing, rnn: Recurrent) -> bool:
 # Over padding: the operator rnn.
 
 
-def _over_steps(w: Writing, rnn: Recurrent, x: str, given: Sequence[str]) -> tuple[str, list[str]]:
+def _over_steps(
+    w: Writing, rnn: Recurrent, x: str, initial: Sequence[str]
+) -> tuple[str, list[str]]:
     """y, and the final states that are read."""
     spec = rnn.spec
     backwards, total = spec.direction == "right2left", spec.layers * spec.directions
@@ -392,7 +394,7 @@ def _over_steps(w: Writing, rnn: Recurrent, x: str, given: Sequence[str]) -> tup
     elif backwards:
         steps = _flipped(w, x)
     shape = [total, -1, spec.hidden_size]
-    states = [w.reshape(each, shape) if each else _zeros(w, steps, shape, 1) for each in given]
+    states = [w.reshape(each, shape) if each else _zeros(w, steps, shape, 1) for each in initial]
     summed = spec.direction == "bidirectional_sum"
     finals: list[list[str]] = [[] for _ in states]
     for layers in [[each] for each in rnn.layers] if summed else [rnn.layers]:  # added after each
@@ -433,7 +435,7 @@ def _rnn(
         "SequenceLength": lengths,
     }
     assert layers[0].layer is not None  # by the limits
-    made = w.emit_all(
+    results = w.emit_all(
         "rnn",
         slots,
         {"Out": 1, "Reserve": 1, "DropoutState": 1, "State": len(states)},
@@ -446,7 +448,7 @@ def _rnn(
         dropout_prob=0.0,
         seed=0,
     )
-    return made["Out"][0], made["State"]
+    return results["Out"][0], results["State"]
 
 
 def _finals(w: Writing, rnn: Recurrent, finals: Sequence[Sequence[str]]) -> list[str]:
@@ -488,17 +490,17 @@ def _flipped(w: Writing, x: str) -> str:
 
 
 def _over_words(
-    w: Writing, rnn: Recurrent, x: str, given: Sequence[str]
+    w: Writing, rnn: Recurrent, x: str, initial: Sequence[str]
 ) -> tuple[str, list[str], str]:
     """y, the final states that are read, and the cells of all words."""
     spec, steps = rnn.spec, "" if w.of(x).depth else x
     x = source = words_of_steps(w, x) if steps else x
-    finals: list[list[str]] = [[] for _ in given]
+    finals: list[list[str]] = [[] for _ in initial]
     cells, halves = "", list[str]()
     for part in parts(spec):
         states = [
             _state(w, name, variable, part, spec) if variable else ""
-            for name, variable in zip(rnn.states, given, strict=True)
+            for name, variable in zip(rnn.states, initial, strict=True)
         ]
         hidden, cells = _direction(w, rnn, part, x, states, source)
         halves.append(hidden)
@@ -556,8 +558,8 @@ def _direction(
         # functions, and goes wrong over sentences without words.
         projected = ragged(w, w.copy(_projected(w, rnn, weights, layout, x)))
         slots = {"Input": projected, "Weight": w.constant(recurrent, f"{rnn.y}.w"), **slots}
-    made = w.emit_all(name, slots, {"Hidden": 1, **dict.fromkeys(_SIDE[name], 1)}, **numbers)
-    return made["Hidden"][0], made["Cell"][0] if is_lstm else ""
+    results = w.emit_all(name, slots, {"Hidden": 1, **dict.fromkeys(_SIDE[name], 1)}, **numbers)
+    return results["Hidden"][0], results["Cell"][0] if is_lstm else ""
 
 
 def _layout(spec: RnnSpec) -> tuple[GateLayout, bool]:

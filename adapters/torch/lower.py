@@ -92,37 +92,37 @@ def _lowered(program: Program, tied: Mapping[str, str]) -> tuple[TorchBuilder, l
     return builder, [each for each in outputs if each is not None]
 
 
-def _enter(builder: TorchBuilder, program: Program, given: Input, tied: Mapping[str, str]) -> None:
+def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[str, str]) -> None:
     """An input of the graph: a tensor of the file, the user's, or a number that was fixed."""
-    if given.target is not None:
-        array = program.arrays.get(given.target)
+    if entry.target is not None:
+        array = program.arrays.get(entry.target)
         if array is None:
-            raise ModelFormatError(f"{given.target!r} is not in the file", program.file)
-        meta = program.metas.get(given.name)
+            raise ModelFormatError(f"{entry.target!r} is not in the file", program.file)
+        meta = program.metas.get(entry.name)
         if meta is None or meta.sizes != array.shape:
             raise ModelFormatError(
-                f"{given.target!r}: {array.shape} is not its shape", program.file
+                f"{entry.target!r}: {array.shape} is not its shape", program.file
             )
-        held = builder.constant(array, given.target)
-        builder.give(given.name, held)
-        if given.lifted:  # its shape and its numbers may be sizes
+        held = builder.constant(array, entry.target)
+        builder.give(entry.name, held)
+        if entry.lifted:  # its shape and its numbers may be sizes
             numbers = array.reshape(-1).tolist() if array.size <= _FEW else []
             builder.literal[held] = [*(size for size in array.shape if size > 1), *numbers]
         return
-    if isinstance(given.value, Open):
-        builder.input(Value(given.name, "int64", ()))
+    if isinstance(entry.value, Open):
+        builder.input(Value(entry.name, "int64", ()))
         return
-    if not isinstance(given.value, Ref):
-        if given.value is not None:
+    if not isinstance(entry.value, Ref):
+        if entry.value is not None:
             builder.notes["a number among the inputs is as it was exported"] = None
         return
-    meta = program.metas.get(given.name)
+    meta = program.metas.get(entry.name)
     if meta is None or meta.dtype not in _COMPUTED:
         dtype = "no known type" if meta is None else meta.dtype
-        raise UnsupportedError(f"{program.file}: input {given.name!r}: {dtype} is not supported")
+        raise UnsupportedError(f"{program.file}: input {entry.name!r}: {dtype} is not supported")
     shape, ranges = list[int | None](), dict[int, tuple[int, float]]()
     for axis, size in enumerate(meta.sizes):
-        name = f"{given.name}.{axis}"
+        name = f"{entry.name}.{axis}"
         fixed = isinstance(size, int) and name in tied
         if isinstance(size, int) and not fixed:
             builder.free[name] = size
@@ -130,13 +130,13 @@ def _enter(builder: TorchBuilder, program: Program, given: Input, tied: Mapping[
         least, most = program.ranges.get(_symbol(size), (0, None))
         if (least or 0) > 2 or most is not None:  # PyTorch takes less than 2 for another program
             ranges[axis] = least or 0, math.inf if most is None else most
-            bounds = f"{given.name}: axis {axis} is {ranges[axis][0]} to {ranges[axis][1]}"
+            bounds = f"{entry.name}: axis {axis} is {ranges[axis][0]} to {ranges[axis][1]}"
             builder.notes[
                 f"{bounds}: it was exported for these, and a written file does not check it"
             ] = None
-    value = Value(given.name, meta.dtype, tuple(shape), ranges=ranges)
+    value = Value(entry.name, meta.dtype, tuple(shape), ranges=ranges)
     builder.input(value)
-    builder.remember_axes(given.name, value.type.shape or ())
+    builder.remember_axes(entry.name, value.type.shape or ())
 
 
 def _symbol(size: int | str) -> str:
@@ -195,7 +195,7 @@ def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
 
 def _check_mutations(program: Program) -> None:
     """Raises `UnsupportedError` where a tensor is changed in its place that others may read."""
-    made = {name: node for node in program.nodes for name in node.outputs}
+    producers = {name: node for node in program.nodes for name in node.outputs}
     reads = Counter(
         each.name
         for node in program.nodes
@@ -209,7 +209,7 @@ def _check_mutations(program: Program) -> None:
         if name in RULES or not re.search(r"[a-z0-9]_(\.|$)|\bout$", name):
             continue
         changed = next(iter(node.inputs.values()), None)
-        source = made.get(changed.name) if isinstance(changed, Ref) else None
+        source = producers.get(changed.name) if isinstance(changed, Ref) else None
         kind = source.target.removeprefix(_ATEN).removesuffix(".default") if source else ""
         fresh = kind in RULES and kind not in _VIEWS
         if source is None or not fresh or any(reads[each] > 1 for each in source.outputs):
@@ -221,19 +221,19 @@ def _check_mutations(program: Program) -> None:
 
 
 def _output(builder: TorchBuilder, program: Program, at: int) -> Value | None:
-    given = program.outputs[at]
-    if given is None:
+    output = program.outputs[at]
+    if output is None:
         return None
-    if not isinstance(given, Ref | Open):
-        if not isinstance(given, bool | int | float):
+    if not isinstance(output, Ref | Open):
+        if not isinstance(output, bool | int | float):
             raise UnsupportedError(f"{program.file}: output {at} is no tensor")
-        builder.notes[f"output {at} is {given}, as it was exported"] = None
-        return Value(builder.constant(np.asarray(given), f"output_{at}"))
-    value = builder.value(given.name)
+        builder.notes[f"output {at} is {output}, as it was exported"] = None
+        return Value(builder.constant(np.asarray(output), f"output_{at}"))
+    value = builder.value(output.name)
     names = [each.name for each in program.outputs[:at] if isinstance(each, Ref | Open)]
     taken = value in [builder.value(name) for name in names]
     if value in builder.constants or taken or any(value == each.name for each in builder.inputs):
         value = builder.emit("Identity", (value,))
-        builder.give(f"{given.name}#{at}", value, f"output_{at}")
-        value = builder.value(f"{given.name}#{at}")
+        builder.give(f"{output.name}#{at}", value, f"output_{at}")
+        value = builder.value(f"{output.name}#{at}")
     return builder.output(value)

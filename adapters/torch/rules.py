@@ -90,13 +90,13 @@ _BOUNDS = (0, 1, -1, 6)
 def _hardtanh(op: TorchOperator) -> str:
     low, high = (0.0, 6.0) if op.at.type.startswith("relu6") else (-1.0, 1.0)
     bounds = op.number("min_val", low, _BOUNDS), op.number("max_val", high, _BOUNDS)
-    return op.emit("Clip", op.value(), *(op.scalar(each, op.made()) for each in bounds))
+    return op.emit("Clip", op.value(), *(op.scalar(each, op.result_dtype()) for each in bounds))
 
 
 @rule("clamp clamp_min clamp_max")
 def _clamp(op: TorchOperator) -> str:
     bounds = [
-        op.scalar(op.number(name, plain=_BOUNDS), op.made()) if op.given(name) else ""
+        op.scalar(op.number(name, plain=_BOUNDS), op.result_dtype()) if op.given(name) else ""
         for name in ("min", "max")
     ]
     return op.emit("Clip", op.promoted(), *bounds)
@@ -143,7 +143,7 @@ _TWO = pairs("Add=add Sub=sub Mul=mul Div=div Pow=pow")
 
 def _two(kind: str, op: TorchOperator) -> str:
     """In the dtype of the result, as PyTorch promotes; ``alpha`` scales the second."""
-    dtype = op.made()
+    dtype = op.result_dtype()
     slot = "exponent" if kind == "Pow" else "other"
     one, other = (op.operand(each, dtype, _usual(kind, dtype)) for each in ("self", slot))
     if op.given("alpha") and (alpha := op.number("alpha", 1.0)) != 1:
@@ -172,26 +172,31 @@ for kind, name in _TWO.items():
 @rule("rsub.Scalar rsub.Tensor")
 def _rsub(op: TorchOperator) -> str:
     op.only("alpha", 1.0)
-    pair = (op.operand(slot, op.made(), _usual("Sub", op.made())) for slot in ("other", "self"))
+    pair = (
+        op.operand(slot, op.result_dtype(), _usual("Sub", op.result_dtype()))
+        for slot in ("other", "self")
+    )
     return op.emit("Sub", *pair)
 
 
 @rule("maximum minimum max.other min.other")
 def _larger(op: TorchOperator) -> str:
     kind = "Max" if "max" in op.at.type else "Min"
-    return op.emit(kind, op.operand("self", op.made()), op.operand("other", op.made()))
+    return op.emit(
+        kind, op.operand("self", op.result_dtype()), op.operand("other", op.result_dtype())
+    )
 
 
 @rule("addcmul")
 def _addcmul(op: TorchOperator) -> str:
     op.only("value", 1.0)
-    values = [op.operand(slot, op.made()) for slot in ("self", "tensor1", "tensor2")]
+    values = [op.operand(slot, op.result_dtype()) for slot in ("self", "tensor1", "tensor2")]
     return op.emit("Add", values[0], op.emit("Mul", *values[1:]))
 
 
 @rule("lerp.Tensor lerp.Scalar")
 def _lerp(op: TorchOperator) -> str:
-    start, end, weight = (op.operand(slot, op.made()) for slot in ("self", "end", "weight"))
+    start, end, weight = (op.operand(slot, op.result_dtype()) for slot in ("self", "end", "weight"))
     return op.emit("Add", start, op.emit("Mul", weight, op.emit("Sub", end, start)))
 
 
@@ -247,14 +252,14 @@ for name, kind in pairs("and=And or=Or xor=Xor").items():
 @rule("where.self where.ScalarOther where.ScalarSelf where.Scalar")
 def _where(op: TorchOperator) -> str:
     condition = op.cast(op.value("condition"), bool)
-    pair = (op.operand(slot, op.made(), _BOUNDS[:3]) for slot in ("self", "other"))
+    pair = (op.operand(slot, op.result_dtype(), _BOUNDS[:3]) for slot in ("self", "other"))
     return op.emit("Where", condition, *pair)
 
 
 @rule("masked_fill.Scalar masked_fill.Tensor")
 def _masked_fill(op: TorchOperator) -> str:
     """-inf is a number like others."""
-    dtype = op.made()
+    dtype = op.result_dtype()
     result = None if "value" in op.inputs else op.attribute("value", 0.0)
     finite = isinstance(result, int) or result is None or np.isfinite(result)
     value = op.operand("value", dtype) if finite else op.constant(np.asarray(result, dtype))
@@ -266,7 +271,7 @@ def _to(op: TorchOperator) -> str:
     op.ignore("dtype", "copy")
     op.variables("other")
     x = op.alias()
-    return x if op.dtype_of(x) == op.made() else op.promoted()
+    return x if op.dtype_of(x) == op.result_dtype() else op.promoted()
 
 
 @rule(
@@ -374,8 +379,8 @@ def _layer_norm(op: TorchOperator) -> str:
             raise UnsupportedError("a norm without weights of a size that is open")
         weight = op.constant(np.ones([int(size or 0) for size in sizes], op.dtype_of(x)), "ones")
     epsilon = op.epsilon
-    given = [weight, bias] if bias else [weight]
-    return op.emit("LayerNormalization", x, *given, axis=-count, epsilon=epsilon)
+    weights = [weight, bias] if bias else [weight]
+    return op.emit("LayerNormalization", x, *weights, axis=-count, epsilon=epsilon)
 
 
 @rule("batch_norm _native_batch_norm_legit_no_training")
@@ -417,7 +422,7 @@ def _instance_norm(op: TorchOperator) -> str:
 def _convolution(op: TorchOperator) -> str:
     x, weight, bias = op.value("input"), op.value("weight"), op.optional("bias")
     axes = op.rank_of(weight) - 2
-    given: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "strides": op.integers("stride", [1], axes),
         "dilations": op.integers("dilation", [1], axes),
         "group": op.attribute("groups", 1),
@@ -427,13 +432,13 @@ def _convolution(op: TorchOperator) -> str:
     op.tie(x, 1, WEIGHTS)
     padding = op.attribute("padding", None)
     if isinstance(padding, str):
-        given["pads"] = _named_padding(op, weight, padding, given["dilations"])
+        attributes["pads"] = _named_padding(op, weight, padding, attributes["dilations"])
     else:
-        given["pads"] = op.integers("padding", [0], axes) * 2
+        attributes["pads"] = op.integers("padding", [0], axes) * 2
     op.only("output_padding", [0] * len(op.attribute("output_padding", [])))
     if op.attribute("transposed", False):
-        return op.emit("ConvTranspose", x, weight, *([bias] if bias else []), **given)
-    return op.emit("Conv", x, weight, *([bias] if bias else []), **given)
+        return op.emit("ConvTranspose", x, weight, *([bias] if bias else []), **attributes)
+    return op.emit("Conv", x, weight, *([bias] if bias else []), **attributes)
 
 
 def _named_padding(
@@ -451,17 +456,17 @@ def _pool(kind: str, op: TorchOperator) -> str:
     x = op.value()
     axes = op.rank_of(x) - 2
     kernel = op.integers("kernel_size", (), axes)
-    given: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "strides": op.integers("stride", (), axes) or kernel,
         "pads": op.integers("padding", [0], axes) * 2,
         "ceil_mode": int(op.attribute("ceil_mode", False)),
     }
     if kind == "max":
-        given["dilations"] = op.integers("dilation", [1], axes)
+        attributes["dilations"] = op.integers("dilation", [1], axes)
     elif op.attribute("divisor_override", None) is not None:
         raise UnsupportedError("argument divisor_override")
     counts = kind == "avg" and op.flag("count_include_pad", True)
-    return pooled(op, x, kind, kernel, counts_pads=counts, **given)
+    return pooled(op, x, kind, kernel, counts_pads=counts, **attributes)
 
 
 rule("max_pool1d max_pool2d")(partial(_pool, "max"))
@@ -539,7 +544,9 @@ def _variance(op: TorchOperator) -> str:
     apart = op.emit("Sub", x, mean)
     total = op.emit("ReduceSum", op.emit("Mul", apart, apart), axes, keepdims=keep)
     count = op.emit("ReduceProd", op.emit("Gather", op.sizes_of(x), axes, axis=0), keepdims=0)
-    count = op.emit("Sub", op.cast(count, op.made()), op.scalar(correction, op.made()))
+    count = op.emit(
+        "Sub", op.cast(count, op.result_dtype()), op.scalar(correction, op.result_dtype())
+    )
     out = op.emit("Div", total, count)
     return op.emit("Sqrt", out) if op.at.type.startswith("std") else out
 
@@ -577,10 +584,10 @@ def _attention(op: TorchOperator) -> str:
     perm = [*range(op.rank_of(k))]
     perm[-1], perm[-2] = perm[-2], perm[-1]
     scores = op.emit("MatMul", q, op.transposed(k, *perm))
-    scores = op.emit("Mul", scores, op.scalar(scale, op.made()))
+    scores = op.emit("Mul", scores, op.scalar(scale, op.result_dtype()))
     if mask := op.optional("attn_mask"):
         if op.dtype_of(mask).kind == "b":
-            low = op.constant(np.asarray(-np.inf, op.made()), "low")
+            low = op.constant(np.asarray(-np.inf, op.result_dtype()), "low")
             scores = op.emit("Where", mask, scores, low)
         else:
             scores = op.emit("Add", scores, mask)

@@ -348,7 +348,7 @@ def _split(op: TorchOperator) -> tuple[str, ...]:
 
 @rule("cat concat concatenate")
 def _cat(op: TorchOperator) -> str:
-    values = [op.cast(each, op.made()) for each in op.values("tensors")]
+    values = [op.cast(each, op.result_dtype()) for each in op.values("tensors")]
     kept = [each for each in values if op.builder.type_of(each).counts != (0,)]  # as old code has
     return op.emit("Concat", *kept, axis=op.axis(kept[0], default=0))
 
@@ -402,19 +402,19 @@ def _index(op: TorchOperator) -> str:
     """One list of places, for one axis, or lists for the first axes, which stand together."""
     x, names = op.value(), op.inputs.get("indices", ())
     op.variables("indices")
-    given = {axis: op.read(op.builder.value(name)) for axis, name in enumerate(names) if name}
-    if any(op.dtype_of(each).kind != "i" for each in given.values()):
+    indices = {axis: op.read(op.builder.value(name)) for axis, name in enumerate(names) if name}
+    if any(op.dtype_of(each).kind != "i" for each in indices.values()):
         raise UnsupportedError("places that are not integers")
-    if len(given) == 1:
-        ((axis, places),) = given.items()
+    if len(indices) == 1:
+        ((axis, places),) = indices.items()
         return op.emit("Gather", x, places, axis=axis)
-    ranks = {op.rank_of(each) for each in given.values()}
-    if [*given] != [*range(len(given))] or ranks != {1}:
+    ranks = {op.rank_of(each) for each in indices.values()}
+    if [*indices] != [*range(len(indices))] or ranks != {1}:
         raise UnsupportedError("places for axes that are not the first ones, or not in lists")
-    sizes = {str(op.shape(each)[0]) for each in given.values()}
+    sizes = {str(op.shape(each)[0]) for each in indices.values()}
     if len(sizes) > 1:
         raise UnsupportedError("lists of places of several lengths")
-    column = [op.unsqueezed(each, 1) for each in given.values()]
+    column = [op.unsqueezed(each, 1) for each in indices.values()]
     return op.emit("GatherND", x, op.emit("Concat", *column, axis=1))
 
 
@@ -423,7 +423,7 @@ def _one_hot(op: TorchOperator) -> str:
     depth = op.attribute("num_classes", -1)
     if depth < 1:
         raise UnsupportedError("num_classes=-1: the largest index would say how many")
-    values = op.constant(np.array([0, 1], op.made()), "values")
+    values = op.constant(np.array([0, 1], op.result_dtype()), "values")
     return op.emit("OneHot", op.value(), [depth], values, axis=-1)
 
 
@@ -434,15 +434,15 @@ def _filled(number: float | None, op: TorchOperator) -> str:
         op.alias()
     if number is None:
         number = op.number("fill_value")
-    sizes, dtype = op.sizes("size"), op.made()
+    sizes, dtype = op.sizes("size"), op.result_dtype()
     counts = [each for each in sizes if isinstance(each, int)]
     if len(counts) == len(sizes):
         if min(counts, default=0) < 0:
             raise UnsupportedError(f"a shape {counts}")
         loading().take(math.prod(max(each, 1) for each in counts) * dtype.itemsize, "a constant")
-        made = op.constant(np.full(counts, number, dtype), "filled")
-        op.builder.literal[made] = counts
-        return made
+        filled = op.constant(np.full(counts, number, dtype), "filled")
+        op.builder.literal[filled] = counts
+        return filled
     return op.emit("ConstantOfShape", op.listed(sizes), value=np.full(1, number, dtype))
 
 
@@ -454,7 +454,7 @@ rule("full new_full")(partial(_filled, None))
 def _like(number: float | None, op: TorchOperator) -> str:
     op.ignore("dtype")
     number = op.number("fill_value") if number is None else number
-    value = np.full(1, number, op.made())
+    value = np.full(1, number, op.result_dtype())
     return op.emit("ConstantOfShape", op.sizes_of(op.value()), value=value)
 
 
@@ -466,13 +466,13 @@ rule("full_like")(partial(_like, None))
 @rule("scalar_tensor")
 def _scalar_tensor(op: TorchOperator) -> str:
     op.ignore("dtype")
-    return op.operand("s", op.made())
+    return op.operand("s", op.result_dtype())
 
 
 @rule("arange arange.start arange.start_step")
 def _arange(op: TorchOperator) -> str:
     op.ignore("dtype")
-    dtype = op.made()
+    dtype = op.result_dtype()
 
     def end(name: str, default: int) -> str:
         result: Any = op.attribute(name, default)
@@ -497,7 +497,7 @@ def _pad(op: TorchOperator) -> str:
     """Pairs of what is added before and behind each axis, from the last one."""
     x, widths = op.value(), op.integers("pad")
     mode = op.one_of("mode", "constant", _PADS)
-    value = [op.scalar(op.number("value", 0.0), op.made())] if mode == "constant" else []
+    value = [op.scalar(op.number("value", 0.0), op.result_dtype())] if mode == "constant" else []
     rank, pairs = op.rank_of(x), list(zip(widths[::2], widths[1::2], strict=True))
     for at in range(len(pairs)):
         if op.builder.free_in(x, rank - 1 - at):

@@ -219,7 +219,7 @@ class TorchOperator(NativeOperator):
         self.rank_of(value)
         return self.builder.type_of(value).shape or ()
 
-    def made(self, at: int = 0) -> DType:
+    def result_dtype(self, at: int = 0) -> DType:
         """The dtype that the program gives to an output."""
         meta = self.builder.metas.get(self.node.outputs[at])
         if meta is None:
@@ -230,7 +230,7 @@ class TorchOperator(NativeOperator):
 
     def promoted(self) -> str:
         """The input in the dtype of the result."""
-        return self.cast(self.value(), self.made())
+        return self.cast(self.value(), self.result_dtype())
 
     @property
     def epsilon(self) -> float:

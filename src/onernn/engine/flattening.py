@@ -57,8 +57,8 @@ def flattened(
 class _Opened:
     """Nodes on their way into one graph; ``taken``: the names of its values."""
 
-    def __init__(self, made: Flat, taken: set[str], constants: dict[str, Array]) -> None:
-        self.made, self.taken, self.constants = made, taken, constants
+    def __init__(self, flat: Flat, taken: set[str], constants: dict[str, Array]) -> None:
+        self.flat, self.taken, self.constants = flat, taken, constants
         self.nodes: list[Node] = []
 
     def fresh(self, name: str) -> str:
@@ -71,28 +71,28 @@ class _Opened:
         """A node, whose values have other names in the whole graph."""
         moved = node.renamed(names)
         key = next(filter(None, moved.outputs))
-        if bodies(moved) and key not in self.made.left:
+        if bodies(moved) and key not in self.flat.left:
             (self._branches if moved.op == "If" else self._turns)(moved, key, within)
             return
         if moved is not node:
-            self.made.sources[moved] = node
+            self.flat.sources[moved] = node
         self.nodes.append(moved)
-        self.made.parts |= dict.fromkeys(filter(None, moved.outputs), within)
+        self.flat.parts |= dict.fromkeys(filter(None, moved.outputs), within)
 
     def _branches(self, node: Node, key: str, within: tuple[Part, ...]) -> None:
         condition, count = node.inputs[0], node.attributes["then_taken"]
         outputs = [name for name in node.outputs if name]
         kept = [index for index, name in enumerate(node.outputs) if name]
-        reasons = [self.made.refused.get((key, part), "") for part in ("then", "else")]
+        reasons = [self.flat.refused.get((key, part), "") for part in ("then", "else")]
         then_mark, else_mark = (self.fresh(f"{key}/{part}") for part in ("then", "else"))
         self._mark(key, "Then", (condition,), (then_mark,), within, refused=reasons[0])
-        given = self._body(node, key, "then", node.inputs[1 : 1 + count], within)
-        copies = [self.fresh(f"{name}/then") for name in outputs] if given else []
-        chosen = [given[index] for index in kept] if given else []
+        results = self._body(node, key, "then", node.inputs[1 : 1 + count], within)
+        copies = [self.fresh(f"{name}/then") for name in outputs] if results else []
+        chosen = [results[index] for index in kept] if results else []
         result = (else_mark, *copies)
         self._mark(key, "Else", (condition, *chosen), result, within, refused=reasons[1])
-        given = self._body(node, key, "else", node.inputs[1 + count :], within)
-        others = [given[index] for index in kept] if given else []
+        results = self._body(node, key, "else", node.inputs[1 + count :], within)
+        others = [results[index] for index in kept] if results else []
         gives = "else" if reasons[0] else "then" if reasons[1] else "both"
         inputs = (condition, *copies, *others)
         self._mark(key, "EndIf", inputs, tuple(outputs), within, gives=gives)
@@ -152,7 +152,7 @@ class _Opened:
         self.nodes.append(
             Node("Element", (x, turn), (name,), {"axis": axis, "backwards": backwards})
         )
-        self.made.parts[name] = (*within, (key, "body"))
+        self.flat.parts[name] = (*within, (key, "body"))
         return name
 
     def _mark(
@@ -165,17 +165,17 @@ class _Opened:
         **attributes: Any,
     ) -> None:
         self.nodes.append(Node(op, inputs, outputs, attributes))
-        self.made.parts |= dict.fromkeys(outputs, within)
-        self.made.marks |= dict.fromkeys(outputs, key)
+        self.flat.parts |= dict.fromkeys(outputs, within)
+        self.flat.marks |= dict.fromkeys(outputs, key)
 
     def _body(
-        self, node: Node, key: str, part: str, given: Sequence[str], within: tuple[Part, ...]
+        self, node: Node, key: str, part: str, inputs: Sequence[str], within: tuple[Part, ...]
     ) -> list[str]:
         """Adds the operators of a graph; what it gives. [] for one that ends the call."""
-        if (key, part) in self.made.refused:
+        if (key, part) in self.flat.refused:
             return []
         body: Graph = node.attributes[part if part == "body" else f"{part}_branch"]
-        names = {value.name: name for value, name in zip(body.inputs, given, strict=True)}
+        names = {value.name: name for value, name in zip(body.inputs, inputs, strict=True)}
         result = [name for each in body.nodes for name in each.outputs if name]
         names |= {name: self.fresh(f"{key}/{name}") for name in (*body.constants, *result)}
         self.constants |= {names[name]: array for name, array in body.constants.items()}

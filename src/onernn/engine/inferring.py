@@ -193,13 +193,13 @@ def _reason(program: Program, node: Node, error: Exception) -> str:
     """Why a node is refused; Python's own words say nothing of a model."""
     if isinstance(error, OnernnError):
         return str(error).removeprefix(f"{node.label}: ")
-    given = ", ".join(f"{name!r} of {program.types[name]}" for name in node.inputs if name)
-    return f"its inputs do not fit it: {given}"
+    types = ", ".join(f"{name!r} of {program.types[name]}" for name in node.inputs if name)
+    return f"its inputs do not fit it: {types}"
 
 
 def _unknown(program: Program, node: Node) -> list[Refusal]:
     """Why a node's result is not known, nothing where that follows from another's."""
-    given = [program.types[name] if name else None for name in node.inputs]
+    types = [program.types[name] if name else None for name in node.inputs]
     if not _is_declared(program, node):
         return []
     try:
@@ -210,11 +210,11 @@ def _unknown(program: Program, node: Node) -> list[Refusal]:
     result = program.types[next(filter(None, node.outputs))]
     reason = "the shape of its result is known during a call only"
     if result.shape and result.dtype is None:
-        reason = f"inputs of several types {[each.dtype for each in given if each]}"
+        reason = f"inputs of several types {[each.dtype for each in types if each]}"
     elif ragged and result.lod is None:
         reason = "axis 0 would mix the steps of ragged sequences"
     try:
-        OPERATORS[node.op].type(Context(node, Sizes()), *given)
+        OPERATORS[node.op].type(Context(node, Sizes()), *types)
     except (OnernnError, *MISFITS) as error:
         return [Refusal(_reason(program, node, error), node.label)]
     hint = f"; --static {min(names)}=... may fix it" if names else ""
@@ -233,16 +233,16 @@ def _fold(program: Program) -> None:
             ):
                 if size is not None and result is not None:
                     program.same(size, result, name)
-        made: dict[str, Array] = {}
+        computed: dict[str, Array] = {}
         # No run has a budget here: this one counts the values that are known now.
         own = sum(array.nbytes for array in graph.constants.values())
         with budget_of_run(LOADING + 16 * own, _MOST_TURNS):
             for node in graph.nodes:
-                made |= _computed(program, node, made)
-        if not made and len(program.bindings) == known:
+                computed |= _computed(program, node, computed)
+        if not computed and len(program.bindings) == known:
             return
-        nodes = tuple(n for n in graph.nodes if made.keys().isdisjoint(filter(None, n.outputs)))
-        program.graph = replace(graph, nodes=nodes, constants={**graph.constants, **made})
+        nodes = tuple(n for n in graph.nodes if computed.keys().isdisjoint(filter(None, n.outputs)))
+        program.graph = replace(graph, nodes=nodes, constants={**graph.constants, **computed})
 
 
 def _put(program: Program, found: Type) -> Type:
@@ -257,12 +257,12 @@ def _computed(program: Program, node: Node, made: Mapping[str, Array]) -> dict[s
     if all(result.numbers is not None for result in types.values()):
         return {name: np.asarray(t.numbers).astype(t.dtype) for name, t in types.items()}
     constants = program.graph.constants
-    given = [made.get(name, constants.get(name)) if name else None for name in node.inputs]
-    known = all(array is not None for name, array in zip(node.inputs, given, strict=True) if name)
+    arrays = [made.get(name, constants.get(name)) if name else None for name in node.inputs]
+    known = all(array is not None for name, array in zip(node.inputs, arrays, strict=True) if name)
     if not known or node.op not in KERNELS or node.op == "Rnn":
         return {}
     try:
-        result = KERNELS[node.op](node, *given)
+        result = KERNELS[node.op](node, *arrays)
     except (OnernnError, *MISFITS) as error:
         raise UnsupportedError(f"{node.label}: {_reason(program, node, error)}") from error
     result = result if isinstance(result, tuple) else (result,)

@@ -93,11 +93,11 @@ def plan(program: Program, store: Store) -> Plan:
     last = {root(name): at for at, each in enumerate(result.steps) for name in each.reads}
     first = _first(result, last, root)
     result.used = set(last) | {root(value.name) for value in program.graph.outputs}
-    made = {name for each in program.codes for name in each.node.outputs if name} - views.keys()
+    results = {name for each in program.codes for name in each.node.outputs if name} - views.keys()
     outputs: dict[str, str] = {}
     for value in program.graph.outputs:
         source = root(value.name)
-        if source in made and source not in outputs:
+        if source in results and source not in outputs:
             outputs[source] = f"out.{program.ident(value.name)}"
         else:
             result.copies.append((source, value.name))
@@ -105,7 +105,7 @@ def plan(program: Program, store: Store) -> Plan:
         for name in (value.name, *(level.offsets for level in program.levels(value.name))):
             result.places[name] = f"in.{program.ident(name)}"
     result.places |= outputs
-    own = {name for name in made - outputs.keys() if not program.is_known(name)}
+    own = {name for name in results - outputs.keys() if not program.is_known(name)}
     _allocate(result, first, last, own)
     read = [root(name) for each in result.steps for name in each.reads]
     for name in dict.fromkeys([*read, *(source for source, _ in result.copies)]):
@@ -199,10 +199,10 @@ def _member(found: Plan, name: str) -> Member:
     size = program.most(name)
     if size.names & program.inner.keys():
         raise UnsupportedError(f"{name!r}: a size {size} that nobody bounds")
-    made = Member(ident, program.ctype(name), size)
-    found.members.append(made)
-    found.point(name, made.ctype, f"{ident}_.data()")
-    return made
+    member = Member(ident, program.ctype(name), size)
+    found.members.append(member)
+    found.point(name, member.ctype, f"{ident}_.data()")
+    return member
 
 
 _MEANINGS = {
@@ -257,9 +257,9 @@ def limits(program: Program) -> list[Size]:
 
 def made_levels(program: Program) -> list[LodLevel]:
     """The levels of outputs that are none of the inputs'."""
-    given = {value.name for value in program.graph.inputs}
+    inputs = {value.name for value in program.graph.inputs}
     levels = (level for each in program.graph.outputs for level in program.levels(each.name))
-    return [level for level in dict.fromkeys(levels) if level.name not in given]
+    return [level for level in dict.fromkeys(levels) if level.name not in inputs]
 
 
 def found_sizes(program: Program) -> list[str]:

@@ -56,7 +56,7 @@ class OperatorCode:
         result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *given)
         return result if isinstance(result, tuple) else (result,)
 
-    def made(self, axis: int) -> Size:
+    def result_size(self, axis: int) -> Size:
         """A size of the first output, which the rule may have to bind by `same`."""
         return self.size(self.node.outputs[0], axis)
 
@@ -149,9 +149,9 @@ class OperatorCode:
         out, program = self.node.outputs[0], self.program
         lod = program.type(out).lod or self.refuse("offsets that are not known")
         if words is None:
-            words = self.finds(self.made(0), "words", most or Size(()))
+            words = self.finds(self.result_size(0), "words", most or Size(()))
         program.rename(words_of(lod), words)
-        self.same(self.made(0), words)
+        self.same(self.result_size(0), words)
         for name, count in zip(counts_of(program.type(out)), counts, strict=True):
             program.rename(name, count)
         levels = program.add_levels(out, (*counts, words))

@@ -209,7 +209,7 @@ def fill(op: OperatorCode) -> Call:
 
 
 def _to_the_longest(op: OperatorCode, axis: int) -> None:
-    op.same(op.made(axis), op.program.longest_of(op.sentences()))
+    op.same(op.result_size(axis), op.program.longest_of(op.sentences()))
 
 
 def _padded(op: OperatorCode, value: str, word: bool) -> Call:
@@ -269,7 +269,7 @@ def expand(op: OperatorCode) -> Call:
         op.refuse("the number of words of repeated sentences has no known bound")
     like = op.program.levels(op.node.inputs[1])[op.attrs.level]
     op.same(op.shape()[0], like.count)
-    op.same(op.made(0), like.words)
+    op.same(op.result_size(0), like.words)
     return op.move("expand", op.read(0), like, like.count, _inner(op))
 
 

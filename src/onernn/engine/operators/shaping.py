@@ -36,10 +36,12 @@ def view(op: OperatorCode) -> None:
             op.same(op.size(op.node.inputs[0], axis), 1)
     elif op.node.input(1):
         op.numbers(1, "shape")
-    given, (_, shape) = op.shape(), op.out()
-    op.same(volume(given), volume(shape))
-    names = frozenset[str]().union(*(size.names for size in (*given, *shape)))
-    op.mixes = [Size.of(name) for name in names if _before(given, name) != _before(shape, name)]
+    input_shape, (_, shape) = op.shape(), op.out()
+    op.same(volume(input_shape), volume(shape))
+    names = frozenset[str]().union(*(size.names for size in (*input_shape, *shape)))
+    op.mixes = [
+        Size.of(name) for name in names if _before(input_shape, name) != _before(shape, name)
+    ]
 
 
 def _before(shape: Shape, name: str) -> Size | None:
@@ -51,31 +53,31 @@ def _before(shape: Shape, name: str) -> Size | None:
 @rule("Transpose")
 def transpose(op: OperatorCode) -> Nest:
     op.mixes = []
-    source, given = op.read(0), op.shape()
-    strides = strides_of(given)
-    perm = perm_of(op.attrs, len(given))
+    source, input_shape = op.read(0), op.shape()
+    strides = strides_of(input_shape)
+    perm = perm_of(op.attrs, len(input_shape))
     return each_element(op, [Access(source, tuple(strides[axis] for axis in perm))], COPY)
 
 
 @rule("Slice")
 def slices(op: OperatorCode) -> list[Step]:
-    given = op.shape()
+    input_shape = op.shape()
     starts, ends = (op.numbers(index, "starts and ends") or [] for index in (1, 2))
     axes = op.integers(3, "axes") or list(range(len(starts)))
     steps = op.integers(4, "steps") or [1] * len(starts)
-    op.mixes = [given[axis] for axis in axes]
-    strides, begin, checks = list(strides_of(given)), Size.of(0), list[Step]()
+    op.mixes = [input_shape[axis] for axis in axes]
+    strides, begin, checks = list(strides_of(input_shape)), Size.of(0), list[Step]()
 
     def holds(*sizes: Size) -> bool:
         checks.extend(at_least(op, *sizes))
         return True
 
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        taken = cut(given[axis], Size.of(start), Size.of(end), step, holds)
+        taken = cut(input_shape[axis], Size.of(start), Size.of(end), step, holds)
         if taken is None:
-            op.refuse(f"[{start}:{end}:{step}] of an axis of {given[axis]}: say --static")
+            op.refuse(f"[{start}:{end}:{step}] of an axis of {input_shape[axis]}: say --static")
         first, count = taken
-        op.same(op.made(axis), count)
+        op.same(op.result_size(axis), count)
         begin = begin + first * strides[axis]
         strides[axis] = strides[axis] * step
     return [*checks, each_element(op, [Access(op.read(0), tuple(strides), begin)], COPY)]
@@ -84,13 +86,13 @@ def slices(op: OperatorCode) -> list[Step]:
 @rule("Split")
 def split(op: OperatorCode) -> list[Nest]:
     """Parts without a name are passed over."""
-    source, given = op.read(0), op.shape()
-    axis, strides = op.axis(len(given)), strides_of(given)
+    source, input_shape = op.read(0), op.shape()
+    axis, strides = op.axis(len(input_shape)), strides_of(input_shape)
     if op.node.input(1):
         op.numbers(1, "sizes")
     parts, codes, end = op.types_of_outputs(), [], Size.of(0)
     for index, out in enumerate(op.node.outputs):
-        size = (parts[index].shape or given)[axis]
+        size = (parts[index].shape or input_shape)[axis]
         if out:
             shape = op.program.shape(out)
             reads = [Access(source, strides, end * strides[axis])]
@@ -99,7 +101,7 @@ def split(op: OperatorCode) -> list[Nest]:
         if size is None:
             raise UnknownError(source)
         end = end + op.program.size(size)
-    op.same(end, given[axis])
+    op.same(end, input_shape[axis])
     return codes
 
 
@@ -131,12 +133,14 @@ def expand(op: OperatorCode) -> Nest:
 @rule("Tile")
 def tile(op: OperatorCode) -> Nest:
     """Two loops an axis: one over its repetitions, one over its elements."""
-    source, given, (out, shape) = op.read(0), op.shape(), op.out()
+    source, input_shape, (out, shape) = op.read(0), op.shape(), op.out()
     times = shape_of(op.numbers(1, "repeats") or ())
-    op.mixes = [size for size, count in zip(given, times, strict=True) if count != ONE]
-    loops = tuple(size for pair in zip(times, given, strict=True) for size in pair)
+    op.mixes = [size for size, count in zip(input_shape, times, strict=True) if count != ONE]
+    loops = tuple(size for pair in zip(times, input_shape, strict=True) for size in pair)
     to, read = [], []
-    for wide, own, size in zip(strides_of(shape), strides_of(given), given, strict=True):
+    for wide, own, size in zip(
+        strides_of(shape), strides_of(input_shape), input_shape, strict=True
+    ):
         to += [size * wide, wide]
         read += [Size(()), own]
     return nest(loops, Access(out, tuple(to)), [Access(source, tuple(read))])
@@ -155,7 +159,7 @@ def counted(op: OperatorCode) -> Call:
     start, limit, step = (Size.of(op.numbers(index, "limits")[0]) for index in range(3))  # type: ignore[index]
     if step != ONE or not is_natural(limit - start):
         op.refuse(f"from {start} to {limit} by {step}: say --static")
-    count = op.same(op.made(0), limit - start)
+    count = op.same(op.result_size(0), limit - start)
     op.mixes = [count]
     return op.call("range", start, count, types=[op.program.dtype(op.node.outputs[0])])
 
@@ -263,9 +267,9 @@ def _scattered(op: OperatorCode, function: str, *sizes: Any) -> Call:
     op.alike(2)
     if op.attrs.reduction not in _MEETINGS:
         op.refuse(f"attribute reduction={op.attrs.reduction!r}")
-    given, types = [op.read(index) for index in range(3)], [op.dtype(), op.dtype(1)]
+    inputs, types = [op.read(index) for index in range(3)], [op.dtype(), op.dtype(1)]
     how = _MEETINGS.index(op.attrs.reduction)
-    return op.call(function, *given, *sizes, how, types=types, checks=True)
+    return op.call(function, *inputs, *sizes, how, types=types, checks=True)
 
 
 @rule("Pad")
@@ -274,20 +278,20 @@ def pad(op: OperatorCode) -> list[Call]:
     if op.attrs.mode not in MODES:
         op.refuse(f"attribute mode={op.attrs.mode!r}")
     op.alike(2)
-    given, (_, shape) = op.shape(), op.out()
-    chosen = op.integers(3, "axes") or range(len(given))
+    input_shape, (_, shape) = op.shape(), op.out()
+    chosen = op.integers(3, "axes") or range(len(input_shape))
     pads, half = op.integers(1, "pads") or [], len(chosen)
-    around = dict.fromkeys(range(len(given)), (0, 0))
+    around = dict.fromkeys(range(len(input_shape)), (0, 0))
     for axis, *pair in zip(chosen, pads[:half], pads[half:], strict=True):
-        around[at_axis(axis, len(given))] = (pair[0], pair[1])
-    op.mixes = [given[axis] for axis, pair in around.items() if any(pair)]
+        around[at_axis(axis, len(input_shape))] = (pair[0], pair[1])
+    op.mixes = [input_shape[axis] for axis, pair in around.items() if any(pair)]
     left, checks = [], []
     for axis, ends in around.items():
-        left.append(given[axis] + min(ends[0], 0) + min(ends[1], 0))
+        left.append(input_shape[axis] + min(ends[0], 0) + min(ends[1], 0))
         needed = max(ends) > 0 and op.attrs.mode != "constant"
         checks += at_least(op, left[-1] - 1 if needed else left[-1])
     low, cut = ([max(sign * pair[0], 0) for pair in around.values()] for sign in (1, -1))
-    axes = [list(sizes) for sizes in (shape, low, left, cut, strides_of(given))]
+    axes = [list(sizes) for sizes in (shape, low, left, cut, strides_of(input_shape))]
     mode = MODES.index(op.attrs.mode)
     return [*checks, op.move("around", op.read(0), op.read(2), *axes, mode)]
 
@@ -308,11 +312,11 @@ def reverse_sequence(op: OperatorCode) -> Call:
 @rule("OneHot")
 def one_hot(op: OperatorCode) -> Call:
     op.of("int")
-    given, (_, shape) = op.shape(), op.out()
+    input_shape, (_, shape) = op.shape(), op.out()
     axis = op.axis(len(shape))
     op.numbers(1, "depth")
     op.same(volume(op.shape(2)), 2)
-    sizes = volume(given[:axis]), volume(given[axis:]), shape[axis]
+    sizes = volume(input_shape[:axis]), volume(input_shape[axis:]), shape[axis]
     types = [moved(op.dtype(2)), op.dtype()]
     return op.call("one_hot", op.read(0), op.read(2), *sizes, types=types)
 
@@ -321,18 +325,18 @@ def one_hot(op: OperatorCode) -> Call:
 def compress(op: OperatorCode) -> Call:
     """How many elements are chosen is known when it has run."""
     op.of("bool", index=1)
-    given, axis = op.shape(), op.attrs.axis
-    given = (volume(given),) if axis is None else given
-    axis = at_axis(axis or 0, len(given))
-    op.mixes = [given[axis]]
-    chosen = RuntimeSize(op.finds(op.made(axis), "chosen", given[axis]))
-    sizes = volume(op.shape(1)), chosen, given[axis], *_around(given, axis)
+    input_shape, axis = op.shape(), op.attrs.axis
+    input_shape = (volume(input_shape),) if axis is None else input_shape
+    axis = at_axis(axis or 0, len(input_shape))
+    op.mixes = [input_shape[axis]]
+    chosen = RuntimeSize(op.finds(op.result_size(axis), "chosen", input_shape[axis]))
+    sizes = volume(op.shape(1)), chosen, input_shape[axis], *_around(input_shape, axis)
     return op.move("compress", op.read(0), op.read(1), *sizes, checks=True)
 
 
 @rule("NonZero")
 def non_zero(op: OperatorCode) -> Call:
-    op.mixes = given = op.shape()
-    chosen = RuntimeSize(op.finds(op.made(1), "chosen", volume(given)))
-    sizes = chosen, list(given), list(strides_of(given)), volume(given)
+    op.mixes = input_shape = op.shape()
+    chosen = RuntimeSize(op.finds(op.result_size(1), "chosen", volume(input_shape)))
+    sizes = chosen, list(input_shape), list(strides_of(input_shape)), volume(input_shape)
     return op.call("non_zero", op.read(0), *sizes)
