@@ -102,9 +102,9 @@ def original(kind: Any) -> Any:
     return kind.__mro__[1] if "onernn_options" in vars(kind) else kind
 
 
-def derived(kind: Any, options: Any, **members: Any) -> type:
+def derived(kind: Any, options: Any, made_by: type[type] = type, **members: Any) -> type:
     """A class like a framework's, of the same name, in which these members are replaced."""
-    return type(kind.__name__, (kind,), {**members, "onernn_options": options})
+    return made_by(kind.__name__, (kind,), {**members, "onernn_options": options})
 
 
 def array_at(address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Array:

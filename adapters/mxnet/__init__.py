@@ -11,7 +11,7 @@ from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, de
 
 def __getattr__(name: str) -> Any:
     """What works in a live MXNet, imported when it is asked for: the reader does not need it."""
-    if name in ("explain", "optimize", "rnn"):
+    if name in ("explain", "optimize", "restore", "rnn"):
         from onernn.adapters.mxnet import plugin
 
         return getattr(plugin, name)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import concurrent.futures.thread  # noqa: F401  # for worker threads: an exit refuses its import
 import ctypes
+import json
 import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 from weakref import WeakSet
 
@@ -19,6 +20,7 @@ import numpy as np
 from onernn.adapters.common import gain
 from onernn.adapters.common.live import array_at
 from onernn.adapters.mxnet.live_layer import LiveCells, LiveOperator, LiveRnn, Options
+from onernn.adapters.mxnet.originals import ORIGINAL, restore_graph
 from onernn.ir.arrays import Array
 from onernn.ir.errors import MissingDependencyError, UnsupportedError
 from onernn.ir.spec import Cell
@@ -90,10 +92,30 @@ def new_seed(functions: Any, numpy: bool) -> Any:
     return own.random.uniform(0, 1, **{"size" if numpy else "shape": (2,)})
 
 
+def loaded(graph: Any, like: Any) -> Any:
+    """The symbol of a graph in JSON, of the kind of another symbol."""
+    mx = live_mxnet()
+    made = mx.sym.load_json(json.dumps(graph))
+    return made.as_np_ndarray() if isinstance(like, mx.sym.np._Symbol) else made
+
+
+def restored_symbol(symbol: Any) -> Any:
+    """The symbol with MXNet's operators in the place of ours; itself where there are none."""
+    graph = json.loads(symbol.tojson(remove_amp_cast=False))
+    return loaded(graph, symbol) if restore_graph(graph) else symbol
+
+
 @cache
 def register() -> None:
-    """Registers our operators with MXNet, once."""
+    """Registers our operators with MXNet, once, and saves MXNet's own in their place."""
     mx = live_mxnet()
+    save = mx.sym.Symbol.save
+
+    @wraps(save)
+    def save_restored(self: Any, *arguments: Any, **named: Any) -> None:
+        save(restored_symbol(self), *arguments, **named)
+
+    mx.sym.Symbol.save = save_restored
     alive: WeakSet[Any] = WeakSet()
 
     def settle() -> None:
@@ -181,6 +203,7 @@ def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, di
     plain = {k: v for k, v in attributes.items() if not k.startswith((_OURS, "__"))}
     name = ours.pop("name", "rnn")
     threads = ours.pop("threads", "None")
+    ours.pop(ORIGINAL.removeprefix(_OURS), None)
     plain.pop("op_type", None)
     return Options(**ours, threads=None if threads == "None" else int(threads)), name, plain
 

@@ -18,6 +18,7 @@ from onernn.adapters.mxnet.custom_operator import (
     OPERATOR,
     custom_attributes,
     live_mxnet,
+    loaded,
     original_attributes,
     register,
     slower_cells,
@@ -26,6 +27,7 @@ from onernn.adapters.mxnet.custom_operator import (
 )
 from onernn.adapters.mxnet.live_layer import LINEAR, Formula, LiveRnn, Options, Rows
 from onernn.adapters.mxnet.lower import traced
+from onernn.adapters.mxnet.originals import ORIGINAL, original
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode, parse_symbol
 from onernn.adapters.mxnet.table import known_name
 from onernn.fuse_passes.affine import Columns
@@ -376,7 +378,6 @@ def optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -
     ``params``: arrays by name. Raises `UnsupportedError`, with its name, for an RNN operator that
     cannot run.
     """
-    mx = live_mxnet()
     register()
     graph = json.loads(symbol.tojson())
     layers = _layers(symbol, graph, params, options)
@@ -392,8 +393,7 @@ def optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -
         return symbol
     _log.info("replaced in MXNet's symbol: %s", ", ".join(result))
     graph.pop("node_row_ptr", None)  # a Custom operator shows all of its outputs
-    made = mx.sym.load_json(json.dumps(graph))
-    return made.as_np_ndarray() if isinstance(symbol, mx.sym.np._Symbol) else made
+    return loaded(graph, symbol)
 
 
 def _operator(node: Mapping[str, Any]) -> str:
@@ -445,10 +445,12 @@ def _replace_rnn(
     """Replaces an RNN operator, or gives one that is replaced already these options; its name."""
     operator = _operator(node)
     _, _, attributes = original_attributes(node.get("attrs", {}))
+    kept = node.get("attrs", {}).get(ORIGINAL, "")
     if operator != CELLS:
         live = checked(node["name"], attributes, options)
         slots = [slot for slot in live.arguments if slot != "seed"]
         del node["inputs"][len(slots) :]
+        at, before = graph["nodes"].index(node), {**node, "inputs": [*node["inputs"]]}
         if node["op"] in RNN and (linear := _linear(graph, node, live, sizes)):
             given = linear["attrs"]
             node["inputs"][0] = linear["inputs"][0]
@@ -459,6 +461,10 @@ def _replace_rnn(
             slots = [slot for slot in live.arguments if slot != "seed"]
             came = [entry[0] for entry in node["inputs"]]
             node["inputs"], attributes[INPUTS] = _in_order(came, node["inputs"], slots)
+        if not operator:
+            heads = [Entry(at, k) for k in range(len(live.outputs))]
+            nodes = [*graph["nodes"][:at], before]
+            kept = original(nodes, heads, _as_inputs(node["inputs"]))
         if live.dropout:
             node["inputs"].append([len(graph["nodes"]), 0, 0])
             drawn = {"low": "0", "high": "1", "shape": "(2,)"}
@@ -471,7 +477,13 @@ def _replace_rnn(
             live.layer.stacks([view(vector, "parameters")])  # says now what the first run would say
     node["op"] = "Custom"
     node["attrs"] = custom_attributes(attributes, node["name"], options, operator or OPERATOR)
+    node["attrs"][ORIGINAL] = kept
     return str(node["name"])
+
+
+def _as_inputs(reads: Iterable[Sequence[int]]) -> dict[Entry, list[int]]:
+    """What an operator of ours reads, as `original` names it."""
+    return {Entry(*read[:2]): [-1 - k, 0, 0] for k, read in enumerate(reads)}
 
 
 def _late_variable(nodes: Sequence[Any], region: Region) -> str:
@@ -580,12 +592,10 @@ class _Cutter:
         came = [min(region.x).node, *(e.node for e in (*region.weights, *region.states))]
         reads, inputs = _in_order(came, reads, formula.arguments)
         attributes = {"formula": formula.text, INPUTS: inputs}
-        made = self._add(
-            "Custom",
-            name,
-            reads,
-            **custom_attributes(attributes, region.name, self._options, CELLS),
-        )
+        whole = next(iter(merges), None) if region.loop is None else region.h[0]
+        given = custom_attributes(attributes, region.name, self._options, CELLS)
+        given[ORIGINAL] = self._original(region, formula, whole, x, reads)
+        made = self._add(_node("Custom", name, reads, **given))
         instead = {region.h[-1]: made._replace(output=1)}
         if region.c:
             instead[region.c] = made._replace(output=2)
@@ -596,13 +606,30 @@ class _Cutter:
             self._steps(region, formula.backwards, axis, made, instead)
         self._redirect(instead)
 
+    def _original(
+        self, region: Region, formula: Formula, whole: Entry | None, x: Entry, reads: Sequence[Any]
+    ) -> str:
+        """The region as it is. ``whole``: the states of all steps together, ``x`` the inputs."""
+        nodes, leaves = [*self._nodes], _as_inputs(reads)
+        if nodes[x.node]["name"] == f"{region.name}_input":  # of single steps: cut apart again
+            pieces = {self._resolved(e): [len(nodes), k, 0] for k, e in enumerate(region.x)}
+            nodes = [
+                {**node, "inputs": [pieces.get(Entry(*e[:2]), e) for e in node["inputs"]]}
+                for node in nodes
+            ]
+            nodes.append(_cut(f"{region.name}_inputs", x, len(region.x), axis=0))
+        steps = [] if region.loop is not None else region.h[:: -1 if formula.backwards else 1]
+        if whole is None:
+            whole = Entry(len(nodes))
+            nodes.append(_stack(f"{region.name}_outputs", steps, axis=formula.y_axis))
+        heads = [whole, region.h[-1], *filter(None, [region.c])]
+        return original(nodes, heads, leaves, steps)
+
     def _resolved(self, entry: Entry) -> Entry:
         return self._now.get(entry, entry)
 
-    def _add(self, op: str, name: str, reads: list[Entry], **attributes: Any) -> Entry:
-        attrs = {key: str(value) for key, value in attributes.items()}
-        inputs = [list(entry) for entry in reads]
-        self._nodes.append({"op": op, "name": name, "attrs": attrs, "inputs": inputs})
+    def _add(self, node: Any) -> Entry:
+        self._nodes.append(node)
         return Entry(len(self._nodes) - 1)
 
     def _joined(self, region: Region) -> tuple[Entry, Any]:
@@ -620,8 +647,7 @@ class _Cutter:
                     if places == list(range(count))[:: -1 if backwards else 1]:
                         x = Entry(*node["inputs"][0])
                         return x, replace(formula, x_axis=axis, backwards=backwards)
-        x = self._add("stack", f"{region.name}_input", pieces, axis=0, num_args=count)
-        return x, formula
+        return self._add(_stack(f"{region.name}_input", pieces, axis=0)), formula
 
     def _merges(self, region: Region, backwards: bool) -> dict[Entry, int]:
         """What puts the states of all steps together, and the axis that becomes the time."""
@@ -655,14 +681,7 @@ class _Cutter:
     ) -> None:
         """The new state of each step but the last, for readers of a single step."""
         count = len(region.h)
-        cut = self._add(
-            "SliceChannel",
-            f"{region.name}_steps",
-            [made],
-            num_outputs=count,
-            axis=axis,
-            squeeze_axis=True,
-        )
+        cut = self._add(_cut(f"{region.name}_steps", made, count, axis=axis))
         for step, entry in enumerate(region.h):
             place = count - 1 - step if backwards else step
             instead.setdefault(entry, cut._replace(output=place))
@@ -676,4 +695,18 @@ class _Cutter:
             entry = Entry(*head[:2])
             if entry in instead:
                 name = self._nodes[entry.node]["name"]
-                head[:] = self._add("_copy", name, [instead[entry]])
+                head[:] = self._add(_node("_copy", name, [instead[entry]]))
+
+
+def _node(op: str, name: str, reads: Iterable[Entry], **attributes: Any) -> dict[str, Any]:
+    attrs = {key: str(value) for key, value in attributes.items()}
+    return {"op": op, "name": name, "attrs": attrs, "inputs": [*map(list, reads)]}
+
+
+def _stack(name: str, steps: Sequence[Entry], axis: int) -> dict[str, Any]:
+    return _node("stack", name, steps, axis=axis, num_args=len(steps))
+
+
+def _cut(name: str, whole: Entry, steps: int, axis: int) -> dict[str, Any]:
+    """The inverse of `_stack`."""
+    return _node("SliceChannel", name, [whole], num_outputs=steps, axis=axis, squeeze_axis=True)

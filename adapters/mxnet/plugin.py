@@ -17,11 +17,18 @@ from onernn.adapters.mxnet.custom_operator import (
     live_mxnet,
     new_seed,
     register,
+    restored_symbol,
     slower_operator,
     view,
 )
 from onernn.adapters.mxnet.live_layer import LiveRnn, Options
-from onernn.adapters.mxnet.partition import checked, optimized_symbol, reasons
+from onernn.adapters.mxnet.originals import ORIGINAL, original_rnn
+from onernn.adapters.mxnet.partition import (
+    RNN,
+    checked,
+    optimized_symbol,
+    reasons,
+)
 from onernn.adapters.mxnet.partition import explain as explain_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 
@@ -72,10 +79,8 @@ def explain(target: Any, **options: Any) -> Explained:
     mx = live_mxnet()
     if not isinstance(target, mx.gluon.Block):
         return explain_symbol(target, **options)
-    blocks: list[Any] = []
-    target.apply(blocks.append)
     replaced, refusals = list[str](), list[Refusal]()
-    for each in blocks:
+    for each in _blocks(target):
         if hasattr(each, "onernn_left"):  # a layer that ran
             if each.onernn_left:
                 refusals.append(Slower(each.onernn_left, each.name))
@@ -157,6 +162,8 @@ def rnn(
         register()
         custom = mx.sym.np._internal.Custom if numpy else mx.sym.Custom
         called = custom_attributes(attributes, name or "rnn", chosen)
+        count = len([slot for slot in live.arguments if slot != "seed"])
+        called[ORIGINAL] = original_rnn(RNN[numpy], attributes, count, len(live.outputs))
         inputs = {slot: named[slot] for slot in live.arguments if named[slot] is not None}
         return custom(**inputs, **called, name=name)
     missing = [slot for slot in live.arguments if named[slot] is None]
@@ -191,11 +198,10 @@ def _check(done: Explained, where: str) -> None:
 def _optimized_block(block: Any, options: Options) -> Any:
     mx = live_mxnet()
     register()
-    blocks: list[Any] = []
-    block.apply(blocks.append)
+    blocks = _blocks(block)
     layers = [each for each in blocks if isinstance(each, mx.gluon.rnn.rnn_layer._RNNLayer)]
     imported = [each for each in blocks if isinstance(each, mx.gluon.SymbolBlock)]
-    traced = [each for each in blocks if _holds_cells(each) and each not in layers]
+    traced = [each for each in blocks if _is_traced(each) and each not in layers + imported]
     for each in layers:
         sizes = {"state_size": each._hidden_size, "num_layers": each._num_layers}
         checked(each.name, {"mode": each._mode, "p": each._dropout, **sizes}, options)
@@ -203,7 +209,8 @@ def _optimized_block(block: Any, options: Options) -> Any:
     changed = [
         each._cached_graph[1] is not made for each, made in zip(imported, symbols, strict=True)
     ]
-    if not layers and not traced and not any(changed):
+    cells = [each for each in traced if _holds_cells(each)]
+    if not layers and not cells and not any(changed):
         graphs = [each._cached_graph[1] for each in imported]
         left = [r for each in graphs for r in explain_symbol(each, **vars(options)).refusals]
         _check(Explained((), tuple(left)), type(block).__name__)
@@ -211,23 +218,55 @@ def _optimized_block(block: Any, options: Options) -> Any:
         each.__class__ = _ours(original(type(each)), options)
     for each in traced:
         each.__class__ = _traced(original(type(each)), options)
+    for each in cells:
         if not each._active:
             _log.info("%s: its cells are left to MXNet until hybridize() is called", each.name)
     for each, symbol in zip(imported, symbols, strict=True):
+        each.__class__ = _imported(original(type(each)), options)
         each._cached_graph = each._cached_graph[0], symbol
     for each in blocks:
+        vars(each).pop("onernn_enabled", None)
         if hasattr(each, "_clear_cached_op"):
             each._clear_cached_op()  # what was traced before holds MXNet's operators
     return block
 
 
-def _holds_cells(block: Any) -> bool:
-    """Whether a block that may be hybridized has recurrent cells in it."""
+def restore(target: Any) -> Any:
+    """The Symbol with MXNet's own operators again; or the gluon block, restored in place."""
     mx = live_mxnet()
-    held: list[Any] = []
-    block.apply(held.append)
-    cells = [each for each in held if isinstance(each, mx.gluon.rnn.RecurrentCell)]
-    return bool(cells) and isinstance(block, mx.gluon.HybridBlock)
+    if isinstance(target, mx.sym.Symbol):
+        return restored_symbol(target)
+    for each in _blocks(target):
+        kind = original(type(each))
+        if kind is type(each):
+            continue
+        each.__class__ = kind
+        for name in ("onernn_left", "onernn_enabled"):
+            vars(each).pop(name, None)
+        if isinstance(each, mx.gluon.SymbolBlock):
+            each._cached_graph = each._cached_graph[0], restored_symbol(each._cached_graph[1])
+        each._clear_cached_op()
+    return target
+
+
+def _blocks(block: Any) -> list[Any]:
+    blocks: list[Any] = []
+    block.apply(blocks.append)
+    return blocks
+
+
+def _is_traced(block: Any) -> bool:
+    """Whether what MXNet traces of a block may hold recurrent layers."""
+    gluon = live_mxnet().gluon
+    kinds = gluon.rnn.RecurrentCell, gluon.rnn.rnn_layer._RNNLayer, gluon.SymbolBlock
+    return isinstance(block, gluon.HybridBlock) and any(
+        isinstance(each, kinds) for each in _blocks(block)
+    )
+
+
+def _holds_cells(block: Any) -> bool:
+    cell = live_mxnet().gluon.rnn.RecurrentCell
+    return any(isinstance(each, cell) for each in _blocks(block))
 
 
 @cache
@@ -238,7 +277,7 @@ def _ours(kind: Any, options: Options) -> type:
         functions = _Replaced(F, self, options) if plugins_enabled() else F
         return kind._forward_kernel(self, functions, *arguments, **parameters)
 
-    return derived(kind, options, _forward_kernel=forward_kernel)
+    return _switched(kind, options, _forward_kernel=forward_kernel)
 
 
 @cache
@@ -248,13 +287,41 @@ def _traced(kind: Any, options: Options) -> type:
     def get_graph(self: Any, *arguments: Any) -> Any:
         fresh = not self._cached_graph
         inputs, symbol = kind._get_graph(self, *arguments)
-        if fresh and plugins_enabled():
+        if fresh and not plugins_enabled():
+            self._cached_graph = inputs, restored_symbol(symbol)
+        elif fresh and _holds_cells(self):
             arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
             known = {each.name: a for each, a in zip(inputs, arrays, strict=False) if a is not None}
             self._cached_graph = inputs, optimized_symbol(symbol, known, options)
         return self._cached_graph
 
-    return derived(kind, options, _get_graph=get_graph)
+    return _switched(kind, options, _get_graph=get_graph)
+
+
+@cache
+def _imported(kind: Any, options: Options) -> type:
+    """A SymbolBlock."""
+    return _switched(kind, options)
+
+
+def _switched(kind: Any, options: Options, **members: Any) -> type:
+    """A block whose hybridized calls follow `plugins_disabled`."""
+
+    def call_cached_op(self: Any, *arguments: Any) -> Any:
+        enabled = plugins_enabled()
+        if vars(self).setdefault("onernn_enabled", enabled) is not enabled:
+            self.onernn_enabled = enabled
+            if issubclass(kind, live_mxnet().gluon.SymbolBlock):
+                inputs, symbol = self._cached_graph
+                symbol = restored_symbol(symbol)
+                self._cached_graph = (
+                    inputs,
+                    optimized_symbol(symbol, {}, options) if enabled else symbol,
+                )
+            self._clear_cached_op()
+        return kind._call_cached_op(self, *arguments)
+
+    return derived(kind, options, _call_cached_op=call_cached_op, **members)
 
 
 class _Replaced:
@@ -281,6 +348,8 @@ class _Replaced:
             log_once(self._layer, logging.INFO, "left to MXNet; %s: %s", self._layer.name, why)
             theirs = functions.npx.rnn if numpy else functions.RNN
             return theirs(*arguments, **attributes)
+        if shape is None:
+            ours[ORIGINAL] = original_rnn(RNN[numpy], attributes, len(arguments), len(live.outputs))
         if live.dropout:
             arguments = *arguments, new_seed(functions, numpy)
         custom = functions.np._internal.Custom if numpy else functions.Custom

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """`optimize` and `register_operators`, imported when asked for: reading does without."""
-    if name == "optimize":
-        from onernn.adapters.paddle.plugin import optimize
+    """What works in a live Paddle, imported when asked for: reading does without."""
+    if name in ("optimize", "restore"):
+        from onernn.adapters.paddle import plugin
 
-        return optimize
+        return getattr(plugin, name)
     if name == "register_operators":
         from onernn.adapters.paddle.custom_operators import register_operators
 

@@ -20,6 +20,7 @@ from onernn.adapters.common.adapter import require
 from onernn.adapters.common.gain import PADDLE, PADDLE_TRAINING, Size, is_faster
 from onernn.adapters.common.live import Explained, Slower
 from onernn.adapters.paddle.partition import LayerKind, Options
+from onernn.adapters.paddle.read import NAME
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.packing import STORED
 from onernn.backend.onednn.library import keep, memory_file
@@ -32,9 +33,6 @@ from onernn.reorders.paddle import RNN_CELLS
 #
 # What is compiled calls only the kernels' library, no Python. Its file lies in the user's cache
 # folder under the hash of all that it was made from, and ends with the hash of its own bytes.
-
-NAME = "onernn_rnn"
-"""Of the operator in programs; ``rnn`` of Paddle computes the same."""
 
 _SOURCES = ("custom_operator.cpp", "packed_layer.hpp", "recurrent_layer.hpp")
 _FLAGS = (

@@ -16,6 +16,7 @@ from onernn.adapters.common.bodies import (
     recurrent_stack,
 )
 from onernn.adapters.common.lowering import Results
+from onernn.adapters.paddle.read import NAME
 from onernn.adapters.paddle.table import PaddleOperator, listed, rule
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
@@ -364,10 +365,30 @@ def _attention_lstm(op: PaddleOperator) -> Results:
 @rule("rnn")
 def _rnn(op: PaddleOperator) -> Results:
     """Time-major; what stands behind a sentence's length does not run, and gives zeros."""
-    mode, layers = op.one_of("mode", "RNN_TANH", paddle.RNN_CELLS), op.attribute("num_layers", 1)
-    both = op.attribute("is_bidirec", False)
     if op.attribute("dropout_prob", 0.0):
         op.note_dropout()
+    y, *finals = _stack(op, op.attribute("input_size", 10), batch_major=False)
+    return {"Out": y, **dict(listed("State", finals))}
+
+
+@rule(NAME)
+def _onernn_rnn(op: PaddleOperator) -> Results:
+    """The operator of the plug-in: ``rnn``, of either axis first, with all states in one tensor."""
+    mode = op.one_of("mode", "RNN_TANH", paddle.RNN_CELLS)
+    if op.attribute("gates", ()) != paddle.RNN_CELLS[mode][1].permutation:
+        raise UnsupportedError(f"it orders the gates of {mode} as no version of onernn does")
+    for name in ("stored", "is_test", "fixed", "threads"):  # how it is computed there
+        op.attribute(name, 0)
+    is_time_major, first = op.attribute("time_major", False), op.arrays("WeightList")[0]
+    y, *finals = _stack(op, first.shape[1], batch_major=not is_time_major)
+    states = op.emit("Concat", *(op.unsqueezed(each, 0) for each in finals), axis=0)
+    return {"Out": y, "State": states}
+
+
+def _stack(op: PaddleOperator, input_size: int, *, batch_major: bool) -> tuple[str, ...]:
+    """The output and the final states of ``rnn``."""
+    mode, layers = op.one_of("mode", "RNN_TANH", paddle.RNN_CELLS), op.attribute("num_layers", 1)
+    both = op.attribute("is_bidirec", False)
     arrays = op.arrays("WeightList")
     if others := {array.dtype.name for array in arrays} - {arrays[0].dtype.name}:
         raise UnsupportedError(f"its weights are {arrays[0].dtype} and {others.pop()}")
@@ -376,18 +397,17 @@ def _rnn(op: PaddleOperator) -> Results:
     stack = paddle.rnn_weights(arrays, mode, layers, 2 if both else 1)
     spec = RnnSpec(
         paddle.RNN_CELLS[mode][0],
-        op.attribute("input_size", 10),
+        input_size,
         op.attribute("hidden_size", 100),
         layers=layers,
         direction="bidirectional_concat" if both else "left2right",
     )
     layers_of(spec, stack)
-
-    x, states = op.plain("Input"), op.values("PreState")
+    states = op.values("PreState")
     if len(states) != len(spec.cell.states):
         raise UnsupportedError(f"input PreState: {len(states)} states for {spec.cell.name}")
-    y, *finals = recurrent_stack(op, x, states, spec, stack, op.optional("SequenceLength"))
-    return {"Out": y, **dict(listed("State", finals))}
+    lengths = op.optional("SequenceLength")
+    return recurrent_stack(op, op.plain("Input"), states, spec, stack, lengths, batch_major)
 
 
 # The rules of convolutions, pools and what stands around them: (N, C, H, W), or NHWC turned.

@@ -25,7 +25,6 @@ from onernn.adapters.common.live import (
 from onernn.adapters.common.plugins import plugins_enabled
 from onernn.adapters.paddle.custom_operators import (
     FEW,
-    NAME,
     append_operator,
     arguments,
     is_faster_in_paddle,
@@ -34,6 +33,7 @@ from onernn.adapters.paddle.custom_operators import (
     register_operators,
 )
 from onernn.adapters.paddle.partition import LayerKind, Options
+from onernn.adapters.paddle.read import NAME
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
@@ -439,6 +439,15 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
         else:
             make = _ours if isinstance(each, rnn.RNNBase) else ours_of_cells
             each.__class__ = make(original(type(each)), chosen)
+            forget(each)
+    return target
+
+
+def restored_layer(target: Any) -> Any:
+    """The layer, with all recurrent ones in it as Paddle made them."""
+    for each in target.sublayers(include_self=True):
+        if (kind := original(type(each))) is not type(each):
+            each.__class__ = kind
             forget(each)
     return target
 

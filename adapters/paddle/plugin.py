@@ -19,7 +19,13 @@ from onernn.adapters.common.live import Explained
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.custom_operators import explained, is_pir, replace_recurrent
-from onernn.adapters.paddle.live_layer import batch, optimized_layer, tensor_of, view
+from onernn.adapters.paddle.live_layer import (
+    batch,
+    optimized_layer,
+    restored_layer,
+    tensor_of,
+    view,
+)
 from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options
 from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
 from onernn.ir.arrays import Array
@@ -90,6 +96,22 @@ def optimize(
         "expected a paddle.static.Program, paddle.inference.Config or paddle.nn.Layer, got"
         f" {type(target).__qualname__}"
     )
+
+
+def restore(target: Any) -> Any:
+    """A paddle.nn.Layer, whose recurrent layers Paddle runs again; it is returned.
+
+    Raises `UnsupportedError` for what `optimize` has changed for good.
+    """
+    paddle = require("paddle", "paddle")
+    programs = "Program", "Config", "PirTranslatedLayer", "TranslatedLayer"
+    if type(target).__name__ in programs or not isinstance(target, paddle.nn.Layer):
+        raise UnsupportedError(
+            f"restore takes a paddle.nn.Layer, got {type(target).__qualname__}: a program, what"
+            " paddle.jit.load gives, and a Config stay as optimize changed them; build or load them"
+            " again, or optimize a clone()"
+        )
+    return restored_layer(target)
 
 
 def _optimized_program(program: Any, scope: Any, fetch_list: Iterable[Any], chosen: Options) -> Any:

@@ -68,18 +68,16 @@ def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveL
     return LiveLayer(_spec_of(layer, x, weights), names, layer.split()[3])
 
 
-def _batch(x: torch.Tensor, sizes: torch.Tensor | None, batch_first: bool) -> Batch:
-    result = batch_of(x if sizes is None else PackedSequence(x, sizes), batch_first)
+def _batch(x: torch.Tensor, sizes: torch.Tensor | None) -> Batch:
+    result = batch_of(x if sizes is None else PackedSequence(x, sizes), batch_first=False)
     if result is None:
         raise RuntimeError(f"onernn::recurrent: batch sizes do not fit x of shape {list(x.shape)}")
     return result
 
 
-def _shapes(
-    x: torch.Tensor, sizes: torch.Tensor | None, states: Any, spec: RnnSpec, batch_first: bool
-) -> list[Any]:
+def _shapes(x: torch.Tensor, sizes: torch.Tensor | None, states: Any, spec: RnnSpec) -> list[Any]:
     """Of y and of the final states, h first; (0,) for c where there is none."""
-    sequences = x.shape[0 if batch_first else 1] if sizes is None else states[0].shape[1]
+    sequences = x.shape[1] if sizes is None else states[0].shape[1]
     return [(*x.shape[:-1], spec.output_size), *state_shapes(spec, sequences), (0,)][:3]
 
 
@@ -90,21 +88,20 @@ def recurrent(
     states: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
     layer: str,
-    batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y, h_n and c_n of a stack without gradients."""
+    """y, h_n and c_n of a stack without gradients; time comes first."""
     live, made = _LIVE.get(weights[0]), _live(layer, x, weights)
     if live is None or (live.spec, live.dtype) != (made.spec, made.dtype):
         _LIVE[weights[0]] = live = made
-    batch = _batch(x, batch_sizes, batch_first)
+    batch = _batch(x, batch_sizes)
     y, ends = live.run(live.dtype, weights, batch, [state.contiguous() for state in states])
     return (y, *ends) if len(ends) > 1 else (y, *ends, x.new_empty(0))
 
 
 @recurrent.register_fake
-def _(x, batch_sizes, states, weights, layer, batch_first):  # type: ignore[no-untyped-def]
+def _(x, batch_sizes, states, weights, layer):  # type: ignore[no-untyped-def]
     spec = _spec_of(layer, x, weights)
-    return tuple(map(x.new_empty, _shapes(x, batch_sizes, states, spec, batch_first)))
+    return tuple(map(x.new_empty, _shapes(x, batch_sizes, states, spec)))
 
 
 @torch.library.custom_op("onernn::recurrent_recorded", mutates_args=())  # type: ignore[untyped-decorator]
@@ -115,7 +112,7 @@ def recurrent_recorded(
     weights: Sequence[torch.Tensor],
     layer: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y, h_n, c_n, and a token for `recurrent_backward`; time comes first."""
+    """y, h_n, c_n, and a token for `recurrent_backward`."""
     call, tensors = _call(x, batch_sizes, states, weights, layer)
     y, *ends = call.forward(tensors)
     token = np.zeros(1, np.int64).view(_Token)
@@ -134,7 +131,7 @@ def _call(
 ) -> tuple[Call, list[torch.Tensor]]:
     live = _live(layer, x, weights)
     live.check(weights)
-    batch = _batch(x, batch_sizes, batch_first=False)
+    batch = _batch(x, batch_sizes)
     call = Call(live, live.spec, batch, len(states), live.dtype)
     return call, [batch.x, *states, *weights]
 
@@ -142,7 +139,7 @@ def _call(
 @recurrent_recorded.register_fake
 def _(x, batch_sizes, states, weights, layer):  # type: ignore[no-untyped-def]
     spec = _spec_of(layer, x, weights)
-    result = map(x.new_empty, _shapes(x, batch_sizes, states, spec, False))
+    result = map(x.new_empty, _shapes(x, batch_sizes, states, spec))
     return (*result, x.new_empty(1, dtype=torch.int64))
 
 
@@ -161,7 +158,7 @@ def recurrent_backward(
     if result is None:
         call, tensors = _call(x, batch_sizes, states, weights, layer)
         return call.backward(tensors, grads)
-    batch = _batch(x, batch_sizes, batch_first=False)
+    batch = _batch(x, batch_sizes)
     return result.call.backward([batch.x, *states, *weights], grads)
 
 
@@ -224,17 +221,17 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
     layer = f"{module.mode} {layers} {D * layers} {module.onernn_options}"
     layer += " projected" * bool(module.proj_size)
     operators = torch.ops.onernn
+    x = x.transpose(0, 1) if batch_first else x
     if not (drawn or records):
-        y, *ends = operators.recurrent(x, sizes, states, weights, layer, batch_first)
+        y, *ends = operators.recurrent(x, sizes, states, weights, layer)
         ends = ends[: 1 + lstm]
     else:
 
         def run(_: int, y: Any, begins: Any, own: Any) -> Any:
             return operators.recurrent_recorded(y, sizes, begins, own, layer)[: 2 + lstm]
 
-        y = x.transpose(0, 1) if batch_first else x
-        y, ends = by_layers(module.num_layers, drawn, y, states, weights, run)
-        y = y.transpose(0, 1) if batch_first else y
+        y, ends = by_layers(module.num_layers, drawn, x, states, weights, run)
+    y = y.transpose(0, 1) if batch_first else y
     if single:
         y, ends = y.squeeze(1), [end.squeeze(1) for end in ends]
     if back is not None:

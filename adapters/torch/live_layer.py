@@ -49,7 +49,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 class Batch(NamedTuple):
-    """Words, and where they stand: layout "lod", "tnc", "ntc" or "packed", as of `onernn.h`.
+    """Words, and where they stand: layout "lod", "tnc" or "packed", as of `onernn.h`.
 
     ``begin``: of lod and packed. ``order``: the caller's sequences as they are packed, None where
     they are in order. ``whole(y)`` gives what the caller gets, from words like x.
@@ -70,16 +70,12 @@ class Batch(NamedTuple):
         if self.layout == "packed":
             packing = self._packing()
             return Ragged.from_lengths(packing.unpack(x), packing.lengths)
-        if self.layout == "ntc":
-            return x.reshape(self.sequences, self.steps, -1).swapaxes(0, 1)
         return x.reshape(self.steps, self.sequences, x.shape[-1])
 
     def write(self, y: Ragged | Array) -> torch.Tensor:
         """The inverse of `read`."""
         if isinstance(y, Ragged):
             y = self._packing().pack(y.data) if self.layout == "packed" else y.data
-        elif self.layout == "ntc":
-            y = y.swapaxes(0, 1)
         y = np.ascontiguousarray(y)
         return torch.from_numpy(y.reshape(*self.x.shape[:-1], y.shape[-1]))
 
@@ -114,10 +110,12 @@ def batch_of(given: Any, batch_first: bool) -> Batch | None:
         return Batch(given.contiguous(), "tnc", len(given), 1)
     if given.dim() != 3:
         return None
-    first, second, _ = given.shape
-    if batch_first:
-        return Batch(given.contiguous(), "ntc", second, first)
-    return Batch(given.contiguous(), "tnc", first, second)
+    if batch_first:  # y, too, is turned where it stands, as PyTorch's
+        turned = given.transpose(0, 1).contiguous()
+        steps, rows, _ = turned.shape
+        return Batch(turned, "tnc", steps, rows, whole=lambda y: y.transpose(0, 1))
+    steps, rows, _ = given.shape
+    return Batch(given.contiguous(), "tnc", steps, rows)
 
 
 def _packed(given: PackedSequence) -> Batch | None:
@@ -473,17 +471,14 @@ def run_recorded(
     """
     live.forget()
     live.check(weights)
-    spec, is_batch_first = live.spec, batch.layout == "ntc"
-    if is_batch_first:
-        batch = batch._replace(x=batch.x.transpose(0, 1), layout="tnc")
+    spec = live.spec
 
     def run(k: int, y: Any, begins: Any, own: Any) -> Any:
         one = spec.one_layer(spec.reads(k), spec.direction) if dropout else spec
         call = Call(live, one, batch._replace(x=y.detach()), len(states), dtype)
         return _Recorded.apply(call, y, *begins, *own)
 
-    y, ends = by_layers(spec.layers, dropout, batch.x, states, weights, run)
-    return (y.transpose(0, 1) if is_batch_first else y), ends
+    return by_layers(spec.layers, dropout, batch.x, states, weights, run)
 
 
 def by_layers(

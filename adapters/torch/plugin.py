@@ -333,26 +333,55 @@ def ours(kind: Any, dtype: str) -> type:
         doubt()
         return kind.train(self, mode)
 
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        return _restored, (kind, dtype), self.__getstate__()
+    def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
+        if hasattr(kind, "__deepcopy__"):  # of a parametrization, or a user's
+            made = kind.__deepcopy__(self, memo)
+            _CLASS.__set__(made, own)
+        else:
+            made = memo[id(self)] = own.__new__(own)
+            made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return made
 
-    return derived(
+    def __copy__(self: Any) -> Any:
+        made = copy.copy(as_theirs(self))
+        _CLASS.__set__(made, own)
+        return made
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # what is saved opens without onernn
+        return as_theirs(self).__reduce_ex__(protocol)
+
+    def set_class(self: Any, new: type) -> None:  # parametrizations do, for a class between
+        _CLASS.__set__(self, ours(new, dtype) if original(new) is new else new)
+
+    own: Any = derived(
         kind,
         dtype,
+        _Alike if type(kind) is type and issubclass(kind, STACKS) else type,
         forward=forward,
         train=train,
+        __class__=property(lambda _: kind, set_class),
+        __copy__=__copy__,
+        __deepcopy__=__deepcopy__,
         __reduce_ex__=__reduce_ex__,
         __prepare_scriptable__=as_theirs,
         __module__=kind.__module__,
         __qualname__=kind.__qualname__,
         __doc__=kind.__doc__,
     )
+    return own
 
 
-def _restored(kind: Any, dtype: str) -> Any:
-    """What pickle and deepcopy fill."""
-    made: Any = ours(kind, dtype)
-    return made.__new__(made)
+_CLASS = vars(object)["__class__"]
+
+
+class _Alike(type):
+    """Of a class that is found in mappings and sets where the original is: quantize_dynamic."""
+
+    def __eq__(cls, other: object) -> bool:
+        return isinstance(other, type) and original(cls) is original(other)
+
+    def __hash__(cls) -> int:
+        return hash(original(cls))
 
 
 def as_theirs(module: Any) -> Any:
@@ -406,14 +435,14 @@ def _may_trace(module: Any, compiler: Any) -> bool:
     if not is_ours(module):
         if compiler is not onernn or not is_recurrent(module) or obstacle(module):
             return False
-        module.__class__ = ours(theirs(module), "f32")
+        _CLASS.__set__(module, ours(theirs(module), "f32"))
     return _is_traced(module)
 
 
 trace_through(_may_trace)
 
 
-# `optimize`, `explain` and `refresh`: a module tree in which onernn runs recurrent modules.
+# `optimize` and `restore`, `explain` and `refresh`: a module tree with recurrent modules of ours.
 
 _log = logging.getLogger("onernn")
 
@@ -424,7 +453,9 @@ def optimize(
     *,
     inplace: bool = False,
     example_inputs: Any = None,
+    sample_input: Any = None,
     optimizer: Any = None,
+    **without_effect: Any,
 ) -> Any:
     """The module, or a copy of it, in which onernn runs nn.RNN, LSTM, GRU and their Cells.
 
@@ -437,10 +468,16 @@ def optimize(
 
     ``dtype``: what matrices are rounded to before they are multiplied; None: nothing.
     Parameters, inputs and results keep their types. ``inplace``: of the module itself, not of a
-    copy. ``example_inputs``: a tuple that it is called with once, so that later calls find all
-    prepared. ``optimizer``: of the module's parameters; then the result is a pair, the module and
-    an optimizer of its parameters, as intel_extension_for_pytorch.optimize gave it.
+    copy; `restore` undoes it. ``example_inputs``: a tuple that it is called with once, so that
+    later calls find all prepared. ``optimizer``: of the module's parameters; then the result is a
+    pair, the module and an optimizer of its parameters, as intel_extension_for_pytorch.optimize
+    gave it. Its other arguments are taken, too: ``sample_input`` is ``example_inputs``, a tensor or
+    a tuple; the rest changes nothing here, which is logged once.
     """
+    if unknown := without_effect.keys() - _OF_IPEX:
+        raise TypeError(f"optimize() got an unexpected argument: {', '.join(sorted(unknown))}")
+    for name in without_effect:
+        _log_without_effect(name)
     if not isinstance(module, nn.Module):
         raise UnsupportedError(f"expected a torch.nn.Module, got {type(module).__name__}")
     if dtype not in DTYPES:
@@ -454,11 +491,33 @@ def optimize(
             _log.warning("%s: stays with PyTorch: %s", name or type(each).__name__, reason)
         else:
             forget(each)
-            each.__class__ = ours(theirs(each), DTYPES[dtype])
-    if example_inputs is not None:
+            _CLASS.__set__(each, ours(theirs(each), DTYPES[dtype]))
+    inputs = sample_input if example_inputs is None else example_inputs
+    if inputs is not None:
         with torch.no_grad():
-            whole(*example_inputs)
+            whole(*([inputs] if isinstance(inputs, torch.Tensor) else inputs))
     return whole if optimizer is None else (whole, trainer)
+
+
+_OF_IPEX = frozenset(
+    "level conv_bn_folding linear_bn_folding weights_prepack replace_dropout_with_identity"
+    " optimize_lstm split_master_weight_for_bf16 fuse_update_step auto_kernel_selection graph_mode"
+    " concat_linear".split()
+)
+
+
+@cache
+def _log_without_effect(name: str) -> None:
+    _log.warning("%s of intel_extension_for_pytorch.optimize changes nothing in onernn", name)
+
+
+def restore(module: nn.Module) -> nn.Module:
+    """The module, whose recurrent modules PyTorch runs again."""
+    for each in module.modules():
+        if is_ours(each):
+            forget(each)
+            _CLASS.__set__(each, theirs(each))
+    return module
 
 
 def explain(module: nn.Module) -> str:

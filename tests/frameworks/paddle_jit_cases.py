@@ -5,6 +5,7 @@ What stock Paddle gives, beside what it gives with the added line. A process has
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +32,8 @@ from paddle_nets import (
     tensors,
 )
 
-from onernn.adapters.paddle import optimize
+import onernn
+from onernn.adapters.paddle import optimize, restore
 from onernn.ir.arrays import Array
 
 
@@ -162,6 +164,26 @@ def case_saved() -> None:
         subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
         for array in [*np.load(out).values(), *np.load(f"{out}2.npz").values()]:
             close(array, theirs)
+        close([*onernn.Session(f"{prefix}.json").run(data()).values()][0], theirs)
+
+
+def case_read_without_paddle() -> None:
+    """What was saved with the operator is a model as any other."""
+    for kind, time_major in itertools.product(MODES, (False, True)):
+        made, prefix = net(kind=kind, time_major=time_major), str(FILES / f"{kind}{time_major}")
+        given = data(time_major)
+        theirs = made(*map(paddle.to_tensor, given.values()))
+        optimize(made, backend="kernels")
+        paddle.jit.save(made, prefix, input_spec=spec())
+        assert "onernn_rnn" in Path(f"{prefix}.json").read_text()
+        all_close(onernn.Session(f"{prefix}.json").run(given).values(), theirs)
+        with onernn.plugins_disabled():
+            paddle.jit.save(made, f"{prefix}_own", input_spec=spec())
+        assert restore(made) is made and type(made.body) is getattr(paddle.nn, kind)
+        all_close(made(*map(paddle.to_tensor, given.values())), theirs, rounding=0)
+        paddle.jit.save(made, f"{prefix}_again", input_spec=spec())
+        for own in ("own", "again"):
+            assert "onernn_rnn" not in Path(f"{prefix}_{own}.json").read_text()
 
 
 def learned(made: Any, *, call: Callable[[Any], Any] = lambda made: made) -> list[Array]:

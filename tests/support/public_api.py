@@ -32,10 +32,10 @@ NAMED = {
 }
 """Public names of other modules."""
 READ = {
-    "onernn.adapters.mxnet": ("onernn.adapters.mxnet.plugin", ["explain", "optimize", "rnn"]),
+    "onernn.adapters.mxnet": ("onernn.adapters.mxnet.plugin", ["explain", "optimize", "restore", "rnn"]),
     "onernn.adapters.torch": (
         "onernn.adapters.torch.plugin",
-        ["explain", "optimize", "refresh"],
+        ["explain", "optimize", "refresh", "restore"],
     ),
     "onernn.scoring": ("onernn.scoring.beam", ["beam_model_handler"]),
 }

@@ -1,0 +1,178 @@
+"""Out of the plug-in again: exports hold MXNet's own operators, and `restore` undoes `optimize`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from tests.frameworks.mxnet_rnn import close
+
+import onernn
+from onernn import plugins_disabled
+from onernn.adapters.mxnet import optimize, restore
+
+STEPS = 20
+IMPORTS = """
+import sys, mxnet as mx, numpy as np
+names, prefix = sys.argv[1].split(","), sys.argv[2]
+block = mx.gluon.SymbolBlock.imports(f"{prefix}-symbol.json", names, f"{prefix}-0000.params")
+np.save(f"{prefix}-y.npy", block(mx.nd.array(np.load(f"{prefix}-x.npy"))).asnumpy())
+assert "onernn" not in sys.modules
+"""
+rnn = mx.gluon.rnn
+
+
+class Net(mx.gluon.HybridBlock):
+    def __init__(self, part: Any) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.part, self.head = part, mx.gluon.nn.Dense(3, flatten=False)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
+        if isinstance(self.part, rnn.RecurrentCell):
+            y, _ = self.part.unroll(STEPS, x, layout="NTC", merge_outputs=True)
+        else:
+            y = self.part(x)
+        return self.head(y)
+
+
+def stacked() -> Any:
+    cells = rnn.HybridSequentialRNNCell()
+    cells.add(rnn.LSTMCell(16))
+    cells.add(rnn.GRUCell(16))
+    return cells
+
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "layer": lambda: rnn.LSTM(16, num_layers=2, layout="NTC", dropout=0.3),
+    "lstm": lambda: rnn.LSTMCell(16),
+    "stack": stacked,
+    "both ways": lambda: rnn.BidirectionalCell(rnn.GRUCell(16), rnn.LSTMCell(16)),
+}
+
+
+def operators(text: str) -> list[str]:
+    return [node["op"] for node in json.loads(text)["nodes"] if node["op"] != "null"]
+
+
+def traced(net: Any) -> list[str]:
+    return operators(net._cached_graph[1].tojson())
+
+
+@pytest.fixture(params=PARTS)
+def net(request: pytest.FixtureRequest) -> Any:
+    net = Net(PARTS[request.param]())
+    net.initialize(mx.init.Uniform(0.2))
+    net.hybridize()
+    return net
+
+
+@pytest.fixture
+def x() -> Any:
+    return mx.nd.array(np.random.default_rng(0).uniform(-1, 1, (4, STEPS, 8)))
+
+
+def test_an_exported_network_runs_without_onernn(net: Any, x: Any, tmp_path: Path) -> None:
+    y = optimize(net, backend="kernels")(x).asnumpy()
+    assert "Custom" in traced(net)
+    net.export(str(tmp_path / "m"))
+    assert "Custom" not in operators((tmp_path / "m-symbol.json").read_text())
+    np.save(tmp_path / "m-x.npy", x.asnumpy())
+    subprocess.run([sys.executable, "-c", IMPORTS, "data", str(tmp_path / "m")], check=True)
+    close(np.load(tmp_path / "m-y.npy"), y)
+    session = onernn.Session(tmp_path / "m-symbol.json")
+    close(*session.run({"data": x.asnumpy()}).values(), y)
+
+
+def test_a_hybridized_network_follows_the_switch(net: Any, x: Any) -> None:
+    theirs = net(x).asnumpy()
+    own = sorted(traced(net))
+    optimize(net, backend="kernels")(x)
+    with plugins_disabled():
+        assert (net(x).asnumpy() == theirs).all()
+        assert sorted(traced(net)) == own
+    net(x)
+    assert "Custom" in traced(net)
+
+
+def test_a_restored_network_is_as_it_was(net: Any, x: Any) -> None:
+    theirs, kinds = net(x).asnumpy(), [type(net), type(net.part)]
+    own = sorted(traced(net))
+    optimize(net, backend="kernels")(x)
+    assert restore(net) is net
+    assert [type(net), type(net.part)] == kinds
+    assert (net(x).asnumpy() == theirs).all()
+    assert sorted(traced(net)) == own
+
+
+def test_an_imported_block_follows_the_switch_and_is_restored(
+    net: Any, x: Any, tmp_path: Path
+) -> None:
+    net(x)
+    net.export(str(tmp_path / "m"))
+    files = [str(tmp_path / name) for name in ("m-symbol.json", "m-0000.params")]
+    block = mx.gluon.SymbolBlock.imports(files[0], ["data"], files[1])
+    theirs = block(x).asnumpy()
+    ours = optimize(block, backend="kernels")(x).asnumpy()
+    close(ours, theirs)
+    assert "Custom" in traced(block)
+    with plugins_disabled():
+        assert (block(x).asnumpy() == theirs).all()
+    assert (block(x).asnumpy() == ours).all()
+    assert (restore(block)(x).asnumpy() == theirs).all()
+    assert "Custom" not in traced(block)
+
+
+def test_a_checkpoint_of_an_optimized_symbol_trains_on_in_mxnet(tmp_path: Path) -> None:
+    """With a projection that became part of the layer, and a loss behind."""
+    data, state = mx.sym.var("data"), mx.sym.var("state", shape=(1, 4, 16))
+    linear = mx.sym.FullyConnected(data, num_hidden=64, flatten=False, name="linear")
+    layer = mx.sym.RNN(
+        linear, mx.sym.var("p"), state, mode="gru", state_size=16, num_layers=1, name="rnn"
+    )
+    symbol = optimize(layer, backend="kernels")
+    loss = mx.sym.LinearRegressionOutput(symbol, mx.sym.var("label"), name="loss")
+    assert (
+        loss.list_arguments()
+        == mx.sym.LinearRegressionOutput(layer, mx.sym.var("label"), name="loss").list_arguments()
+    )
+    assert symbol.list_outputs() == restore(symbol).list_outputs() == layer.list_outputs()
+    mx.model.save_checkpoint(str(tmp_path / "m"), 0, loss, {}, {})
+    saved = mx.sym.load(str(tmp_path / "m-symbol.json"))
+    assert "Custom" not in operators(saved.tojson())
+    given = {"data": (STEPS, 4, 8), "label": (STEPS, 4, 16)}
+    rng, arrays = np.random.default_rng(0), {}
+    shapes = dict(zip(saved.list_arguments(), saved.infer_shape(**given)[0], strict=True))
+    for name, shape in shapes.items():
+        arrays[name] = mx.nd.array(rng.uniform(-0.2, 0.2, shape))
+    grads = []
+    for each in (loss, saved):
+        into = {name: mx.nd.zeros(shape) for name, shape in shapes.items()}
+        bound = each.bind(mx.cpu(), arrays, into)
+        bound.forward(is_train=True)
+        bound.backward()
+        grads.append(into)
+    for name in set(shapes) - {"label"}:
+        close(grads[0][name].asnumpy(), grads[1][name].asnumpy())
+        assert grads[1][name].asnumpy().any()
+
+
+def test_loops_and_single_steps_are_put_back(x: Any) -> None:
+    cell = rnn.LSTMCell(16, input_size=8)
+    begin = [mx.sym.var("h"), mx.sym.var("c")]
+    out, states = mx.sym.contrib.foreach(cell, mx.sym.var("data"), begin)
+    steps, _ = cell.unroll(STEPS, mx.sym.var("data"), begin_state=begin, layout="TNC")
+    for symbol in (mx.sym.Group([out, *states]), mx.sym.Group([*out]), steps[3] + steps[-1]):
+        ours = optimize(symbol, backend="kernels")
+        assert "Custom" in operators(ours.tojson())
+        assert sorted(operators(restore(ours).tojson())) == sorted(operators(symbol.tojson()))
+        assert restore(ours).list_outputs() == symbol.list_outputs()
+        assert restore(ours).list_arguments() == symbol.list_arguments()
+        assert restore(symbol) is symbol

@@ -1,0 +1,125 @@
+"""Into the plug-in and out again: strides, pickles, quantized copies, and `restore`."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.frameworks.torch_modules import CELLS, INPUT, STACKS, UNITS, assert_same
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+from onernn.adapters.torch import explain, optimize, restore
+
+OPENS = """
+import sys, torch
+from torch import nn
+for weights_only in (False, True):
+    with torch.serialization.safe_globals([nn.Sequential, nn.LSTM, nn.GRUCell, nn.ReLU, set]):
+        model = torch.load(sys.argv[1], weights_only=weights_only)
+    assert type(model[0]) is nn.LSTM and type(model[1]) is nn.GRUCell
+    torch.save(model[0](torch.ones(5, 3, 4)), sys.argv[2])
+assert "onernn" not in sys.modules
+"""
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(5)
+
+
+def parts(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [tensor for each in result for tensor in parts(each)]
+
+
+@pytest.mark.parametrize("kind, more", STACKS)
+def test_results_have_the_strides_of_pytorchs(kind: Any, more: dict[str, Any]) -> None:
+    for layers, batch_first, bidirectional in itertools.product((1, 2), *[(False, True)] * 2):
+        theirs = kind(
+            INPUT, UNITS, layers, batch_first=batch_first, bidirectional=bidirectional, **more
+        )
+        ours = optimize(theirs.eval())
+        x = torch.randn(5, 3, INPUT)
+        for given, grad in itertools.product((x, x.transpose(0, 1), x[:, :1], x[0]), (False, True)):
+            with torch.set_grad_enabled(grad):
+                pairs = zip(parts(ours(given)), parts(theirs(given)), strict=True)
+                assert all(own.stride() == other.stride() for own, other in pairs)
+    with torch.no_grad():
+        ours(x)[0].transpose(0, 1).view(-1, UNITS)
+
+
+def test_a_saved_module_opens_without_onernn(tmp_path: Path) -> None:
+    model = optimize(nn.Sequential(nn.LSTM(4, 6), nn.GRUCell(6, 6), nn.ReLU()))
+    torch.save(model, tmp_path / "m.pt")
+    files = [str(tmp_path / name) for name in ("m.pt", "y.pt")]
+    subprocess.run([sys.executable, "-c", OPENS, *files], check=True)
+    with torch.no_grad():
+        assert_same(torch.load(files[1]), model[0](torch.ones(5, 3, 4)))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickled_module_is_pytorchs(protocol: int) -> None:
+    ours = optimize(nn.LSTM(4, 6))
+    back = pickle.loads(pickle.dumps(ours, protocol))
+    assert type(back) is nn.LSTM
+    assert back.state_dict().keys() == ours.state_dict().keys()
+
+
+@pytest.mark.parametrize("kind, more", [*STACKS, *CELLS])
+def test_a_restored_module_is_pytorchs(kind: Any, more: dict[str, Any]) -> None:
+    model = nn.Sequential(kind(INPUT, UNITS, **more))
+    x = torch.randn(3, INPUT)
+    before, weights = parts(model(x)), [*model.parameters()]
+    model = optimize(model, inplace=True)
+    with torch.no_grad():
+        model(x)
+    assert restore(model) is model and type(model[0]) is kind
+    assert all(own is other for own, other in zip(model.parameters(), weights, strict=True))
+    assert all(map(torch.equal, parts(model(x)), before))
+    assert "onernn: " not in explain(model)
+
+
+def test_quantize_dynamic_finds_the_layers() -> None:
+    model = nn.Sequential(nn.LSTM(4, 6), nn.ReLU())
+    quantized = [
+        torch.ao.quantization.quantize_dynamic(each, {nn.LSTM}) for each in (model, optimize(model))
+    ]
+    assert type(quantized[0][0]) is type(quantized[1][0]) is not nn.LSTM
+    x = torch.randn(5, 3, 4)
+    assert torch.equal(quantized[0][0](x)[0], quantized[1][0](x)[0])
+
+
+def test_parametrized_modules_and_their_copies_stay_ours() -> None:
+    ours, x = optimize(nn.LSTM(4, 6)), torch.randn(5, 3, 4)
+    parametrizations.weight_norm(ours, "weight_hh_l0")
+    with torch.no_grad():
+        expected = ours(x)[0]
+        copied = copy.deepcopy(ours)
+        assert torch.equal(copied(x)[0], expected)
+        assert "onernn: LSTM" in explain(copied)
+        parametrize.remove_parametrizations(ours, "weight_hh_l0")
+        assert ours.__class__ is nn.LSTM
+        assert_same(ours(x)[0], expected)
+        assert "onernn: LSTM" in explain(ours)
+        assert_same(restore(ours)(x)[0], expected)
+
+
+def test_arguments_of_the_intel_extension_are_taken(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = nn.Sequential(nn.LSTM(4, 6)).eval(), torch.randn(5, 3, 4)
+    named = {"level": "O1", "graph_mode": False}
+    for _ in range(2):
+        ours = optimize(model, dtype=torch.float32, inplace=False, sample_input=x, **named)
+    assert "not called" not in explain(ours)
+    changes_nothing = [text for text in caplog.messages if "changes nothing" in text]
+    assert [text.split()[0] for text in changes_nothing] == [*named]
+    with pytest.raises(TypeError, match="levle"):
+        optimize(model, levle="O1")
