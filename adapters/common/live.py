@@ -12,7 +12,7 @@ import ctypes
 import logging
 import math
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import zip_longest
 from threading import Lock
@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from onernn.adapters.common.plugins import DISABLED
 from onernn.backend import Stack, State, Tape, open_backend
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn.precision import DTYPES, unknown
@@ -78,23 +79,54 @@ class Explained(NamedTuple):
     replaced: tuple[str, ...]
     refusals: tuple[Refusal, ...]
 
+    def text(self, host: str) -> str:
+        """A line for each layer; ``host``: the framework."""
+        return "\n".join([*self.replaced, *(stays(host, each) for each in self.refusals)])
+
     @property
     def is_possible(self) -> bool:
         """Whether some layer was replaced, or could be but is faster in its framework."""
         return bool(self.replaced) or any(isinstance(each, Slower) for each in self.refusals)
 
 
-_LOGGED: WeakKeyDictionary[Any, set[tuple[str, ...]]] = WeakKeyDictionary()
+NOT_SEEN = "optimize() has not seen it"
+NOT_CALLED = "it has not been called yet"
+"""Reasons of layers that stay with their framework, the same ones in all."""
 
 
-def log_once(layer: Any, level: int, message: str, *words: str) -> None:
-    """Logs a message the first time that it comes of a layer: reasons come with every call."""
-    logged = _LOGGED.get(layer)
-    if logged is None:
-        logged = _LOGGED[layer] = set()
-    if words not in logged:
-        logged.add(words)
-        _log.log(level, message, *words)
+def stays(host: str, refusal: Refusal) -> str:
+    """What is said of a layer that its framework runs."""
+    return f"{refusal.where or 'model'}: stays with {host}: {refusal.reason}"
+
+
+def warn_of_left(host: str, refusals: Iterable[Refusal]) -> None:
+    """One warning of all layers that a framework keeps, each reason once."""
+    where: dict[str, list[str]] = {}
+    for each in refusals:
+        if each.reason != DISABLED:  # as the caller wants it
+            where.setdefault(each.reason, []).append(each.where or "model")
+    if where:
+        parts = [
+            f"{places[0]}{f' and {len(places) - 1} more' if places[1:] else ''}: {reason}"
+            for reason, places in where.items()
+        ]
+        _log.warning("stays with %s: %s", host, "; ".join(parts))
+
+
+_LEFT: WeakKeyDictionary[Any, dict[Refusal, None]] = WeakKeyDictionary()
+
+
+def leave(layer: Any, host: str, reason: str, name: str) -> None:
+    """Warns of a call that stays with the framework, the first time that it is for this reason."""
+    left = _LEFT.setdefault(layer, {})
+    if (refusal := Refusal(reason, name)) not in left:
+        left[refusal] = None
+        warn_of_left(host, [refusal])
+
+
+def left_of(layer: Any) -> tuple[Refusal, ...]:
+    """Why calls of a layer stayed with the framework."""
+    return tuple(_LEFT.get(layer, ()))
 
 
 def original(kind: Any) -> Any:

@@ -29,6 +29,7 @@ from onernn.ir.spec import Cell
 #
 # MXNet is imported inside: this package must import without it.
 
+HOST = "MXNet"
 OPERATOR, CELLS = "onernn_rnn", "onernn_cells"
 """The op_types of our Custom operators: the RNN operator, and cells written out."""
 

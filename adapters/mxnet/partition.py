@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.live import Explained, Slower
+from onernn.adapters.common.live import Explained, Slower, warn_of_left
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.custom_operator import (
     CELLS,
+    HOST,
     INPUTS,
     OPERATOR,
     custom_attributes,
@@ -179,8 +180,9 @@ def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
         variables[place]: Entry(*entry[:2])
         for place, entry in zip((*data, *state, *rest), node.inputs, strict=True)
     }
+    steps = {variables[place] for place in data}  # of which each turn reads one
     known = {
-        body.nodes[k].name: shapes[symbol.nodes[entry.node].name]
+        body.nodes[k].name: shapes[symbol.nodes[entry.node].name][k in steps :]
         for k, entry in outer.items()
         if symbol.nodes[entry.node].name in shapes
     }
@@ -361,17 +363,6 @@ def explain(symbol: Any, **options: Any) -> Explained:
     return Explained(replaced, tuple(_layers(symbol, graph, {}, chosen).refusals))
 
 
-def reasons(refusals: Iterable[Refusal]) -> str:
-    """Refusals in words, each reason once."""
-    where: dict[str, list[str]] = {}
-    for each in refusals:
-        where.setdefault(each.reason, []).append(each.where)
-    return "".join(
-        f"; {places[0]}{f' and {len(places) - 1} more' if places[1:] else ''}: {reason}"
-        for reason, places in where.items()
-    )
-
-
 def optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -> Any:
     """The symbol with our operators; itself where there is nothing to replace.
 
@@ -387,8 +378,7 @@ def optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -
     for region in layers.regions:
         cutter.cut(region)
         result.append(region.name)
-    if left := reasons(layers.refusals):
-        _log.info("left to MXNet%s", left)
+    warn_of_left(HOST, layers.refusals)
     if not result:
         return symbol
     _log.info("replaced in MXNet's symbol: %s", ", ".join(result))

@@ -6,13 +6,23 @@ MXNet is imported inside: this package must import without it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from onernn.adapters.common.live import Explained, Slower, derived, log_once, original
+from onernn.adapters.common.live import (
+    NOT_CALLED,
+    NOT_SEEN,
+    Explained,
+    Slower,
+    derived,
+    leave,
+    original,
+    warn_of_left,
+)
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.mxnet.custom_operator import (
+    HOST,
     custom_attributes,
     live_mxnet,
     new_seed,
@@ -27,7 +37,6 @@ from onernn.adapters.mxnet.partition import (
     RNN,
     checked,
     optimized_symbol,
-    reasons,
 )
 from onernn.adapters.mxnet.partition import explain as explain_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
@@ -75,23 +84,48 @@ def explain(target: Any, **options: Any) -> Explained:
     """What of a Symbol or gluon block runs here, by name, and which layers stay MXNet's, and why.
 
     A block shows what was traced of it, and how each layer ran last. ``options`` as of `optimize`.
+    Printed it is a line for each layer.
     """
     mx = live_mxnet()
     if not isinstance(target, mx.gluon.Block):
-        return explain_symbol(target, **options)
-    replaced, refusals = list[str](), list[Refusal]()
-    for each in _blocks(target):
+        return _Explained(*explain_symbol(target, **options))
+    replaced, refusals, blocks = list[str](), list[Refusal](), _blocks(target)
+    runs = [each for each in blocks if getattr(each, "_cached_graph", ()) and _is_compiled(each)]
+    traced = {id(held) for each in runs for held in _blocks(each)}
+    for each in blocks:
+        is_layer = isinstance(each, mx.gluon.rnn.rnn_layer._RNNLayer)
         if hasattr(each, "onernn_left"):  # a layer that ran
             if each.onernn_left:
                 refusals.append(Slower(each.onernn_left, each.name))
             else:
                 replaced.append(each.name)
-        elif hasattr(each, "onernn_options") or isinstance(each, mx.gluon.SymbolBlock):
-            if each._cached_graph:
-                result = explain_symbol(each._cached_graph[1], **options)
-                replaced += result.replaced
-                refusals += result.refusals
-    return Explained(tuple(dict.fromkeys(replaced)), tuple(dict.fromkeys(refusals)))
+        elif not hasattr(each, "onernn_options"):
+            if is_layer:
+                refusals.append(Refusal(NOT_SEEN, each.name))
+        elif each in runs:
+            result = explain_symbol(each._cached_graph[1], **options)
+            replaced += result.replaced
+            refusals += result.refusals
+        elif is_layer and id(each) not in traced:
+            refusals.append(Refusal(NOT_CALLED, each.name))
+    refusals += [Refusal(STEPWISE, name) for name in _stepwise(blocks)]
+    return _Explained(tuple(dict.fromkeys(replaced)), tuple(dict.fromkeys(refusals)))
+
+
+class _Explained(Explained):
+    def __str__(self) -> str:
+        lines = tuple(f"{name}: onernn" for name in self.replaced)
+        return Explained(lines, self.refusals).text(HOST)
+
+
+STEPWISE = "a cell runs step by step until hybridize() is called on the block that unrolls it"
+
+
+def _stepwise(blocks: Iterable[Any]) -> list[str]:
+    """The cells that are called step by step, by name."""
+    cells = [each for each in blocks if isinstance(each, live_mxnet().gluon.rnn.RecurrentCell)]
+    held = {id(child) for each in cells for child in each._children.values()}
+    return [each.name for each in cells if id(each) not in held and not each._active]
 
 
 def rnn(
@@ -191,8 +225,9 @@ def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
 def _check(done: Explained, where: str) -> None:
     """Raises `UnsupportedError` unless some layer could be replaced, but is faster in MXNet."""
     if not done.is_possible:
-        why = reasons(done.refusals)
-        raise UnsupportedError(f"{where} holds no recurrent layer that can be replaced{why}")
+        raise UnsupportedError(
+            f"{where} holds no recurrent layer that can be replaced", done.refusals
+        )
 
 
 def _optimized_block(block: Any, options: Options) -> Any:
@@ -218,9 +253,7 @@ def _optimized_block(block: Any, options: Options) -> Any:
         each.__class__ = _ours(original(type(each)), options)
     for each in traced:
         each.__class__ = _traced(original(type(each)), options)
-    for each in cells:
-        if not each._active:
-            _log.info("%s: its cells are left to MXNet until hybridize() is called", each.name)
+    warn_of_left(HOST, (Refusal(STEPWISE, name) for name in _stepwise(blocks)))
     for each, symbol in zip(imported, symbols, strict=True):
         each.__class__ = _imported(original(type(each)), options)
         each._cached_graph = each._cached_graph[0], symbol
@@ -264,6 +297,11 @@ def _is_traced(block: Any) -> bool:
     )
 
 
+def _is_compiled(block: Any) -> bool:
+    """Whether calls run what was traced of a block; others trace it for its shapes alone."""
+    return block._active or isinstance(block, live_mxnet().gluon.SymbolBlock)
+
+
 def _holds_cells(block: Any) -> bool:
     cell = live_mxnet().gluon.rnn.RecurrentCell
     return any(isinstance(each, cell) for each in _blocks(block))
@@ -289,7 +327,7 @@ def _traced(kind: Any, options: Options) -> type:
         inputs, symbol = kind._get_graph(self, *arguments)
         if fresh and not plugins_enabled():
             self._cached_graph = inputs, restored_symbol(symbol)
-        elif fresh and _holds_cells(self):
+        elif fresh and _is_compiled(self) and _holds_cells(self):
             arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
             known = {each.name: a for each, a in zip(inputs, arrays, strict=False) if a is not None}
             self._cached_graph = inputs, optimized_symbol(symbol, known, options)
@@ -345,7 +383,7 @@ class _Replaced:
         why = slower_operator(self._options, live, shape, self._layer._dtype)
         self._layer.onernn_left = why or ""
         if why:
-            log_once(self._layer, logging.INFO, "left to MXNet; %s: %s", self._layer.name, why)
+            leave(self._layer, HOST, why, self._layer.name)
             theirs = functions.npx.rnn if numpy else functions.RNN
             return theirs(*arguments, **attributes)
         if shape is None:

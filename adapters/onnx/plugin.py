@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.common.adapter import require
+from onernn.adapters.common.live import Explained, warn_of_left
 from onernn.adapters.common.lowering import FOLDED
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.onnx.lower import lower
@@ -454,8 +455,9 @@ def _check_free(options: Any, providers: Any) -> None:
         )
     if options and getattr(options, "has_providers", bool)():
         raise UnsupportedError("its SessionOptions choose the providers")
-    names = [each if isinstance(each, str) else each[0] for each in providers or ()]
-    names = names or require("onnxruntime", "onnx").get_available_providers()
+    available = require("onnxruntime", "onnx").get_available_providers()
+    names = [each if isinstance(each, str) else each[0] for each in providers or available]
+    names = [name for name in names if name in available]  # ONNX Runtime warns of the others
     if others := [name for name in names if name not in _ON_CPU]:
         raise UnsupportedError(f"it is to run on {others[0]}")
 
@@ -566,6 +568,7 @@ def _copied(onnx: Any, given: Any, names: Sequence[str], files: Sequence[str]) -
 # ONNX Runtime runs the whole model in one session, ours by the kernels' library, which is one of
 # custom operators, too. See design/0039.
 
+HOST = "ONNX Runtime"
 _log = logging.getLogger("onernn")
 
 
@@ -676,13 +679,14 @@ def inference_session() -> Any:
             if not made.replaced:
                 super().__init__(source, options, *providers, **more)
             self.replaced, self.refusals = made.replaced, made.refusals
-            for line in self.explain().splitlines():
+            for line in self.replaced:
                 _log.info("%s", line)
+            warn_of_left(HOST, self.refusals)
 
         def explain(self) -> str:
             """A line for each recurrent node: who runs it, and why."""
-            theirs = [f"{each.where}: ONNX Runtime ({each.reason})" for each in self.refusals]
-            return "\n".join([*self.replaced, *theirs]) or "no recurrent nodes"
+            done = Explained(self.replaced, self.refusals)
+            return done.text(HOST) or "no recurrent nodes"
 
     InferenceSession.__module__ = "onernn.adapters.onnx"
     InferenceSession.__qualname__ = "InferenceSession"

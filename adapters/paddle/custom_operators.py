@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.gain import PADDLE, PADDLE_TRAINING, Size, is_faster
-from onernn.adapters.common.live import Explained, Slower
+from onernn.adapters.common.live import Explained, Slower, warn_of_left
 from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.adapters.paddle.read import NAME
 from onernn.backend.compiled.library import load_kernels
@@ -44,6 +44,7 @@ _HASH = 32
 _LOCK = Lock()
 _log = logging.getLogger("onernn")
 
+HOST = "Paddle"
 FEW = "batches of so few words are faster in Paddle's own kernel; backend='kernels' takes ours"
 """The reason of a layer that stays where `is_faster_in_paddle`."""
 
@@ -214,8 +215,7 @@ def explained(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained:
     Raises `UnsupportedError` where nothing can be replaced; what is only faster in Paddle could be.
     """
     done = Explained(tuple(lines), tuple(refusals))
-    for refusal in done.refusals:
-        _log.warning("stays with Paddle: %s", refusal)
+    warn_of_left(HOST, done.refusals)
     for line in done.replaced:
         _log.info("%s", line)
     if not done.is_possible:

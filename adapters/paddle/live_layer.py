@@ -14,17 +14,22 @@ import numpy as np
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.live import (
+    NOT_SEEN,
     Call,
+    Explained,
     LiveLayer,
     Recorded,
     array_at,
     derived,
-    log_once,
+    leave,
+    left_of,
     original,
+    warn_of_left,
 )
 from onernn.adapters.common.plugins import plugins_enabled
 from onernn.adapters.paddle.custom_operators import (
     FEW,
+    HOST,
     append_operator,
     arguments,
     is_faster_in_paddle,
@@ -102,8 +107,6 @@ def tensor_of(value: Ragged | Array) -> Any:
 
 _log = logging.getLogger("onernn")
 
-STAYS = "%s: stays with Paddle: %s"
-
 _LIVE: WeakKeyDictionary[Any, tuple[LayerKind, LiveLayer]] = WeakKeyDictionary()
 """What is packed of each layer; copies of a layer pack their own."""
 
@@ -164,7 +167,7 @@ def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
         if not in_program and (call.must or isinstance(error, LibraryError)):
             raise
         reason = error.refusal.reason if isinstance(error, UnsupportedError) else str(error)
-        log_once(layer, logging.WARNING, STAYS, layer.full_name(), reason)
+        leave(layer, HOST, reason, layer.full_name())
         return None
 
 
@@ -418,29 +421,47 @@ def _mode(cell: Any) -> str:
 
 def optimized_layer(target: Any, chosen: Options) -> Any:
     """The layer, with all recurrent ones in it replaced; see `plugin.optimize`."""
+    rnn, result = require("paddle.nn.layer.rnn", "paddle"), _recurrent(target)
+    reasons = {id(each): _obstacle(each) for each in result}
+    left = [Refusal(reasons[id(e)], e.full_name()) for e in result if reasons[id(e)]]
+    if len(left) == len(result):
+        raise UnsupportedError(
+            f"{type(target).__name__} holds no SimpleRNN, LSTM, GRU, RNN or BiRNN that can be"
+            " replaced",
+            left,
+        )
+    warn_of_left(HOST, left)
+    if missing := missing_operators():
+        _log.info("layers run in Python, 0.1 ms a call: %s", missing)
+    for each in result:
+        if not reasons[id(each)]:
+            make = _ours if isinstance(each, rnn.RNNBase) else ours_of_cells
+            each.__class__ = make(original(type(each)), chosen)
+            forget(each)
+    return target
+
+
+def _recurrent(target: Any) -> list[Any]:
+    """The recurrent layers in a layer, without those that they are made of."""
     rnn = require("paddle.nn.layer.rnn", "paddle")
     all_layers = target.sublayers(include_self=True)
     bases = [each for each in all_layers if isinstance(each, rnn.RNNBase)]
     inside = {id(part) for each in bases for part in each.sublayers()}
     wrappers = [each for each in all_layers if isinstance(each, rnn.RNN | rnn.BiRNN)]
-    result = [*bases, *(each for each in wrappers if id(each) not in inside)]
-    reasons = {id(each): _obstacle(each) for each in result}
-    if not any(not reason for reason in reasons.values()):
-        raise UnsupportedError(
-            f"{type(target).__name__} holds no SimpleRNN, LSTM, GRU, RNN or BiRNN that can be"
-            " replaced",
-            [Refusal(reasons[id(each)], each.full_name()) for each in result],
-        )
-    if missing := missing_operators():
-        _log.info("layers run in Python, 0.1 ms a call: %s", missing)
-    for each in result:
-        if reasons[id(each)]:
-            _log.warning(STAYS, each.full_name(), reasons[id(each)])
+    return [*bases, *(each for each in wrappers if id(each) not in inside)]
+
+
+def explained_layer(target: Any) -> Explained:
+    """What runs each recurrent layer of a layer."""
+    replaced, refusals = list[str](), list[Refusal]()
+    for each in _recurrent(target):
+        name, kind = each.full_name(), type(each)
+        if original(kind) is kind:
+            refusals.append(Refusal(_obstacle(each) or NOT_SEEN, name))
         else:
-            make = _ours if isinstance(each, rnn.RNNBase) else ours_of_cells
-            each.__class__ = make(original(type(each)), chosen)
-            forget(each)
-    return target
+            replaced.append(f"{name}: onernn: {kind.__name__}, {kind.onernn_options.dtype}")
+            refusals += left_of(each)
+    return Explained(tuple(replaced), tuple(refusals))
 
 
 def restored_layer(target: Any) -> Any:
@@ -499,7 +520,7 @@ def _ours(kind: Any, chosen: Options) -> type:
     def kernel(self: Any, inputs: Any, initial_states: Any, sequence_length: Any) -> Any:
         """In the place of the call of Paddle's operator ``rnn``."""
         if chosen.may_leave and sequence_length is None and _is_left(paddle, self, inputs):
-            log_once(self, logging.INFO, STAYS, self.full_name(), FEW)
+            leave(self, HOST, FEW, self.full_name())
             return kind._cudnn_impl(self, inputs, initial_states, sequence_length)
         sizes = (self.mode, self.input_size, self.hidden_size, self.num_layers, self.num_directions)
         call = LayerCall(

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from onernn.adapters.common.adapter import require
-from onernn.adapters.common.live import Explained
+from onernn.adapters.common.live import NOT_SEEN, Explained
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.paddle import messages
-from onernn.adapters.paddle.custom_operators import explained, is_pir, replace_recurrent
+from onernn.adapters.paddle.custom_operators import HOST, explained, is_pir, replace_recurrent
 from onernn.adapters.paddle.live_layer import (
     batch,
+    explained_layer,
     optimized_layer,
     restored_layer,
     tensor_of,
@@ -96,6 +97,20 @@ def optimize(
         "expected a paddle.static.Program, paddle.inference.Config or paddle.nn.Layer, got"
         f" {type(target).__qualname__}"
     )
+
+
+def explain(target: Any) -> str:
+    """A line for each recurrent layer of what `optimize` gave: what runs it, or why Paddle does.
+
+    ``target``: a paddle.nn.Layer, or a program.
+    """
+    if hasattr(target, "refusals"):
+        done = Explained(target.replaced, target.refusals)
+    elif isinstance(target, require("paddle", "paddle").nn.Layer):
+        done = explained_layer(target)
+    else:
+        done = Explained((), (Refusal(NOT_SEEN, "program"),))
+    return done.text(HOST) or "no recurrent layers"
 
 
 def restore(target: Any) -> Any:

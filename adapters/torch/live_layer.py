@@ -476,7 +476,7 @@ def run_recorded(
     def run(k: int, y: Any, begins: Any, own: Any) -> Any:
         one = spec.one_layer(spec.reads(k), spec.direction) if dropout else spec
         call = Call(live, one, batch._replace(x=y.detach()), len(states), dtype)
-        return _Recorded.apply(call, y, *begins, *own)
+        return OnernnRecurrent.apply(call, y, *begins, *own)
 
     return by_layers(spec.layers, dropout, batch.x, states, weights, run)
 
@@ -560,7 +560,7 @@ def _training_stack(spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> 
     return Stack(spec, dtype, None, lambda: trainer, **of, real=layers[0].iter.dtype)  # type: ignore[arg-type]
 
 
-class _Recorded(torch.autograd.Function):  # type: ignore[misc]
+class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]
     """How PyTorch's autograd calls onernn."""
 
     @staticmethod

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -15,11 +16,18 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, profiler
 from torch.compiler import is_compiling, is_exporting
 from torch.nn.utils.rnn import PackedSequence
 
-from onernn.adapters.common.live import derived, original
+from onernn.adapters.common.live import (
+    NOT_CALLED,
+    NOT_SEEN,
+    derived,
+    original,
+    stays,
+    warn_of_left,
+)
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.torch import live_layer
 from onernn.adapters.torch.custom_operator import forget_compiled, run_traced
@@ -32,7 +40,7 @@ from onernn.adapters.torch.live_layer import (
     is_plain,
     spec_of,
 )
-from onernn.ir.errors import OnernnError, UnsupportedError
+from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 
 # What lets torch.compile trace through modules that were replaced.
 
@@ -165,6 +173,8 @@ def is_recurrent(module: nn.Module) -> bool:
 
 def obstacle(module: nn.Module) -> str:
     """Why a recurrent module stays PyTorch's, "" where it may be replaced."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "TorchScript has compiled it: optimize the module before torch.jit, or export it"
     kind = theirs(module)
     own = next(one for one in STACKS + CELLS if issubclass(kind, one))
     for name in _CALLED:
@@ -221,6 +231,15 @@ def _records(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any([each.requires_grad for each in tensors])
 
 
+def _leave(module: Any, reason: str) -> None:
+    """Keeps why a call stays PyTorch's, and warns of it once, unless that passes by itself."""
+    reasons = live_of(module).reasons
+    if reason not in reasons:
+        reasons[reason] = None
+        if not why_theirs():
+            warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
+
+
 def _states(
     batch: Batch, given: Any, shapes: Sequence[Any], wanted: Sequence[Any], casts: bool
 ) -> list[Any] | None:
@@ -244,6 +263,16 @@ def _states(
             state = state.index_select(1, batch.order)
         states[k] = (state if shapes is wanted else state.reshape(wanted[k])).contiguous()
     return states
+
+
+_UNSEEN = nullcontext()
+
+
+def _event(module: nn.Module) -> AbstractContextManager[Any]:
+    """What a profiler of PyTorch shows of a call."""
+    if not profiler._is_profiler_enabled:
+        return _UNSEEN
+    return profiler.record_function(f"onernn::{theirs(module).__name__}")
 
 
 def _steps_of(module: Any, given: Any) -> Batch | None:
@@ -291,9 +320,11 @@ def _run(module: Any, given: Any, hx: Any) -> Any:
             raise _Left("a single step's gradients, which packing weights would slow down")
         if live_layer.is_small(live.spec, batch):
             raise _Left("batches too small to train faster")
-        y, ends = live_layer.run_recorded(live, dtype, weights, batch, states, drawn)
+        with _event(module):
+            y, ends = live_layer.run_recorded(live, dtype, weights, batch, states, drawn)
     else:
-        y, ends = live.run(dtype, weights, batch, states)
+        with _event(module):
+            y, ends = live.run(dtype, weights, batch, states)
     if casts:
         given_types = tuple(
             each.dtype for each in (hx if isinstance(hx, tuple) else [hx]) if states
@@ -321,7 +352,7 @@ def ours(kind: Any, dtype: str) -> type:
         try:
             result = _run(self, input, hx)
         except (_Left, OnernnError) as error:
-            live_of(self).reasons[str(error)] = None
+            _leave(self, str(error))
             result = None
         if result is not None:
             return result
@@ -444,6 +475,7 @@ trace_through(_may_trace)
 
 # `optimize` and `restore`, `explain` and `refresh`: a module tree with recurrent modules of ours.
 
+HOST = "PyTorch"
 _log = logging.getLogger("onernn")
 
 
@@ -485,13 +517,16 @@ def optimize(
         raise UnsupportedError(f"dtype {dtype}: expected one of {known}")
     # Copied together, the optimizer's parameters are those of the copy.
     whole, trainer = (module, optimizer) if inplace else copy.deepcopy((module, optimizer))
-    result = {name: each for name, each in whole.named_modules() if is_recurrent(each)}
-    for name, each in result.items():
+    result, refusals = [*_recurrent(whole)], []
+    for name, each in result:
         if reason := obstacle(each):
-            _log.warning("%s: stays with PyTorch: %s", name or type(each).__name__, reason)
+            refusals.append(Refusal(reason, name))
         else:
             forget(each)
             _CLASS.__set__(each, ours(theirs(each), DTYPES[dtype]))
+    warn_of_left(HOST, refusals)
+    if not result:
+        _log.warning("%s holds no recurrent modules: nothing changes", type(module).__name__)
     inputs = sample_input if example_inputs is None else example_inputs
     if inputs is not None:
         with torch.no_grad():
@@ -522,20 +557,25 @@ def restore(module: nn.Module) -> nn.Module:
 
 def explain(module: nn.Module) -> str:
     """A line for each recurrent module: what runs it, or why it stays PyTorch's."""
-    lines = []
-    for name, each in module.named_modules():
-        if is_recurrent(each):
-            lines.append(f"{name or type(each).__name__}: {_described(each)}")
+    lines = list[str]()
+    for name, each in _recurrent(module):
+        reasons = [obstacle(each) or NOT_SEEN]
+        if is_ours(each):
+            live, now = live_of(each), why_theirs()
+            reasons = [*live.reasons, *[now] * bool(now)]
+            if live.ran or not reasons:
+                lines.append(f"{name}: onernn: {live.ran or f'{live.dtype}, {NOT_CALLED}'}")
+        lines += [stays(HOST, Refusal(reason, name)) for reason in dict.fromkeys(reasons)]
     return "\n".join(lines) or "no recurrent modules"
 
 
-def _described(module: Any) -> str:
-    if not is_ours(module):
-        return f"PyTorch: {obstacle(module) or 'optimize() has not seen it'}"
-    live = live_of(module)
-    ran = live.ran or f"{live.dtype}, not called yet but in compiled graphs"
-    left = [f"; PyTorch ran calls: {reason}" for reason in live.reasons]
-    return f"onernn: {ran}{''.join(left)}{'; now PyTorch: ' + why_theirs() if why_theirs() else ''}"
+def _recurrent(whole: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The recurrent modules of a tree, those that are compiled among them, by name."""
+    kinds = [kind.__name__ for kind in STACKS + CELLS]
+    for name, each in whole.named_modules():
+        is_compiled = isinstance(each, torch.jit.ScriptModule)
+        if is_recurrent(each) or is_compiled and each.original_name in kinds:
+            yield name or type(each).__name__, each
 
 
 def refresh(module: nn.Module) -> None:

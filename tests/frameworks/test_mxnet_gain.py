@@ -37,7 +37,7 @@ def test_few_steps_of_small_cells_stay_mxnets(
         assert optimize(few) is few
     (refusal,) = explain(few).refusals
     assert f"{fewest - 1} steps" in refusal.reason and FASTER in refusal.reason
-    assert f"left to MXNet; {refusal.where}: {refusal.reason}" in caplog.text
+    assert f"stays with MXNet: {refusal.where}: {refusal.reason}" in caplog.text
     assert len(explain(optimize(more)).replaced) == 1
     assert len(explain(optimize(few, backend="kernels")).replaced) == 1
 
@@ -110,7 +110,7 @@ def test_a_gluon_layer_is_asked_when_it_runs(hybrid: bool, caplog: Any) -> None:
     with caplog.at_level(logging.INFO, "onernn"):
         np.testing.assert_array_equal(layer(x).asnumpy(), want)  # to the bit: it is MXNet's
         layer(x)
-    assert caplog.text.count(f"left to MXNet; {layer.name}: ") == 1 and FASTER in caplog.text
+    assert caplog.text.count(f"stays with MXNet: {layer.name}: ") == 1 and FASTER in caplog.text
     replaced, (refusal,) = explain(layer)
     assert not replaced and FASTER in refusal.reason
     optimize(layer, backend="kernels")

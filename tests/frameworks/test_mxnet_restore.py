@@ -16,7 +16,9 @@ from tests.frameworks.mxnet_rnn import close
 
 import onernn
 from onernn import plugins_disabled
-from onernn.adapters.mxnet import optimize, restore
+from onernn.adapters.common.live import NOT_CALLED
+from onernn.adapters.mxnet import explain, optimize, restore
+from onernn.adapters.mxnet.plugin import STEPWISE
 
 STEPS = 20
 IMPORTS = """
@@ -176,3 +178,55 @@ def test_loops_and_single_steps_are_put_back(x: Any) -> None:
         assert restore(ours).list_outputs() == symbol.list_outputs()
         assert restore(ours).list_arguments() == symbol.list_arguments()
         assert restore(symbol) is symbol
+
+
+@pytest.mark.parametrize("inputs", [0, 8])
+def test_a_loop_directly_over_the_input_is_replaced(inputs: int, x: Any) -> None:
+    class Loop(mx.gluon.HybridBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            with self.name_scope():
+                self.cell = rnn.LSTMCell(16, input_size=inputs)
+
+        def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
+            begin = [F.zeros((4, 16)), F.zeros((4, 16))]
+            return F.contrib.foreach(self.cell, F.swapaxes(x, 0, 1), begin)[0]
+
+    class Direct(Loop):
+        def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
+            return F.contrib.foreach(self.cell, x, [F.zeros((4, 16)), F.zeros((4, 16))])[0]
+
+    for block, given in ((Loop(), x), (Direct(), x.swapaxes(0, 1))):
+        block.initialize(mx.init.Uniform(0.2))
+        theirs = block(given).asnumpy()
+        optimize(block).hybridize()
+        close(block(given).asnumpy(), theirs)
+        assert len(explain(block).replaced) == 1 and not explain(block).refusals
+
+
+def test_explain_says_what_waits_for_a_call_and_what_is_never_traced(
+    x: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Plain(mx.gluon.Block):
+        def __init__(self) -> None:
+            super().__init__()
+            with self.name_scope():
+                self.cell, self.layer = rnn.LSTMCell(16), rnn.LSTM(16)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(self.cell.unroll(STEPS, x, layout="NTC", merge_outputs=True)[0])
+
+    net = Plain()
+    net.initialize()
+    assert f"{net.layer.name}: stays with MXNet: optimize() has not seen it" in str(explain(net))
+    optimize(net, backend="kernels")
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+    assert f"{net.cell.name}: {STEPWISE}" in caplog.text
+    layer, cell = explain(net, backend="kernels").refusals
+    assert (layer.where, layer.reason) == (net.layer.name, NOT_CALLED)
+    assert (cell.where, cell.reason) == (net.cell.name, STEPWISE)
+    net(x)
+    ran = explain(net, backend="kernels")
+    assert ran == ((net.layer.name,), (cell,))
+    lines = f"{net.layer.name}: onernn", f"{net.cell.name}: stays with MXNet: {STEPWISE}"
+    assert str(ran) == "\n".join(lines)

@@ -294,7 +294,11 @@ def test_layers_that_paddle_composes_stay_as_they_are(caplog: pytest.LogCaptureF
     with pytest.raises(UnsupportedError, match="gru_.*: Paddle composes it of small operators"):
         optimize(composed)
     both = optimize(paddle.nn.LayerList([composed, layer("GRU")]))
-    assert "stays with Paddle: Paddle composes it" in caplog.text
+    name, reason = composed.full_name(), "Paddle composes it of small operators"
+    assert f"stays with Paddle: {name}: {reason}" in caplog.text
+    lines = plugin.explain(both).splitlines()
+    assert lines[0] == f"{both[1].full_name()}: onernn: GRU, f32"
+    assert lines[1] == f"{name}: stays with Paddle: {reason}"
     assert type(both[0]) is paddle.nn.GRU is not type(both[1])
     if paddle.__version__ >= "3":
         with pytest.raises(UnsupportedError, match="a projection"):

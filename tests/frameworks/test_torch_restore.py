@@ -123,3 +123,42 @@ def test_arguments_of_the_intel_extension_are_taken(caplog: pytest.LogCaptureFix
     assert [text.split()[0] for text in changes_nothing] == [*named]
     with pytest.raises(TypeError, match="levle"):
         optimize(model, levle="O1")
+
+
+@pytest.mark.parametrize("compile", [torch.jit.script, torch.jit.trace])
+def test_what_torchscript_has_compiled_is_said_to_stay(
+    compile: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs = [torch.ones(1, 2, 4)] if compile is torch.jit.trace else []
+    model = compile(nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 6)), *inputs)
+    assert "TorchScript" in explain(optimize(model))
+    (warning,) = caplog.messages
+    assert warning.startswith("stays with PyTorch: 1: TorchScript")
+
+
+def test_what_stays_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    class Own(nn.GRU):
+        def forward(self, input: Any, hx: Any = None) -> Any:
+            return super().forward(input, hx)
+
+    model = optimize(nn.ModuleList([Own(4, 6), Own(4, 6), nn.GRU(4, 6)]))
+    reason = "forward is not that of torch.nn.GRU"
+    assert caplog.messages == [f"stays with PyTorch: 0 and 1 more: {reason}"]
+    *left, replaced = explain(model).splitlines()
+    assert left == [f"{at}: stays with PyTorch: {reason}" for at in (0, 1)]
+    assert replaced.startswith("2: onernn: ")
+    for _ in range(2):
+        model[2].double()(torch.ones(5, 3, 4).double())
+    assert len(caplog.messages) == 2 and "float64" in caplog.messages[1]
+    optimize(nn.Linear(2, 2))
+    assert "no recurrent modules" in caplog.messages[2]
+
+
+def test_a_profile_shows_calls_by_name() -> None:
+    ours, x = optimize(nn.LSTM(64, 128)), torch.randn(40, 16, 64)
+    with torch.profiler.profile() as seen:
+        with torch.no_grad():
+            ours(x)
+        y, _ = nn.LSTM.forward(ours, x)
+    names = {each.key: each.count for each in seen.key_averages()}
+    assert names["onernn::LSTM"] == 1

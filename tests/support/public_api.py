@@ -25,14 +25,17 @@ LISTED = ("onernn", "onernn.backend", "onernn.scoring", "onernn.engine.emit")
 """Modules whose ``__all__`` is public."""
 NAMED = {
     "onernn.adapters.onnx": ["optimize"],
-    "onernn.adapters.paddle": ["optimize", "register_operators"],
+    "onernn.adapters.paddle": ["explain", "optimize", "register_operators", "restore"],
     "onernn.recording": ["save"],
     "onernn.verification.suite": ["Case", "Conformance"],
     "onernn.verification.node_suite": ["NodeConformance", "node_cases", "write_node_cases"],
 }
 """Public names of other modules."""
 READ = {
-    "onernn.adapters.mxnet": ("onernn.adapters.mxnet.plugin", ["explain", "optimize", "restore", "rnn"]),
+    "onernn.adapters.mxnet": (
+        "onernn.adapters.mxnet.plugin",
+        ["explain", "optimize", "restore", "rnn"],
+    ),
     "onernn.adapters.torch": (
         "onernn.adapters.torch.plugin",
         ["explain", "optimize", "refresh", "restore"],

@@ -214,6 +214,23 @@ OTHER = {
 """Other numbers for the initializers of `model`."""
 
 
+@pytest.mark.parametrize("providers", [["CUDAExecutionProvider", "CPUExecutionProvider"], None])
+def test_providers_that_are_not_there_change_nothing(file: Path, providers: Any) -> None:
+    """The line that scripts for any machine have; ONNX Runtime warns of it, and runs on the CPU."""
+    assert "CUDAExecutionProvider" not in onnxruntime.get_available_providers()
+    session = InferenceSession(file, quiet(), providers)
+    assert session.replaced and not session.refusals
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_what_is_left_is_one_warning(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = quiet(optimized_model_filepath=str(file.with_suffix(".optimized")))
+    session = InferenceSession(file, options)
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert record.getMessage() == f"stays with ONNX Runtime: model: {session.refusals[0].reason}"
+    assert session.explain() == f"model: stays with ONNX Runtime: {session.refusals[0].reason}"
+
+
 def quiet(**given: Any) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -227,7 +244,7 @@ def assert_brought(source: Any, options: Any, feed: Any = FEED) -> Any:
     session = InferenceSession(source, options, backend="kernels")
     want = THEIRS(source, options).run(None, feed)
     assert_equal(session.run(None, feed), want)
-    assert not session.replaced and "ONNX Runtime (" in session.explain()
+    assert not session.replaced and "stays with ONNX Runtime: " in session.explain()
     return session
 
 
