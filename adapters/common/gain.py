@@ -7,59 +7,97 @@ and 0055.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import inf
 from typing import NamedTuple
 
-
-class Size(NamedTuple):
-    """A call of a layer. ``products``: multiplications of one word."""
-
-    steps: int
-    sequences: int
-    hidden: int
-    products: int = 0
+from onernn.backend.compiled.library import load_kernels
+from onernn.ir.errors import LibraryError
 
 
 class Least(NamedTuple):
     """What a call must reach, all of it, to be faster here.
 
-    ``words``: steps times sequences. ``share``: words for each unit. ``units``: words times units.
-    ``row``: steps times units. ``work``: products of all words.
+    ``words``: steps times sequences. ``share``: words for each unit. ``work``: words times units.
     """
 
-    steps: float = 0
-    words: float = 0
+    units: float = 1
+    steps: float = 1
+    words: float = 1
     share: float = 0
-    units: float = 0
-    row: float = 0
     work: float = 0
+
+    def holds(self, steps: int, sequences: int, units: int) -> bool:
+        words = steps * sequences
+        return (
+            units >= self.units
+            and steps >= self.steps
+            and words >= max(self.words, units * self.share)
+            and words * units >= self.work
+        )
+
+
+NEVER = Least(words=inf)
+
+TABLE: dict[str, dict[str, Least]] = {
+    "avx512": {
+        "torch RNN trained": Least(steps=64, share=1 / 8, work=2048),
+        "torch GRU trained": Least(steps=16, share=1 / 8),
+        "paddle RNN": Least(units=128, words=8, work=4096),
+        "paddle RNN trained": Least(steps=16, words=64, share=1 / 8, work=2048),
+        "paddle GRU": Least(words=8, work=4096),
+        "paddle GRU trained": Least(steps=4, words=64, share=1 / 8, work=2048),
+        "paddle LSTM": Least(words=8, work=4096),
+        "paddle LSTM trained": Least(steps=4, words=64, share=1 / 2, work=2048),
+        "mxnet RNN": Least(units=512, steps=64),
+        "mxnet GRU": Least(units=512),
+        "mxnet GRU trained": Least(units=512, words=1024),
+        "mxnet LSTM": Least(units=512),
+    },
+    "avx2": {
+        "torch GRU trained": Least(steps=16, share=1 / 8, work=2048),
+        "torch LSTM trained": Least(units=128, words=2048, share=2),
+        "paddle RNN": Least(units=128, words=8, work=4096),
+        "paddle RNN trained": Least(steps=16, words=64, share=1 / 2, work=2048),
+        "paddle GRU": Least(words=8, work=4096),
+        "paddle GRU trained": Least(steps=4, words=64, share=1 / 8, work=2048),
+        "paddle LSTM": Least(words=8, work=4096),
+        "paddle LSTM trained": Least(steps=4, words=64, share=1 / 2, work=2048),
+        "mxnet GRU": Least(units=512),
+        "mxnet GRU trained": Least(units=512, words=1024),
+        "mxnet LSTM": Least(units=512),
+        "mxnet LSTM trained": Least(units=512, words=1024),
+    },
+}
+"""By instruction set and case, as ``python -m benchmarks.plugins --fit`` prints it; a case that is
+not there is never faster."""
+
+IN_GRAPHS = {
+    "mxnet RNN cells": Least(steps=40),
+    "mxnet cells": Least(steps=12),
+    "mxnet RNN large cells": Least(steps=18),
+    "mxnet large cells": Least(steps=6),
+    "mxnet RNN folded": Least(words=500, work=1e6),
+    "mxnet folded": Least(words=200, work=3e5),
+}
+"""In MXNet's symbols, on any CPU: cells of which each step is several operators, and layers that a
+FullyConnected becomes part of."""
 
 
 @lru_cache(maxsize=4096)
-def is_faster(size: Size, least: Least) -> bool:
-    """Whether a call of this size is faster here; most calls are of few sizes."""
-    words = size.steps * size.sequences
-    return (
-        size.steps >= least.steps
-        and words >= max(least.words, size.hidden * least.share // 1)
-        and words * size.hidden >= least.units
-        and size.steps * size.hidden >= least.row
-        and words * size.products >= least.work
-    )
+def is_faster(case: str, steps: int, sequences: int, units: int) -> bool:
+    """Whether a call of this size is faster here; most calls are of few sizes.
+
+    ``case``: framework, kind of cell, and "trained" where the way back counts, too.
+    """
+    return _table().get(case, NEVER).holds(steps, sequences, units)
 
 
-PADDLE = Least(words=8, units=1024)
-PADDLE_TRAINING = Least(words=32, share=1 / 4)
-
-MXNET_PLAIN_CELLS, MXNET_CELLS = Least(steps=40), Least(steps=12)
-MXNET_LARGE_PLAIN_CELLS, MXNET_LARGE_CELLS = Least(steps=18), Least(steps=6)
-"""Unrolled cells; a call of a Custom operator costs 0.2 ms, in training 0.8 ms."""
-MXNET_GRU, MXNET_NEVER = Least(work=3e9), Least(work=inf)
-MXNET_PLAIN_FOLDED, MXNET_FOLDED = Least(work=1e9), Least(work=4e8)
-"""The RNN operator, also where a FullyConnected becomes part of it."""
-
-TORCH_TRAINING = Least(row=1000)
-TORCH_PLAIN_TRAINING = Least(row=4000)
-TORCH_PADDED_LSTM_TRAINING = Least(words=2000, work=200_000_000)
-"""A padded LSTM is one call of oneDNN there; the others take their time for each step."""
+@cache
+def _table() -> dict[str, Least]:
+    """Of this CPU: that of the best instruction set which was measured and is here."""
+    try:
+        isa = load_kernels().isa
+    except LibraryError:
+        return IN_GRAPHS
+    return {**TABLE["avx512" if isa.startswith("avx512") else "avx2"], **IN_GRAPHS}

@@ -113,20 +113,22 @@ def warn_of_left(host: str, refusals: Iterable[Refusal]) -> None:
         _log.warning("stays with %s: %s", host, "; ".join(parts))
 
 
-_LEFT: WeakKeyDictionary[Any, dict[Refusal, None]] = WeakKeyDictionary()
+_LEFT: WeakKeyDictionary[Any, dict[str, Refusal]] = WeakKeyDictionary()
 
 
-def leave(layer: Any, host: str, reason: str, name: str) -> None:
+def leave(layer: Any, host: str, reason: str, name: Callable[[], str]) -> None:
     """Warns of a call that stays with the framework, the first time that it is for this reason."""
-    left = _LEFT.setdefault(layer, {})
-    if (refusal := Refusal(reason, name)) not in left:
-        left[refusal] = None
-        warn_of_left(host, [refusal])
+    left = _LEFT.get(layer)
+    if left is None:
+        left = _LEFT[layer] = {}
+    if reason not in left:
+        left[reason] = Refusal(reason, name())
+        warn_of_left(host, [left[reason]])
 
 
 def left_of(layer: Any) -> tuple[Refusal, ...]:
     """Why calls of a layer stayed with the framework."""
-    return tuple(_LEFT.get(layer, ()))
+    return tuple(_LEFT.get(layer, {}).values())
 
 
 def original(kind: Any) -> Any:

@@ -12,6 +12,7 @@ DISABLED = "plug-ins are disabled (onernn.plugins_disabled, or ONERNN_DISABLE_PL
 
 _lock = Lock()
 _disabled = 0
+_wanted = True
 
 
 @contextmanager
@@ -34,4 +35,11 @@ def plugins_disabled() -> Iterator[None]:
 
 
 def plugins_enabled() -> bool:
-    return not _disabled and os.environ.get("ONERNN_DISABLE_PLUGINS", "0") in ("", "0")
+    global _wanted
+    _wanted = os.environ.get("ONERNN_DISABLE_PLUGINS", "0") in ("", "0")
+    return still_enabled()
+
+
+def still_enabled() -> bool:
+    """`plugins_enabled`, with the environment as it was then: for calls of microseconds."""
+    return not _disabled and _wanted

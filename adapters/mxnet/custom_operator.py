@@ -231,22 +231,20 @@ def _logged_errors(name: str) -> Iterator[None]:
         raise
 
 
-# Where MXNet's own operators are faster: what was measured beside MXNet 1.9.1, on two threads.
+# Where MXNet's own operators are faster.
 
 _LARGE = 256
 """Units of a layer whose steps outweigh a call sooner."""
-_UNKNOWN = 1000, 1
-"""Steps and sequences, taken where a symbol leaves them open: as many words as 40 of 25 steps."""
+_UNKNOWN = 64, 16
+"""Steps and sequences, taken where a symbol leaves them open."""
 _INSTEAD = "backend='kernels' replaces it anyway"
 
 
 def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str | None:
     """Why MXNet keeps unrolled cells, None where ours are faster."""
-    plain = cell in (Cell.RNN_TANH, Cell.RNN_RELU)
-    small = gain.MXNET_PLAIN_CELLS if plain else gain.MXNET_CELLS
-    large = gain.MXNET_LARGE_PLAIN_CELLS if plain else gain.MXNET_LARGE_CELLS
-    least = large if hidden >= _LARGE else small
-    if not options.may_leave or gain.is_faster(gain.Size(steps, 1, hidden), least):
+    plain = "RNN " * (cell in (Cell.RNN_TANH, Cell.RNN_RELU))
+    case = f"mxnet {plain}{'large ' * (hidden >= _LARGE)}cells"
+    if not options.may_leave or gain.is_faster(case, steps, 1, hidden):
         return None
     return f"MXNet runs {steps} steps of {cell.value} cells of {hidden} units faster; {_INSTEAD}"
 
@@ -258,27 +256,29 @@ def slower_operator(
     dtype: Any = None,
     *,
     folds: bool = False,
+    trains: bool | None = None,
 ) -> str | None:
     """Why MXNet keeps an RNN operator, None where ours is faster or computes something else.
 
-    Both run oneDNN or kernels of its speed: ours wins with large GRUs, and where it ``folds`` a
-    FullyConnected. ``data``: the shape (T, N, I) of its input; sizes that are unknown are 0 or -1.
-    ``dtype``: its type, None where that is unknown. MXNet has no float16, and computes float64
-    without oneDNN.
+    Both run oneDNN or kernels of its speed: ours wins with large layers, whose weights MXNet packs
+    in each call, and where it ``folds`` a FullyConnected. ``data``: the shape (T, N, I) of its
+    input; sizes that are unknown are 0 or -1. ``dtype``: its type, None where that is unknown.
+    MXNet has no float16, and computes float64 without oneDNN. ``trains``: None where it may, as in
+    a symbol; then ours has to be faster in both.
     """
     others = dtype is not None and np.dtype(dtype) != np.float32
-    if not options.may_leave or live.only_ours or others:
+    drops = live.dropout and trains is not False  # MXNet's CPU drops nothing
+    if not options.may_leave or live.only_ours or drops or others:
         return None
-    steps, sequences, width = data if data and len(data) == 3 else (0, 0, 0)
+    steps, sequences, _ = data if data and len(data) == 3 else (0, 0, 0)
     stack, is_known = live.stack, min(steps, sequences) > 0
-    rows = (steps, sequences) if is_known else _UNKNOWN
-    size = gain.Size(*rows, stack.hidden, stack.elements(width if width > 0 else stack.hidden))
+    sizes = *((steps, sequences) if is_known else _UNKNOWN), stack.hidden
+    kind = "RNN" if stack.mode.startswith("rnn") else stack.mode.upper()
     if folds:
-        plain = stack.mode.startswith("rnn")
-        least = gain.MXNET_PLAIN_FOLDED if plain else gain.MXNET_FOLDED
+        cases = ["mxnet RNN folded" if kind == "RNN" else "mxnet folded"]
     else:
-        least = gain.MXNET_GRU if stack.mode == "gru" else gain.MXNET_NEVER
-    if gain.is_faster(size, least):
+        cases = [f"mxnet {kind}{' trained' * t}" for t in (False, True) if trains in (t, None)]
+    if all(gain.is_faster(case, *sizes) for case in cases):
         return None
     batch = f"{steps} steps of {sequences} sequences" if is_known else "batches"
     return (

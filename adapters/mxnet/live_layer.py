@@ -211,9 +211,7 @@ class LiveRnn(LiveOperator):
         self.dropout = dropout if self.stack.layers > 1 and documented else 0.0
         clips = attributes.get("lstm_state_clip_min", "None") != "None"
         # What MXNet ignores or what ends its process: no speed makes up for that.
-        self.only_ours = bool(
-            self._masks or self.dropout or self.stack.projection or (clips and documented)
-        )
+        self.only_ours = bool(self._masks or self.stack.projection or (clips and documented))
         lengths, seed = ["sequence_length"] * takes_lengths, ["seed"] * bool(self.dropout)
         self._slots = ["data", "parameters", *self.states, *lengths]
         self.arguments = [*self._slots, *self.linear, *seed]

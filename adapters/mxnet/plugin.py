@@ -380,10 +380,12 @@ class _Replaced:
         functions, numpy = self._outer or self._functions, self._outer is not None
         live = _live(tuple((k, str(v)) for k, v in attributes.items()), self._options)
         shape = getattr(arguments[0], "shape", None)  # a symbol has none
-        why = slower_operator(self._options, live, shape, self._layer._dtype)
+        autograd = live_mxnet().autograd
+        trains = None if shape is None else autograd.is_recording() or autograd.is_training()
+        why = slower_operator(self._options, live, shape, self._layer._dtype, trains=trains)
         self._layer.onernn_left = why or ""
         if why:
-            leave(self._layer, HOST, why, self._layer.name)
+            leave(self._layer, HOST, why, lambda: str(self._layer.name))
             theirs = functions.npx.rnn if numpy else functions.RNN
             return theirs(*arguments, **attributes)
         if shape is None:

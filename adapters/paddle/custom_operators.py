@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
+from onernn.adapters.common import gain
 from onernn.adapters.common.adapter import require
-from onernn.adapters.common.gain import PADDLE, PADDLE_TRAINING, Size, is_faster
 from onernn.adapters.common.live import Explained, Slower, warn_of_left
 from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.adapters.paddle.read import NAME
@@ -53,6 +53,12 @@ class NoOperators(UnsupportedError):
     """This process cannot have compiled operators; the message says why."""
 
 
+@cache
+def live_paddle() -> Any:
+    """Paddle, for calls that `require` would take a part of."""
+    return require("paddle", "paddle")
+
+
 def register_operators() -> None:
     """Paddle knows the operator that `optimize` puts into programs of Paddle 3.
 
@@ -74,14 +80,18 @@ def missing_operators() -> str:
     return ""
 
 
-def is_faster_in_paddle(shape: Sequence[int], hidden: int, is_test: bool) -> bool:
-    """Whether Paddle's own kernel is known to be the faster one for inputs of this shape.
+def is_faster_in_paddle(mode: str, steps: int, sequences: int, units: int, is_test: bool) -> bool:
+    """Whether Paddle's own kernel is known to be the faster one for such a batch.
 
     A size that a program leaves open is negative: any size may come there.
     """
-    first, second, *_ = shape
-    least = PADDLE if is_test else PADDLE_TRAINING
-    return min(first, second) > 0 and not is_faster(Size(first, second, hidden), least)
+    known = steps > 0 < sequences
+    return known and not gain.is_faster(_case(mode, is_test), steps, sequences, units)
+
+
+@cache
+def _case(mode: str, is_test: bool) -> str:
+    return f"paddle {mode.partition('_')[0]}{'' if is_test else ' trained'}"
 
 
 def arguments(
@@ -93,6 +103,15 @@ def arguments(
 
     Raises `UnsupportedError` for options that it has not.
     """
+    threads = team_of(chosen.threads or usable_threads())
+    return *_attributes(kind, time_major, is_test, chosen, fixed), threads
+
+
+@cache
+def _attributes(
+    kind: LayerKind, time_major: bool, is_test: bool, chosen: Options, fixed: bool
+) -> tuple[Any, ...]:
+    """`arguments` but for the number of threads, which the environment may change."""
     if chosen.backend not in ("auto", "kernels"):
         raise UnsupportedError(
             f"programs of Paddle 3 run on kernels; take backend='kernels', not {chosen.backend!r}"
@@ -106,8 +125,7 @@ def arguments(
     stored = getattr(load_kernels().lib, f"ONERNN_{chosen.dtype.upper()}")
     gates = list(RNN_CELLS[kind.mode][1].permutation)
     sizes = kind.layers, kind.directions == 2, kind.hidden_size
-    threads = team_of(chosen.threads or usable_threads())
-    return kind.mode, gates, *sizes, time_major, is_test, fixed, stored, threads
+    return kind.mode, gates, *sizes, time_major, is_test, fixed, stored
 
 
 @cache
@@ -271,7 +289,7 @@ def append_operator(
     ``inputs``: x, the initial states, WeightList; ``given``: what `arguments` gave. Results: the
     output and the final states, one by one.
     """
-    paddle = require("paddle", "paddle")
+    paddle = live_paddle()
     run = getattr(paddle._C_ops, "_run_custom_op", None) or paddle.base.core.eager._run_custom_op
     out, states, _ = run(NAME, [*inputs], lengths, *given)
     return out, tuple(paddle._C_ops.unbind(states, 0))
@@ -307,7 +325,8 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
     test = attrs["is_test"]
     whole = not op.operand_source(_LENGTHS).initialized()
     if chosen.may_leave and whole and not fixed:
-        if is_faster_in_paddle(read[0].shape, kind.hidden_size, test):
+        steps, sequences, _ = read[0].shape
+        if is_faster_in_paddle(mode, steps, sequences, kind.hidden_size, test):
             raise UnsupportedError(FEW, [Slower(FEW)])
     return arguments(kind, time_major=True, is_test=test, chosen=chosen, fixed=fixed)
 

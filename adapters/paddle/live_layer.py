@@ -34,6 +34,7 @@ from onernn.adapters.paddle.custom_operators import (
     arguments,
     is_faster_in_paddle,
     is_pir,
+    live_paddle,
     missing_operators,
     register_operators,
 )
@@ -133,7 +134,7 @@ class LayerCall(NamedTuple):
 
     def records(self) -> bool:
         """Whether Paddle's autograd wants gradients of it."""
-        paddle = require("paddle", "paddle")
+        paddle = live_paddle()
         return paddle.is_grad_enabled() and not all(each.stop_gradient for each in self.tensors)
 
     def unread(self, *dtypes: Any) -> str:
@@ -152,7 +153,7 @@ def forget(layer: Any) -> None:
 
 def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
     """What the layer gives; None where it stays with Paddle, for a reason that is logged."""
-    paddle = require("paddle", "paddle")
+    paddle = live_paddle()
     if not plugins_enabled() and not call.must:
         return None
     in_program = not paddle.in_dynamic_mode()
@@ -167,7 +168,7 @@ def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
         if not in_program and (call.must or isinstance(error, LibraryError)):
             raise
         reason = error.refusal.reason if isinstance(error, UnsupportedError) else str(error)
-        leave(layer, HOST, reason, layer.full_name())
+        leave(layer, HOST, reason, layer.full_name)
         return None
 
 
@@ -197,7 +198,7 @@ def _by_operator(call: LayerCall, chosen: Options) -> Results | None:
 
     Raises `ShapeError`; what the operator itself says reads like a failure of Paddle.
     """
-    paddle = require("paddle", "paddle")
+    paddle = live_paddle()
     if 0 in call.inputs.shape or call.unread(paddle.float32) or missing_operators():
         return None
     records = call.records()
@@ -502,13 +503,17 @@ def _is_left(paddle: Any, layer: Any, inputs: Any) -> bool:
     shape = inputs.shape
     if len(shape) != 3:
         return False
+    weights = layer._all_weights
+    if _is_short(layer):
+        return False
     records = paddle.is_grad_enabled() if paddle.in_dynamic_mode() else layer.training
     if records:
-        frozen = {each.stop_gradient for each in layer._all_weights}
+        frozen = {each.stop_gradient for each in weights}
         records = False in frozen or not inputs.stop_gradient
         if records and (True in frozen or not layer.training):
             return False
-    return not _is_short(layer) and is_faster_in_paddle(shape, layer.hidden_size, not records)
+    steps, sequences = shape[:2] if layer.time_major else shape[1::-1]
+    return is_faster_in_paddle(layer.mode, steps, sequences, layer.hidden_size, not records)
 
 
 @cache
@@ -517,11 +522,13 @@ def _ours(kind: Any, chosen: Options) -> type:
 
     paddle = require("paddle", "paddle")
 
+    may_leave, theirs = chosen.may_leave, kind._cudnn_impl
+
     def kernel(self: Any, inputs: Any, initial_states: Any, sequence_length: Any) -> Any:
         """In the place of the call of Paddle's operator ``rnn``."""
-        if chosen.may_leave and sequence_length is None and _is_left(paddle, self, inputs):
-            leave(self, HOST, FEW, self.full_name())
-            return kind._cudnn_impl(self, inputs, initial_states, sequence_length)
+        if may_leave and sequence_length is None and _is_left(paddle, self, inputs):
+            leave(self, HOST, FEW, self.full_name)
+            return theirs(self, inputs, initial_states, sequence_length)
         sizes = (self.mode, self.input_size, self.hidden_size, self.num_layers, self.num_directions)
         call = LayerCall(
             LayerKind(*sizes),
@@ -536,7 +543,7 @@ def _ours(kind: Any, chosen: Options) -> type:
         )
         results = run_layer(self, call, chosen)
         if results is None:
-            return kind._cudnn_impl(self, inputs, initial_states, sequence_length)
+            return theirs(self, inputs, initial_states, sequence_length)
         out, states = results
         return out, states if len(states) > 1 else states[0]
 

@@ -94,7 +94,8 @@ def recurrent(
     if live is None or (live.spec, live.dtype) != (made.spec, made.dtype):
         _LIVE[weights[0]] = live = made
     batch = _batch(x, batch_sizes)
-    y, ends = live.run(live.dtype, weights, batch, [state.contiguous() for state in states])
+    begins, shapes = [state.contiguous() for state in states], live.state_shapes(batch.sequences)
+    y, ends = live.run(live.dtype, weights, batch, begins, shapes)
     return (y, *ends) if len(ends) > 1 else (y, *ends, x.new_empty(0))
 
 

@@ -343,14 +343,27 @@ class LiveLayer:
     def __init__(self, spec: RnnSpec, names: Sequence[str], dtype: str) -> None:
         self.spec, self.dtype, self._names = spec, dtype, names
         self._packed: dict[str, Packed] = {}
-        self._like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
+        self._trains_faster: dict[tuple[int, int, bool], bool] = {}
+        self.like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
         self.ran = ""
         """What ran the last call, for `explain`."""
 
     def state_shapes(self, sequences: int) -> list[tuple[int, ...]]:
         """Of the states of so many sequences."""
-        return [(parts, sequences, width) for parts, width in self._like]
+        return [(parts, sequences, width) for parts, width in self.like]
+
+    def trains_faster(self, steps: int, words: int, is_packed: bool) -> bool:
+        """Whether such a batch takes less time here, forward and back."""
+        key = steps, words, is_packed
+        if key not in self._trains_faster:
+            cell = self.spec.cell
+            kind = "LSTM" if cell is Cell.LSTM else "GRU" if self.spec.gates > 1 else "RNN"
+            if kind == "LSTM" and (is_packed or self.spec.projection_size):
+                kind = "GRU"  # a padded LSTM is one call of oneDNN, others are run step by step
+            sizes = steps, words // max(1, steps), self.spec.hidden_size
+            self._trains_faster[key] = gain.is_faster(f"torch {kind} trained", *sizes)
+        return self._trains_faster[key]
 
     def forget(self) -> None:
         """The next call packs anew."""
@@ -384,8 +397,9 @@ class LiveLayer:
         weights: Sequence[torch.Tensor],
         batch: Batch,
         states: Sequence[torch.Tensor],
+        shapes: Sequence[Sequence[int]],
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """y and the final states (L*D, N, O); the states are contiguous, and fit."""
+        """y and the final states, of these shapes; the states are contiguous, and fit."""
         x, rows = batch.x, batch.sequences
         words = x.numel() // x.shape[-1]
         stack = self._packed_as(dtype, weights, batch.steps or -(-words // rows))
@@ -393,10 +407,10 @@ class LiveLayer:
         kernel = stack.compiled
         if kernel is None:
             given = batch.read(x.detach().numpy())
-            y, *ends = _tensors(batch, *stack.run(given, _spread(spec, states)))
-            return y, ends
+            y, *ends = _tensors(batch, *stack.run(given, _spread(spec, states, rows)))
+            return y, [end.view(shape) for end, shape in zip(ends, shapes, strict=True)]
         y = x.new_empty((*x.shape[:-1], spec.output_size))
-        ends = [x.new_empty(shape) for shape in self.state_shapes(rows)]
+        ends = [x.new_empty(shape) for shape in shapes]
         kernel.run_at(
             kernel.layouts[batch.layout],
             (batch.steps, rows),
@@ -424,10 +438,12 @@ def state_shapes(spec: RnnSpec, sequences: Any) -> list[tuple[int, Any, int]]:
     return [(spec.layers * spec.directions, sequences, width) for width in widths]
 
 
-def _spread(spec: RnnSpec, states: Sequence[torch.Tensor]) -> tuple[Array, ...] | None:
+def _spread(
+    spec: RnnSpec, states: Sequence[torch.Tensor], sequences: int
+) -> tuple[Array, ...] | None:
     """States (L, D, N, O); None where there are none."""
-    shape = spec.layers, spec.directions
-    return tuple(s.detach().numpy().reshape(*shape, *s.shape[1:]) for s in states) or None
+    shape = spec.layers, spec.directions, sequences, -1
+    return tuple(state.detach().numpy().reshape(shape) for state in states) or None
 
 
 def _tensors(batch: Batch, y: Ragged | Array, states: Sequence[Array]) -> list[torch.Tensor]:
@@ -440,21 +456,6 @@ TWICE = (
     "onernn: no gradients of gradients through recurrent modules; run the forward pass under"
     " onernn.plugins_disabled() for these"
 )
-
-
-def is_small(spec: RnnSpec, batch: Batch) -> bool:
-    """Whether PyTorch trains on such a batch in less time.
-
-    Ours packs weights and walks layers in Python, 0.3 ms a call.
-    """
-    if batch.layout == "lod":
-        return False  # only onernn takes lists and nested tensors
-    units = spec.hidden_size
-    least = gain.TORCH_TRAINING if spec.gates > 1 else gain.TORCH_PLAIN_TRAINING
-    if spec.cell is Cell.LSTM and batch.layout != "packed" and not spec.projection_size:
-        least = gain.TORCH_PADDED_LSTM_TRAINING
-    products = spec.gates * (spec.input_size + units) * units
-    return not gain.is_faster(gain.Size(batch.steps, batch.sequences, units, products), least)
 
 
 def run_recorded(
@@ -527,7 +528,8 @@ class Call:
         self._stack = _training_stack(spec, weights_of(spec, flat), dtype)
         self._live.ran = f"{spec.cell.name} {spec.direction}, {dtype}, {self._stack.trainer().name}"
         given = self._batch.read(x.numpy())
-        y, ends, self._tape = self._stack.run_training(given, _spread(spec, states))
+        begins = _spread(spec, states, self._batch.sequences)
+        y, ends, self._tape = self._stack.run_training(given, begins)
         return _tensors(self._batch, y, ends)
 
     def backward(
@@ -544,7 +546,7 @@ class Call:
         if any(each is not None for each in dends):
             shapes = zip(dends, state_shapes(self.spec, self._batch.sequences), strict=True)
             whole = [tensors[0].new_zeros(like) if d is None else d for d, like in shapes]
-            ends = _spread(self.spec, whole)
+            ends = _spread(self.spec, whole, self._batch.sequences)
         result = self._stack.backward(tape, heads, ends)
         dx, *begins = _tensors(self._batch, result.x, result.state[: self._states])
         return [dx, *begins, *gradients_back(self.spec, result.layers, self._every)]

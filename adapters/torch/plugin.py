@@ -28,7 +28,7 @@ from onernn.adapters.common.live import (
     stays,
     warn_of_left,
 )
-from onernn.adapters.common.plugins import DISABLED, plugins_enabled
+from onernn.adapters.common.plugins import DISABLED, plugins_enabled, still_enabled
 from onernn.adapters.torch import live_layer
 from onernn.adapters.torch.custom_operator import forget_compiled, run_traced
 from onernn.adapters.torch.live_layer import (
@@ -197,7 +197,7 @@ def live_of(module: nn.Module) -> LiveLayer:
 
 def why_theirs() -> str:
     """Why calls stay PyTorch's just now, "" where they need not."""
-    if not plugins_enabled():
+    if not still_enabled():
         return DISABLED
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a transform of torch.func is at work"
@@ -234,34 +234,26 @@ def _records(*tensors: torch.Tensor) -> bool:
 def _leave(module: Any, reason: str) -> None:
     """Keeps why a call stays PyTorch's, and warns of it once, unless that passes by itself."""
     reasons = live_of(module).reasons
-    if reason not in reasons:
-        reasons[reason] = None
-        if not why_theirs():
-            warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
+    if reason not in reasons and not why_theirs():
+        warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
+    reasons[reason] = None
 
 
-def _states(
-    batch: Batch, given: Any, shapes: Sequence[Any], wanted: Sequence[Any], casts: bool
-) -> list[Any] | None:
-    """The initial states as kernels read them, none where none are given; None: do not fit.
-
-    ``shapes``: as the module takes them; ``wanted``: as the kernels do.
-    """
+def _states(x: torch.Tensor, order: Any, given: Any, shapes: Sequence[Any]) -> list[Any] | None:
+    """The initial states as kernels read them, none where none are given; None: do not fit."""
     if given is None:
         return []
     states = list(given) if len(shapes) > 1 and isinstance(given, tuple) else [given]
     if len(states) != len(shapes):
         return None
     for k, state in enumerate(states):
-        if not is_plain(state):
+        if not is_plain(state) or state.shape != shapes[k]:
             return None
-        if casts:
+        if state.dtype != x.dtype:
+            if autocast_dtype() is None:
+                return None
             state = state.float()
-        if state.dtype != batch.x.dtype or state.shape != shapes[k]:
-            return None
-        if batch.order is not None:
-            state = state.index_select(1, batch.order)
-        states[k] = (state if shapes is wanted else state.reshape(wanted[k])).contiguous()
+        states[k] = (state if order is None else state.index_select(1, order)).contiguous()
     return states
 
 
@@ -275,14 +267,33 @@ def _event(module: nn.Module) -> AbstractContextManager[Any]:
     return profiler.record_function(f"onernn::{theirs(module).__name__}")
 
 
-def _steps_of(module: Any, given: Any) -> Batch | None:
-    """What the module is called with; of a Cell one step."""
-    if isinstance(module, nn.RNNBase):
-        return batch_of(given, module.batch_first)
-    if not is_plain(given) or given.dim() not in (1, 2):
+def _run_cell(module: Any, x: Any, hx: Any) -> Any:
+    """What a Cell gives for a step; see `_run`. Its batch is (N, I), or (I)."""
+    if autocast_dtype() is not None:
+        raise _Left("a single step under autocast")
+    if not is_plain(x) or x.dim() not in (1, 2) or not x.numel():
         return None
-    rows = 1 if given.dim() == 1 else len(given)
-    return Batch(given.reshape(1, rows, -1).contiguous(), "tnc", 1, rows)
+    weights, live = _weights(module), live_of(module)
+    _check_dtype(x, weights[0])
+    *rows, inputs = x.shape
+    shapes = [(*rows, width) for _, width in live.like]
+    states = _states(x, None, hx, shapes)
+    if states is None or inputs != module.input_size:
+        return None
+    if _records(x, *states, *weights):
+        raise _Left(STEP)
+    batch = Batch(x.contiguous(), "tnc", 1, rows[0] if rows else 1)
+    with _event(module):
+        _, ends = live.run(live.dtype, weights, batch, states, shapes)
+    return tuple(ends) if len(ends) > 1 else ends[0]
+
+
+def _check_dtype(x: torch.Tensor, weight: torch.Tensor) -> None:
+    """Raises `_Left` for numbers that only PyTorch has, or refuses."""
+    if x.dtype != weight.dtype:
+        raise _Left(f"x is {x.dtype}, the weights are {weight.dtype}")
+    if x.dtype != torch.float32:
+        raise _Left(f"{x.dtype}, in which PyTorch is faster")
 
 
 def _run(module: Any, given: Any, hx: Any) -> Any:
@@ -290,41 +301,31 @@ def _run(module: Any, given: Any, hx: Any) -> Any:
     `_Left` for what stays with it."""
     if reason := why_theirs():
         raise _Left(reason)
-    casts, is_cell = autocast_dtype() is not None, not isinstance(module, nn.RNNBase)
-    if casts and is_cell:
-        raise _Left("a single step under autocast")
-    batch = _steps_of(module, given)
+    if not isinstance(module, nn.RNNBase):
+        return _run_cell(module, given, hx)
+    batch = batch_of(given, module.batch_first)
     if batch is None or batch.x.shape[-1] != module.input_size or not batch.x.numel():
         return None
-    x_type = batch.x.dtype
-    if casts:
+    weights, live, x_type = _weights(module), live_of(module), batch.x.dtype
+    if casts := autocast_dtype() is not None:
         batch = batch._replace(x=batch.x.float())
-    weights = _weights(module)
-    if batch.x.dtype != weights[0].dtype:
-        return None
-    if batch.x.dtype != torch.float32:
-        raise _Left(f"{batch.x.dtype}, in which PyTorch is faster")
-    live = live_of(module)
+    _check_dtype(batch.x, weights[0])
     wanted = shapes = live.state_shapes(batch.sequences)
-    if is_cell:
-        shapes = [shape[1:] for shape in wanted]
-    if batch.layout == "tnc" and given.dim() == 2 - is_cell:  # without an axis of sequences
-        shapes = [(*shape[:-2], shape[-1]) for shape in shapes]
-    states = _states(batch, hx, shapes, wanted, casts)
+    if batch.layout == "tnc" and given.dim() == 2:  # without an axis of sequences
+        shapes = [(parts, width) for parts, _, width in wanted]
+    states = _states(batch.x, batch.order, hx, shapes)
     if states is None:
         return None
     dtype = "bf16" if casts else live.dtype
-    drawn = 0.0 if is_cell or not module.training or module.num_layers < 2 else module.dropout
+    drawn = module.dropout if module.training and module.num_layers > 1 else 0.0
     if drawn or _records(batch.x, *states, *weights):
-        if is_cell:
-            raise _Left("a single step's gradients, which packing weights would slow down")
-        if live_layer.is_small(live.spec, batch):
-            raise _Left("batches too small to train faster")
+        states = [state.reshape(shape) for state, shape in zip(states, wanted, strict=False)]
         with _event(module):
             y, ends = live_layer.run_recorded(live, dtype, weights, batch, states, drawn)
+        ends = [end.view(shape) for end, shape in zip(ends, shapes, strict=True)]
     else:
         with _event(module):
-            y, ends = live.run(dtype, weights, batch, states)
+            y, ends = live.run(dtype, weights, batch, states, shapes)
     if casts:
         given_types = tuple(
             each.dtype for each in (hx if isinstance(hx, tuple) else [hx]) if states
@@ -333,10 +334,37 @@ def _run(module: Any, given: Any, hx: Any) -> Any:
         y, *ends = [each.to(to) for each, to in zip((y, *ends), types, strict=True)]
     if batch.order is not None:
         ends = [end.index_select(1, given.unsorted_indices) for end in ends]
-    if shapes is not wanted:
-        ends = [end.view(shape) for end, shape in zip(ends, shapes, strict=True)]
-    last = tuple(ends) if len(ends) > 1 else ends[0]
-    return last if is_cell else (batch.whole(y), last)
+    return batch.whole(y), tuple(ends) if len(ends) > 1 else ends[0]
+
+
+STEP = "a single step's gradients, which packing weights would slow down"
+FEW = "batches too small to train faster"
+
+
+def _why_left(module: Any, given: Any) -> str:
+    """Why a call is known to train faster in PyTorch, "" where nothing is known of it.
+
+    It is all that a call costs which stays: about a microsecond.
+    """
+    is_packed = type(given) is PackedSequence
+    x = given.data if is_packed else given
+    if type(x) is not torch.Tensor:
+        return ""
+    if not x.requires_grad:
+        for each in module._parameters.values():
+            if each is not None and each.requires_grad:
+                break
+        else:
+            return ""
+    if isinstance(module, CELLS):
+        return STEP
+    shape = x.shape
+    words = steps = shape[0]
+    if is_packed:
+        steps = len(given.batch_sizes)
+    elif len(shape) == 3:
+        words, steps = words * shape[1], shape[module.batch_first]
+    return "" if live_of(module).trains_faster(steps, words, is_packed) else FEW
 
 
 @cache
@@ -349,14 +377,19 @@ def ours(kind: Any, dtype: str) -> type:
         if is_compiling():
             result = run_traced(self, input, hx) if issubclass(kind, STACKS) else None
             return kind.forward(self, input, hx) if result is None else result
-        try:
-            result = _run(self, input, hx)
-        except (_Left, OnernnError) as error:
-            _leave(self, str(error))
-            result = None
-        if result is not None:
-            return result
-        if torch.is_grad_enabled():  # a training's; its way to write parameters may be any
+        trains = torch.is_grad_enabled()
+        if trains and (reason := _why_left(self, input)):
+            if reason not in live_of(self).reasons:
+                _leave(self, reason)
+        else:
+            try:
+                result = _run(self, input, hx)
+            except (_Left, OnernnError) as error:
+                _leave(self, str(error))
+                result = None
+            if result is not None:
+                return result
+        if trains:  # a training's; its way to write parameters may be any
             doubt()
         return kind.forward(self, input, hx)
 
@@ -510,6 +543,8 @@ def optimize(
         raise TypeError(f"optimize() got an unexpected argument: {', '.join(sorted(unknown))}")
     for name in without_effect:
         _log_without_effect(name)
+    if not plugins_enabled():
+        _log.info("%s", DISABLED)  # calls ask again
     if not isinstance(module, nn.Module):
         raise UnsupportedError(f"expected a torch.nn.Module, got {type(module).__name__}")
     if dtype not in DTYPES:

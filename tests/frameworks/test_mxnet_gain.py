@@ -14,9 +14,22 @@ from tests.frameworks.mxnet_graphs import operators_of, run
 from tests.frameworks.mxnet_models import contractive
 from tests.frameworks.mxnet_rnn import arrays, close, symbol_of
 
+from onernn.adapters.common import gain
 from onernn.adapters.mxnet import explain, optimize
 
 FASTER = "; backend='kernels' replaces it anyway"
+
+
+@pytest.fixture(autouse=True)
+def one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules are the same on every CPU, the thresholds are not."""
+    measured = {
+        "mxnet GRU": gain.Least(units=512),
+        "mxnet GRU trained": gain.Least(units=512, words=1024),
+        "mxnet LSTM": gain.Least(units=512),
+    }
+    monkeypatch.setattr(gain, "_table", lambda: {**measured, **gain.IN_GRAPHS})
+    gain.is_faster.cache_clear()
 
 
 def unrolled(cell: Any, steps: int, width: int = 8) -> Any:
@@ -96,6 +109,31 @@ def test_an_operator_is_ours_where_it_is_faster_or_computes_something_else(
 def test_mxnet_keeps_what_it_ignores_where_that_is_asked_for() -> None:
     symbol = operator(hidden=32, use_sequence_length=True)
     assert optimize(symbol, semantics="mxnet-cpu") is symbol
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_dropout_that_is_not_drawn_is_no_reason(trains: bool) -> None:
+    """MXNet's CPU draws none: in training its layer would be wrong, else it may be faster."""
+    layer = mx.gluon.rnn.LSTM(8, num_layers=2, dropout=0.5)
+    layer.initialize()
+    optimize(layer)
+    with mx.autograd.record() if trains else mx.autograd.predict_mode():
+        layer(mx.nd.ones((3, 2, 4)))
+    assert (explain(layer).replaced == (layer.name,)) is trains
+
+
+def test_what_is_known_to_run_forward_only_has_its_own_sizes() -> None:
+    layer, x = mx.gluon.rnn.LSTM(512, input_size=4), mx.nd.ones((3, 2, 4))
+    layer.initialize()
+    optimize(layer)
+    layer(x)
+    assert explain(layer).replaced
+    with mx.autograd.record():
+        layer(x)
+    assert explain(layer).refusals
+    layer.hybridize()
+    layer(x)
+    assert explain(layer).refusals
 
 
 @pytest.mark.parametrize("hybrid", [False, True])

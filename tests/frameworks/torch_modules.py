@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from onernn.adapters.torch import live_layer
+from onernn.adapters.common import gain
 
 STACKS: list[tuple[Any, dict[str, Any]]] = [
     (nn.LSTM, {}),
@@ -40,7 +40,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def small_batches_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_layer, "is_small", lambda *_: False)
+    monkeypatch.setattr(gain, "is_faster", lambda *_: True)
 
 
 def states(module: Any, *batch: int) -> Any:

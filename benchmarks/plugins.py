@@ -1,0 +1,236 @@
+"""Plug-ins beside their frameworks: ``python -m benchmarks.plugins``, where the framework is.
+
+A layer as the framework runs it and the same one optimized take turns in one process, on one
+thread; the outputs must agree. A time is CPU time of the process, the least of all turns, and a
+ratio is the framework's over that of the plug-in. ``--fit`` leaves nothing to the framework, and
+prints the rows of `onernn.adapters.common.gain.TABLE` for this CPU: for each case the sizes from
+which on no ratio is below 0.97, and the most is gained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib.util
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onernn.adapters.common import gain
+
+Call = Callable[[], Any]
+Measured = list[tuple["Row", float]]
+
+FRAMEWORKS = ("torch", "mxnet", "paddle")
+KINDS = ("RNN", "GRU", "LSTM")
+UNITS = (32, 128, 512)
+BATCHES = ((1, 1), (4, 1), (1, 8), (16, 1), (8, 8), (64, 1), (16, 16), (64, 16), (64, 32))
+"""Steps and sequences: 1 to 2,048 words."""
+
+
+class Row(NamedTuple):
+    """A layer of as many inputs as units; ``cell``: one step, of a cell."""
+
+    kind: str
+    units: int
+    steps: int
+    sequences: int
+    trains: bool = False
+    cell: bool = False
+
+    @property
+    def name(self) -> str:
+        what = f"{self.kind}{'Cell' * self.cell} {self.units}"
+        return f"{what}, {self.steps} x {self.sequences}{', trained' * self.trains}"
+
+    @property
+    def x(self) -> Any:
+        shape = self.steps, self.sequences, self.units
+        return np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+
+
+def rows() -> Iterator[Row]:
+    for kind, units, trains in itertools.product(KINDS, UNITS, (False, True)):
+        for steps, sequences in BATCHES:
+            yield Row(kind, units, steps, sequences, trains)
+        for sequences in (1, 16):
+            yield Row(kind, units, 1, sequences, trains, cell=True)
+
+
+def of_torch(row: Row) -> tuple[Call, Call]:
+    import torch
+    from torch import nn
+
+    from onernn.adapters.torch import optimize
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    theirs = getattr(nn, f"{row.kind}{'Cell' * row.cell}")(row.units, row.units)
+    theirs.train(row.trains)
+    x = torch.from_numpy(row.x[0] if row.cell else row.x)
+
+    def call(module: Any) -> Call:
+        def run() -> Any:
+            with torch.set_grad_enabled(row.trains):
+                y = module(x)
+                y = y[0] if isinstance(y, tuple) else y
+                if row.trains:
+                    module.zero_grad()
+                    y.sum().backward()
+                return y.detach().numpy()
+
+        return run
+
+    return call(theirs), call(optimize(theirs))
+
+
+def of_mxnet(row: Row) -> tuple[Call, Call] | None:
+    import mxnet as mx
+
+    from onernn.adapters.mxnet import optimize
+
+    x, rnn = mx.nd.array(row.x), mx.gluon.rnn
+    if row.cell:
+        return None  # a step of a cell is MXNet's
+
+    def call(plug: Callable[[Any], Any]) -> Call:
+        mx.random.seed(0)
+        block = getattr(rnn, row.kind)(row.units, input_size=row.units)
+        block.initialize(mx.init.Uniform(1 / math.sqrt(row.units)))
+        plug(block)
+        block.hybridize(static_alloc=True)
+
+        def run() -> Any:
+            if not row.trains:
+                return block(x).asnumpy()
+            with mx.autograd.record():
+                y = block(x)
+            y.backward()
+            mx.nd.waitall()
+            return y.asnumpy()
+
+        return run
+
+    return call(lambda block: block), call(lambda block: optimize(block))
+
+
+def of_paddle(row: Row) -> tuple[Call, Call] | None:
+    import paddle
+
+    from onernn.adapters.paddle import optimize
+
+    if row.cell:
+        return None
+    paddle.seed(0)
+    kind = "SimpleRNN" if row.kind == "RNN" else row.kind
+    theirs = getattr(paddle.nn, kind)(row.units, row.units, time_major=True)
+    (theirs.train if row.trains else theirs.eval)()
+    x = paddle.to_tensor(row.x)
+
+    def call(layer: Any) -> Call:
+        def run() -> Any:
+            if not row.trains:
+                with paddle.no_grad():
+                    return layer(x)[0].numpy()
+            y, _ = layer(x)
+            y.sum().backward()
+            layer.clear_gradients()
+            return y.numpy()
+
+        return run
+
+    return call(theirs), call(optimize(copy.deepcopy(theirs)))
+
+
+def least(calls: tuple[Call, ...], seconds: float) -> list[float]:
+    """The least CPU time of a call of each, which take turns of a hundredth of a second."""
+    counts = []
+    for call in calls:
+        call()
+        start = time.process_time()
+        call()
+        counts.append(max(1, int(0.005 / max(time.process_time() - start, 1e-6))))
+    times = [math.inf] * len(calls)
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        for k, call in enumerate(calls):
+            start = time.process_time()
+            for _ in range(counts[k]):
+                call()
+            times[k] = min(times[k], (time.process_time() - start) / counts[k])
+    return times
+
+
+GRID = {
+    "units": (1, 128, 512),
+    "steps": (1, 4, 16, 64),
+    "words": (1, 4, 8, 16, 64, 256, 1024, 2048),
+    "share": (0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 2),
+    "work": (0, 512, 1024, 2048, 4096, 8192, 32768, 131072),
+}
+LEAST = 0.97
+
+
+def fitted(measured: Measured) -> gain.Least:
+    """The bounds that leave nothing slower, with the most gained; the highest of those.
+
+    What one row alone would gain may be noise.
+    """
+    best, most = gain.NEVER, 0.0
+    for bounds in itertools.product(*GRID.values()):
+        least = gain.Least(**dict(zip(GRID, bounds, strict=True)))
+        taken = [r for row, r in measured if least.holds(row.steps, row.sequences, row.units)]
+        if len(taken) > 1 and min(taken) >= LEAST:
+            gained = sum(map(math.log, taken))
+            if gained >= most:
+                best, most = least, gained
+    return best
+
+
+def read(file: Path) -> Measured:
+    """Rows as this program printed them."""
+    known = {row.name: row for row in rows()}
+    cells = (line.split("|") for line in file.read_text().splitlines() if line.startswith("|"))
+    return [(known[c[1].strip()], float(c[4])) for c in cells if c[1].strip() in known]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    there = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
+    parser.add_argument("--framework", choices=FRAMEWORKS, default=there[0] if there else None)
+    parser.add_argument("--fit", action="store_true", help="rows of the table of thresholds")
+    parser.add_argument("--rows", type=Path, help="fit what was printed into this file")
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each row")
+    parser.add_argument("--only", default="", help="rows whose names hold this")
+    chosen = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if chosen.fit:
+        gain.is_faster = lambda *_: True
+    measured = read(chosen.rows) if chosen.rows else []
+    of = globals()[f"of_{chosen.framework}"]
+    print("| layer, steps x sequences | framework us | onernn us | ratio |\n|---|---|---|---|")
+    for row in () if chosen.rows else rows():
+        if chosen.only not in row.name or not (calls := of(row)):
+            continue
+        np.testing.assert_allclose(calls[1](), calls[0](), rtol=1e-4, atol=1e-5)
+        theirs, ours = least(calls, chosen.seconds)
+        numbers = f"{theirs * 1e6:.1f} | {ours * 1e6:.1f} | {theirs / ours:.2f}"
+        print(f"| {row.name} | {numbers} |", flush=True)
+        measured.append((row, theirs / ours))
+    for kind, trains in itertools.product(KINDS, (False, True)) if chosen.fit else ():
+        case = f"{chosen.framework} {kind}{' trained' * trains}"
+        held = [m for m in measured if (m[0].kind, m[0].trains, m[0].cell) == (kind, trains, False)]
+        best = fitted(held)
+        more = {k: v for k, v in best._asdict().items() if v != gain.Least._field_defaults[k]}
+        shown = ", ".join(f"{k}={v:g}" for k, v in more.items())
+        print(f'"{case}": {f"Least({shown})" if best != gain.NEVER else "NEVER"},')
+
+
+if __name__ == "__main__":
+    main()
