@@ -80,7 +80,7 @@ bool use(Bytes file) {
   onernn_stream* stream = nullptr;
   bool ran = false;
   if (!onernn_stream_open(model, &stream)) {
-    check(!onernn_limit(stream, 1 << 26, 20000), "limits");
+    check(!onernn_limit(stream, 1 << 20, 2000), "limits");
     const std::int32_t inputs = onernn_inputs(model), values = inputs + onernn_outputs(model);
     std::vector<std::vector<double>> memory(static_cast<std::size_t>(inputs));
     const std::int64_t rows = 6, offsets[] = {0, 2, rows};

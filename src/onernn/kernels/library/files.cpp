@@ -169,10 +169,14 @@ class PlanReader {
   std::int64_t steps() const { return static_cast<std::int64_t>(model_.steps.size()); }
   std::int64_t numbers(std::int64_t place) { return at(place).numbers; }
   std::int64_t align(std::int64_t place) { return at(place).align; }
-  bool is_input(std::int64_t place) const {
-    return std::find(inputs_.begin(), inputs_.end(), place) != inputs_.end();
+  /// Whether a caller's memory stands there, which nothing else of the file has named so far.
+  bool takes_input(std::int64_t place) {
+    const auto found = std::find(inputs_.begin(), inputs_.end(), place);
+    if (found == inputs_.end()) return false;
+    inputs_.erase(found);
+    return true;
   }
-  std::size_t inputs() const { return inputs_.size(); }
+  bool has_all_inputs() const { return inputs_.empty(); }
 
  private:
   std::int64_t sizes() const { return static_cast<std::int64_t>(inner_.size()); }
@@ -501,11 +505,11 @@ Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
   const std::int64_t count = in.count();
   reader.read(in.take(count), count);
 
-  std::int64_t of_inputs = 0, own_inputs = 0;
+  std::int64_t of_inputs = 0;
   for (std::int64_t left = in.count(); left > 0; --left) {
     Input made;
     static_cast<Described&>(made) = described(in, reader);
-    expect(reader.is_input(made.place) && made.width == reader.align(made.place), "an input");
+    expect(reader.takes_input(made.place) && made.width == reader.align(made.place), "an input");
     made.numbers = reader.numbers(made.place);
     for (std::int64_t axes = in.below(Dims::kMost + 1, "so many axes"); axes > 0; --axes) {
       const std::int64_t size = in.next(), least = in.next();
@@ -513,7 +517,7 @@ Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
     }
     for (std::int64_t levels = in.below(Dims::kMost + 1, "so many levels"); levels > 0; --levels) {
       made.levels.push_back(reader.place(in));
-      expect(reader.is_input(made.levels.back()) && reader.align(made.levels.back()) == 8,
+      expect(reader.takes_input(made.levels.back()) && reader.align(made.levels.back()) == 8,
              "offsets of an input");
       made.offsets.push_back(reader.numbers(made.levels.back()));
     }
@@ -525,11 +529,9 @@ Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
     made.first_bytes = first ? first->bytes : 0;
     of_inputs +=
         static_cast<std::int64_t>(made.axes.size() + made.levels.size()) + made.counts_longest;
-    own_inputs += 1 + static_cast<std::int64_t>(made.levels.size());
     inputs.push_back(std::move(made));
   }
-  expect(of_inputs == dims && own_inputs == static_cast<std::int64_t>(reader.inputs()),
-         "the sizes of inputs");
+  expect(of_inputs == dims && reader.has_all_inputs(), "the sizes of inputs");
   for (std::int64_t left = in.count(); left > 0; --left) {
     Output made;
     static_cast<Described&>(made) = described(in, reader);
