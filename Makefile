@@ -144,6 +144,26 @@ fuzz: fuzz-graphs
 	    PYTHONHASHSEED=0 PYTHONPATH=tests .venvs/fuzz/bin/python -m fuzz.guided $$kind \
 	      --seconds $(SECONDS) --seed $(SEED) || exit 1; \
 	  done
+
+# Damaged compiled files, their checksums made right again, on kernels that address and undefined-
+# behaviour sanitizers watch: TIMES of each file of a corpus, the same ones for the same code. With Clang
+# SECONDS of libFuzzer follow. Numbers that overflow in a model's arithmetic are the model's.
+TIMES ?= 1000
+WATCHED := -std=c++17 -O1 -g -w -pthread -Isrc/onernn/kernels -ffp-contract=off -DONERNN_ISA=library \
+  -DONERNN_LIBRARY_ISA='"v2"' -DONERNN_ABI=0u -march=x86-64 -msse4.2 -mpopcnt -fsanitize=address,undefined \
+  -fno-sanitize=vptr,signed-integer-overflow,shift -fno-sanitize-recover=undefined
+.PHONY: fuzz-compiled
+fuzz-compiled: .venv/.ready
+	rm -rf out/fuzz/compiled && mkdir -p out/fuzz/compiled out/fuzz/found
+	PYTHONPATH=tests $(BIN)/python -c 'from pathlib import Path; from support.compiled_models import compiled; \
+	  print(len([*compiled(Path("out/fuzz/compiled"))]), "compiled files")'
+	$(CXX) $(WATCHED) -DONERNN_ALONE src/onernn/kernels/library/*.cpp tests/fuzz/compiled_files.cpp -o out/fuzz/alone
+	out/fuzz/alone $(TIMES) out/fuzz/compiled/*.onernn
+	@command -v clang++ > /dev/null || { echo "fuzz-compiled: no clang++, so no libFuzzer"; exit 0; } && \
+	  clang++ $(WATCHED) -fno-sanitize=pointer-overflow -fsanitize=fuzzer src/onernn/kernels/library/*.cpp \
+	    tests/fuzz/compiled_files.cpp -o out/fuzz/guided && \
+	  out/fuzz/guided -max_total_time=$(SECONDS) -max_len=100000 -timeout=20 -rss_limit_mb=2500 \
+	    -artifact_prefix=out/fuzz/found/ out/fuzz/compiled
 .venvs/fuzz/.ready: pyproject.toml | kernels
 	$(call environment,.venvs/fuzz,-e .[fuzz])
 
@@ -152,14 +172,14 @@ ruff: .venv/.ready
 	$(BIN)/ruff format --check .
 
 clang-format: .venv/.ready
-	$(BIN)/clang-format --dry-run --Werror $(wildcard src/onernn/kernels/*.hpp src/onernn/kernels/library/*.* tests/kernels/*.hpp tests/kernels/*.cpp adapters/paddle/*.hpp adapters/paddle/*.cpp)
+	$(BIN)/clang-format --dry-run --Werror $(wildcard src/onernn/kernels/*.hpp src/onernn/kernels/library/*.* src/onernn/kernels/loader/*.cpp tests/kernels/*.hpp tests/kernels/*.c tests/kernels/*.cpp tests/fuzz/*.cpp examples/compiled/*.c examples/compiled/*.cpp examples/compiled/*.hpp adapters/paddle/*.hpp adapters/paddle/*.cpp)
 
 # mypy sees the rooms through the links in src/onernn: without them it checks next to nothing and
 # says Success, so the number of files it tells is compared with the number there is; a folder without
 # Python counts as a package without files.
 mypy: .venv/.ready
 	@echo $(BIN)/mypy
-	@there=$$(find $(ROOMS) src/onernn/ -name '*.py' -o -type d -regex '.*/\(templates\|library\|built\)' | wc -l); \
+	@there=$$(find $(ROOMS) src/onernn/ -name '*.py' -o -type d -regex '.*/\(templates\|library\|loader\|built\)' | wc -l); \
 	said=$$($(BIN)/mypy) && sound=yes || sound=no; \
 	echo "$$said"; \
 	case "$$sound $$said" in \

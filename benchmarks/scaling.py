@@ -69,7 +69,7 @@ def rows(folder: Path, chosen: Sequence[str], dtype: str) -> Iterator[Row]:
 def _layers_of_examples(ragged: Sequence[int], dtype: str) -> Iterator[Row]:
     for model, batches in EXAMPLES.items():
         session = Session(Path("examples") / model, dtype, backend="kernels")
-        for prepared in session._layers.values():
+        for prepared in session.layers.values():
             for lengths in (ragged if each == "ragged" else each for each in batches):
                 name = f"{model}, {prepared.node.label}, {len(lengths)} x {max(lengths)}"
                 yield Row(name, prepared.layer, lengths)

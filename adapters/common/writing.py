@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onernn.engine.session import checked_feed, unsupported
+from onernn.engine.session import unsupported
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, UnsupportedError, printable
+from onernn.ir.feeds import checked_feed
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Type

@@ -143,7 +143,7 @@ def _library(paddle: Any) -> Path:
     """Made now or before; a file in memory where nothing can be kept."""
     folder = files("onernn.adapters.paddle")
     sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
-    sources[build.HEADER.name] = build.HEADER.read_bytes()
+    sources |= {header.name: header.read_bytes() for header in build.HEADERS}
     key = (paddle.version.full_version, paddle.version.commit, _FLAGS, build.isas(), sources)
     name = f"paddle-{hashlib.sha256(repr(key).encode()).hexdigest()}.so"
     compiled = partial(_compiled, Path(paddle.__file__).parent, paddle.__version__, sources)

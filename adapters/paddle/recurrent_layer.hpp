@@ -14,9 +14,7 @@
 #include <string>
 #include <vector>
 
-extern "C" {
-#include "onernn.h"
-}
+#include "kernels.h"
 
 namespace onernn_paddle {
 

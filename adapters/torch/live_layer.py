@@ -49,7 +49,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 class Batch(NamedTuple):
-    """Words, and where they stand: layout "lod", "tnc" or "packed", as of `onernn.h`.
+    """Words, and where they stand: layout "lod", "tnc" or "packed", as of `kernels.h`.
 
     ``begin``: of lod and packed. ``order``: the caller's sequences as they are packed, None where
     they are in order. ``whole(y)`` gives what the caller gets, from words like x.

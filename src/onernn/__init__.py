@@ -3,10 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from onernn.adapters.common.plugins import plugins_disabled
-from onernn.adapters.loading import load
-from onernn.engine.session import Session
-from onernn.fuse_passes import FuseResult, fuse
 from onernn.ir.errors import (
     BudgetError,
     LibraryError,
@@ -20,33 +16,57 @@ from onernn.ir.errors import (
 )
 from onernn.ir.graph import Graph, register_reader
 from onernn.ir.ragged import Ragged
-from onernn.ir.spec import Activation, Cell, RnnSpec
-from onernn.ir.weights import RnnWeights
 
 if TYPE_CHECKING:
     from onernn import recording
+    from onernn.adapters.common.plugins import plugins_disabled
+    from onernn.adapters.loading import load
     from onernn.adapters.weight_conversion import convert_weights
+    from onernn.engine.compiled_model import CompiledModel
+    from onernn.engine.compiling import compile_model
+    from onernn.engine.session import Session
     from onernn.engine.sharing import Shared, shared
+    from onernn.fuse_passes import FuseResult, fuse
+    from onernn.ir.spec import Activation, Cell, RnnSpec
+    from onernn.ir.weights import RnnWeights
     from onernn.verification.auditing import AuditReport, audit
     from onernn.verification.conversion import convert, over_time
     from onernn.verification.quantizing import quantize
     from onernn.verification.verifying import Report, verify
 
-register_reader(load)
-
 _WHEN_ASKED_FOR = {
+    "Activation": "onernn.ir.spec",
     "AuditReport": "onernn.verification.auditing",
+    "Cell": "onernn.ir.spec",
+    "CompiledModel": "onernn.engine.compiled_model",
+    "FuseResult": "onernn.fuse_passes",
     "Report": "onernn.verification.verifying",
+    "RnnSpec": "onernn.ir.spec",
+    "RnnWeights": "onernn.ir.weights",
+    "Session": "onernn.engine.session",
     "Shared": "onernn.engine.sharing",
     "audit": "onernn.verification.auditing",
+    "compile_model": "onernn.engine.compiling",
     "convert": "onernn.verification.conversion",
     "convert_weights": "onernn.adapters.weight_conversion",
+    "fuse": "onernn.fuse_passes",
+    "load": "onernn.adapters.loading",
     "over_time": "onernn.verification.conversion",
+    "plugins_disabled": "onernn.adapters.common.plugins",
     "quantize": "onernn.verification.quantizing",
     "shared": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",
 }
-"""Names that run no model, imported at first use: they would take a fifth of the import."""
+"""Names that are imported at first use: a compiled model needs no reader and no pass."""
+
+
+def _read(path: Any) -> Graph:
+    from onernn.adapters.loading import load
+
+    return load(path)
+
+
+register_reader(_read)
 
 
 def __dir__() -> list[str]:
@@ -72,6 +92,7 @@ __all__ = [
     "AuditReport",
     "BudgetError",
     "Cell",
+    "CompiledModel",
     "FuseResult",
     "Graph",
     "LibraryError",
@@ -89,6 +110,7 @@ __all__ = [
     "UnforeseenError",
     "UnsupportedError",
     "audit",
+    "compile_model",
     "convert",
     "convert_weights",
     "fuse",

@@ -38,7 +38,14 @@ from onernn.engine.session import Session
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS
 from onernn.ir.errors import OnernnError, unforeseen
-from onernn.model_commands import convert_command, inspect_command, quantize_command, repair_command
+from onernn.ir.files import is_compiled
+from onernn.model_commands import (
+    compile_command,
+    convert_command,
+    inspect_command,
+    quantize_command,
+    repair_command,
+)
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.score_command import score
 from onernn.showing import (
@@ -124,16 +131,13 @@ def run(
     semantics: Semantics = "documented",
 ) -> None:
     """Runs MODEL on recorded inputs and writes its outputs."""
-    graph = load(model, params, semantics)
-    inputs = read_inputs(read_arrays(input, INPUTS), graph.inputs, str(input))
-    session = Session(
-        graph,
-        dtype=dtype,
-        threads=threads,
-        backend=backend,
-        max_bytes=max_bytes,
-        max_steps=max_steps,
-    )
+    limits: dict[str, Any] = {"max_bytes": max_bytes, "max_steps": max_steps}
+    if is_compiled(model):
+        session = Session(model, threads=threads, **limits)
+    else:
+        graph = load(model, params, semantics)
+        session = Session(graph, dtype=dtype, threads=threads, backend=backend, **limits)
+    inputs = read_inputs(read_arrays(input, INPUTS), session.inputs, str(input))
     write_outputs(output, session.run(inputs))
 
 
@@ -381,6 +385,16 @@ def emit(
     )
     for file in written:
         print(file)
+
+
+app.command(
+    "compile",
+    examples=[
+        "onernn compile lac_model -o lac.onernn",
+        "onernn compile silero_vad.onnx -o silero.onernn --state state=stateN --given sr=16000"
+        " --input 'input=float32(1, 576)' --input 'state=float32(2, 1, 128)'",
+    ],
+)(compile_command)
 
 
 app.command(

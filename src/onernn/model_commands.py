@@ -30,6 +30,7 @@ from onernn.commands import (
 )
 from onernn.engine.chunks import exposed
 from onernn.ir.errors import UnsupportedError
+from onernn.ir.files import COMPILED
 from onernn.showing import (
     complain,
     progress,
@@ -149,6 +150,62 @@ def convert_command(
     report = Report((), "") if report is None else report
     show_report(report, json)
     raise typer.Exit(0 if report.passed else 1)
+
+
+# --- the command that writes a file which the library runs without Python
+
+
+def compile_command(
+    model: Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help=f"The file to write, such as model{COMPILED}.")
+    ],
+    dtype: Dtype = "f32",
+    states: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            help="STATE=NEXT, an input and an output: what a step hands to the next; repeatable.",
+        ),
+    ] = None,
+    expose_states: Annotated[
+        bool,
+        typer.Option(
+            "--expose-states", help="Let a model of sequences take any number of steps at a time."
+        ),
+    ] = False,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=NUMBER, the value of an input without axes; repeatable."),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="A type that the model lacks, or sizes to fix: 'x=float32(1, 576)'; repeatable.",
+        ),
+    ] = None,
+    params: Params = None,
+    semantics: Semantics = "documented",
+) -> None:
+    """Writes MODEL as a file that programs in any language run with libonernn, without Python."""
+    from onernn.engine.compiling import compile_model  # no other command's
+    from onernn.engine.emit.pipeline import read_declared
+
+    if output.suffix != COMPILED:
+        raise UnsupportedError(f"{output}: the name of a compiled file ends in {COMPILED}")
+    graph = load(model, params, semantics)
+    notes = compile_model(
+        graph,
+        output,
+        dtype=dtype,
+        states=pairs("--state", "STATE=NEXT", states),
+        expose_states=expose_states,
+        given=numbers(graph, pairs("--given", "NAME=NUMBER", given)),
+        inputs=read_declared(inputs or []),
+    )
+    for note in notes:
+        complain(note)
 
 
 # --- the command that shows what a model is, and what becomes of it

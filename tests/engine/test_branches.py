@@ -109,7 +109,7 @@ def test_sizes_of_a_call_decide_branches_that_are_open() -> None:
     plans = list(session._sized.values())
     assert len(plans) == 5 and not any(plan.outside for plan in plans)
     layers = {id(each.layer) for plan in plans for each in plan._layers.values()}
-    assert layers == {id(each.layer) for each in session._layers.values()}
+    assert layers == {id(each.layer) for each in session.layers.values()}
     assert len(session.explained) == 2
     for time in range(30):
         session.run({**feeds()[0], "x": np.ones((time + 9, 2, 3), np.float32)})

@@ -83,7 +83,7 @@ def test_halves_in_a_row_of_operators_are_rounded_behind_each() -> None:
     with np.errstate(all="ignore"):
         want = session._walked(feed, None)["y"]
     np.testing.assert_array_equal(session.run(feed)["y"], want)
-    assert len(session._plan(feed)._encoded.steps) < 4  # type: ignore[union-attr]
+    assert len(session._plan(feed).encoded.steps) < 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

@@ -289,7 +289,7 @@ def test_elementwise_operators_in_a_row_become_loops_of_some_at_a_time() -> None
         want = session._walked(feed, None)[f"v{count}"]
         np.testing.assert_allclose(session.run(feed)[f"v{count}"], want, atol=1e-6)
         plan = planned(session, feed)
-        assert not plan.outside and len(plan._encoded.steps) <= 2 + count // 9
+        assert not plan.outside and len(plan.encoded.steps) <= 2 + count // 9
 
 
 def test_sentences_are_padded_to_the_longest_one_within_a_plan() -> None:

@@ -107,7 +107,7 @@ def outcome(
 def encoded(graph: Graph, feed: Any) -> Encoded:
     plan = Session(graph, backend="kernels", passes=())._plan(feed)
     assert plan is not None and not plan.outside
-    return plan._encoded
+    return plan.encoded
 
 
 @pytest.mark.parametrize("name", MODELS)

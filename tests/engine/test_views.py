@@ -94,7 +94,7 @@ def test_random_moves_give_what_the_walk_gives() -> None:
             assert np.array_equal(feed["x"], before)
         if plan is not None:
             outside += len(plan.outside)
-            viewed += sum(bool(start.terms) for _, start in plan._encoded.program.views.values())
+            viewed += sum(bool(start.terms) for _, start in plan.encoded.program.views.values())
     assert outside > GRAPHS / 4 and viewed > GRAPHS
 
 
@@ -109,7 +109,7 @@ def copies(nodes: tuple[Node, ...], outputs: tuple[str, ...]) -> int:
     assert all(np.array_equal(got[name], want[name]) for name in want)
     plan = session._plan(feed)
     assert plan is not None and not plan.outside
-    steps = [step for each in plan._encoded.program.codes for step in each.codes]
+    steps = [step for each in plan.encoded.program.codes for step in each.codes]
     return sum(isinstance(step, Nest) and step.expression == ("same", 0) for step in steps)
 
 

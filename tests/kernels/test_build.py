@@ -18,7 +18,7 @@ from support.compiling import compiler
 from onernn.backend.compiled import library
 from onernn.kernels import build
 
-SMALL = ("cpu.cpp", "exported.hpp", "onernn.h")
+SMALL = ("cpu.cpp", "exported.hpp", "kernels.h", "onernn.h")
 
 
 @pytest.fixture

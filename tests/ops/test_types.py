@@ -14,7 +14,7 @@ from support.recordings import MODELS, fused, loaded
 from support.typing import Bindings, check_types
 
 from onernn import Ragged, fuse
-from onernn.engine.session import checked_feed
+from onernn.ir.feeds import checked_feed
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.types import UNKNOWN, Size, Type, dense
 from onernn.verification.recording import read_arrays, read_inputs

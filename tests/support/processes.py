@@ -52,7 +52,7 @@ def run_shared(shared: onernn.Shared[Session], feed: Any, barrier: Any, results:
 def where_weights_are(session: Session) -> list[str]:
     """The file that each large array of a session is mapped from, "" where it is memory."""
     arrays = list(session.graph.constants.values())
-    for prepared in session._layers.values():
+    for prepared in session.layers.values():
         origin: Any = prepared.layer.origin
         arrays += [packed[1] for packed in origin.packed.values()]
         arrays += [array for layer in origin.weights for array in layer.arrays.values()]

@@ -6,15 +6,20 @@ compiler is needed anywhere. The results are committed; a test compares them wit
 
 from __future__ import annotations
 
+import re
 import tempfile
 import zlib
 from pathlib import Path
 
-from onernn.kernels.build import HEADER
+from onernn.kernels.build import HEADERS as KERNELS
 
 _HERE = Path(__file__).parent
-HEADERS = {"onednn": _HERE / "onednn" / "dnnl.cdef.h", "compiled": HEADER}
+HEADERS = {"onednn": (_HERE / "onednn" / "dnnl.cdef.h",), "compiled": KERNELS}
 """By the folder of `_bindings.py`."""
+_FOR_COMPILERS = re.compile(
+    r"^#ifdef __cplusplus$.*?^#endif$|^#(?!define \w+ \S)[^\n]*", re.MULTILINE | re.DOTALL
+)
+"""What cffi does not read, of a header that compilers read, too."""
 
 
 def source(folder: str) -> str:
@@ -22,8 +27,8 @@ def source(folder: str) -> str:
     from cffi import FFI  # type: ignore[import-untyped, unused-ignore]
 
     builder = FFI()
-    header = HEADERS[folder].read_bytes()
-    builder.cdef(header.decode())
+    header = b"".join(path.read_bytes() for path in HEADERS[folder])
+    builder.cdef(_FOR_COMPILERS.sub("", header.decode()))
     builder.set_source(f"onernn.backend.{folder}._bindings", None)
     with tempfile.TemporaryDirectory() as made:
         target = Path(made, "_bindings.py")

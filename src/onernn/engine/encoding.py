@@ -63,7 +63,7 @@ class Encoded:
     ``outside``: the nodes that Python runs, by the number of their step; ``layers``: those that
     Python may run. ``places``: of values; ``keeps``: arrays that the words point to. ``open``: the
     jumps that do not know yet where to, and where loops begin; ``loops``: their first and last
-    steps, inner ones first.
+    steps, inner ones first. ``functions``: names by the addresses that stand in the words.
     """
 
     program: Program
@@ -84,6 +84,7 @@ class Encoded:
     outputs: list[str] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
     loops: list[tuple[int, int]] = field(default_factory=list)
+    functions: dict[int, str] = field(default_factory=dict)
     done: bool = False
 
     def __post_init__(self) -> None:
@@ -383,7 +384,14 @@ def _call(made: Encoded, kernels: Kernels, step: Call) -> list[int]:
         words += known
     if letters != expected or len(step.arguments) > len(expected):
         raise AssertionError(f"{name} takes {expected}, not {letters}")
-    return [int(ffi.cast("intptr_t", function)), "f" in letters, *words]
+    return [_address(made, kernels, function, name), "f" in letters, *words]
+
+
+def _address(made: Encoded, kernels: Kernels, function: Any, name: str) -> int:
+    """What stands in the words for a function."""
+    result = int(kernels.ffi.cast("intptr_t", function))
+    made.functions[result] = name
+    return result
 
 
 def _argument(made: Encoded, argument: Any, wanted: str) -> tuple[Any, ...]:
@@ -453,7 +461,7 @@ def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
         result = kernels.lib.onernn_formula(name.encode())
         if result == kernels.ffi.NULL:
             raise NotEncoded(name)
-        formulas.append([int(kernels.ffi.cast("intptr_t", result)), len(operands), *operands])
+        formulas.append([_address(made, kernels, result, name), len(operands), *operands])
         return to, ("made", len(formulas) - 1)
 
     if isinstance(step.expression, int):

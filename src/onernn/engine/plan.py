@@ -143,7 +143,9 @@ class Plan:
     ``is_partial``: Python runs graphs inside of nodes, or nodes whose result has a shape that only
     a call knows; or calls end in some branches.
 
-    ``inputs``: with the dtype and rank of each. Raises `UnsupportedError` for a graph whose sizes
+    ``inputs``: with the dtype and rank of each. ``outputs``: their names, and those of the values
+    around them; ``shapes``: of values as far as they are known; ``axes``: the sizes that may not be
+    negative. Raises `UnsupportedError` for a graph whose sizes
     cannot be followed.
     """
 
@@ -155,15 +157,15 @@ class Plan:
         layers: Mapping[Node, PreparedNode],
         threads: int,
     ) -> None:
-        self._kernels, self._threads = kernels, threads
+        self.kernels, self._threads = kernels, threads
         program = Program(replace(graph, inputs=inputs))
         infer(program, named=False)
         inner = {
             node: layers[source] for node, source in program.sources.items() if source in layers
         }
         self._layers = layers = {**layers, **inner}
-        self._encoded = made = encode(program, kernels, layers)
-        self._share = sum(each.recurrence.share for each in made.layers.values())
+        self.encoded = made = encode(program, kernels, layers)
+        self.share = sum(each.recurrence.share for each in made.layers.values())
         self._address = kernels.ffi.from_buffer
         self._inputs = [
             (
@@ -176,29 +178,29 @@ class Plan:
             )
             for value in inputs
         ]
-        self._types: dict[str, _Shape] = {}
+        self.shapes: dict[str, _Shape] = {}
         for node in made.outside.values():
             for name in filter(None, (*node.inputs, *node.outputs)):
                 self._known(name)
         for layer in made.layers.values():
             for name in filter(None, (*layer.node.inputs, *layer.node.outputs)):
                 self._known(name)
-        self._outputs = [(value.name, made.root(value.name)) for value in program.graph.outputs]
-        for name, _ in self._outputs:
+        self.outputs = [(value.name, made.root(value.name)) for value in program.graph.outputs]
+        for name, _ in self.outputs:
             self._known(name)
-        self._types |= {root: _Shape(made, root) for root in made.outputs}
+        self.shapes |= {root: _Shape(made, root) for root in made.outputs}
         self._direct = [
-            (root, self._types[root].place, self._types[root].dtype) for root in made.outputs
+            (root, self.shapes[root].place, self.shapes[root].dtype) for root in made.outputs
         ]
         self._most = {
             root: made.size(program.most(root))
             for root, *_ in self._direct
             if any(size.names & program.inner.keys() for size in program.shape(root))
         }
-        self._axes = [made.size(size) for size in _doubtful(program)]
-        self._plain = [root for root, *_ in self._direct] == [name for name, _ in self._outputs]
+        self.axes = [made.size(size) for size in _doubtful(program)]
+        self._plain = [root for root, *_ in self._direct] == [name for name, _ in self.outputs]
         self._plain = self._plain and not self._most
-        self._plain = self._plain and not any(self._types[n].levels for n, _ in self._outputs)
+        self._plain = self._plain and not any(self.shapes[n].levels for n, _ in self.outputs)
         ffi, lib = kernels.ffi, kernels.lib
         words = made.words()
         plan = ffi.new("onernn_plan **")
@@ -216,11 +218,11 @@ class Plan:
 
     def _known(self, name: str) -> None:
         """Notes a value's shape, if it is known."""
-        made = self._encoded
+        made = self.encoded
         if name in made.program.graph.constants or made.owner(name) not in made.places:
             return
         try:
-            self._types[name] = _Shape(made, name)
+            self.shapes[name] = _Shape(made, name)
         except (UnknownError, UnsupportedError):
             return
 
@@ -233,7 +235,7 @@ class Plan:
     @property
     def is_worth_it(self) -> bool:
         """Whether the library runs any step."""
-        return any(kind in (CALL, NEST, LAYER) for kind, _ in self._encoded.steps)
+        return any(kind in (CALL, NEST, LAYER) for kind, _ in self.encoded.steps)
 
     def fits(self, other: Plan) -> bool:
         """Whether it runs what another plan was given, with less left to Python."""
@@ -263,7 +265,7 @@ class Plan:
             workspace.note(taken)
             if not self._bind(workspace, dims, min(most, _MOST)):
                 return None
-            self._choose(workspace, most_steps + taken * self._share)
+            self._choose(workspace, most_steps + taken * self.share)
             workspace.bound = dims
         places, address = workspace.places, self._address
         keep: dict[Any, Any] = {}
@@ -274,12 +276,12 @@ class Plan:
             made[root] = array = np.empty(shape, dtype)
             places[place] = keep[place] = address(array)
         values: dict[str, Any] = {}
-        if workspace.stopped or self._encoded.loops:
+        if workspace.stopped or self.encoded.loops:
             with around(feed), prepared(self._layers):
                 done = self._steps(workspace, feed, values, keep)
         else:
             workspace.step[0] = -1
-            status = self._kernels.lib.onernn_workspace_run(
+            status = self.kernels.lib.onernn_workspace_run(
                 workspace.handle, workspace.costs, workspace.step
             )
             done = not status or self._refused(status, workspace.step[0])
@@ -289,7 +291,7 @@ class Plan:
             return made
         return {
             name: self._output(workspace, name, root, feed, values, made)
-            for name, root in self._outputs
+            for name, root in self.outputs
         }
 
     def given(self, feed: Feed) -> Given | None:
@@ -326,13 +328,13 @@ class Plan:
         workspace.bound = None
         given = workspace.dims
         given[0 : len(dims)] = dims
-        if self._kernels.lib.onernn_workspace_bind(workspace.handle, given, most):
+        if self.kernels.lib.onernn_workspace_bind(workspace.handle, given, most):
             return False
         sizes = workspace.sizes
-        if any(sizes[at] < 0 for at in self._axes):
+        if any(sizes[at] < 0 for at in self.axes):
             return False  # two of them may make memory that is not
         workspace.shapes = [
-            sizes[self._most[root]] if root in self._most else self._types[root].of(sizes)
+            sizes[self._most[root]] if root in self._most else self.shapes[root].of(sizes)
             for root, *_ in self._direct
         ]
         return True
@@ -341,11 +343,11 @@ class Plan:
         self, workspace: Workspace, feed: Feed, values: dict[str, Any], keep: dict[Any, Any]
     ) -> bool:
         """Runs all steps, those at which the library stops in Python."""
-        step, count, budget = workspace.step, len(self._encoded.steps), running()
+        step, count, budget = workspace.step, len(self.encoded.steps), running()
         step[0] = -1
         while True:
             step[1] = _AT_ONCE
-            if status := self._kernels.lib.onernn_workspace_run(
+            if status := self.kernels.lib.onernn_workspace_run(
                 workspace.handle, workspace.costs, step
             ):
                 return self._refused(status, step[0])
@@ -363,10 +365,10 @@ class Plan:
         Costs need not be counted where all layers, each of which runs once, are within the budget.
         """
         sizes, costs = workspace.sizes, dict[int, int]()
-        for at, each in self._encoded.layers.items():
+        for at, each in self.encoded.layers.items():
             costs[at] = each.recurrence.cost(sizes[each.steps], sizes[each.words])
-        counts = bool(self._encoded.loops) or sum(costs.values()) > most_steps
-        for at in self._encoded.outside:
+        counts = bool(self.encoded.loops) or sum(costs.values()) > most_steps
+        for at in self.encoded.outside:
             workspace.costs[at] = -1
         for at, cost in costs.items():
             workspace.costs[at] = cost if counts and cost <= _AT_ONCE else -counts
@@ -381,29 +383,29 @@ class Plan:
         keep: dict[Any, Any],
     ) -> bool:
         """Runs a node in Python. False where it gives what the plan did not expect."""
-        layer = self._encoded.layers.get(at)
-        node = layer.node if layer else self._encoded.outside[at]
+        layer = self.encoded.layers.get(at)
+        node = layer.node if layer else self.encoded.outside[at]
         arguments = [
             self._value(workspace, name, feed, values) if name else None for name in node.inputs
         ]
-        with naming(node, self._encoded.program.graph.name):
+        with naming(node, self.encoded.program.graph.name):
             result = KERNELS[node.op](node, *arguments)
         results = result if isinstance(result, tuple) else (result,)
         for name, value in zip(node.outputs, results, strict=False):
             if not name:
                 continue
             values[name] = value = _own(value, arguments)
-            shape = self._types.get(name)
+            shape = self.shapes.get(name)
             if shape is None:
                 continue
             array = np.ascontiguousarray(data_of(value))
             if array.dtype != shape.dtype or array.shape != shape.of(workspace.sizes):
                 return False
-            copies = bool(layer) or self._encoded.root(name) != name
-            keep[shape.place] = pointer = self._kernels.ffi.from_buffer(array)
+            copies = bool(layer) or self.encoded.root(name) != name
+            keep[shape.place] = pointer = self.kernels.ffi.from_buffer(array)
             of = workspace.handle, shape.place, pointer, array.nbytes, copies
-            if self._kernels.lib.onernn_workspace_put(*of):
-                return self._refused(self._kernels.lib.ONERNN_UNSOUND, at)
+            if self.kernels.lib.onernn_workspace_put(*of):
+                return self._refused(self.kernels.lib.ONERNN_UNSOUND, at)
         return True
 
     def _refused(self, status: int, step: int) -> bool:
@@ -411,7 +413,7 @@ class Plan:
 
         Raises `LibraryError`.
         """
-        if status == self._kernels.lib.ONERNN_UNSOUND and os.environ.get("ONERNN_RAISE"):
+        if status == self.kernels.lib.ONERNN_UNSOUND and os.environ.get("ONERNN_RAISE"):
             raise LibraryError(
                 f"step {step} of the plan uses memory that holds no value of its own"
             )
@@ -422,10 +424,10 @@ class Plan:
         for known in (values, feed, self._constants):
             if name in known:
                 return known[name]
-        shape = self._types.get(name)
+        shape = self.shapes.get(name)
         if shape is None:
             raise ShapeError(f"the shape of {name!r} is not known at this point")
-        ffi, sizes = self._kernels.ffi, shape.of(workspace.sizes)
+        ffi, sizes = self.kernels.ffi, shape.of(workspace.sizes)
         count = int(np.prod(sizes, dtype=object))
         bytes_of = ffi.buffer(workspace.places[shape.place], count * shape.dtype.itemsize)
         array = np.frombuffer(bytes_of, shape.dtype).reshape(sizes)
@@ -446,7 +448,7 @@ class Plan:
             if isinstance(owner, Ragged):
                 levels.append((*owner.outer, owner.offsets)[level.level])
             else:
-                words = self._kernels.ffi.buffer(
+                words = self.kernels.ffi.buffer(
                     workspace.places[place], 8 * (workspace.sizes[count] + 1)
                 )
                 levels.append(np.frombuffer(words, np.int64).copy())
@@ -467,7 +469,7 @@ class Plan:
             if name in values:
                 return given
             return given.with_data(given.data.copy()) if isinstance(given, Ragged) else given.copy()
-        shape = self._types[name]
+        shape = self.shapes[name]
         sizes = shape.of(workspace.sizes)
         if array.shape != sizes:
             array = array.reshape(-1)[: int(np.prod(sizes))].reshape(sizes)

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from onernn.backend import Stack, open_backend
 from onernn.engine.kernels import KERNELS, PreparedNode, prepared, share_of
 from onernn.engine.program import UnknownError
@@ -24,11 +22,11 @@ from onernn.ir.errors import (
     MISFITS,
     OnernnError,
     Refusal,
-    ShapeError,
     UnsupportedError,
-    did_you_mean,
     naming,
 )
+from onernn.ir.feeds import Feed, checked_feed, checked_given
+from onernn.ir.files import is_compiled
 from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, graph_of
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
@@ -43,7 +41,6 @@ _MOST_PLANS = 16
 """Of one session: inputs without a declared type may be of many."""
 _CELLS = "the cell of every word on NumPy"
 
-Feed = Mapping[str, Ragged | Array]
 Observer = Callable[[Node, tuple[Any, ...], float], None]
 
 
@@ -88,7 +85,16 @@ class Session:
 
     Raises `UnsupportedError` for operators that cannot run, all of them at once, and
     `LibraryError` where the backend's library is missing.
+
+    The path of a compiled file gives a `CompiledModel`, which takes ``threads`` and the limits.
     """
+
+    def __new__(cls, model: Any = None, *args: Any, **options: Any) -> Any:
+        if is_compiled(model):
+            from onernn.engine.compiled_model import CompiledModel  # no other model's
+
+            return CompiledModel(model, *args, **options)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -114,8 +120,8 @@ class Session:
         self._options: dict[str, Any] = {"dtype": dtype, "strict": strict}
         self._is_reference = backend == "reference"
         self._rows_apart = False
-        self._layers: dict[Node, PreparedNode] = {}
-        self._layers = self._prepared(self.graph)
+        self.layers: dict[Node, PreparedNode] = {}
+        self.layers = self._prepared(self.graph)
         self._set_up()
         del model
         return_freed_memory()
@@ -123,7 +129,7 @@ class Session:
     def _set_up(self) -> None:
         """What depends on this process, and what runs find out."""
         self._max_bytes = usable_memory() if self._asked_bytes is None else self._asked_bytes
-        self._share = share_of(self.graph, self._layers)
+        self._share = share_of(self.graph, self.layers)
         self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
         self._threads = getattr(self._engine, "threads", 1)
         self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
@@ -134,7 +140,7 @@ class Session:
         self._has_bodies = any(map(bodies, self.graph.nodes))
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "_layers")
+        kept = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "layers")
         return {name: getattr(self, name) for name in (*kept, "_is_reference", "_rows_apart")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -162,7 +168,7 @@ class Session:
 
     def _layer(self, rnn: Recurrent) -> Stack:
         """Weights are packed once, also where passes made another node of one."""
-        for known, result in self._layers.items():
+        for known, result in self.layers.items():
             at = known.attributes
             same = at["weights"] is rnn.weights and known.attrs.precision is rnn.precision
             if same and at["spec"] == rnn.spec and not self._mixes(result.layer):
@@ -244,7 +250,7 @@ class Session:
                 for v in self.graph.inputs
             )
             graph = fuse(replace(self.graph, inputs=fixed), self._passes).model
-            layers = {**self._layers, **self._prepared(graph)}
+            layers = {**self.layers, **self._prepared(graph)}
             self._sized[key] = self._new_plan(graph, inputs, layers)
         known = self._sized[key]
         return known if known and (plan is None or known.fits(plan)) else plan
@@ -254,7 +260,7 @@ class Session:
         """A layer may run over as many rows as the inputs have bytes, besides ``max_steps``."""
         taken = sum(data_of(value).nbytes for value in inputs.values())
         steps = self._max_steps + taken * self._share
-        with budget_of_run(self._max_bytes, steps), prepared(self._layers):
+        with budget_of_run(self._max_bytes, steps), prepared(self.layers):
             yield
 
     def _walked(self, given: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
@@ -279,7 +285,7 @@ class Session:
         if key not in self._plans:
             if len(self._plans) >= _MOST_PLANS:
                 return None
-            self._plans[key] = self._new_plan(self.graph, given, self._layers)
+            self._plans[key] = self._new_plan(self.graph, given, self.layers)
         return self._plans[key]
 
     def _new_plan(
@@ -287,8 +293,6 @@ class Session:
     ) -> Plan | None:
         if self._kernels is None:
             return None
-        from onernn.engine.plan import Plan  # with C's bindings, which importing this room spares
-
         inputs = tuple(
             replace(
                 value,
@@ -300,7 +304,7 @@ class Session:
             for value in graph.inputs
         )
         try:
-            made = Plan(graph, inputs, self._kernels, layers, self._threads)
+            made = self._plan_of(inputs, graph, layers)
         except (OnernnError, UnknownError, *MISFITS):
             return None  # the walk reports what is wrong, if anything is
         except Exception:
@@ -308,6 +312,25 @@ class Session:
                 raise
             return None  # a plan is faster, the walk is right
         return made if made.is_worth_it or made.is_partial else None
+
+    def _plan_of(
+        self,
+        inputs: tuple[Value, ...],
+        graph: Graph | None = None,
+        layers: Mapping[Node, PreparedNode] | None = None,
+    ) -> Plan:
+        """The plan for inputs of these types, on the kernels. Raises `UnsupportedError`."""
+        from onernn.engine.plan import Plan  # with C's bindings, which importing this room spares
+
+        kernels, layers = self._kernels, self.layers if layers is None else layers
+        if kernels is None:
+            raise UnsupportedError("plans run on the kernels only")
+        return Plan(graph or self.graph, inputs, kernels, layers, self._threads)
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """What `run` takes."""
+        return self.graph.inputs
 
     @property
     def explained(self) -> tuple[Explained, ...]:
@@ -321,7 +344,7 @@ class Session:
                 each.layer.kernel,
                 "; ".join(filter(None, (each.layer.why, _cells_by(each)))),
             )
-            for each in self._layers.values()
+            for each in self.layers.values()
         )
 
     def streams(
@@ -372,7 +395,7 @@ class Session:
         made.__dict__ |= self.__getstate__()
         made._rows_apart = rows_apart
         made.graph = fuse(graph, self._passes).model
-        made._layers = made._prepared(made.graph)
+        made.layers = made._prepared(made.graph)
         made._set_up()
         return made
 
@@ -381,10 +404,10 @@ class Session:
         rule of ``backend="auto"``; how many threads the kernels use; what runs the graph, known
         after the first run; notes."""
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
-        if self._layers and (rule := getattr(self._engine, "rule", "")):
+        if self.layers and (rule := getattr(self._engine, "rule", "")):
             lines.append(f"backend auto: {rule}")
         threads: dict[str, list[str]] = {}
-        for each in self._layers.values():
+        for each in self.layers.values():
             if each.layer.compiled:
                 threads.setdefault(each.layer.compiled.threads, []).append(each.node.label)
         for how, labels in threads.items():
@@ -406,60 +429,3 @@ def _cells_by(each: PreparedNode) -> str:
 def _kind(value: Ragged | Array) -> tuple[str, int]:
     array = data_of(value)
     return array.dtype.str, array.ndim
-
-
-def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
-    """The inputs in the dtypes the model asks for. Raises `ShapeError` naming the input."""
-    names = [value.name for value in expected]
-    missing = [name for name in names if name not in inputs]
-    unknown = [name for name in inputs if name not in names]
-    if missing or unknown:
-        wrong = (("missing", missing), ("unknown", unknown))
-        what = " and ".join(f"{how} {which}" for how, which in wrong if which)
-        hint = did_you_mean(unknown[0], names) if unknown else ""
-        raise ShapeError(f"inputs: {what}; the model takes {'; '.join(map(str, expected))}{hint}")
-    return {value.name: _checked_value(value, inputs[value.name]) for value in expected}
-
-
-def checked_given(graph: Graph, given: Feed) -> dict[str, Array]:
-    """Arrays for some of the inputs, in the dtypes that the model asks for."""
-    named = tuple(value for value in graph.inputs if value.name in given)
-    return {name: data_of(value) for name, value in checked_feed(named, given).items()}
-
-
-def _checked_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
-    if expected.lod_depth and not isinstance(given, Ragged):
-        raise ShapeError(
-            f"input {expected.name!r} is ragged: expected onernn.Ragged(data, offsets)"
-            f" (in an .npz: lod__{expected.name}), got a plain array"
-        )
-    if isinstance(given, Ragged):
-        if not expected.lod_depth:
-            raise ShapeError(f"input {expected.name!r} is dense: expected an array, got Ragged")
-        if len(given.outer) + 1 != expected.lod_depth:
-            raise ShapeError(
-                f"input {expected.name!r}: expected {expected.lod_depth} LoD levels,"
-                f" got {len(given.outer) + 1}"
-            )
-        return given.with_data(_checked_array(expected, given.data))
-    return _checked_array(expected, np.asarray(given))
-
-
-def _checked_array(expected: Value, array: Array) -> Array:
-    shape = expected.shape
-    if shape is not None and (
-        len(shape) != array.ndim
-        or any(size not in (None, got) for size, got in zip(shape, array.shape, strict=True))
-    ):
-        raise ShapeError(f"input {expected}: got {array.dtype} {array.shape}")
-    for axis, (least, most) in expected.ranges.items():
-        if not least <= array.shape[axis] <= most:
-            got = f"{array.shape[axis]}, the model takes {least} to {most}"
-            raise ShapeError(f"input {expected}: axis {axis} is {got}")
-    if expected.dtype is None or array.dtype == expected.dtype:
-        return array
-    wanted = np.dtype(expected.dtype)
-    cast = array.astype(wanted) if np.can_cast(array.dtype, wanted, "same_kind") else None
-    if cast is None or (wanted.kind in "iu" and not np.array_equal(cast, array)):
-        raise ShapeError(f"input {expected}: got {array.dtype}, which {wanted} cannot hold")
-    return cast

@@ -8,12 +8,13 @@ from threading import Lock
 import numpy as np
 
 from onernn.engine.chunks import Stateful
-from onernn.engine.session import Session, checked_feed
+from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.mapping import Mapper
 from onernn.fuse_passes.over_time import bound
 from onernn.ir.arrays import Array
 from onernn.ir.errors import BudgetError, OnernnError, Refusal, ShapeError, UnsupportedError
+from onernn.ir.feeds import checked_feed
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import data_of
 from onernn.ir.records import dataclass

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from zipfile import ZipFile, ZipInfo
 
 
+COMPILED = ".onernn"
+"""The suffix of compiled files."""
+
+
+def is_compiled(model: object) -> bool:
+    """Whether this is the path of a compiled file, by its name."""
+    return isinstance(model, str | os.PathLike) and str(os.fspath(model)).endswith(COMPILED)
+
+
 def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
     """The path of a file that a model names, links followed; it lies in the folder.
 

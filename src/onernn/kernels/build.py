@@ -23,8 +23,9 @@ from mmap import mmap
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+LOADER = HERE / "loader" / "libonernn.cpp"
 BUILT = HERE / "built"
-HEADER = HERE / "library" / "onernn.h"
+HEADERS = (HERE / "library" / "onernn.h", HERE / "library" / "kernels.h")
 # Flags by instruction set, the least demanding one first: the names in ONERNN_MAX_ISA. Single
 # features and no -march=skylake-avx512, which allows a compiler what nobody asked the CPU for.
 _V2 = ("-march=x86-64", "-msse4.2", "-mpopcnt")
@@ -40,7 +41,19 @@ _X86 = {
 }
 # Sources that gain nothing by wider registers are compiled for the least demanding set alone, and
 # linked into all libraries. They may not include lanes.hpp, whose types differ.
-_SHARED = frozenset({"copies", "division", "engine", "interface", "moves", "onnxruntime"})
+_SHARED = frozenset(
+    {
+        "bounds",
+        "copies",
+        "division",
+        "engine",
+        "files",
+        "interface",
+        "moves",
+        "onnxruntime",
+        "streams",
+    }
+)
 # About how many seconds of one core these sources take to compile (GCC 12, a rented Zen core; half
 # of that with a level of `_LEVELS`), in the order in which they are compiled: the slowest first, so
 # that no core waits for one of them in the end.
@@ -108,6 +121,11 @@ def wanted(machine: str = platform.machine()) -> list[str]:
     return [isa for isa in known if isa == first or not {isa, "all"}.isdisjoint(names)]
 
 
+def _libraries(machine: str) -> list[str]:
+    """What is built: for each wanted set, and what loads the best of them."""
+    return [*wanted(machine), *([""] if LOADER.exists() else [])]
+
+
 def _best(known: dict[str, tuple[str, ...]]) -> str:
     """The last instruction set that this CPU runs and the compiler, if any, knows.
 
@@ -134,8 +152,8 @@ def _knows(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
 
 
 def library_of(isa: str, folder: Path = BUILT) -> Path:
-    """Where the library of an instruction set lies."""
-    return folder / f"libonernn-{isa}.so"
+    """Where the library of an instruction set lies; "": the one that C programs link with."""
+    return folder / (f"libonernn-{isa}.so" if isa else "libonernn.so")
 
 
 def sources() -> list[Path]:
@@ -144,8 +162,8 @@ def sources() -> list[Path]:
 
 
 def abi() -> int:
-    """The number of the C interface: another header, another number."""
-    return zlib.crc32(HEADER.read_bytes())
+    """The number of the C interface: other headers, another number."""
+    return zlib.crc32(b"".join(header.read_bytes() for header in HEADERS))
 
 
 def sources_key(machine: str = platform.machine()) -> str:
@@ -157,7 +175,7 @@ def sources_key(machine: str = platform.machine()) -> str:
     shared = sorted(_SHARED), _ADDED, _LEVELS
     told = repr((COMPILE, LINK, STATIC, EXPORTS, isas(machine), shared)).encode()
     key, size = zlib.crc32(told), len(told)
-    for file in sorted([*HERE.glob("*.hpp"), *HERE.glob("library/*.*")]):
+    for file in sorted([*HERE.glob("*.hpp"), *HERE.glob("library/*.*"), *HERE.glob("loader/*.*")]):
         text = file.read_bytes()
         told = f"{file.relative_to(HERE)} {len(text)}\n".encode() + text
         key, size = zlib.crc32(told, key), size + len(told)
@@ -188,7 +206,7 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
     import shutil
     import tempfile
 
-    targets = wanted(machine)
+    targets = _libraries(machine)
     paths = [library_of(isa, folder) for isa in targets]
     if is_built(folder, machine):
         return paths
@@ -220,7 +238,7 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
 
 def is_built(folder: Path = BUILT, machine: str = platform.machine()) -> bool:
     """Whether the wanted libraries are there and none comes from other sources or compilers."""
-    there = all(library_of(isa, folder).is_file() for isa in wanted(machine))
+    there = all(library_of(isa, folder).is_file() for isa in _libraries(machine))
     return there and not _outdated(folder, machine)
 
 
@@ -229,7 +247,7 @@ def _outdated(folder: Path, machine: str) -> list[str]:
     key, command = sources_key(machine) if sources() else None, _command() if sources() else None
     identity = _identity(command) if command else None
     outdated = []
-    for isa in isas(machine):
+    for isa in (*isas(machine), ""):
         path = library_of(isa, folder)
         told = built_from(path.read_bytes()) if path.is_file() else (key, identity)
         if told is None or key not in (None, told[0]) or identity not in (None, told[1]):
@@ -314,7 +332,10 @@ def _compiled(
     targets, cores = isas(machine), len(os.sched_getaffinity(0))
     (inside / "exports.map").write_text(EXPORTS)
     parts = {
-        isa: [(_compiled_for(isa, file, targets), file) for file in sources()] for isa in wanted
+        isa: [
+            (_compiled_for(isa, file, targets), file) for file in (sources() if isa else [LOADER])
+        ]
+        for isa in wanted
     }
     objects = {
         (isa, file): inside / f"{file.stem}-{isa}.o"
@@ -331,8 +352,8 @@ def _compiled(
         for isa, file in missing
     ) / min(cores, len(missing) or 1)
     print(
-        f"kernels: compiling for {', '.join(wanted)}: {len(missing)} of {len(objects)} objects,"
-        f" about {seconds:.0f} s on {cores} free cores",
+        f"kernels: compiling for {', '.join(filter(None, wanted))}:"
+        f" {len(missing)} of {len(objects)} objects, about {seconds:.0f} s on {cores} free cores",
         flush=True,
     )
     started = time.monotonic()
@@ -357,7 +378,8 @@ def _compiled(
     libraries = [library_of(isa, inside) for isa in wanted]
     for isa, library in zip(wanted, libraries, strict=True):
         linked = [str(objects[part]) for part in parts[isa]]
-        _run([*_linker(command, targets), *static, *linked, "-o", str(library)], inside)
+        loads = [] if isa else ["-Wl,-soname,libonernn.so", "-ldl"]
+        _run([*_linker(command, targets), *static, *linked, "-o", str(library), *loads], inside)
     took = time.monotonic() - started
     print(f"kernels: {len(missing)} compilations on {cores} cores took {took:.0f} s", flush=True)
     return libraries
@@ -368,15 +390,20 @@ def _to_compile(
 ) -> list[str]:
     """The command that compiles a source for an instruction set, but for where the object goes."""
     names = ["-DONERNN_SHARED"] if file.stem in _SHARED else []
-    if file.stem == "cpu":  # so that the other objects depend on nothing that they do not include
+    if file.stem in (
+        "cpu",
+        LOADER.stem,
+    ):  # so that the other objects depend on nothing that they do not include
         names += [f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u"]
+    if file == LOADER:
+        names.append(f'-DONERNN_LEAST="{next(iter(targets))}"')
     level = [_LEVELS[isa]] if isa in _LEVELS and file.stem not in _SHARED else []
-    return [*command, *COMPILE, *level, *targets[isa], *names, "-c", f"library/{file.name}"]
+    return [*command, *COMPILE, *level, *targets[isa], *names, "-c", str(file.relative_to(HERE))]
 
 
 def _compiled_for(isa: str, file: Path, targets: dict[str, tuple[str, ...]]) -> str:
     """The instruction set of a source's object in a library."""
-    if file.stem in _SHARED:
+    if file.stem in (*_SHARED, LOADER.stem):
         return next(iter(targets))
     known = [*targets]
     before = known[: known.index(isa) + 1]

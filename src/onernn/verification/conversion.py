@@ -14,11 +14,12 @@ import numpy as np
 
 from onernn.adapters.converting import write_model, writer_for
 from onernn.adapters.loading import load
-from onernn.engine.session import Session, checked_feed, checked_given
+from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes import over_time as forms
 from onernn.ir.arrays import Array
 from onernn.ir.errors import MissingDependencyError, OnernnError, UnsupportedError
+from onernn.ir.feeds import checked_feed, checked_given
 from onernn.ir.graph import Graph, Node, Value, graph_of
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass

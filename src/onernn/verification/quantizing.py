@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.engine.session import Session, checked_feed
+from onernn.engine.session import Session
 from onernn.fuse_passes import PASSES, fuse
 from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
 from onernn.fuse_passes.joined_layers import StackLayers
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import Refusal, UnsupportedError, did_you_mean
+from onernn.ir.feeds import checked_feed
 from onernn.ir.graph import Graph, Node, graph_of
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass

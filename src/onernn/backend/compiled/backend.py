@@ -246,6 +246,11 @@ class CompiledStack:
         """A stack of C, for one thread at a time; good as long as this object is there."""
         return self._new()[0]
 
+    def stored(self) -> tuple[bytes, Array]:
+        """Its `onernn_spec` and `onernn_part`s as they are in memory, and its weights."""
+        parts = (self._c_spec, self._parts)
+        return b"".join(bytes(self._ffi.buffer(each)) for each in parts), self._numbers
+
     def _new(self) -> tuple[Any, Any, Any]:
         """A stack for one thread at a time, and what its runs are described in."""
         ffi = self._ffi
@@ -334,7 +339,7 @@ def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[s
 
 @lru_cache(256)  # for layers that are made anew with every step of training
 def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
-    """The spec as onernn.h has it; C only reads it."""
+    """The spec as kernels.h has it; C only reads it."""
     lib = kernels.lib
     low, high = spec.cell_clip or (-inf, inf)
 
@@ -452,7 +457,7 @@ class KernelsBackend:
 # Layers inside ONNX Runtime: the kernels' library is one of custom operators, too.
 
 DOMAIN = "onernn"
-"""Of the operators of the library; onernn.h tells what they take and give."""
+"""Of the operators of the library; kernels.h tells what they take and give."""
 
 
 class OperatorLayers:

@@ -7,7 +7,7 @@
 #include "../team.hpp"
 #include "exported.hpp"
 
-/// What onernn.h calls a stack.
+/// What kernels.h calls a stack.
 struct onernn_stack {
   virtual ~onernn_stack() = default;
   /// `accounts`: of each layer, see onernn_stack_account; null: it computes.

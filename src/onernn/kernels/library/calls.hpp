@@ -12,6 +12,7 @@
 #include "../moves.hpp"
 #include "../status.hpp"
 #include "../team.hpp"
+#include "exported.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
@@ -59,7 +60,7 @@ class Words {
   const std::int64_t* at_;
 };
 
-/// How an argument of a function is read; `kLetter` is what onernn.h calls it.
+/// How an argument of a function is read; `kLetter` is what kernels.h calls it.
 template <class T>
 struct Argument;
 template <class T>
@@ -119,10 +120,17 @@ struct Argument<Team&> {
   Argument(Frame& frame, Words&) : value(*frame.team) {}
 };
 
+/// The bytes of a number that an argument points to; 0: it is no pointer.
+template <class T>
+constexpr std::uint8_t kWidthOf = 0;
+template <class T>
+constexpr std::uint8_t kWidthOf<T*> = sizeof(T);
+
 /// A function that steps call.
 struct Function {
   const char* name;
   const char* takes;
+  const std::uint8_t* widths;  // of each argument
   Status (*run)(Frame&, Words);
 };
 
@@ -131,6 +139,7 @@ struct Caller;
 template <class R, class... A, R (*F)(A...)>
 struct Caller<F> {
   static constexpr char kTakes[] = {Argument<A>::kLetter..., 0};
+  static constexpr std::uint8_t kWidths[] = {kWidthOf<A>..., 0};
 
   static Status run(Frame& frame, Words words) {
     std::tuple<Argument<A>...> read{Argument<A>(frame, words)...};  // braces: in their order
@@ -148,8 +157,19 @@ struct Caller<F> {
 
 template <auto F>
 constexpr Function function(const char* name) {
-  return {name, Caller<F>::kTakes, Caller<F>::run};
+  return {name, Caller<F>::kTakes, Caller<F>::kWidths, Caller<F>::run};
 }
+
+/// Looks at each step before it runs; a plan that Python has made needs none.
+struct Guard {
+  virtual ~Guard() = default;
+  /// For sizes that a workspace was bound to. False where a step would leave its memory.
+  virtual bool bind(const std::int64_t* sizes, std::int64_t most) = 0;
+  virtual bool allows(std::int64_t step, const Frame& frame) const = 0;
+};
+void set_guard(onernn_workspace& workspace, Guard* guard);
+/// Bytes that may be read at a place.
+std::int64_t readable(const onernn_workspace& workspace, std::int64_t place);
 
 /// A table of functions.
 struct Functions {
@@ -168,6 +188,7 @@ Functions quantized();
 struct Formula {
   const char* name;
   void (*run)(void* out, const void* const* arguments, std::int64_t count);
+  const std::uint8_t* widths;  // bytes of a result, of each argument; then 0
 };
 struct Formulas {
   const Formula* first;

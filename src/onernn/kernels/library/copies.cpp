@@ -1,5 +1,6 @@
 // Compares memory with a copy of it: callers notice that it was written to.
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "exported.hpp"

@@ -1,4 +1,5 @@
 // What this library is, and what this CPU runs. Nothing here needs more than any x86-64 has.
+#include <cstdint>
 #include <cstring>
 
 #include "exported.hpp"

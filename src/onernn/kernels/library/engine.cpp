@@ -161,7 +161,7 @@ struct onernn_workspace {
     if (!evaluate()) return false;
     for (std::size_t at = 0; at < plan_.checks.size(); ++at)
       if (dims[at] != sizes_[static_cast<std::size_t>(plan_.checks[at])]) return false;
-    return bound_ = place(most);
+    return bound_ = place(most) && (!guard_ || guard_->bind(sizes_.data(), most));
   }
 
   /// False for memory that is not there.
@@ -197,6 +197,10 @@ struct onernn_workspace {
 
   const std::int64_t* sizes() const { return sizes_.data(); }
   void** places() { return places_.data(); }
+  void set_guard(Guard* guard) { guard_ = guard; }
+  std::int64_t readable(std::int64_t place) const {
+    return readable_[static_cast<std::size_t>(place)];
+  }
 
  private:
   Frame frame() {
@@ -211,6 +215,7 @@ struct onernn_workspace {
         step[1] -= cost;
       }
       const Step& now = plan_.steps[static_cast<std::size_t>(*step)];
+      if (guard_ && !guard_->allows(*step, frame)) return frame.sound = false;
       if (now.kind == Step::kCall) {
         Words words(now.words);
         const auto* called = reinterpret_cast<const Function*>(words.next());
@@ -299,9 +304,11 @@ struct onernn_workspace {
       if (count < 0 || count > left / each.width) return false;
       left -= writable_[static_cast<std::size_t>(each.place)] = count * each.width;
     }
-    for (const Given& each : plan_.inputs)
-      begun_[static_cast<std::size_t>(each.place)] =
-          sizes_[static_cast<std::size_t>(each.numbers)] * each.width;
+    for (const Given& each : plan_.inputs) {
+      const std::int64_t count = sizes_[static_cast<std::size_t>(each.numbers)];
+      if (count < 0 || count > INT64_MAX / each.width) return false;
+      begun_[static_cast<std::size_t>(each.place)] = count * each.width;
+    }
     if (end > size_ || kWatched) {
       arena_.reset();  // before there is more
       size_ = 0;
@@ -363,6 +370,7 @@ struct onernn_workspace {
   const onernn_plan& plan_;
   Team team_;
   onernn_stack* const* stacks_;
+  Guard* guard_ = nullptr;
   bool bound_ = false;
   Numbers dims_, sizes_;
   std::vector<void*> places_;
@@ -372,6 +380,12 @@ struct onernn_workspace {
   std::int64_t size_ = 0;
   Nests nests_;
 };
+
+void onernn::set_guard(onernn_workspace& workspace, Guard* guard) { workspace.set_guard(guard); }
+
+std::int64_t onernn::readable(const onernn_workspace& workspace, std::int64_t place) {
+  return workspace.readable(place);
+}
 
 const void* onernn_call(const char* name, const char** takes) {
   for (const Functions& table :

@@ -1,13 +1,9 @@
-// The functions of onernn.h, the only ones that can be seen from outside.
+// The functions of onernn.h and kernels.h, the only ones that can be seen from outside.
 #ifndef ONERNN_EXPORTED_HPP
 #define ONERNN_EXPORTED_HPP
 
-#include <cstdint>
-
 #pragma GCC visibility push(default)
-extern "C" {
-#include "onernn.h"
-}
+#include "kernels.h"
 #pragma GCC visibility pop
 
 #endif

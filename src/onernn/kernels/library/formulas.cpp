@@ -19,6 +19,7 @@ template <auto F>
 struct Loop;
 template <class R, class... A, R (*F)(A...)>
 struct Loop<F> {
+  static constexpr std::uint8_t kWidths[] = {sizeof(R), sizeof(A)..., 0};
   static void run(void* out, const void* const* arguments, std::int64_t count) {
     over(static_cast<R*>(out), arguments, count, std::index_sequence_for<A...>());
   }
@@ -53,22 +54,25 @@ Floats relative_tanh(Floats a) {
   return load(made);
 }
 
+constexpr std::uint8_t kOfFloats[] = {4, 4, 0};
+
+#define OVER(...) Loop<__VA_ARGS__>::run, Loop<__VA_ARGS__>::kWidths
 #define FLOATS(name) \
-  {#name ":float32", Loop<&name<float>>::run}, { #name ":float64", Loop<&name<double>>::run }
+  {#name ":float32", OVER(&name<float>)}, { #name ":float64", OVER(&name<double>) }
 #define INTEGERS(name) \
-  {#name ":int32", Loop<&name<int32>>::run}, { #name ":int64", Loop<&name<int64>>::run }
+  {#name ":int32", OVER(&name<int32>)}, { #name ":int64", OVER(&name<int64>) }
 #define NUMBERS(name) FLOATS(name), INTEGERS(name)
 #define ANYTHING(name) \
-  NUMBERS(name), { #name ":bool", Loop<&name<Truth>>::run }
+  NUMBERS(name), { #name ":bool", OVER(&name<Truth>) }
 #define IN_LANES(name, function) \
-  {#name ":float32", in_lanes<&function>}, { #name ":float64", Loop<&name<double>>::run }
-#define CASTS(From, from)                                        \
-  {"cast:" from ",float32", Loop<&cast<float, From>>::run},      \
-      {"cast:" from ",float64", Loop<&cast<double, From>>::run}, \
-      {"cast:" from ",float16", Loop<&cast<Half, From>>::run},   \
-      {"cast:" from ",int32", Loop<&cast<int32, From>>::run},    \
-      {"cast:" from ",int64", Loop<&cast<int64, From>>::run}, {  \
-    "truth:" from ",bool", Loop<&truth<From>>::run               \
+  {#name ":float32", in_lanes<&function>, kOfFloats}, { #name ":float64", OVER(&name<double>) }
+#define CASTS(From, from)                                   \
+  {"cast:" from ",float32", OVER(&cast<float, From>)},      \
+      {"cast:" from ",float64", OVER(&cast<double, From>)}, \
+      {"cast:" from ",float16", OVER(&cast<Half, From>)},   \
+      {"cast:" from ",int32", OVER(&cast<int32, From>)},    \
+      {"cast:" from ",int64", OVER(&cast<int64, From>)}, {  \
+    "truth:" from ",bool", OVER(&truth<From>)               \
   }
 constexpr Formula kFormulas[] = {
     ANYTHING(same),
@@ -114,14 +118,14 @@ constexpr Formula kFormulas[] = {
     ANYTHING(equal),
     ANYTHING(less),
     ANYTHING(less_or_equal),
-    {"both:bool", Loop<&both<Truth>>::run},
-    {"either:bool", Loop<&either<Truth>>::run},
-    {"differ:bool", Loop<&differ<Truth>>::run},
-    {"negated:bool", Loop<&negated<Truth>>::run},
-    {"same:float16", Loop<&same<Half>>::run},
-    {"negative:float16", Loop<&negative<Half>>::run},
-    {"widened:float16", Loop<&widened>::run},
-    {"halved:float32", Loop<static_cast<Half (*)(float)>(&halved)>::run},
+    {"both:bool", OVER(&both<Truth>)},
+    {"either:bool", OVER(&either<Truth>)},
+    {"differ:bool", OVER(&differ<Truth>)},
+    {"negated:bool", OVER(&negated<Truth>)},
+    {"same:float16", OVER(&same<Half>)},
+    {"negative:float16", OVER(&negative<Half>)},
+    {"widened:float16", OVER(&widened)},
+    {"halved:float32", OVER(static_cast<Half (*)(float)>(&halved))},
     CASTS(Half, "float16"),
     CASTS(float, "float32"),
     CASTS(double, "float64"),

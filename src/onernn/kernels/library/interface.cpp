@@ -1,4 +1,4 @@
-// onernn.h in C++: no exception leaves.
+// kernels.h in C++: no exception leaves.
 #include <cstdint>
 #include <iterator>
 
@@ -9,9 +9,10 @@ namespace {
 
 using namespace onernn;
 
-/// By cell and stored numbers, in the order of onernn.h; what stands in bytes is one kind of stack.
+/// By cell and stored numbers, in the order of kernels.h; what stands in bytes is one kind of
+/// stack.
 template <template <class> class Kernel>
-constexpr Factory kFactoriesOf[] = {
+constexpr Factory kFactoriesOf[7] = {
     new_stack<Kernel, float, float>,     new_stack<Kernel, float, Half>,
     new_stack<Kernel, float, BrainPair>, new_stack<Kernel, double, double>,
     new_stack<Kernel, float, ByteQuad>,  new_stack<Kernel, float, ByteQuad>,

@@ -99,7 +99,7 @@ struct AnyClip {
   }
 };
 
-/// The traits of a cell that onernn.h describes.
+/// The traits of a cell that kernels.h describes.
 template <class Real_, class Stored_>
 struct RuntimeTraits {
   using Real = Real_;

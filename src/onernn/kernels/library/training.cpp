@@ -1,4 +1,4 @@
-// Training through onernn.h: no exception leaves.
+// Training through kernels.h: no exception leaves.
 #include "../training.hpp"
 
 #include <atomic>

@@ -1,0 +1,71 @@
+"""Inputs of a model, in the types that it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError, did_you_mean
+from onernn.ir.graph import Graph, Value
+from onernn.ir.ragged import Ragged, data_of
+
+Feed = Mapping[str, Ragged | Array]
+
+
+def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
+    """The inputs in the dtypes the model asks for. Raises `ShapeError` naming the input."""
+    names = [value.name for value in expected]
+    missing = [name for name in names if name not in inputs]
+    unknown = [name for name in inputs if name not in names]
+    if missing or unknown:
+        wrong = (("missing", missing), ("unknown", unknown))
+        what = " and ".join(f"{how} {which}" for how, which in wrong if which)
+        hint = did_you_mean(unknown[0], names) if unknown else ""
+        raise ShapeError(f"inputs: {what}; the model takes {'; '.join(map(str, expected))}{hint}")
+    return {value.name: _checked_value(value, inputs[value.name]) for value in expected}
+
+
+def checked_given(graph: Graph, given: Feed) -> dict[str, Array]:
+    """Arrays for some of the inputs, in the dtypes that the model asks for."""
+    named = tuple(value for value in graph.inputs if value.name in given)
+    return {name: data_of(value) for name, value in checked_feed(named, given).items()}
+
+
+def _checked_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
+    if expected.lod_depth and not isinstance(given, Ragged):
+        raise ShapeError(
+            f"input {expected.name!r} is ragged: expected onernn.Ragged(data, offsets)"
+            f" (in an .npz: lod__{expected.name}), got a plain array"
+        )
+    if isinstance(given, Ragged):
+        if not expected.lod_depth:
+            raise ShapeError(f"input {expected.name!r} is dense: expected an array, got Ragged")
+        if len(given.outer) + 1 != expected.lod_depth:
+            raise ShapeError(
+                f"input {expected.name!r}: expected {expected.lod_depth} LoD levels,"
+                f" got {len(given.outer) + 1}"
+            )
+        return given.with_data(_checked_array(expected, given.data))
+    return _checked_array(expected, np.asarray(given))
+
+
+def _checked_array(expected: Value, array: Array) -> Array:
+    shape = expected.shape
+    if shape is not None and (
+        len(shape) != array.ndim
+        or any(size not in (None, got) for size, got in zip(shape, array.shape, strict=True))
+    ):
+        raise ShapeError(f"input {expected}: got {array.dtype} {array.shape}")
+    for axis, (least, most) in expected.ranges.items():
+        if not least <= array.shape[axis] <= most:
+            got = f"{array.shape[axis]}, the model takes {least} to {most}"
+            raise ShapeError(f"input {expected}: axis {axis} is {got}")
+    if expected.dtype is None or array.dtype == expected.dtype:
+        return array
+    wanted = np.dtype(expected.dtype)
+    cast = array.astype(wanted) if np.can_cast(array.dtype, wanted, "same_kind") else None
+    if cast is None or (wanted.kind in "iu" and not np.array_equal(cast, array)):
+        raise ShapeError(f"input {expected}: got {array.dtype}, which {wanted} cannot hold")
+    return cast

@@ -1,0 +1,478 @@
+// The numbers that each function takes and gives, from its other arguments.
+#include "bounds.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
+#include "../status.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+namespace {
+
+constexpr std::int64_t kFar = std::int64_t(1) << 40;
+constexpr std::int64_t kSide = std::int64_t(1) << 31;  // of planes and windows
+enum : std::int64_t { kCall, kNest, kLayer };          // the kinds of steps that read and write
+
+std::int64_t up(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
+
+/// The arguments of a call as its rule sees them, by number.
+class Args {
+ public:
+  Args(const Function& function, const std::int64_t* words, const std::int64_t* sizes,
+       const Frame* frame)
+      : name_(function.name), frame_(frame) {
+    const std::int64_t* at = words + 2;
+    int of_dims = 0;
+    for (std::size_t i = 0; function.takes[i]; ++i) switch (function.takes[i]) {
+        case 'r':
+        case 'w':
+          place_[i] = *at++;
+          number_[i] = *at++;
+          number_[i] = place_[i] < 0 ? 0 : sizes[number_[i]];
+          break;
+        case 's':
+        case 'f':
+          number_[i] = sizes[*at++];
+          break;
+        case 'd':
+          ++at;
+          break;
+        case 'D': {
+          Dims& dims = dims_[of_dims];
+          number_[i] = of_dims++;
+          dims.count = *at++;
+          for (std::int64_t k = 0; k < dims.count; ++k) dims.size[k] = sizes[*at++];
+        }
+      }
+  }
+
+  std::int64_t operator[](int i) const { return number_[i]; }
+  /// A size, as one factor of a count.
+  Count of(int i) const { return number_[i]; }
+  const Dims& dims(int i) const { return dims_[number_[i]]; }
+  Count all(int i) const {
+    Count made = 1;
+    for (std::int64_t k = 0; k < dims(i).count; ++k) made = made * dims(i)[k];
+    return made;
+  }
+  bool has(int i, Count count) const { return place_[i] >= 0 && count.within(number_[i]); }
+  bool may(int i, Count count) const { return place_[i] < 0 || has(i, count); }
+  /// So many integers, which have been written; null where they are not there.
+  const std::int64_t* numbers(int i, Count count) const {
+    if (!has(i, count) || !count.within(frame_->readable[place_[i]] / 8)) return nullptr;
+    return static_cast<const std::int64_t*>(frame_->places[place_[i]]);
+  }
+  /// Whether argument i holds the offsets of argument `of`, whose rows have so many numbers.
+  bool divides(int i, std::int64_t sequences, int of, Count inner) const {
+    const std::int64_t* const offsets = numbers(i, Count(sequences) + 1);
+    return offsets && are_offsets(offsets, sequences) && has(of, Count(offsets[sequences]) * inner);
+  }
+  std::int64_t rows(int i, std::int64_t sequences) const {
+    return numbers(i, Count(sequences) + 1)[sequences];
+  }
+  /// The number at the end of the function's name.
+  std::int64_t beside() const { return std::atoi(std::strrchr(name_, ',') + 1); }
+
+ private:
+  static constexpr int kMostArguments = 24, kMostDims = 6;
+
+  const char* name_;
+  const Frame* frame_;
+  std::int64_t place_[kMostArguments], number_[kMostArguments];
+  Dims dims_[kMostDims];
+};
+
+/// Elements that are reached by strides from the first one.
+Count reach(const Dims& sizes, const Dims& strides, std::int64_t but = -1) {
+  Count last = 0;
+  for (std::int64_t at = 0; at < sizes.count; ++at)
+    if (at != but) last = last + Count(sizes[at] - 1) * strides[at];
+  return last + 1;
+}
+
+/// Planes, and windows over them, whose sums and products are within 64 bits.
+struct Planes {
+  Count in = -1, out = -1, taps = -1, with_around = -1, extents = -1;
+  std::int64_t channels_in = -1, channels_out = -1;
+  bool sound = false, copied = false;
+
+  Planes(const Dims& x, const Dims& y, const Dims& of, bool channels) {
+    if (x.count < 2 + channels || y.count < 2 + channels || of.count != 8) return;
+    for (const Dims* each : {&x, &y, &of})
+      for (std::int64_t k = 0; k < each->count; ++k)
+        if ((*each)[k] < 0 || (*each)[k] >= kSide) return;
+    for (int k = 0; k < 6; ++k)
+      if (of[k] < 1) return;
+    const std::int64_t *const i = x.size + x.count - 2, *const o = y.size + y.count - 2;
+    in = Count(i[0]) * i[1];
+    out = Count(o[0]) * o[1];
+    taps = Count(of[0]) * of[1];
+    extents = with_around = 1;
+    for (int k = 0; k < 2; ++k) {
+      const std::int64_t stride = of[2 + k], extent = of[4 + k] * (of[k] - 1) + 1;
+      const std::int64_t last = (std::max)(o[k], std::int64_t(1)) - 1;
+      extents = extents * (Count(last) * stride + extent);
+      with_around = with_around * stride * (last + (extent - 1) / stride + 1);
+      copied = copied || stride > 1 || of[6 + k] > 0 || last * stride + extent > i[k];
+    }
+    channels_in = x[0];
+    channels_out = y[0];
+    sound = taps.value() < kFar && extent_is_near(of);
+  }
+
+  bool fit_in(std::int64_t groups) const {
+    return sound && groups > 0 && channels_in % groups == 0 && channels_out % groups == 0;
+  }
+
+ private:
+  static bool extent_is_near(const Dims& of) {
+    return of[4] * of[0] < kFar && of[5] * of[1] < kFar;
+  }
+};
+
+bool convolves(const Args& a) {
+  const std::int64_t groups = a[10], G = a.beside();
+  const Planes p(a.dims(7), a.dims(8), a.dims(9), true);
+  if (!p.fit_in(groups)) return false;
+  const std::int64_t C = p.channels_in / groups, M = p.channels_out / groups;
+  const Count K = p.taps * C;
+  const bool few = p.out.value() <= 8 && M >= 16;
+  return a.has(0, a.of(6) * p.channels_out * p.out) && a.has(1, a.of(6) * p.channels_in * p.in) &&
+         a.has(2, Count(groups) * up(M, G * 16) * K * (G * 16)) && a.may(3, p.channels_out) &&
+         a.has(5, K) &&
+         (few ? a.has(4, K * 24) : !p.copied || a.has(4, p.with_around * p.channels_in));
+}
+
+bool convolves_bytes(const Args& a) {
+  const std::int64_t groups = a[10], G = a.beside();
+  const Planes p(a.dims(7), a.dims(8), a.dims(9), true);
+  if (!p.fit_in(groups)) return false;
+  const std::int64_t C = p.channels_in / groups, M = p.channels_out / groups;
+  const Count K = p.taps * C, channels = Count(up(M, G * 16)) * (G * 16);
+  return K.value() < kFar && a.has(0, a.of(6) * p.channels_out * p.out) &&
+         a.has(1, a.of(6) * p.channels_in * p.in) && a.may(2, 1) &&
+         a.has(3, Count(groups) * (2 + up(K.value(), 4)) * channels * 4) &&
+         a.may(4, Count(groups) * channels) && a.has(5, p.extents * C);
+}
+
+/// Like rows of x times panels of bytes: y, x, rows, K, panels, columns.
+bool multiplies_bytes(const Args& a) {
+  const std::int64_t K = a[4], G = a.beside();
+  if (K < 0 || K > kFar || a[7] < 0 || a[7] > kFar) return false;
+  const Count columns = Count(up(a[7], G * 16)) * (G * 16);
+  return a.has(0, a.of(3) * a.of(7)) && a.has(1, a.of(3) * K) && a.may(2, 1) &&
+         a.has(5, columns * (2 + up(K, 4)) * 4) && a.may(6, columns);
+}
+
+bool runs_lstm(const Args& a) {
+  const std::int64_t I = a[10], O = a[11], D = a[12];
+  if (I < 0 || O < 0 || D < 1 || D > 2 || I > kSide || O > kSide) return false;
+  const std::int64_t panels = up(O, 16);
+  const Count words = a.of(8) * a.of(9), wide = Count(D) * panels * 64;
+  const Count state = Count(D) * a.of(9) * O;
+  return a.has(0, words * D * O) && a.may(1, state) && a.may(2, state) &&
+         a.has(3, words * panels * 64) && a.has(4, words * I) && a.may(5, a.of(9)) &&
+         a.may(6, state) && a.may(7, state) && a.has(14, wide * (2 + up(I, 4)) * 4) &&
+         a.has(15, wide * (2 + up(O, 4)) * 4) && a.may(16, wide) && a.may(17, wide) &&
+         a.has(18, wide) && a.has(19, Count(D) * panels * 48);
+}
+
+bool pads(const Args& a) {
+  const Dims &shape = a.dims(3), &low = a.dims(4), &left = a.dims(5), &cut = a.dims(6);
+  const Dims& strides = a.dims(7);
+  for (const Dims* each : {&low, &left, &cut, &strides})
+    if (each->count != shape.count) return false;
+  if (shape.count == 0) return a.has(0, 1) && a.has(1, 1);
+  Count last = 0;
+  bool empty = false;
+  for (std::int64_t k = 0; k < shape.count; ++k) {
+    if (low[k] < -kFar || low[k] > kFar || left[k] < 0 || cut[k] < 0) return false;
+    empty = empty || left[k] == 0;
+    last = last + (Count((std::max)(left[k], std::int64_t(1)) - 1) + cut[k]) * strides[k];
+  }
+  return a.has(0, a.all(3)) && a.may(2, 1) && strides[shape.count - 1] == 1 &&
+         (empty ? a[8] == 0 || a.all(3).value() == 0 : a.has(1, last + 1));
+}
+
+/// Sequence by sequence behind what stands there: out, ends, offsets, x, its offsets.
+bool joins(const Args& a) {
+  const std::int64_t count = a[5];
+  if (!a.divides(4, count, 3, a.of(6)) || !a.has(1, a.of(5)) || !a.divides(2, count, 0, a.of(6)))
+    return false;
+  const std::int64_t *const from = a.numbers(4, a.of(5) + 1), *const ends =
+                                                                  a.numbers(a[7] ? 2 : 1, a.of(5));
+  if (!ends) return false;
+  for (std::int64_t n = 0; n < count; ++n)
+    if (!a.has(0, (Count(ends[n]) + (from[n + 1] - from[n])) * a.of(6))) return false;
+  return true;
+}
+
+/// Updates at places of x: out, x, indices, updates.
+bool scatters(const Args& a) {
+  const Dims &sizes = a.dims(7), &strides = a.dims(8);
+  const std::int64_t axis = a[5];
+  if (axis < 0 || axis >= sizes.count || strides.count != sizes.count) return false;
+  const Count count = a.all(7), last = Count((std::max)(a[6], std::int64_t(1)) - 1) * strides[axis];
+  return a.has(0, a.of(4)) && a.has(1, a.of(4)) && a.has(2, count) && a.has(3, count) &&
+         (count.value() == 0 || a.has(0, reach(sizes, strides, axis) + last));
+}
+
+bool finds_places(const Args& a) {
+  const Dims &sizes = a.dims(3), &strides = a.dims(4);
+  for (std::int64_t k = 0; k < sizes.count; ++k)
+    if (a[5] > 0 && (k >= strides.count || sizes[k] < 1 || strides[k] < 1)) return false;
+  return a.has(0, a.of(5) * sizes.count) && a.has(1, a.of(5));
+}
+
+bool pools(const Args& a) {
+  const Planes p(a.dims(3), a.dims(4), a.dims(5), false);
+  return p.sound && p.taps.value() <= kSide / 2048 && a.has(0, a.of(2) * p.out) &&
+         a.has(1, a.of(2) * p.in);
+}
+
+bool convolves_back(const Args& a) {
+  const std::int64_t groups = a[8];
+  const Planes p(a.dims(6), a.dims(5), a.dims(7), true);  // windows go over y
+  return p.fit_in(groups) && a.has(0, a.of(4) * p.channels_in * p.in) &&
+         a.has(1, a.of(4) * p.channels_out * p.out) &&
+         a.has(2, Count(p.channels_out) * (p.channels_in / groups) * p.taps) &&
+         a.may(3, p.channels_in);
+}
+
+bool along_axis(const Args& a) {
+  return a.has(0, a.of(2) * a.of(3) * a.of(4)) && a.has(1, a.of(2) * a.of(3) * a.of(4));
+}
+bool reduces(const Args& a) {
+  return a.has(0, a.of(2) * a.of(4)) && a.has(1, a.of(2) * a.of(3) * a.of(4));
+}
+bool has_scales(const Args& a) {
+  const Count all = a.of(4) * a.of(5) * a.of(6);
+  return a.has(0, all) && a.has(1, all) && a.has(2, a.of(5)) && a.may(3, a.of(5));
+}
+bool sentences(const Args& a, int out, Count inner) {
+  return a.divides(2, a[3], 1, inner) && a.has(out, Count(a.rows(2, a[3])) * inner);
+}
+bool near(std::int64_t number) { return number > -kFar && number < kFar; }
+
+}  // namespace
+
+/// `contents`: offsets decide, so that it is asked in every run.
+struct Rule {
+  const char* function;
+  bool contents;
+  bool (*holds)(const Args&);
+};
+
+namespace {
+#define RULE(name, condition) {name, false, [](const Args& a) -> bool { return condition; }}
+#define IN_EVERY_RUN(name, condition) {name, true, [](const Args& a) -> bool { return condition; }}
+constexpr Rule kRules[] = {
+    {"scatter_elements", false, scatters},
+    RULE("scatter_nd", a.has(0, a.all(4) * a.of(6)) && a.has(1, a.all(4) * a.of(6)) &&
+                           a.has(2, a.of(5) * a.dims(4).count) && a.has(3, a.of(5) * a.of(6))),
+    RULE("natural", true || a[0]),
+    RULE("choose", a.has(1, 1)),
+    RULE("tell_size", true || a[0]),
+    RULE("has_turn", a.has(0, 1) && a.has(1, 1) && a.may(2, 1)),
+    RULE("tell", a.has(0, a.dims(1).count)),
+    RULE("copy", a.has(0, a.of(2)) && a.has(1, a.of(2))),
+    RULE("fill", a.has(0, a.of(1))),
+    RULE("range", a.has(0, a.of(2)) && near(a[1])),
+    RULE("gather", a.has(0, a.of(5) * a.of(4) * a.of(6)) && a.has(1, a.of(5) * a.of(3) * a.of(6)) &&
+                       a.has(2, a.of(4))),
+    RULE("gather_elements", a.has(0, a.of(5) * a.of(4) * a.of(6)) &&
+                                a.has(1, a.of(5) * a.of(3) * a.of(6)) &&
+                                a.has(2, a.of(5) * a.of(4) * a.of(6))),
+    RULE("gather_nd", a.has(0, a.of(4) * a.of(5) * a.of(6)) &&
+                          a.has(1, a.of(4) * a.all(3) * a.of(6)) &&
+                          a.has(2, a.of(4) * a.of(5) * a.dims(3).count)),
+    RULE("reverse", a.has(0, a.of(3) * a.of(4) * a.of(5)) &&
+                        a.has(1, a.of(3) * a.of(4) * a.of(5)) && a.has(2, a.of(4))),
+    RULE("one_hot",
+         a.has(0, a.of(3) * a.of(5) * a.of(4)) && a.has(1, a.of(3) * a.of(4)) && a.has(2, 2)),
+    {"around", false, pads},
+    RULE("compress", a.has(0, a.of(6) * (std::min)(a[3], a[5]) * a.of(7)) &&
+                         a.has(1, a.of(6) * a.of(5) * a.of(7)) && a.has(2, a.of(3))),
+    RULE("trilu", a.has(0, a.of(2) * a.of(3) * a.of(4)) && a.has(1, a.of(2) * a.of(3) * a.of(4))),
+    {"non_zero", false, finds_places},
+    RULE("take_offsets", a.has(0, a.of(2) + 1) && a.has(1, a.of(2) + 1)),
+    IN_EVERY_RUN("append_offsets", a.has(0, a.of(2) + a.of(4) + 1) && a.has(1, a.of(4) + 1)),
+    RULE("append", a.has(0, a.of(2) + a.of(3)) && a.has(1, a.of(3))),
+    RULE("add_offsets", a.has(0, a.of(2) + 1) && a.has(1, a.of(2) + 1)),
+    {"join", true, joins},
+    RULE("lengths", a.has(0, a.of(2)) && a.has(1, a.of(2) + 1)),
+    IN_EVERY_RUN("pad", a.divides(2, a[6], 1, a.of(7)) && a.has(0, a.of(5) * a.of(6) * a.of(7)) &&
+                            (a[4] ? a.has(3, a.of(7)) : a.may(3, 1))),
+    RULE("unpad", a.has(0, a.of(5) * a.of(6) * a.of(7)) && a.has(1, a.of(5) * a.of(6) * a.of(7)) &&
+                      a.has(2, a.of(6)) && a.has(3, a.of(6) + 1)),
+    IN_EVERY_RUN("pool", a.divides(2, a[3], 1, a.of(4)) && a.has(0, a.of(3) * a.of(4))),
+    IN_EVERY_RUN("reverse_sentences", sentences(a, 0, a.of(4))),
+    IN_EVERY_RUN("sentence_softmax", sentences(a, 0, 1)),
+    IN_EVERY_RUN("context", a.divides(2, a[3], 1, a.of(4)) && near(a[5]) && near(a[6]) &&
+                                a.has(0, Count(a.rows(2, a[3])) * a.of(5) * a.of(4))),
+    IN_EVERY_RUN("expand", a.divides(2, a[3], 0, a.of(4)) && a.has(1, a.of(3) * a.of(4))),
+    IN_EVERY_RUN("viterbi", a.divides(3, a[4], 1, a.of(5)) && a.has(2, (a.of(5) + 2) * a.of(5)) &&
+                                a.has(0, a.rows(3, a[4])) && a.has(6, a.of(5) * 2) &&
+                                a.has(7, Count(a.rows(3, a[4])) * a.of(5)) && a[5] > 0),
+    {"softmax", false, along_axis},
+    {"log_softmax", false, along_axis},
+    {"cum_sum", false, along_axis},
+    RULE("layer_norm", a.has(0, a.of(6) * a.of(7)) && a.has(1, a.of(6) * a.of(7)) &&
+                           a.has(2, a.of(7)) && a.may(3, a.of(7)) && a.may(4, a.of(6)) &&
+                           a.may(5, a.of(6))),
+    RULE("group_norm", a.has(0, a.of(4) * a.of(5) * a.of(6)) &&
+                           a.has(1, a.of(4) * a.of(5) * a.of(6)) && a.has(2, a.of(5)) &&
+                           a.has(3, a.of(5)) && a[7] <= (std::max)(a[5], std::int64_t(1))),
+    RULE("top_k", a.has(0, a.of(4) * a.of(7) * a.of(6)) && a.may(1, a.of(4) * a.of(7) * a.of(6)) &&
+                      a.has(2, a.of(4) * a.of(5) * a.of(6)) && a.has(3, a.of(5)) && a[7] <= a[5]),
+    {"arg_extreme", false, reduces},
+    {"reduce_sum", false, reduces},
+    {"reduce_mean", false, reduces},
+    {"reduce_prod", false, reduces},
+    {"reduce_max", false, reduces},
+    {"reduce_min", false, reduces},
+    {"reduce_l1", false, reduces},
+    {"reduce_l2", false, reduces},
+    {"reduce_sum_square", false, reduces},
+    {"reduce_log_sum", false, reduces},
+    {"reduce_log_sum_exp", false, reduces},
+    RULE("dense", near(a[6]) && a.has(0, a.of(2) * a.of(6)) && a.has(1, a.of(2) * a.of(3)) &&
+                      a.has(4, Count(up(a[6], a.beside() * 16)) * (a.beside() * 16) * a.of(3)) &&
+                      a.may(5, a.of(6))),
+    RULE("product", a.has(0, a.of(3) * a.of(4) * a.of(6)) &&
+                        a.has(1, a.of(3) * a.of(4) * a.of(5)) &&
+                        a.has(2, a.of(3) * a.of(5) * a.of(6))),
+    RULE("pack", near(a[3]) && a.has(1, a.of(2) * a.of(3) * a.of(4)) &&
+                     a.has(0, a.of(2) * up(a[3], a.beside() * 16) * (a.beside() * 16) * a.of(4))),
+    {"convolve", false, convolves},
+    {"convolve_back", false, convolves_back},
+    {"max_pool", false, pools},
+    {"average_pool", false, pools},
+    {"quantize", false, has_scales},
+    {"dequantize", false, has_scales},
+    RULE("dynamic_quantize", a.has(0, a.of(4)) && a.may(1, 1) && a.may(2, 1) && a.has(3, a.of(4))),
+    {"dense_bytes", false, multiplies_bytes},
+    {"convolve_bytes", false, convolves_bytes},
+    {"quantized_lstm", false, runs_lstm},
+};
+
+std::int32_t gates_of(const onernn_spec& spec) {
+  return spec.cell == ONERNN_RNN ? 1 : spec.cell == ONERNN_LSTM ? 4 : 3;
+}
+}  // namespace
+
+bool are_offsets(const std::int64_t* offsets, std::int64_t count) {
+  for (std::int64_t n = 0; n < count; ++n)
+    if (offsets[n] > offsets[n + 1]) return false;
+  return offsets[0] == 0;
+}
+
+const Rule* rule_of(const char* function) {
+  const std::size_t length = std::strcspn(function, ":");
+  for (const Rule& each : kRules)
+    if (std::strlen(each.function) == length && !std::strncmp(each.function, function, length))
+      return &each;
+  return nullptr;
+}
+
+bool depends_on_contents(const Rule& rule) { return rule.contents; }
+
+Count bytes_of_panels(std::int32_t stored, std::int64_t K, std::int64_t gates, std::int64_t units) {
+  std::int64_t rows = K, width = 4;
+  if (stored == ONERNN_F16) width = 2;
+  if (stored == ONERNN_F64) width = 8;
+  if (stored == ONERNN_BF16) rows = up(K, 2);
+  if (stored == ONERNN_S8) rows = 2 + up(K, 4);
+  if (stored == ONERNN_W8) rows = up(K, 1 << 16) + up(K, 4);
+  return Count(rows) * gates * up(units, 16) * 16 * width;
+}
+
+bool are_parts(const onernn_spec& spec, const onernn_part* parts, std::int64_t bytes) {
+  constexpr std::int64_t kMost = 1 << 24;
+  const auto flag = [](std::int32_t one) { return one == 0 || one == 1; };
+  for (const std::int32_t one :
+       {spec.backwards, spec.added, spec.joined, spec.cell_nan_is_low, spec.attention,
+        spec.replaces, spec.peephole, spec.input_forget, spec.projection})
+    if (!flag(one)) return false;
+  for (const std::int64_t size : {spec.inputs, spec.units, spec.width})
+    if (size < 1 || size > kMost) return false;
+  const bool lstm = spec.cell == ONERNN_LSTM, gru = spec.cell == ONERNN_GRU;
+  if ((!spec.projection && spec.width != spec.units) ||
+      ((spec.projection || spec.peephole) && !lstm) ||
+      (spec.attention && !gru && spec.cell != ONERNN_LBR_GRU))
+    return false;
+  const std::int64_t real = spec.stored == ONERNN_F64 ? 8 : 4, gates = gates_of(spec);
+  const std::int64_t rows_of_bias = spec.cell == ONERNN_LBR_GRU ? 4 : gates;
+  const std::int64_t wide = spec.width * (spec.directions == 2 && !spec.added ? 2 : 1);
+  const auto fits = [bytes](std::int64_t begin, Count size) {
+    return begin >= 0 && begin % 64 == 0 && (Count(begin) + size).within(bytes);
+  };
+  const auto panels = [&](std::int64_t K, std::int64_t matrices, std::int64_t units) {
+    return bytes_of_panels(spec.stored, K, matrices, units);
+  };
+  const Count units = Count(up(spec.units, 16)) * 16 * real;
+  for (std::int64_t at = 0; at < std::int64_t(spec.layers) * spec.directions; ++at) {
+    const onernn_part& part = parts[at];
+    const std::int64_t inputs = at < spec.directions ? spec.inputs
+                                : spec.joined        ? wide
+                                                     : spec.width;
+    if (!fits(part.bias, units * rows_of_bias) ||
+        !fits(part.recurrent, panels(spec.width, gru ? 2 : gates, spec.units)) ||
+        (gru && !fits(part.candidate, panels(spec.width, 1, spec.units))) ||
+        (spec.peephole && !fits(part.peephole, units * 3)) ||
+        (spec.projection && !fits(part.projection, panels(spec.units, 1, spec.width))))
+      return false;
+    if (part.input < 0 ? inputs != gates * spec.units
+                       : !fits(part.input, panels(inputs, gates, spec.units)))
+      return false;
+  }
+  return true;
+}
+
+bool Bounds::bind(const std::int64_t* sizes, std::int64_t most) {
+  most_ = most;
+  for (std::size_t at = 0; at < steps_.size(); ++at)
+    settled_[at] = !steps_[at].always && holds(steps_[at], sizes, nullptr);
+  return true;
+}
+
+bool Bounds::holds(const Guarded& step, const std::int64_t* sizes, const Frame* frame) const {
+  const std::int64_t* at = step.words;
+  if (step.kind == kCall) return step.rule->holds(Args(*step.function, at, sizes, frame));
+  if (step.kind == kNest) {
+    Count turns = 1;
+    for (std::int64_t axis = 0; axis < at[0]; ++axis)
+      turns = turns * (std::max)(sizes[at[1 + axis]], std::int64_t(0));
+    return turns.within(sizes[step.room] * 8);
+  }
+  if (step.kind != kLayer) return true;
+  const onernn_spec& spec = *step.spec;
+  const std::int64_t N = sizes[at[3]];
+  const std::int64_t* const arrays = at + 5;
+  const auto has = [&](int array, Count count, bool may_be_absent = false) {
+    const std::int64_t* const one = arrays + 3 * array;
+    return one[0] < 0 ? may_be_absent : count.within(sizes[one[1]]);
+  };
+  Count words = Count(sizes[at[2]]) * N;
+  if (at[1] == ONERNN_LOD) {
+    const auto* const offsets = static_cast<const std::int64_t*>(frame->places[arrays[0]]);
+    if (!has(0, Count(N) + 1) || !(Count(N) + 1).within(frame->readable[arrays[0]] / 8) ||
+        !are_offsets(offsets, N))
+      return false;
+    words = offsets[N];
+  }
+  const std::int64_t wide = spec.width * (spec.directions == 2 && !spec.added ? 2 : 1);
+  const Count states = Count(spec.layers) * spec.directions * N;
+  const Count own = (words + N + 64) * (spec.inputs + 8 * (spec.units + spec.width)) * 8;
+  return own.within(most_) && has(1, words * spec.inputs) && has(2, words, true) &&
+         has(3, states * spec.width, true) && has(4, states * spec.units, true) &&
+         has(5, words * wide) && has(6, states * spec.width, true) &&
+         has(7, states * spec.units, true) && has(8, words * spec.units, true);
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn

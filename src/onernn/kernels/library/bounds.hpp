@@ -1,0 +1,91 @@
+// What the steps of a plan from a file may read and write: no number in it is believed.
+#ifndef ONERNN_BOUNDS_HPP
+#define ONERNN_BOUNDS_HPP
+
+#include <cstdint>
+#include <vector>
+
+#include "calls.hpp"
+#include "exported.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// How many numbers there are; sums and products stop at what 64 bits hold. `work`: as if no factor
+/// was 0, which is how often loops around nothing would turn.
+class Count {
+ public:
+  Count(std::int64_t value) : value_(value), work_(value < 1 ? 1 : value), is_one_(value >= 0) {}
+
+  /// Whether so many are within `available`, and loops over them end soon.
+  bool within(std::int64_t available) const {
+    return is_one_ && value_ <= available && (value_ > 0 || work_ <= kMostTurns);
+  }
+  std::int64_t value() const { return is_one_ ? value_ : -1; }
+
+  friend Count operator*(Count a, Count b) {
+    Count made(a.value_);
+    made.is_one_ = a.is_one_ && b.is_one_;
+    if (__builtin_mul_overflow(a.value_, b.value_, &made.value_)) made.value_ = INT64_MAX;
+    if (__builtin_mul_overflow(a.work_, b.work_, &made.work_)) made.work_ = INT64_MAX;
+    return made;
+  }
+  friend Count operator+(Count a, Count b) {
+    Count made(a.value_);
+    made.is_one_ = a.is_one_ && b.is_one_;
+    if (__builtin_add_overflow(a.value_, b.value_, &made.value_)) made.value_ = INT64_MAX;
+    if (__builtin_add_overflow(a.work_, b.work_, &made.work_)) made.work_ = INT64_MAX;
+    return made;
+  }
+
+ private:
+  static constexpr std::int64_t kMostTurns = std::int64_t(1) << 31;
+  std::int64_t value_, work_;
+  bool is_one_;
+};
+
+/// Whether offsets begin with 0 and never fall.
+bool are_offsets(const std::int64_t* offsets, std::int64_t count);
+
+/// The rule of a function, by its name; null: there is none.
+struct Rule;
+const Rule* rule_of(const char* function);
+
+/// Whether the contents of its arguments decide, too.
+bool depends_on_contents(const Rule& rule);
+
+/// Whether weights of so many bytes have all that a layer reads.
+bool are_parts(const onernn_spec& spec, const onernn_part* parts, std::int64_t bytes);
+
+/// What a step is, and what the guard asks of it.
+struct Guarded {
+  std::int64_t kind;
+  const std::int64_t* words;
+  const Function* function;  // of a call
+  const Rule* rule;
+  const onernn_spec* spec;  // of a layer
+  std::int64_t room;        // of a nest: the size of what it writes to
+  bool always;              // it depends on more than the sizes of the inputs
+};
+
+class Bounds final : public Guard {
+ public:
+  explicit Bounds(const std::vector<Guarded>& steps) : steps_(steps), settled_(steps.size()) {}
+  bool bind(const std::int64_t* sizes, std::int64_t most) override;
+  bool allows(std::int64_t step, const Frame& frame) const override {
+    return settled_[static_cast<std::size_t>(step)] ||
+           holds(steps_[static_cast<std::size_t>(step)], frame.sizes, &frame);
+  }
+
+ private:
+  bool holds(const Guarded& step, const std::int64_t* sizes, const Frame* frame) const;
+
+  const std::vector<Guarded>& steps_;
+  std::vector<char> settled_;
+  std::int64_t most_ = 0;
+};
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif

@@ -1,0 +1,595 @@
+// onernn.h: models, and streams that run them. No exception leaves, and no state is shared but
+// what a model is, which nobody changes.
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "compiled.hpp"
+
+using namespace onernn;
+
+struct onernn_model {
+  std::shared_ptr<const Compiled> compiled;
+  std::int32_t threads;
+};
+
+namespace {
+
+thread_local char message[512] = "";
+
+std::int32_t failed(std::int32_t status, const char* why) {
+  std::snprintf(message, sizeof message, "%s", why);
+  return status;
+}
+
+/// The status of a function; whatever it throws stays here.
+template <class Function>
+std::int32_t guarded(Function function) try {
+  function();
+  return ONERNN_DONE;
+} catch (const Failure& failure) {
+  return failed(failure.status, failure.why.c_str());
+} catch (...) {
+  return failed(ONERNN_NO_MEMORY, "the system has no memory, or no thread, left");
+}
+
+[[noreturn]] void misused(const std::string& why) { throw Failure{ONERNN_MISUSED, why}; }
+[[noreturn]] void misfit(const std::string& why) { throw Failure{ONERNN_MISFIT, why}; }
+
+struct FreeStack {
+  void operator()(onernn_stack* one) const { onernn_stack_free(one); }
+};
+struct FreeWorkspace {
+  void operator()(onernn_workspace* one) const { onernn_workspace_free(one); }
+};
+
+/// The memory of a caller or of a stream: what stands in it belongs to one value.
+struct Buffer {
+  void* at = nullptr;
+  std::int64_t bytes = 0;
+  std::unique_ptr<unsigned char, void (*)(unsigned char*)> own{
+      nullptr, [](unsigned char* memory) { ::operator delete(memory, std::align_val_t{64}); }};
+
+  /// At least so many bytes of its own; they grow, and keep nothing. Zeros first: bytes that no
+  /// step writes are nobody's.
+  void grow(std::int64_t wanted) {
+    if (own && wanted <= bytes) return;
+    own.reset();
+    at = nullptr;
+    bytes = 0;
+    const auto size = static_cast<std::size_t>((std::max)(wanted, std::int64_t(1)));
+    own.reset(static_cast<unsigned char*>(::operator new(size, std::align_val_t{64})));
+    std::memset(own.get(), 0, size);
+    at = own.get();
+    bytes = wanted;
+  }
+};
+
+std::int32_t usable_cpus() {
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  const int count = sched_getaffinity(0, sizeof usable, &usable) ? 1 : CPU_COUNT(&usable);
+  return (std::max)(1, (std::min)(count, 64));
+}
+
+bool is_at(const void* memory, std::int64_t align) {
+  return reinterpret_cast<std::uintptr_t>(memory) % static_cast<std::uintptr_t>(align) == 0;
+}
+
+}  // namespace
+
+struct onernn_stream {
+  explicit onernn_stream(const onernn_model& of)
+      : model(of.compiled),
+        bounds_(model->steps),
+        given_(model->inputs.size()),
+        taken_(model->outputs.size()),
+        memory_(model->written.size()),
+        dims_(static_cast<std::size_t>(model->dims)),
+        bound_(dims_.size(), -1),
+        costs_(model->steps.size()) {
+    for (const StoredLayer& each : model->layers) {
+      onernn_stack* made = nullptr;
+      const std::int32_t status =
+          onernn_stack_new(&each.spec, each.parts.data(), each.numbers, of.threads, &made);
+      if (status == ONERNN_UNKNOWN) throw Failure{ONERNN_DAMAGED, "a layer of an unknown kind"};
+      if (status) throw std::bad_alloc();
+      owned_.emplace_back(made);
+      stacks_.push_back(made);
+    }
+    onernn_workspace* made = nullptr;
+    if (onernn_workspace_new(model->plan, of.threads, stacks_.data(), &made))
+      throw std::bad_alloc();
+    workspace_.reset(made);
+    set_guard(*made, &bounds_);
+    sizes_ = onernn_workspace_sizes(made);
+    places_ = onernn_workspace_places(made);
+    for (std::size_t at = 0; at < given_.size(); ++at) {
+      const Input& input = model->inputs[at];
+      given_[at].levels.resize(input.levels.size());
+      is_ragged_ = is_ragged_ || !input.levels.empty();
+      for (const Axis& axis : input.axes) given_[at].dims.push_back(axis.size);
+    }
+    const std::int64_t memory =
+        std::int64_t(sysconf(_SC_PHYS_PAGES)) * std::int64_t(sysconf(_SC_PAGE_SIZE));
+    limit(memory / 4 * 3, 500000);
+    reset();
+  }
+
+  void limit(std::int64_t bytes, std::int64_t steps) {
+    if (bytes < 1 || steps < 1) misused("limits: expected 1 or more");
+    most_bytes_ = (std::min)(bytes, std::int64_t(1) << 56);
+    most_steps_ = steps;
+    prepared_ = false;
+    bound_.assign(bound_.size(), -1);  // no size of inputs
+  }
+
+  void give(std::size_t at, const void* numbers, const std::int64_t* dims) {
+    const Input& input = model->inputs[at];
+    Given& given = given_[at];
+    if (!numbers) {
+      if (input.next < 0) misused("input '" + input.name + "': NULL, and it is no state");
+      given.numbers = nullptr;
+      return;
+    }
+    if (!is_at(numbers, input.width))
+      misused("input '" + input.name + "': its memory is not aligned to " + input.dtype);
+    for (std::size_t axis = 0; axis < input.axes.size(); ++axis) {
+      const Axis& known = input.axes[axis];
+      const std::int64_t size = dims ? dims[axis] : known.size;
+      if (!dims && size < 0) misused("input '" + input.name + "': its dims are not declared");
+      if (size < 0 || (known.size >= 0 && size != known.size) || size < known.least ||
+          size > known.most)
+        misfit("input '" + input.name + "': axis " + std::to_string(axis) + " is " +
+               std::to_string(size) + ", the model takes " + expected(known));
+      prepared_ = prepared_ && given.dims[axis] == size && given.numbers;
+      given.dims[axis] = size;
+    }
+    prepared_ = prepared_ && given.numbers;
+    given.numbers = numbers;
+  }
+
+  void give_offsets(std::size_t at, std::int32_t level, const std::int64_t* offsets,
+                    std::int64_t sequences) {
+    const Input& input = model->inputs[at];
+    if (level < 0 || static_cast<std::size_t>(level) >= input.levels.size())
+      misused("input '" + input.name + "' has no level " + std::to_string(level));
+    if (!offsets || sequences < 0 || !is_at(offsets, 8))
+      misused("input '" + input.name + "': offsets that are missing");
+    given_[at].levels[static_cast<std::size_t>(level)] = {offsets, sequences};
+    prepared_ = false;
+  }
+
+  void take(std::size_t at, void* numbers, std::int64_t bytes) {
+    const Output& output = model->outputs[at];
+    if (numbers && (bytes < 0 || !is_at(numbers, output.width)))
+      misused("output '" + output.name + "': its memory is not aligned to " + output.dtype);
+    taken_[at] = {numbers, numbers ? bytes : 0};
+  }
+
+  void prepare() {
+    ran_ = false;
+    std::size_t at = 0;
+    std::int64_t taken = 0;
+    for (std::size_t i = 0; i < given_.size(); ++i) {
+      const Input& input = model->inputs[i];
+      Given& given = given_[i];
+      if (!given.numbers && input.next < 0) misused("input '" + input.name + "' is missing");
+      for (const std::int64_t size : given.dims) dims_[at++] = size;
+      Count count = 1;
+      for (const std::int64_t size : given.dims) count = count * size;
+      if (!(count * input.width).within(INT64_MAX - taken))
+        misfit("input '" + input.name + "': more numbers than any memory has");
+      given.count = count.value();
+      taken += given.count * input.width;
+      std::int64_t longest = 0;
+      for (std::size_t k = 0; k < given.levels.size(); ++k) {
+        const auto [offsets, sequences] = given.levels[k];
+        if (!offsets) misused("input '" + input.name + "': its offsets are missing");
+        const bool last = k + 1 == given.levels.size();
+        const std::int64_t rows =
+            last ? given.dims.empty() ? 0 : given.dims[0] : given.levels[k + 1].sequences;
+        if (!are_offsets(offsets, sequences) || offsets[sequences] != rows)
+          misfit("input '" + input.name + "': offsets that do not go from 0 to " +
+                 std::to_string(rows) + " without falling");
+        dims_[at++] = sequences;
+        for (std::int64_t n = 0; last && n < sequences; ++n)
+          longest = (std::max)(longest, offsets[n + 1] - offsets[n]);
+      }
+      if (input.counts_longest) dims_[at++] = longest;
+    }
+    if (prepared_ && dims_ == bound_) return;
+    prepared_ = false;
+    bound_.assign(bound_.size(), -1);
+    const std::int32_t status = onernn_workspace_bind(workspace_.get(), dims_.data(), most_bytes_);
+    if (status == ONERNN_NO_MEMORY) throw std::bad_alloc();
+    bool fits = status == ONERNN_DONE;
+    for (const std::int64_t size : model->axes) fits = fits && sizes_[size] >= 0;
+    for (std::size_t i = 0; fits && i < given_.size(); ++i) {
+      const Input& input = model->inputs[i];
+      fits = sizes_[input.numbers] == given_[i].count;
+      for (std::size_t k = 0; fits && k < input.levels.size(); ++k)
+        fits = sizes_[input.offsets[k]] == given_[i].levels[k].sequences + 1;
+    }
+    if (!fits)
+      misfit(
+          "inputs whose sizes do not fit the model or each other, or that would take more than " +
+          std::to_string(most_bytes_) + " bytes");
+    choose(taken);
+    bound_ = dims_;
+    prepared_ = true;
+  }
+
+  void run() {
+    if (!prepared_ || is_ragged_) prepare();  // offsets are read anew
+    for (std::size_t i = 0; i < given_.size(); ++i) {
+      const Input& input = model->inputs[i];
+      const void* const numbers = given_[i].numbers ? given_[i].numbers : state(i).at;
+      places_[input.place] = const_cast<void*>(numbers);
+      for (std::size_t k = 0; k < input.levels.size(); ++k)
+        places_[input.levels[k]] = const_cast<std::int64_t*>(given_[i].levels[k].offsets);
+    }
+    for (std::size_t k = 0; k < memory_.size(); ++k) {
+      const Compiled::Memory& wanted = model->written[k];
+      const std::int64_t bytes = sizes_[wanted.most] * wanted.width;
+      void* memory = nullptr;
+      for (std::size_t o = 0; o < taken_.size(); ++o)
+        if (model->outputs[o].place == wanted.place && taken_[o].bytes >= bytes && taken_[o].at)
+          memory = taken_[o].at;
+      if (!memory) {
+        memory_[k].grow(bytes);
+        memory = memory_[k].at;
+      }
+      places_[wanted.place] = memory;
+    }
+    std::int32_t step[2] = {-1, budget_};
+    ran_ = false;
+    const std::int32_t status = onernn_workspace_run(workspace_.get(), costs_.data(), step);
+    if (status == ONERNN_NO_MEMORY) throw std::bad_alloc();
+    if (status)
+      throw Failure{status, (status == ONERNN_UNSOUND
+                                 ? "a step would read what none has written, or leave its memory: "
+                                 : "a step found an index or a length that it does not take: ") +
+                                name_of(step[0])};
+    if (step[0] != static_cast<std::int32_t>(costs_.size()))
+      throw Failure{ONERNN_TOO_MUCH, "its loops and layers would run more than " +
+                                         std::to_string(most_steps_) + " operators"};
+    for (std::size_t o = 0; o < taken_.size(); ++o) finish(o);
+    for (std::size_t i = 0; i < given_.size(); ++i) keep(i);
+    ran_ = true;
+  }
+
+  void reset() {
+    for (std::size_t i = 0; i < given_.size(); ++i) {
+      const Input& input = model->inputs[i];
+      if (input.next < 0) continue;
+      std::int64_t bytes = input.width;
+      for (const Axis& axis : input.axes) bytes *= axis.size;
+      state(i).grow(bytes);
+      if (input.first)
+        std::memcpy(state(i).at, input.first, static_cast<std::size_t>(bytes));
+      else
+        std::memset(state(i).at, 0, static_cast<std::size_t>(bytes));
+    }
+  }
+
+  const void* numbers(std::size_t at) const { return ran_ ? results_[at] : nullptr; }
+  std::int64_t size(std::size_t at, std::size_t axis) const {
+    const Output& output = model->outputs[at];
+    return axis < output.sizes.size() && (ran_ || (prepared_ && output.known))
+               ? sizes_[output.sizes[axis]]
+               : -1;
+  }
+  std::int64_t most_bytes(std::size_t at) const {
+    const Output& output = model->outputs[at];
+    if (!prepared_) return -1;
+    if (output.most >= 0) return sizes_[output.most] * output.width;
+    return count(output).value() * output.width;
+  }
+  /// (offsets, sequences) of an output.
+  std::pair<const std::int64_t*, std::int64_t> level(std::size_t at, std::size_t level) const {
+    const Output& output = model->outputs[at];
+    if (!ran_ || level >= output.levels.size()) return {nullptr, -1};
+    const Level& one = output.levels[level];
+    if (one.input < 0)
+      return {static_cast<const std::int64_t*>(places_[one.place]), sizes_[one.count]};
+    const auto& given = given_[static_cast<std::size_t>(one.input)];
+    const auto found = given.levels[static_cast<std::size_t>(one.level)];
+    return {found.offsets, found.sequences};
+  }
+
+  const std::shared_ptr<const Compiled> model;
+
+ private:
+  struct Offsets {
+    const std::int64_t* offsets = nullptr;
+    std::int64_t sequences = 0;
+  };
+  struct Given {
+    const void* numbers = nullptr;
+    Numbers dims;
+    std::vector<Offsets> levels;
+    std::int64_t count = 0;
+  };
+  struct Taken {
+    void* at = nullptr;
+    std::int64_t bytes = 0;
+  };
+
+  static std::string expected(const Axis& axis) {
+    if (axis.size >= 0) return std::to_string(axis.size);
+    if (axis.most == INT64_MAX) return std::to_string(axis.least) + " or more";
+    return std::to_string(axis.least) + " to " + std::to_string(axis.most);
+  }
+
+  std::string name_of(std::int32_t step) const {
+    const std::string number = "step " + std::to_string(step);
+    if (step < 0 || static_cast<std::size_t>(step) >= model->steps.size()) return number;
+    const Function* const function = model->steps[static_cast<std::size_t>(step)].function;
+    return function ? number + ", " + function->name : number;
+  }
+
+  Buffer& state(std::size_t input) {
+    states_.resize(given_.size());
+    return states_[input];
+  }
+
+  Count count(const Output& output) const {
+    Count made = 1;
+    for (const std::int64_t size : output.sizes) made = made * sizes_[size];
+    return made;
+  }
+
+  /// What steps cost. Layers need not be counted where all of them are within the budget.
+  void choose(std::int64_t taken) {
+    Count all = 0, most = Count(taken) * model->share + most_steps_;
+    std::fill(costs_.begin(), costs_.end(), 0);
+    for (const Cost& each : model->costs) {
+      const Count one =
+          Count((std::max)(sizes_[each.steps], std::int64_t(0))) * each.runs +
+          (Count((std::max)(sizes_[each.rows], std::int64_t(0))) * each.work).value() / (1 << 18);
+      costs_[static_cast<std::size_t>(each.step)] =
+          static_cast<std::int32_t>((std::min)(one.value(), std::int64_t(INT32_MAX)));
+      all = all + one;
+    }
+    budget_ = static_cast<std::int32_t>((std::min)(most.value(), std::int64_t(INT32_MAX)));
+    if (!model->loops && all.value() <= most.value()) std::fill(costs_.begin(), costs_.end(), 0);
+  }
+
+  /// Finds where an output stands; copies it where the caller wants it elsewhere.
+  void finish(std::size_t at) {
+    const Output& output = model->outputs[at];
+    const void* from = places_[output.place];
+    const Count wanted = count(output) * output.width;
+    const std::int64_t there =
+        output.most >= 0 ? sizes_[output.most] * output.width : readable(*workspace_, output.place);
+    if (!wanted.within(there))
+      throw Failure{ONERNN_UNSOUND, "output '" + output.name + "' is larger than its memory"};
+    for (const Level& level : output.levels)
+      if (level.input < 0) {
+        const std::int64_t sequences = sizes_[level.count];
+        if (!((Count(sequences) + 1) * 8).within(readable(*workspace_, level.place)) ||
+            !are_offsets(static_cast<const std::int64_t*>(places_[level.place]), sequences))
+          throw Failure{ONERNN_UNSOUND, "output '" + output.name + "' has offsets that fall"};
+      }
+    if (taken_[at].at && taken_[at].at != from) {
+      if (wanted.value() > taken_[at].bytes)
+        misfit("output '" + output.name + "' has " + std::to_string(wanted.value()) +
+               " bytes, its memory " + std::to_string(taken_[at].bytes));
+      std::memcpy(taken_[at].at, from, static_cast<std::size_t>(wanted.value()));
+      from = taken_[at].at;
+    }
+    results_.resize(taken_.size());
+    results_[at] = from;
+  }
+
+  /// The next state becomes the state.
+  void keep(std::size_t at) {
+    const Input& input = model->inputs[at];
+    if (input.next < 0) return;
+    const Output& next = model->outputs[static_cast<std::size_t>(input.next)];
+    for (std::size_t axis = 0; axis < input.axes.size(); ++axis)
+      if (sizes_[next.sizes[axis]] != input.axes[axis].size)
+        misfit("state '" + input.name + "': the next one has other sizes");
+    std::memcpy(state(at).at, results_[static_cast<std::size_t>(input.next)],
+                static_cast<std::size_t>(state(at).bytes));
+  }
+
+  Bounds bounds_;
+  std::vector<std::unique_ptr<onernn_stack, FreeStack>> owned_;
+  std::vector<onernn_stack*> stacks_;
+  std::unique_ptr<onernn_workspace, FreeWorkspace> workspace_;
+  const std::int64_t* sizes_ = nullptr;
+  void** places_ = nullptr;
+  std::vector<Given> given_;
+  std::vector<Taken> taken_;
+  std::vector<Buffer> memory_, states_;
+  std::vector<const void*> results_;
+  Numbers dims_, bound_;
+  std::vector<std::int32_t> costs_;
+  std::int64_t most_bytes_ = 0, most_steps_ = 0;
+  std::int32_t budget_ = 0;
+  bool prepared_ = false, ran_ = false, is_ragged_ = false;
+};
+
+namespace {
+
+/// An input, or behind these an output; null: there is none.
+const Described* described(const onernn_model* model, std::int32_t value) {
+  if (!model || value < 0) return nullptr;
+  const auto at = static_cast<std::size_t>(value);
+  const std::size_t inputs = model->compiled->inputs.size();
+  if (at < inputs) return &model->compiled->inputs[at];
+  return at - inputs < model->compiled->outputs.size() ? &model->compiled->outputs[at - inputs]
+                                                       : nullptr;
+}
+
+/// The number of an input, or of an output.
+std::size_t input_of(const onernn_stream* stream, std::int32_t value) {
+  if (!stream) misused("no stream");
+  if (value < 0 || static_cast<std::size_t>(value) >= stream->model->inputs.size())
+    misused("value " + std::to_string(value) + " is no input");
+  return static_cast<std::size_t>(value);
+}
+bool is_output(const onernn_stream* stream, std::int32_t value) {
+  if (!stream || value < 0) return false;
+  const std::size_t inputs = stream->model->inputs.size(), at = static_cast<std::size_t>(value);
+  return at >= inputs && at - inputs < stream->model->outputs.size();
+}
+std::size_t output_of(const onernn_stream* stream, std::int32_t value) {
+  if (!stream) misused("no stream");
+  if (!is_output(stream, value)) misused("value " + std::to_string(value) + " is no output");
+  return static_cast<std::size_t>(value) - stream->model->inputs.size();
+}
+
+std::int32_t opened(std::unique_ptr<Bytes> bytes, std::int32_t threads, onernn_model** model) {
+  const std::int32_t cpus = usable_cpus();
+  const std::int32_t team = threads < 0 ? (std::max)(threads, -64)
+                            : threads   ? (std::min)(threads, cpus)
+                                        : cpus;
+  auto made = std::make_shared<const Compiled>(std::move(bytes));
+  *model = new onernn_model{std::move(made), team};
+  return ONERNN_DONE;
+}
+
+}  // namespace
+
+std::int32_t onernn_interface() { return ONERNN_INTERFACE; }
+const char* onernn_message() { return message; }
+
+std::int32_t onernn_open(const char* path, std::int32_t threads, onernn_model** model) {
+  return guarded([=] {
+    if (!path || !model) misused("no path, or nowhere to put the model");
+    *model = nullptr;
+    try {
+      opened(std::make_unique<Bytes>(path), threads, model);
+    } catch (Failure& failure) {
+      if (failure.status != ONERNN_NO_FILE) failure.why = std::string(path) + ": " + failure.why;
+      throw;
+    }
+  });
+}
+
+std::int32_t onernn_open_bytes(const void* bytes, std::int64_t size, std::int32_t threads,
+                               onernn_model** model) {
+  return guarded([=] {
+    if (!bytes || size < 0 || !model) misused("no bytes, or nowhere to put the model");
+    *model = nullptr;
+    opened(std::make_unique<Bytes>(bytes, size), threads, model);
+  });
+}
+
+void onernn_close(onernn_model* model) { delete model; }
+
+std::int32_t onernn_inputs(const onernn_model* model) {
+  return model ? static_cast<std::int32_t>(model->compiled->inputs.size()) : -1;
+}
+std::int32_t onernn_outputs(const onernn_model* model) {
+  return model ? static_cast<std::int32_t>(model->compiled->outputs.size()) : -1;
+}
+const char* onernn_name(const onernn_model* model, std::int32_t value) {
+  const Described* const found = described(model, value);
+  return found ? found->name.c_str() : nullptr;
+}
+const char* onernn_dtype(const onernn_model* model, std::int32_t value) {
+  const Described* const found = described(model, value);
+  return found ? found->dtype.c_str() : nullptr;
+}
+std::int32_t onernn_rank(const onernn_model* model, std::int32_t value) {
+  const Described* const found = described(model, value);
+  return found ? static_cast<std::int32_t>(found->axes.size()) : -1;
+}
+std::int64_t onernn_dim(const onernn_model* model, std::int32_t value, std::int32_t axis) {
+  const Described* const found = described(model, value);
+  const bool there = found && axis >= 0 && static_cast<std::size_t>(axis) < found->axes.size();
+  return there ? found->axes[static_cast<std::size_t>(axis)].size : -1;
+}
+std::int32_t onernn_levels(const onernn_model* model, std::int32_t value) {
+  if (!described(model, value)) return -1;
+  const auto at = static_cast<std::size_t>(value);
+  const std::size_t inputs = model->compiled->inputs.size();
+  return static_cast<std::int32_t>(at < inputs
+                                       ? model->compiled->inputs[at].levels.size()
+                                       : model->compiled->outputs[at - inputs].levels.size());
+}
+std::int32_t onernn_next(const onernn_model* model, std::int32_t value) {
+  if (!described(model, value) || value >= onernn_inputs(model)) return -1;
+  const std::int64_t next = model->compiled->inputs[static_cast<std::size_t>(value)].next;
+  return next < 0 ? -1 : onernn_inputs(model) + static_cast<std::int32_t>(next);
+}
+
+std::int32_t onernn_stream_open(onernn_model* model, onernn_stream** stream) {
+  return guarded([=] {
+    if (!model || !stream) misused("no model, or nowhere to put the stream");
+    *stream = nullptr;
+    *stream = new onernn_stream(*model);
+  });
+}
+void onernn_stream_close(onernn_stream* stream) { delete stream; }
+
+std::int32_t onernn_limit(onernn_stream* stream, std::int64_t bytes, std::int64_t steps) {
+  return guarded([=] {
+    if (!stream) misused("no stream");
+    stream->limit(bytes, steps);
+  });
+}
+std::int32_t onernn_give(onernn_stream* stream, std::int32_t value, const void* numbers,
+                         const std::int64_t* dims) {
+  return guarded([=] { stream->give(input_of(stream, value), numbers, dims); });
+}
+std::int32_t onernn_give_offsets(onernn_stream* stream, std::int32_t value, std::int32_t level,
+                                 const std::int64_t* offsets, std::int64_t sequences) {
+  return guarded([=] { stream->give_offsets(input_of(stream, value), level, offsets, sequences); });
+}
+std::int32_t onernn_take(onernn_stream* stream, std::int32_t value, void* numbers,
+                         std::int64_t bytes) {
+  return guarded([=] { stream->take(output_of(stream, value), numbers, bytes); });
+}
+std::int32_t onernn_prepare(onernn_stream* stream) {
+  return guarded([=] {
+    if (!stream) misused("no stream");
+    stream->prepare();
+  });
+}
+std::int32_t onernn_run(onernn_stream* stream) {
+  return guarded([=] {
+    if (!stream) misused("no stream");
+    stream->run();
+  });
+}
+std::int32_t onernn_reset(onernn_stream* stream) {
+  return guarded([=] {
+    if (!stream) misused("no stream");
+    stream->reset();
+  });
+}
+
+const void* onernn_numbers(const onernn_stream* stream, std::int32_t value) {
+  return is_output(stream, value) ? stream->numbers(output_of(stream, value)) : nullptr;
+}
+std::int64_t onernn_size(const onernn_stream* stream, std::int32_t value, std::int32_t axis) {
+  return is_output(stream, value) && axis >= 0
+             ? stream->size(output_of(stream, value), static_cast<std::size_t>(axis))
+             : -1;
+}
+std::int64_t onernn_most_bytes(const onernn_stream* stream, std::int32_t value) {
+  return is_output(stream, value) ? stream->most_bytes(output_of(stream, value)) : -1;
+}
+const std::int64_t* onernn_offsets(const onernn_stream* stream, std::int32_t value,
+                                   std::int32_t level) {
+  return is_output(stream, value) && level >= 0
+             ? stream->level(output_of(stream, value), static_cast<std::size_t>(level)).first
+             : nullptr;
+}
+std::int64_t onernn_sequences(const onernn_stream* stream, std::int32_t value, std::int32_t level) {
+  return is_output(stream, value) && level >= 0
+             ? stream->level(output_of(stream, value), static_cast<std::size_t>(level)).second
+             : -1;
+}

@@ -1,0 +1,121 @@
+// libonernn: onernn.h for programs that link with it. The functions are those of the best library
+// beside it that this machine runs, libonernn-avx2.so for instance.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#pragma GCC visibility push(default)
+#include "library/onernn.h"
+#pragma GCC visibility pop
+
+namespace {
+
+// Result, name, parameters, arguments, and what it gives where there is no library.
+#define FUNCTIONS(F)                                                                            \
+  F(int32_t, onernn_open, (const char* a, int32_t b, onernn_model** c), (a, b, c), 2)           \
+  F(int32_t, onernn_open_bytes, (const void* a, int64_t b, int32_t c, onernn_model** d),        \
+    (a, b, c, d), 2)                                                                            \
+  F(void, onernn_close, (onernn_model * a), (a), )                                              \
+  F(int32_t, onernn_inputs, (const onernn_model* a), (a), -1)                                   \
+  F(int32_t, onernn_outputs, (const onernn_model* a), (a), -1)                                  \
+  F(const char*, onernn_name, (const onernn_model* a, int32_t b), (a, b), nullptr)              \
+  F(const char*, onernn_dtype, (const onernn_model* a, int32_t b), (a, b), nullptr)             \
+  F(int32_t, onernn_rank, (const onernn_model* a, int32_t b), (a, b), -1)                       \
+  F(int64_t, onernn_dim, (const onernn_model* a, int32_t b, int32_t c), (a, b, c), -1)          \
+  F(int32_t, onernn_levels, (const onernn_model* a, int32_t b), (a, b), -1)                     \
+  F(int32_t, onernn_next, (const onernn_model* a, int32_t b), (a, b), -1)                       \
+  F(int32_t, onernn_stream_open, (onernn_model * a, onernn_stream * *b), (a, b), 2)             \
+  F(void, onernn_stream_close, (onernn_stream * a), (a), )                                      \
+  F(int32_t, onernn_limit, (onernn_stream * a, int64_t b, int64_t c), (a, b, c), 2)             \
+  F(int32_t, onernn_give, (onernn_stream * a, int32_t b, const void* c, const int64_t* d),      \
+    (a, b, c, d), 2)                                                                            \
+  F(int32_t, onernn_give_offsets,                                                               \
+    (onernn_stream * a, int32_t b, int32_t c, const int64_t* d, int64_t e), (a, b, c, d, e), 2) \
+  F(int32_t, onernn_take, (onernn_stream * a, int32_t b, void* c, int64_t d), (a, b, c, d), 2)  \
+  F(int32_t, onernn_prepare, (onernn_stream * a), (a), 2)                                       \
+  F(int32_t, onernn_run, (onernn_stream * a), (a), 2)                                           \
+  F(int32_t, onernn_reset, (onernn_stream * a), (a), 2)                                         \
+  F(const void*, onernn_numbers, (const onernn_stream* a, int32_t b), (a, b), nullptr)          \
+  F(int64_t, onernn_size, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c), -1)        \
+  F(int64_t, onernn_most_bytes, (const onernn_stream* a, int32_t b), (a, b), -1)                \
+  F(const int64_t*, onernn_offsets, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c),  \
+    nullptr)                                                                                    \
+  F(int64_t, onernn_sequences, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c), -1)
+
+/// The functions of a library, found once and then never changed.
+struct Library {
+  char missing[512] = "";
+  const char* (*message)() = nullptr;
+#define POINTER(result, name, parameters, arguments, none) result(*name) parameters = nullptr;
+  FUNCTIONS(POINTER)
+#undef POINTER
+
+  Library() {
+    Dl_info here{};
+    if (!dladdr(reinterpret_cast<void*>(&onernn_interface), &here) || !here.dli_fname) {
+      std::snprintf(missing, sizeof missing, "the folder of libonernn is not known");
+      return;
+    }
+    const char* const name = std::strrchr(here.dli_fname, '/');
+    const std::string folder(here.dli_fname,
+                             name ? static_cast<std::size_t>(name + 1 - here.dli_fname) : 0);
+    void* best = opened(folder, ONERNN_LEAST);
+    if (!best) return;
+    const char* const cap = std::getenv("ONERNN_MAX_ISA");
+    const std::string runs = reinterpret_cast<const char* (*)()>(dlsym(best, "onernn_cpu"))();
+    if (runs.empty()) {
+      std::snprintf(missing, sizeof missing, "this CPU lacks what all kernels need, " ONERNN_LEAST);
+      return;
+    }
+    for (std::size_t begin = 0; begin < runs.size();) {
+      const std::size_t end = std::min(runs.find(' ', begin), runs.size());
+      const std::string isa = runs.substr(begin, end - begin);
+      if (void* const found = opened(folder, isa.c_str())) best = found;
+      begin = end + 1;
+      if (cap && isa == cap) break;
+    }
+    missing[0] = 0;  // better ones need not be there
+#define FIND(result, name, parameters, arguments, none) \
+  name = reinterpret_cast<result(*) parameters>(dlsym(best, #name));
+    FUNCTIONS(FIND)
+#undef FIND
+    message = reinterpret_cast<const char* (*)()>(dlsym(best, "onernn_message"));
+  }
+
+  /// Null, and `missing`, where it is not there or of another version.
+  void* opened(const std::string& folder, const char* isa) {
+    const std::string path = folder + "libonernn-" + isa + ".so";
+    void* const found = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!found) {
+      std::snprintf(missing, sizeof missing, "%s", dlerror());
+      return nullptr;
+    }
+    const auto abi = reinterpret_cast<std::uint32_t (*)()>(dlsym(found, "onernn_abi"));
+    if (abi && abi() == ONERNN_ABI) return found;
+    std::snprintf(missing, sizeof missing, "%s: of another version of onernn", path.c_str());
+    return nullptr;
+  }
+};
+
+const Library& library() {
+  static const Library& one = *new Library;  // never destroyed: streams may outlive it
+  return one;
+}
+
+}  // namespace
+
+int32_t onernn_interface() { return ONERNN_INTERFACE; }
+
+const char* onernn_message() { return library().message ? library().message() : library().missing; }
+
+#define FORWARD(result, name, parameters, arguments, none) \
+  result name parameters {                                 \
+    if (!library().name) return none;                      \
+    return library().name arguments;                       \
+  }
+FUNCTIONS(FORWARD)
