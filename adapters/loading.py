@@ -64,7 +64,8 @@ def load(path: StrPath, params: StrPath | None = None, semantics: str = "documen
     or the prefix of its name; an ``.onnx`` file; a ``.pt2`` that torch.export.save wrote.
     ``params``: the parameters' file or folder, where it is not beside the model under its usual
     name. ``semantics`` chooses between what an operator documents and what its framework computed,
-    where these differ: "documented" or "mxnet-cpu".
+    where these differ: "documented", "mxnet-cpu" or "onnxruntime"; a framework without such a
+    meaning keeps to what is documented.
 
     Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a kind that is
     not read, and says what to do. An unknown operator raises only when the model is to be run.
@@ -75,7 +76,8 @@ def load(path: StrPath, params: StrPath | None = None, semantics: str = "documen
     with reading(path):
         refuse_unread(path)
         adapter = adapter_of(path)
-        meaning = (semantics,) if adapter.semantics else ()
+        known = semantics if semantics in adapter.semantics else "documented"
+        meaning = (known,) if adapter.semantics else ()
         return adapter.load(path, *adapter.parts(params), *meaning)
 
 
