@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,9 +30,6 @@ _MOST_CALLS = 10**4  # of functions; each of ten may call ten others
 _DEEPEST = 32  # calls inside calls
 
 
-_log = logging.getLogger("onernn")
-
-
 def load_onnx(path: str | Path, semantics: str = "documented") -> Graph:
     """The graph of a saved model; operators that cannot be lowered are in it, with the reason.
 
@@ -44,7 +40,9 @@ def load_onnx(path: str | Path, semantics: str = "documented") -> Graph:
     graph = lower(read_model(path), semantics=semantics)
     for text in MEANINGS.values():
         if text in graph.notes:
-            _log.warning("%s: %s", path, text)
+            import logging  # slow, and rarely needed
+
+            logging.getLogger("onernn").warning("%s: %s", path, text)
     return graph
 
 

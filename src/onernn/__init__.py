@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.common.plugins import plugins_disabled
-from onernn.adapters.loading import load
+from onernn.adapters.loading import load, read_weights
 from onernn.engine.session import Session
 from onernn.fuse_passes import FuseResult, fuse
 from onernn.ir.errors import (
@@ -18,14 +18,14 @@ from onernn.ir.errors import (
     UnforeseenError,
     UnsupportedError,
 )
-from onernn.ir.graph import Graph, register_reader
+from onernn.ir.graph import Graph, Node, Value, register_reader
 from onernn.ir.ragged import Ragged
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 
 if TYPE_CHECKING:
     from onernn import recording
-    from onernn.adapters.weight_conversion import convert_weights
+    from onernn.adapters.weight_conversion import convert_weights, read_layer
     from onernn.engine.sharing import Shared, shared
     from onernn.verification.auditing import AuditReport, audit
     from onernn.verification.conversion import convert, over_time
@@ -42,6 +42,7 @@ _WHEN_ASKED_FOR = {
     "convert": "onernn.verification.conversion",
     "convert_weights": "onernn.adapters.weight_conversion",
     "over_time": "onernn.verification.conversion",
+    "read_layer": "onernn.adapters.weight_conversion",
     "quantize": "onernn.verification.quantizing",
     "shared": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",
@@ -77,6 +78,7 @@ __all__ = [
     "LibraryError",
     "MissingDependencyError",
     "ModelFormatError",
+    "Node",
     "OnernnError",
     "Ragged",
     "Refusal",
@@ -88,6 +90,7 @@ __all__ = [
     "Shared",
     "UnforeseenError",
     "UnsupportedError",
+    "Value",
     "audit",
     "convert",
     "convert_weights",
@@ -96,6 +99,8 @@ __all__ = [
     "over_time",
     "plugins_disabled",
     "quantize",
+    "read_layer",
+    "read_weights",
     "recording",
     "shared",
     "verify",
