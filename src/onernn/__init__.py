@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from onernn import recording
     from onernn.adapters.weight_conversion import convert_weights, read_layer
     from onernn.engine.sharing import Shared, shared
+    from onernn.fuse_passes.joined_models import join
     from onernn.verification.auditing import AuditReport, audit
     from onernn.verification.conversion import convert, over_time
     from onernn.verification.quantizing import quantize
@@ -41,6 +42,7 @@ _WHEN_ASKED_FOR = {
     "audit": "onernn.verification.auditing",
     "convert": "onernn.verification.conversion",
     "convert_weights": "onernn.adapters.weight_conversion",
+    "join": "onernn.fuse_passes.joined_models",
     "over_time": "onernn.verification.conversion",
     "read_layer": "onernn.adapters.weight_conversion",
     "quantize": "onernn.verification.quantizing",
@@ -95,6 +97,7 @@ __all__ = [
     "convert",
     "convert_weights",
     "fuse",
+    "join",
     "load",
     "over_time",
     "plugins_disabled",

@@ -38,7 +38,13 @@ from onernn.engine.session import Session
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS
 from onernn.ir.errors import OnernnError, unforeseen
-from onernn.model_commands import convert_command, inspect_command, quantize_command, repair_command
+from onernn.model_commands import (
+    convert_command,
+    inspect_command,
+    join_command,
+    quantize_command,
+    repair_command,
+)
 from onernn.reorders.layouts import FRAMEWORKS
 from onernn.score_command import score
 from onernn.showing import (
@@ -225,6 +231,9 @@ app.command(
         "onernn convert frame.onnx sequence.onnx --over-time state=new_state",
     ],
 )(convert_command)
+app.command("join", examples=["onernn join enc.onnx erb_dec.onnx df_dec.onnx -o dfn3.onnx"])(
+    join_command
+)
 app.command(
     "quantize",
     examples=[
