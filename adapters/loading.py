@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from onernn.adapters.common.adapter import StrPath
 from onernn.adapters.common.files import reading
 from onernn.adapters.registry import ADAPTERS, SEMANTICS, adapter_of
+from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError, did_you_mean
+from onernn.ir.files import npz_arrays
 from onernn.ir.graph import Graph
 
 if TYPE_CHECKING:
@@ -37,7 +39,10 @@ def _advice(path: str | Path) -> str:
         case ".pb":
             return _tensorflow("graphdef", path)
         case ".npz" | ".npy":
-            return "arrays, no model; onernn.convert_weights takes a layer's arrays by name"
+            return (
+                "arrays, no model; onernn.read_weights reads those of an .npz, for a graph of your"
+                " own, and onernn.convert_weights takes a layer's arrays by name"
+            )
         case ".pkl" | ".pickle" | ".joblib":
             return "reading a pickle could run anything; write the model as ONNX where it was made"
         case ".ort" | ".engine" | ".plan" | ".trt" | ".mlmodel":
@@ -64,7 +69,8 @@ def load(path: StrPath, params: StrPath | None = None, semantics: str = "documen
     or the prefix of its name; an ``.onnx`` file; a ``.pt2`` that torch.export.save wrote.
     ``params``: the parameters' file or folder, where it is not beside the model under its usual
     name. ``semantics`` chooses between what an operator documents and what its framework computed,
-    where these differ: "documented" or "mxnet-cpu".
+    where these differ: "documented", "mxnet-cpu" or "onnxruntime"; a framework without such a
+    meaning keeps to what is documented.
 
     Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a kind that is
     not read, and says what to do. An unknown operator raises only when the model is to be run.
@@ -75,8 +81,36 @@ def load(path: StrPath, params: StrPath | None = None, semantics: str = "documen
     with reading(path):
         refuse_unread(path)
         adapter = adapter_of(path)
-        meaning = (semantics,) if adapter.semantics else ()
+        known = semantics if semantics in adapter.semantics else "documented"
+        meaning = (known,) if adapter.semantics else ()
         return adapter.load(path, *adapter.parts(params), *meaning)
+
+
+def read_weights(path: StrPath) -> dict[str, Array]:
+    """The arrays of a file without a model, by their names in it; for a graph of one's own.
+
+    ``path``: a PyTorch state dict or checkpoint (.pt, .pth, .ckpt, TorchScript), a .safetensors, an
+    .npz, or an .h5 that Keras's save_weights wrote. bfloat16 comes as float32. Nothing in the file
+    is run. Raises `ModelFormatError` for a file that is none, `UnsupportedError` for a model.
+    """
+    arrays = arrays_in(path)
+    if arrays is None:
+        raise UnsupportedError(
+            f"{path}: no file of weights alone (.pt, .pth, .ckpt, .torchscript, .safetensors, .npz,"
+            " .h5); onernn.load reads models, whose arrays are graph.constants"
+        )
+    return arrays
+
+
+def arrays_in(path: StrPath) -> dict[str, Array] | None:
+    """As `read_weights`; None for a file of another kind."""
+    suffix = Path(path).suffix.lower()
+    readers = {s: read for each in ADAPTERS for s, read in each.weights.items()}
+    readers[".npz"] = npz_arrays
+    if suffix not in readers:
+        return None
+    with reading(path):
+        return readers[suffix](path)
 
 
 def find_faults(path: StrPath, params: StrPath | None = None) -> FaultyModel[Any]:

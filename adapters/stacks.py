@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
 from onernn.adapters.common.adapter import StrPath
 from onernn.adapters.common.files import reading
-from onernn.adapters.loading import load
+from onernn.adapters.loading import arrays_in, load
 from onernn.adapters.registry import ADAPTERS
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.bodies import bodies
@@ -166,14 +165,19 @@ def read_stacks(
 
     ``node``: only that one. Raises what `load` does, and `UnsupportedError` where there is none.
     """
-    result = (each.weights.get(Path(path).suffix.lower()) for each in ADAPTERS)
-    if not (read := next(filter(None, result), None)):
+    arrays = arrays_in(path)
+    if arrays is None:
         return stacks_of(load(path, params, semantics), node)
     with reading(path):
-        layers = read(path)
-        if node is not None and node not in layers:
-            _refused(path, node, layers)
-        return layers if node is None else {node: layers[node]}
+        layers = dict(itertools.chain(*(each.layers_among(arrays).items() for each in ADAPTERS)))
+    if not layers:
+        raise UnsupportedError(
+            f"{path}: no recurrent layer: expected names as PyTorch's, weight_ih_l0, weight_hh_l0,"
+            " or as Keras's, kernel, recurrent_kernel"
+        )
+    if node is not None and node not in layers:
+        _refused(path, node, layers)
+    return layers if node is None else {node: layers[node]}
 
 
 def stacks_of(model: Graph, node: str | None = None) -> dict[str, PivotLayer]:

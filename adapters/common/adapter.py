@@ -15,6 +15,7 @@ from onernn.ir.records import dataclass
 if TYPE_CHECKING:
     from onernn.adapters.common.fault import FaultyModel
     from onernn.fuse_passes import Applied
+    from onernn.ir.arrays import Array
     from onernn.ir.graph import Graph
     from onernn.ir.ragged import Batch
     from onernn.reorders.layers import PivotLayer
@@ -92,10 +93,12 @@ class Adapter:
 
     ``files``: which files and folders are its models, for help. ``reads(path)``: whether one is.
     ``no_models``: by suffix, what to do with its files that are none.
-    ``weights``: by suffix, how the recurrent layers of files are read that hold only arrays, by
-    the names of their modules. ``load(path, params, semantics)`` lowers a model. ``semantics``: the
-    names of other meanings of its operators than the documented one; without any, ``load`` is not
-    given one. ``find_faults(path, params)``: a saved model with the known faults of the framework.
+    ``weights``: by suffix, how arrays are read by name from files that hold nothing else; None for
+    a file with a model in it. ``layers_among(arrays)``: the recurrent layers, by the names of their
+    modules, that arrays bear the framework's names of. ``load(path, params, semantics)`` lowers a
+    model. ``semantics``: the names of other meanings of its operators than the documented one;
+    without any, ``load`` is not given one. ``find_faults(path, params)``: a saved model with the
+    known faults of the framework.
     ``no_params``: why its models have no other file with parameters; then neither is given one.
     ``plugin(path)``: how to run that model inside the framework.
     ``pass_name(applied)``: what the framework calls a pass that fired on its operators, ""
@@ -108,9 +111,10 @@ class Adapter:
     load: Callable[..., Graph]
     no_params: str = ""
     no_models: Mapping[str, str] = field(default_factory=dict)
-    weights: Mapping[str, Callable[[StrPath], Mapping[str, PivotLayer]]] = field(
+    weights: Mapping[str, Callable[[StrPath], dict[str, Array] | None]] = field(
         default_factory=dict
     )
+    layers_among: Callable[[Mapping[str, Array]], Mapping[str, PivotLayer]] = lambda _: {}
     semantics: tuple[str, ...] = ()
     writer: Writer | None = None
     runtime: Runtime | None = None

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from onernn.adapters.common.adapter import Adapter, Runtime, StrPath, deferred
 
-_SUFFIXES = (".keras", ".h5", ".hdf5")
+_WEIGHTS = (".h5", ".hdf5")
+_SUFFIXES = (".keras", *_WEIGHTS)
 
 
 def _reads(path: StrPath) -> bool:
@@ -19,6 +20,8 @@ ADAPTER = Adapter(
     reads=_reads,
     load=deferred("keras.lower.load_keras"),
     no_params="the weights of a Keras model are in its file",
+    weights=dict.fromkeys(_WEIGHTS, deferred("keras.read.read_weights")),
+    layers_among=deferred("keras.read.layers_among"),
     runtime=Runtime(
         name="keras",
         packages=("keras", "tf_keras"),

@@ -28,6 +28,8 @@ from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
 from onernn.ir.files import most_unpacked, read_member
 from onernn.ir.records import dataclass
+from onernn.reorders import keras as layout
+from onernn.reorders.layers import PivotLayer
 
 # The weights of layers, as the two kinds of files order them.
 #
@@ -595,7 +597,7 @@ def _legacy(file: Path) -> Model:
     if not config:
         raise ModelFormatError(
             "weights without a model: give the file that model.save() wrote, not"
-            " model.save_weights()",
+            " model.save_weights(); onernn.read_weights gives its arrays for a graph of your own",
             file,
         )
     lists = {}
@@ -618,3 +620,40 @@ def _model(file: Path, config: Any, version: Any, weights: Weights) -> Model:
     if major not in ("2", "3"):
         raise ModelFormatError(f"written by Keras {version}; Keras 2 and 3 are read", file)
     return Model(file, outermost(config, weights, int(major), file), int(major))
+
+
+# Files of weights alone, as save_weights writes them.
+
+
+def read_weights(path: str | Path) -> dict[str, Array] | None:
+    """The arrays by their paths in the file; None for a file with a model in it."""
+    file = Path(path)
+    if not os.path.isfile(file):
+        raise ModelFormatError("no such file", file)
+    loading().reads(os.stat(file))
+    held = read(file, file)
+    return None if "@model_config" in held.texts else held.arrays
+
+
+_LAYER = re.compile(r"(.*?)/?(?:(kernel|recurrent_kernel|bias)(?::0)?|cell/vars/([012]))")
+
+
+def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
+    """The layers by their groups in a file: a kernel beside a recurrent_kernel, or a cell's
+    variables. Functions are the usual ones, and a plain RNN has tanh: weights do not say.
+
+    Raises `ShapeError` naming a group whose arrays do not fit.
+    """
+    names = ("kernel", "recurrent_kernel", "bias")
+    groups: dict[str, dict[str, Array]] = {}
+    for path, array in arrays.items():
+        if match := _LAYER.fullmatch(path):
+            groups.setdefault(match[1], {})[match[2] or names[int(match[3])]] = array
+    layers = {}
+    for group, named in groups.items():
+        if "recurrent_kernel" in named:
+            try:
+                layers[group] = layout.read(named)
+            except OnernnError as error:
+                raise type(error)(f"{group}: {error}") from error
+    return layers

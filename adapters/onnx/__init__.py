@@ -39,6 +39,7 @@ ADAPTER = Adapter(
     reads=lambda path: str(path).endswith(".onnx"),
     load=deferred("onnx.lower.load_onnx"),
     no_params="the parameters of an ONNX model are named in the model",
+    semantics=("onnxruntime",),
     find_faults=deferred("onnx.faults.find_faults"),
     writer=Writer(
         suffix=".onnx",

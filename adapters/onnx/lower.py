@@ -18,6 +18,7 @@ from onernn.adapters.common.lowering import (
     Results,
     lower_steps,
 )
+from onernn.adapters.onnx.microsoft import MEANINGS
 from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
 from onernn.adapters.onnx.rules import rule_for
 from onernn.adapters.onnx.table import OnnxBuilder, OnnxOperator, Scope, StoredPrecisions
@@ -29,16 +30,27 @@ _MOST_CALLS = 10**4  # of functions; each of ten may call ten others
 _DEEPEST = 32  # calls inside calls
 
 
-def load_onnx(path: str | Path) -> Graph:
+def load_onnx(path: str | Path, semantics: str = "documented") -> Graph:
     """The graph of a saved model; operators that cannot be lowered are in it, with the reason.
 
+    Where the meanings differ for this model the logger "onernn" says so, as the graph's notes do.
     Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a version of the
     format that is not read.
     """
-    return lower(read_model(path))
+    graph = lower(read_model(path), semantics=semantics)
+    for text in MEANINGS.values():
+        if text in graph.notes:
+            import logging  # slow, and rarely needed
+
+            logging.getLogger("onernn").warning("%s: %s", path, text)
+    return graph
 
 
-def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Graph:
+def lower(
+    model: Model,
+    bound: Mapping[str, Array] = MappingProxyType({}),
+    semantics: str = "documented",
+) -> Graph:
     """The graph of a model. ``bound``: inputs that are constants from now on.
 
     Raises `ModelFormatError` where the model contradicts itself.
@@ -47,6 +59,7 @@ def lower(model: Model, bound: Mapping[str, Array] = MappingProxyType({})) -> Gr
     given = (*model.graph.constants.values(), *bound.values())
     precisions = StoredPrecisions.of(model)
     builder = OnnxBuilder(str(model.file), FoldingBudget(given), precisions)
+    builder.semantics = semantics
     scope = Scope(builder)
     for name, array in bound.items():
         builder.constant(array, name)
@@ -172,6 +185,7 @@ class _Lowering:
         """The graph inside an operator, and the values of outside that it takes."""
         outer, around = op.scope, op.builder
         builder = OnnxBuilder(f"body of {op.at.type}", around.budget, around.precisions)
+        builder.semantics, builder.notes = around.semantics, around.notes
         scope = Scope(builder)
         builder.stacked |= {
             name for name in _free_names(graph) if outer.variable(name) in op.builder.stacked

@@ -18,6 +18,14 @@ DOMAIN = "com.microsoft"
 rule = RULES = Rules[Callable[[OnnxOperator], Results]]()
 
 _ACTIVATIONS = ("sigmoid", "tanh", "tanh")
+MEANINGS = {
+    "documented": "DynamicQuantizeLSTM quantizes each sequence by itself, as it is defined for one;"
+    " ONNX Runtime quantizes together what a thread has of a batch, so that its results depend on"
+    " both: 0.21 apart in ddddocr 1.6.1 (semantics='onnxruntime' gives those of one thread)",
+    "onnxruntime": "DynamicQuantizeLSTM quantizes a batch together, as ONNX Runtime does on one"
+    " thread: a sequence has other results in another batch, 0.21 apart in ddddocr 1.6.1"
+    " (semantics='documented' gives it the same in any batch)",
+}
 
 
 @rule("DynamicQuantizeLSTM")
@@ -28,6 +36,8 @@ def _lstm(op: OnnxOperator) -> Results:
         raise UnsupportedError(f"attribute activations={names}: only {list(_ACTIVATIONS)}")
     if op.attribute("clip", 1.0) == 0:
         op.builder.notes["clip=0 means no clipping, as it did to those who wrote it"] = None
+    op.builder.notes[MEANINGS[op.builder.semantics]] = None
+    together = (1 if op.wants(0) else 2) if op.builder.semantics == "onnxruntime" else 0
     return op.emit_many(
         "DynamicQuantizeLSTM",
         3,
@@ -36,6 +46,7 @@ def _lstm(op: OnnxOperator) -> Results:
         hidden_size=op.attribute("hidden_size", 0),
         clip=op.attribute("clip", 0.0),
         input_forget=op.attribute("input_forget", 0),
+        together=together,
     )
 
 
@@ -80,7 +91,7 @@ def _quick_gelu(op: OnnxOperator) -> Results:
     """x sigmoid(alpha x)."""
     x = op.value()
     steep = op.emit("Mul", x, op.scalar(op.attribute("alpha", 1.702), x))
-    return op.emit("Mul", x, op.emit("Sigmoid", steep))
+    return op.emit("Mul", x, op.function("Sigmoid", steep))
 
 
 @rule("SkipLayerNormalization")
@@ -148,12 +159,12 @@ def _activated(op: OnnxOperator, y: str, **numbers: float) -> str:
     """What attribute ``activation`` names, of y; its own attributes are ``numbers``."""
     name = op.attribute("activation", "")
     record = OPERATORS.get(name)
-    known = set(record.attributes) if record else set[str]()
+    known = set(record.attributes) - {"rational"} if record else set[str]()
     elementwise = record is not None and record.kind == "elementwise" and record.most == 1
     if (name and not elementwise) or not known <= _NUMBERS or not numbers.keys() <= known:
         more = f" with {', '.join(numbers)}" if numbers else ""
         raise UnsupportedError(f"attribute activation={name!r}{more}: this is not known")
-    return op.emit(name, y, **numbers) if name else y
+    return op.function(name, y, **numbers) if name else y
 
 
 # Operators on quantized numbers: those of real numbers, of which the results are quantized.

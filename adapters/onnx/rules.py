@@ -494,6 +494,11 @@ def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
     return "" if result is None else op.ints(*np.atleast_1d(result))
 
 
+@rule("Sigmoid Tanh")
+def _squashed(op: OnnxOperator) -> Results:
+    return op.function(op.at.type, op.value())
+
+
 @rule("Identity")
 def _identity(op: OnnxOperator) -> Results:
     return op.value()

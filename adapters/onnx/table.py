@@ -182,7 +182,8 @@ class OnnxBuilder(GraphBuilder):
     """A graph under construction.
 
     ``empty``: variables that are sequences without a tensor, ``stacked``: those whose tensor stands
-    for all of a sequence. ``precisions``: those of layers in the file.
+    for all of a sequence. ``precisions``: those of layers in the file. ``semantics``: as `load`
+    takes them.
     """
 
     def __init__(
@@ -192,6 +193,7 @@ class OnnxBuilder(GraphBuilder):
         self.empty: set[str] = set()
         self.stacked: set[str] = set()
         self.precisions = precisions or StoredPrecisions({})
+        self.semantics = "documented"
 
 
 class Scope:
@@ -271,6 +273,13 @@ class OnnxOperator(NativeOperator):
     def result_name(self, at: int) -> str:
         """The builder's variable of an output."""
         return self.scope.variable(self.outputs[at][0])
+
+    def function(self, name: str, x: str, **attributes: Any) -> str:
+        """A function of x: Sigmoid and Tanh in the meaning that `load` was asked for."""
+        if name in ("Sigmoid", "Tanh") and self.builder.semantics == "onnxruntime":
+            if self.builder.type_of(x).dtype == "float32":
+                attributes["rational"] = 1
+        return self.emit(name, x, **attributes)
 
     def wants(self, at: int) -> bool:
         """Whether the model names an output."""

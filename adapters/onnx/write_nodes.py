@@ -478,7 +478,7 @@ def _quantized(w: GraphWriter) -> Written:
 @DENSE("DynamicQuantizeLSTM")
 def _quantized_lstm(w: GraphWriter) -> Written:
     """ONNX Runtime refuses clip=0."""
-    given = {key: value for key, value in w.node.attributes.items() if key != "clip" or value}
+    given = {key: value for key, value in w.attributes().items() if key != "clip" or value}
     return w.copy(w.tensors, **given), ""
 
 

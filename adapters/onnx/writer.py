@@ -366,7 +366,8 @@ class GraphWriter(NodeWriter, PaddedGraph):
     def attributes(self) -> dict[str, Any]:
         """The attributes in ONNX's form. Raises `UnsupportedError` for those it has not."""
         node, attributes = self.node, dict(self.node.attributes)
-        attributes.pop("non_negative", None)  # a check that ONNX has not
+        for name in ("non_negative", "rational", "together"):  # a check; how a runtime computes
+            attributes.pop(name, None)
         if node.op == "Split" and not node.input(1) and self.opset >= 18:
             attributes["num_outputs"] = len(node.outputs)
         if node.op in ("Cast", "CastLike") and "to" in attributes:

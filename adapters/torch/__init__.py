@@ -20,8 +20,9 @@ def __getattr__(name: str) -> Any:
 
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".torchscript", ".safetensors")
 _ADVICE = (
-    "weights, no model that is read here: onernn weights writes its recurrent layers for others;"
-    " to run the model, write it where PyTorch is as"
+    "weights, no model that is read here: onernn weights writes its recurrent layers for others,"
+    " and onernn.read_weights gives its arrays for a graph of your own; to run the model, write it"
+    " where PyTorch is as"
     " torch.export.save(torch.export.export(model.eval(), inputs), 'model.pt2')"
 )
 
@@ -33,7 +34,8 @@ ADAPTER = Adapter(
     no_params="the parameters of an exported program are in its file",
     find_faults=deferred("torch.faults.find_faults"),
     no_models=dict.fromkeys(_WEIGHTS, _ADVICE),
-    weights=dict.fromkeys(_WEIGHTS, deferred("torch.weight_files.read_layers")),
+    weights=dict.fromkeys(_WEIGHTS, deferred("torch.weight_files.read_arrays")),
+    layers_among=deferred("torch.weight_files.layers_among"),
     runtime=Runtime(
         name="torch",
         packages=("torch",),

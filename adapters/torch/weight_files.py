@@ -658,22 +658,12 @@ def nested_arrays(data: bytes, file: str, what: str) -> dict[str, Array]:
 _NAME = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)")
 
 
-def read_layers(path: str | Path) -> dict[str, PivotLayer]:
-    """The stacks of a file of weights by the names of their modules, "encoder.lstm"; "" is the
-    file's own. A plain RNN counts as one with tanh: weights do not say.
-
-    Raises what `read_arrays` does, `UnsupportedError` where the file has no such layer, and
-    `ShapeError` naming a module whose arrays do not fit.
-    """
-    layers = layers_among(read_arrays(path))
-    if not layers:
-        raise UnsupportedError(
-            f"{path}: no recurrent layer: expected names as PyTorch's, weight_ih_l0, weight_hh_l0"
-        )
-    return layers
-
-
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
+    """The stacks by the names of their modules, "encoder.lstm"; "" is the file's own. A plain RNN
+    counts as one with tanh: weights do not say.
+
+    Raises `ShapeError` naming a module whose arrays do not fit.
+    """
     modules: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():
         if match := _NAME.fullmatch(name):

@@ -14,19 +14,20 @@ from onernn.ir.errors import (
     UnforeseenError,
     UnsupportedError,
 )
-from onernn.ir.graph import Graph, register_reader
+from onernn.ir.graph import Graph, Node, Value, register_reader
 from onernn.ir.ragged import Ragged
 
 if TYPE_CHECKING:
     from onernn import recording
     from onernn.adapters.common.plugins import plugins_disabled
-    from onernn.adapters.loading import load
-    from onernn.adapters.weight_conversion import convert_weights
+    from onernn.adapters.loading import load, read_weights
+    from onernn.adapters.weight_conversion import convert_weights, read_layer
     from onernn.engine.compiled_model import CompiledModel
     from onernn.engine.compiling import compile_model
     from onernn.engine.session import Session
     from onernn.engine.sharing import Shared, shared
     from onernn.fuse_passes import FuseResult, fuse
+    from onernn.fuse_passes.joined_models import join
     from onernn.ir.spec import Activation, Cell, RnnSpec
     from onernn.ir.weights import RnnWeights
     from onernn.verification.auditing import AuditReport, audit
@@ -50,9 +51,12 @@ _WHEN_ASKED_FOR = {
     "convert": "onernn.verification.conversion",
     "convert_weights": "onernn.adapters.weight_conversion",
     "fuse": "onernn.fuse_passes",
+    "join": "onernn.fuse_passes.joined_models",
     "load": "onernn.adapters.loading",
     "over_time": "onernn.verification.conversion",
     "plugins_disabled": "onernn.adapters.common.plugins",
+    "read_layer": "onernn.adapters.weight_conversion",
+    "read_weights": "onernn.adapters.loading",
     "quantize": "onernn.verification.quantizing",
     "shared": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",
@@ -98,6 +102,7 @@ __all__ = [
     "LibraryError",
     "MissingDependencyError",
     "ModelFormatError",
+    "Node",
     "OnernnError",
     "Ragged",
     "Refusal",
@@ -109,15 +114,19 @@ __all__ = [
     "Shared",
     "UnforeseenError",
     "UnsupportedError",
+    "Value",
     "audit",
     "compile_model",
     "convert",
     "convert_weights",
     "fuse",
+    "join",
     "load",
     "over_time",
     "plugins_disabled",
     "quantize",
+    "read_layer",
+    "read_weights",
     "recording",
     "shared",
     "verify",

@@ -43,6 +43,7 @@ from onernn.model_commands import (
     compile_command,
     convert_command,
     inspect_command,
+    join_command,
     quantize_command,
     repair_command,
 )
@@ -229,6 +230,9 @@ app.command(
         "onernn convert frame.onnx sequence.onnx --over-time state=new_state",
     ],
 )(convert_command)
+app.command("join", examples=["onernn join enc.onnx erb_dec.onnx df_dec.onnx -o dfn3.onnx"])(
+    join_command
+)
 app.command(
     "quantize",
     examples=[

@@ -38,8 +38,9 @@ Params = Annotated[
 Semantics = Annotated[
     str,
     typer.Option(
-        help="How MXNet's RNN treats lengths and clips: documented (it uses them), or mxnet-cpu (it"
-        " ignores them, as MXNet did on the CPU).",
+        help="documented; mxnet-cpu: RNN ignores lengths and clips, as in MXNet on the CPU;"
+        " onnxruntime: DynamicQuantizeLSTM has one scale for a batch, as in ONNX Runtime on one"
+        " thread.",
         autocompletion=one_of(SEMANTICS),
     ),
 ]

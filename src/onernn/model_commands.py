@@ -29,6 +29,7 @@ from onernn.commands import (
     pairs,
 )
 from onernn.engine.chunks import exposed
+from onernn.fuse_passes.joined_models import join
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.files import COMPILED
 from onernn.showing import (
@@ -206,6 +207,31 @@ def compile_command(
     )
     for note in notes:
         complain(note)
+
+
+# --- the command that makes one model of several
+
+
+def join_command(
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="The models, in any order.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="The file to write; its suffix sets the format, as in convert."
+        ),
+    ],
+    opset: Opset = WRITERS[".onnx"].options["opset"],
+    json: Json = False,
+) -> None:
+    """Writes models that feed each other as one: an output feeds the inputs of its name."""
+    whole = join(*map(load, models))
+    with progress() as tell:
+        convert(whole, output, opset=opset, progress=tell, note=complain)
+    if json:
+        inputs, outputs = ([v.name for v in each] for each in (whole.inputs, whole.outputs))
+        show_json("pass", inputs=inputs, outputs=outputs)
 
 
 # --- the command that shows what a model is, and what becomes of it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from onernn.ir.graph import Node, Value
 
 WIDTH, H, T = 4, 5, 17
 RNG = np.random.default_rng(0)
-CUTS = (0, 3, 4, 8, 9, T)
+CUTS = (0, 4, 5, 9, 10, T)
 
 
 def rnn(x: str, outputs: list[str], *states: str, width: int = WIDTH, **more: Any) -> Node:
@@ -60,10 +61,10 @@ def from_rows(name: str, out: str) -> Node:
     return Node("Transpose", (name,), (out,), {"perm": (2, 0, 1)})
 
 
-def in_chunks(graph: Graph, x: np.ndarray) -> np.ndarray:
+def in_chunks(graph: Graph, x: np.ndarray, cuts: tuple[int, ...]) -> np.ndarray:
     made = exposed(graph)
     session, state, found = Session(made.graph), dict(made.first), []
-    for begin, end in zip(CUTS, CUTS[1:], strict=False):
+    for begin, end in pairwise(cuts):
         done = session.run({"x": x[begin:end], **state})
         state = {name: done[after] for name, after in made.states.items()}
         found.append(done["y"])
@@ -95,18 +96,58 @@ CHOMPED = model(
         rnn("p", ["y"]),
     ]
 )
+SHIFT = {"shift": np.array([0, 0, -2, 0, 0, 2]), "shorter": np.array([0, 0, 0, 0, 0, -3])}
+AHEAD = [TO_ROWS, conv("rows", "c", (1, 1)), new_node("Relu", "c", "c1"), conv("c1", "c2", (0, 2))]
+AROUND = model(  # a skip connection, two reaches ahead, and a layer that counts its steps
+    [
+        *AHEAD,
+        new_node("Add", "c2 rows", "sum"),
+        new_node("Concat", "sum c1", "both", axis=1),
+        from_rows("both", "p"),
+        rnn("p", ["y"], width=2 * WIDTH),
+    ]
+)
+SHIFTED = model(  # x[2:], zeros behind
+    [
+        TO_ROWS,
+        new_node("Pad", "rows shift", "moved"),
+        new_node("Sub", "moved rows", "change"),
+        from_rows("change", "p"),
+        rnn("p", ["y"]),
+    ],
+    **SHIFT,
+)
+DIFFERENCES = model(  # x[1:] - x[:-1], and a pool over three of them
+    [
+        new_node("Slice", "x one end time", "later"),
+        new_node("Slice", "x none last time", "earlier"),
+        new_node("Sub", "later earlier", "d"),
+        new_node("Transpose", "d", "rows", perm=(1, 2, 0)),
+        Node("MaxPool", ("rows",), ("pooled",), {"kernel_shape": (3,)}),
+        from_rows("pooled", "p"),
+        rnn("p", ["y"]),
+    ],
+    one=np.array([1]),
+    end=np.array([2**62]),
+)
 LATE = model([TO_ROWS, conv("rows", "c", (1, 1)), from_rows("c", "p"), rnn("p", ["y"])])
 
 
 @pytest.mark.parametrize(
-    ("graph", "late"), [(LAYERS, 0), (GRU, 0), (CAUSAL, 0), (CHOMPED, 0), (LATE, 1)]
+    ("graph", "late"),
+    [
+        *((LAYERS, 0), (GRU, 0), (CAUSAL, 0), (CHOMPED, 0), (LATE, 1)),
+        *((AROUND, 3), (SHIFTED, 2), (DIFFERENCES, 0)),
+    ],
 )
 def test_chunks_give_what_the_whole_gives(graph: Graph, late: int) -> None:
     """What a convolution looks ahead comes later, and not at the end."""
     assert exposed(graph).delay["y"] == late
     x = np.random.default_rng(5).uniform(-2, 2, (T, 1, WIDTH)).astype("f4")
     whole = Session(graph, backend="reference", passes=()).run({"x": x})["y"]
-    np.testing.assert_allclose(in_chunks(graph, x), whole[: T - late], atol=1e-6, rtol=1e-5)
+    for cuts in (CUTS, (0, 5, *range(6, T + 1)), (0, 11, T), (0, T)):
+        got = in_chunks(graph, x, cuts)
+        np.testing.assert_allclose(got, whole[: len(whole) - late], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +281,11 @@ STEPS = new_node("Shape", "x", "steps", start=0, end=1)
         ),
         (
             [new_node("Slice", "x none thousand time", "p")],
-            r"'p' \(Slice\): it makes steps that are no input's",
+            r"no layer goes along an open number of steps",
+        ),
+        (
+            [rnn("x", ["a"]), new_node("Slice", "a none thousand time", "y")],
+            r"'y' \(Slice\): it takes steps \[0:1000\]",
         ),
         (
             [rnn("x", ["a"]), new_node("Slice", "a minus_thousand far time", "y")],
@@ -281,3 +326,94 @@ def test_sizes_made_of_the_number_of_steps_are_none_of_its_uses() -> None:
     ]
     places = {f"at{at}": np.array([at]) for at in range(3)}
     assert exposed(model(nodes, **places)).states
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_models_that_look_ahead_and_meet_again(seed: int) -> None:
+    """Convolutions, shifts, cuts, pools and layers, whose values are added and put side by side."""
+    rng = np.random.default_rng(seed)
+    nodes, made = [TO_ROWS], ["rows"]
+    constants: dict[str, np.ndarray] = {}
+    for index in range(7):
+        out, x = f"v{index}", made[int(rng.integers(len(made)))]
+        kind = rng.integers(5)
+        if kind == 0:
+            reach = 2 * int(rng.integers(1, 3))
+            left = int(rng.integers(reach + 1))
+            nodes.append(conv(x, out, (left, reach - left), dilation=reach // 2))
+        elif kind == 1:
+            by = int(rng.integers(-2, 3))
+            constants[f"by{index}"] = np.array([0, 0, by, 0, 0, -by])
+            nodes.append(new_node("Pad", f"{x} by{index}", out))
+        elif kind == 2:
+            nodes.append(new_node("Tanh", x, out))
+        elif kind == 3:
+            nodes += [from_rows(x, f"{out}i"), rnn(f"{out}i", [f"{out}s"], width=WIDTH)]
+            nodes.append(Node("Transpose", (f"{out}s",), (f"{out}t",), {"perm": (1, 2, 0)}))
+            nodes.append(new_node("Slice", f"{out}t none four channels", out))
+        else:
+            nodes.append(Node("Add", (x, made[int(rng.integers(len(made)))]), (out,)))
+        made.append(out)
+    nodes += [Node("Sum", tuple(made), ("all",)), from_rows("all", "p"), rnn("p", ["y"])]
+    known = {"four": np.array([WIDTH]), "channels": np.array([1]), **constants}
+    graph = model(nodes, **known)
+    exposed_ = exposed(graph)
+    x = rng.uniform(-2, 2, (40, 1, WIDTH)).astype("f4")
+    whole = Session(graph, backend="reference", passes=()).run({"x": x})["y"]
+    first = exposed_.least + int(rng.integers(3))
+    for cuts in ((0, *range(first, 41)), (0, *sorted({*rng.integers(first, 40, 5).tolist()}), 40)):
+        got = in_chunks(graph, x, cuts)
+        late = exposed_.delay["y"]
+        np.testing.assert_allclose(got, whole[: len(whole) - late], atol=2e-6, rtol=1e-5)
+
+
+def test_inputs_whose_steps_meet_have_one_number_of_steps() -> None:
+    """Each has a name of its own for it; another input has a batch that stays open."""
+    nodes = [
+        new_node("Concat", "x other", "p", axis=2),
+        rnn("p", ["y"], "h0", width=WIDTH + 2, cell=Cell.GRU),
+    ]
+    inputs = (
+        Value("x", "float32", (None, 1, WIDTH)),
+        Value("other", "float32", (None, 1, 2)),
+        Value("h0", "float32", (1, 1, None, H)),
+    )
+    graph = replace(model([rnn("x", ["y"])]), inputs=inputs, nodes=tuple(nodes))
+    graph = replace(graph, inputs=inputs[:2], nodes=(nodes[0], replace(nodes[1], inputs=("p",))))
+    made = exposed(graph.pruned())
+    assert made.time == {"x": 0, "other": 0, "y": 0}
+
+
+def test_a_first_frame_of_a_stream_brings_what_is_looked_ahead() -> None:
+    streams = Session(AROUND).streams(2)
+    x = np.random.default_rng(8).uniform(-2, 2, (T, 1, WIDTH)).astype("f4")
+    whole = Session(AROUND).run({"x": x})["y"]
+    one, two = streams.open(), streams.open()
+    for stream, ends in ((one, (0, 4, *range(5, T + 1))), (two, (0, 9, 10, T))):
+        for begin, end in pairwise(ends):
+            streams.push(stream, x[begin:end])
+    for stream in (one, two):
+        got = np.concatenate([each["y"] for each in streams.pull(stream)])
+        np.testing.assert_allclose(got, whole[: T - 3], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ([TO_ROWS, Node("Conv", ("rows", "k"), ("c",), {"strides": (2,)})], "strides along time"),
+        ([TO_ROWS, conv("rows", "c", (3, 0))], "pads more steps than it looks back"),
+        (
+            [TO_ROWS, new_node("Pad", "rows front", "c", mode="reflect")],
+            "something else than zeros",
+        ),
+        (
+            [TO_ROWS, new_node("Slice", "rows far5k end channel", "c")],
+            "more than 4096 steps ahead",
+        ),
+    ],
+)
+def test_windows_and_ends_that_no_chunk_has_are_refused(nodes: list[Node], reason: str) -> None:
+    known = {"far5k": np.array([5000]), "end": np.array([2**62])}
+    nodes = [*nodes, from_rows("c", "p"), rnn("p", ["y"])]
+    with pytest.raises(UnsupportedError, match=f"'c'.*{reason}"):
+        exposed(model(nodes, **known))

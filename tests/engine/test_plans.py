@@ -301,3 +301,18 @@ def test_sentences_are_padded_to_the_longest_one_within_a_plan() -> None:
         for name, value in want.items():
             assert_close(data_of(got[name]), data_of(value))
     assert not planned(session, feed).outside
+
+
+def test_a_join_with_nothing_is_a_view_of_the_rest() -> None:
+    """Of what has no elements no step may be left, which would write into the caller's memory."""
+    nodes = (
+        Node("Transpose", ("x",), ("rows",), {"perm": (1, 2, 0)}),
+        Node("Concat", ("nothing", "rows"), ("joined",), {"axis": 2}),
+        Node("Concat", ("s", "joined"), ("y",), {"axis": 2}),
+    )
+    inputs = [Value(n, "float32", (1, 4, k)) for n, k in (("nothing", 0), ("s", 1))]
+    inputs.append(Value("x", "float32", (1, 1, 4)))
+    graph = Graph("model", tuple(inputs), (Value("y"),), nodes, {})
+    feed = {v.name: np.random.default_rng(0).normal(size=v.shape).astype("f4") for v in inputs}
+    want = np.concatenate([feed["s"], feed["x"].transpose(1, 2, 0)], 2)
+    assert np.array_equal(Session(graph).run(feed)["y"], want)

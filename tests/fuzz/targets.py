@@ -21,7 +21,7 @@ from typing import NamedTuple
 from fuzz import mutations
 from onernn import OnernnError, Session, convert, fuse, load, verify
 from onernn.adapters.registry import ADAPTERS
-from onernn.adapters.torch.weight_files import read_layers
+from onernn.adapters.stacks import read_stacks
 from onernn.engine.emit.pipeline import write_cpp
 from onernn.verification.recording import read_arrays, read_inputs
 
@@ -87,13 +87,13 @@ class Place:
 
 def weights(file: Path) -> bool:
     """Whether it holds arrays alone, of layers by their names."""
-    return any(file.suffix in each.weights for each in ADAPTERS)
+    return any(file.suffix in each.weights and not each.reads(file) for each in ADAPTERS)
 
 
 def reading(model: Path, out: Path) -> Iterator[Step]:
     """The files alone."""
     recording = (model if model.is_dir() else model.parent) / "io.npz"
-    yield "load", lambda: read_layers(model) if weights(model) else load(model)
+    yield "load", lambda: read_stacks(model) if weights(model) else load(model)
     yield "read", lambda: read_arrays(recording)
 
 
@@ -108,7 +108,7 @@ def steps(model: Path, out: Path) -> Iterator[Step]:
         session.explain()
 
     if weights(model):
-        yield "layers", lambda: read_layers(model)
+        yield "layers", lambda: read_stacks(model)
         return
     yield "fuse", lambda: fuse(load(model))
     yield "run", run

@@ -120,6 +120,73 @@ def test_a_sentence_has_the_same_bits_in_any_batch(case: str, threads: int) -> N
             assert np.array_equal(batch[name][:, n], alone[name][:, 0])
 
 
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("made", [NAMES, ("", "Y_h", "Y_c")], ids=["Y", "no Y"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_batch_is_as_onnx_runtime_has_it_on_one_thread(
+    case: str, made: tuple[str, ...], backend: str
+) -> None:
+    constants, attributes = CASES[case]
+    model = model_of(constants, ("lengths", "h", "c"), **attributes)
+    model.graph.node[0].output[:] = made
+    gone = [value for value in model.graph.output if value.name not in made]
+    for value in gone:
+        model.graph.output.remove(value)
+    # Without Y ONNX Runtime has no state of a sequence of no steps but what its memory held.
+    lengths = [4, 0, 7, 1, 6] if made[0] else [4, 3, 7, 1, 6]
+    states = np.random.default_rng(1).normal(size=(2, len(constants["w"]), 5, UNITS))
+    feed: dict[str, Any] = dict(zip("hc", states.astype(np.float32), strict=True))
+    feed |= {"x": sentences(lengths), "lengths": np.array(lengths, np.int32)}
+    feed["x"][feed["x"] == 1e6] = 2  # it counts
+    got = Session(read(model, "onnxruntime"), backend=backend, threads=2).run(feed)
+    want = theirs(model).run(None, feed)
+    assert len(got) == len(want) == len(made) - (not made[0])
+    for mine, other in zip(got.values(), want, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=5e-7)  # a byte apart would be 1e-3
+    assert np.abs(want[0] - next(iter(ours(model).run(feed).values()))).max() > 1e-3
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("op", ["Sigmoid", "Tanh"])
+def test_functions_in_front_of_a_quantization_have_onnx_runtimes_bits(
+    op: str, backend: str
+) -> None:
+    model = parsed(f"(float[N] x) => (float[N] y) {{ y = {op} (x) }}", {})
+    x = np.random.default_rng(0).normal(scale=6, size=100003).astype(np.float32)
+    x[:4] = np.nan, np.inf, -np.inf, 0
+    (want,) = theirs(model).run(None, {"x": x})
+    (got,) = Session(read(model, "onnxruntime"), backend=backend).run({"x": x}).values()
+    assert np.isnan(got[0])
+    # Without fused products ONNX Runtime rounds in other places.
+    np.testing.assert_allclose(got[1:], want[1:], rtol=0, atol=2.5e-7)
+    assert op == "Tanh" or (got[1:3] == [1, 0]).all()
+
+
+@pytest.mark.parametrize(
+    "semantics, said", [("documented", "each sequence by itself"), ("onnxruntime", "together, as")]
+)
+def test_loading_says_once_which_meaning_is_taken(
+    semantics: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = model_of(weights())
+    again = onnx.NodeProto()
+    again.CopyFrom(model.graph.node[0])
+    again.output[:] = ["a", "b", "c"]
+    model.graph.node.append(again)
+    onnx.save(model, tmp_path / "model.onnx")
+    graph = load(tmp_path / "model.onnx", semantics=semantics)
+    (record,) = caplog.records
+    assert said in record.message and "0.21 apart in ddddocr" in record.message
+    assert str(tmp_path) in record.message and sum(said in note for note in graph.notes) == 1
+    caplog.clear()
+    convert(graph, tmp_path / "again.onnx")
+    feed = {"x": sentences([7])}
+    for name, want in zip(
+        NAMES, theirs(onnx.load(tmp_path / "again.onnx")).run(None, feed), strict=True
+    ):
+        np.testing.assert_allclose(Session(graph).run(feed)[name], want, rtol=0, atol=5e-7)
+
+
 def test_onnx_runtime_itself_gives_a_sentence_other_numbers_in_a_batch() -> None:
     """Why there is a definition of ours."""
     model = model_of(weights())

@@ -71,8 +71,8 @@ def session_of(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(proto.SerializeToString(), quiet())
 
 
-def read(proto: onnx.ModelProto) -> Graph:
-    return lower(parse_model(proto.SerializeToString(), Path("model.onnx")))
+def read(proto: onnx.ModelProto, semantics: str = "documented") -> Graph:
+    return lower(parse_model(proto.SerializeToString(), Path("model.onnx")), semantics=semantics)
 
 
 def ours(proto: onnx.ModelProto, inputs: dict[str, np.ndarray], **session: Any) -> list[Any]:

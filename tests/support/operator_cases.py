@@ -149,6 +149,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("Mod", "x row", {"fmod": 1}),
     ("Div", "i divisor", {}),
     ("Gelu", "x", {"approximate": "tanh"}),
+    *((op, "x", {"rational": 1}) for op in ("Tanh", "Sigmoid")),
     ("LeakyRelu", "x", {"alpha": 0.3}),
     ("Selu", "x", {"alpha": 1.5, "gamma": 1.25}),
     ("Celu", "x", {"alpha": 0.5}),
@@ -174,6 +175,14 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         "DynamicQuantizeLSTM",
         LSTM.format("short", "lstm_p"),
         {**BOTH, "hidden_size": 20, "clip": 1.5, "input_forget": 1},
+    ),
+    *(
+        (
+            "DynamicQuantizeLSTM",
+            LSTM.format("short", ""),
+            {**BOTH, "hidden_size": 20, "together": k},
+        )
+        for k in (1, 2)
     ),
     ("ScatterElements", "x within0 updates", {}),
     *(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,11 @@ from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.types import Size, Type
 
+Types = Mapping[str, Type]
 _FAR = 2**31 - 1  # a slice up to here has no end
+_LONG = 2**13
+"""Steps or sequences that an open size has beside those that it is called after: so a type knows
+what cuts leave."""
 
 
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
@@ -50,9 +54,9 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
                 yield node, "it computes with the number of steps"
         within = [each for body in bodies(node).values() for each in _nodes(body)]
         if any(each.op in ("Shape", "Size") or each.op == "Slice" for each in within):
-            if any(goes_along(graph, name, time) for name in node.inputs if name):
+            if any(goes_along(graph.types, name, time) for name in node.inputs if name):
                 yield node, "what is inside may compute with the number of steps"
-        if node.op == "CumSum" and goes_along(graph, node.inputs[0], time):
+        if node.op == "CumSum" and goes_along(graph.types, node.inputs[0], time):
             yield node, "it needs other steps than those so far: it may count them"
 
 
@@ -75,9 +79,9 @@ def _plain(size: Size, time: str) -> bool | None:
     return time in size.names
 
 
-def goes_along(graph: Graph, name: str, time: str) -> bool:
+def goes_along(types: Types, name: str, time: str) -> bool:
     """Whether a value has the steps on an axis."""
-    return any(size and time in size.names for size in graph.types[name].shape or ())
+    return any(size and time in size.names for size in types[name].shape or ())
 
 
 def _nodes(body: Graph) -> Iterator[Node]:
@@ -87,12 +91,10 @@ def _nodes(body: Graph) -> Iterator[Node]:
             yield from _nodes(inner)
 
 
-def far_steps(graph: Graph, node: Node, time: str) -> str:
+def far_steps(types: Types, node: Node, time: str) -> str:
     """Why a slice counts steps; "" where it takes all, but the first or the last one perhaps."""
-    starts, ends, axes = (
-        graph.types[name].value if name else None for name in (*node.inputs, "")[1:4]
-    )
-    shape = graph.types[node.inputs[0]].shape or ()
+    starts, ends, axes = (types[name].value if name else None for name in (*node.inputs, "")[1:4])
+    shape = types[node.inputs[0]].shape or ()
     bounds = list(zip(_all(starts), _all(ends), strict=False))
     along = [size.number for size in _all(axes)] if axes is not None else [*range(len(bounds))]
     for axis, pair in zip(along, bounds, strict=False):
@@ -170,7 +172,8 @@ def proved(graph: Graph, made: Stateful) -> Stateful:
     whole: dict[str, Any] = {}
     parts: dict[str, list[Any]] = {}
     try:
-        whole |= Session(graph, passes=()).run(feed, _noting(whole))
+        opened = replace(graph, inputs=tuple(map(_open, graph.inputs)))
+        whole |= Session(opened, passes=()).run(feed, _noting(whole))
         session, state = Session(made.graph, passes=()), _wide(graph, made, feed)
         for begin, end in pairwise(cuts):
             chunk = {
@@ -266,16 +269,18 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
 def exposed(model: Graph) -> Stateful:
     """The model of any number of steps at a time, which goes on where the chunk before ended.
 
-    Layers get their states as inputs and outputs. A convolution along time gets the last steps of
-    its input as a state; what it looks ahead becomes a delay. The first state is for a batch of as
-    many sequences as the model declares, 1 where that is open.
+    Layers get their states as inputs and outputs. A window along time gets the last steps of its
+    input as a state; what it looks ahead becomes a delay, and values that meet others which are
+    later wait for them in a delay line. Inputs whose steps meet have one number of steps. The first
+    state is for a batch of as many sequences as the model declares, 1 where that is open.
 
     The model runs on chunks of 1, 3, 2 and 5 steps, and has to give what all steps at once give.
     Raises `UnsupportedError` naming the first operator that does not.
     """
-    graph = fuse(model).model
-    time = _time(graph)
-    maker = _Maker(graph, time=time)
+    graph = _pads_folded(_with_one_time(fuse(model).model))
+    types = _long(graph)
+    time = _time(graph, types)
+    maker = _Maker(graph, types=types, time=time)
     for node in graph.nodes:
         maker.add(node)
     for node, why in counting(graph, time):
@@ -288,17 +293,18 @@ def exposed(model: Graph) -> Stateful:
         outputs=(*map(_open, graph.outputs), *(Value(n) for n in maker.states.values())),
         nodes=tuple(maker.nodes),
         constants={**graph.constants, **maker.constants},
-    )
+    ).pruned()
     axes = {
         name: result[0]
         for name in (v.name for v in (*graph.inputs, *graph.outputs))
-        if len(result := _along(graph.types[name], time)) == 1
+        if len(result := _along(types[name], time)) == 1
     }
     first = {name: array for name, array, _ in maker.given}
     growing = frozenset(name for name, _, shape in maker.given if shape.count(None) > 1)
     layers = {name for node in maker.nodes if node.op == "Rnn" for name in node.inputs}
     growing |= {name for name, _, shape in maker.given if name not in layers and None in shape}
-    return proved(graph, Stateful(made, maker.states, first, growing, axes, {}, maker.least))
+    least = 1 + max([0, *maker.late.values()])
+    return proved(graph, Stateful(made, maker.states, first, growing, axes, {}, least))
 
 
 def _open(value: Value) -> Value:
@@ -307,12 +313,24 @@ def _open(value: Value) -> Value:
     return replace(value, shape=shape)
 
 
-def _time(graph: Graph) -> str:
+def _long(graph: Graph) -> Types:
+    """The types of values where all open sizes are large."""
+    inputs = dict[str, Type]()
+    for value in graph.inputs:
+        sizes = value.type.shape
+        shape = sizes and tuple(
+            size + _LONG if size is not None and size.number is None else size for size in sizes
+        )
+        inputs[value.name] = replace(value.type, shape=shape)
+    return graph.typed(inputs)
+
+
+def _time(graph: Graph, types: Types) -> str:
     """The name of the number of steps: what the first layer goes along, as an input does."""
     for node in graph.nodes:
         if node.op != "Rnn":
             continue
-        result = graph.types[node.inputs[0]]
+        result = types[node.inputs[0]]
         if result.lod != ():
             raise refused(graph, "its sequences are ragged, or may be", node.label)
         if result.shape and result.shape[0] is not None and result.shape[0].names:
@@ -321,7 +339,7 @@ def _time(graph: Graph) -> str:
                 continue
             if not any(_along(value.type, name) for value in graph.inputs):
                 made = {
-                    o for n in graph.nodes for o in n.outputs if o and goes_along(graph, o, name)
+                    o for n in graph.nodes for o in n.outputs if o and goes_along(types, o, name)
                 }
                 maker = next(n for n in graph.nodes if not made.isdisjoint(n.outputs))
                 raise refused(graph, "it makes steps that are no input's", maker.label)
@@ -333,36 +351,128 @@ def _along(found: Type, time: str) -> list[int]:
     return [index for index, size in enumerate(found.shape or ()) if size and time in size.names]
 
 
+def _with_one_time(graph: Graph) -> Graph:
+    """The graph whose inputs share the name of a size where their steps meet."""
+    while True:
+        types = _long(graph)
+        own = {size.name for v in graph.inputs for size in v.type.shape or () if size is not None}
+        pairs = (pair for node in graph.nodes for pair in _met(types, node))
+        pair = next((pair for pair in pairs if pair <= own), None)
+        if pair is None:
+            return graph
+        keep, gone = sorted(pair)
+        inputs = list[Value]()
+        for value in graph.inputs:
+            sizes = zip(value.type.shape or (), value.shape or (), strict=True)
+            shape = [keep if size and size.name in pair else own for size, own in sizes]
+            named: Any = {"shape": tuple(shape)} if value.shape else {}
+            inputs.append(replace(value, **named))
+        graph = replace(graph, inputs=tuple(inputs))
+
+
+def _met(types: Types, node: Node) -> Iterator[set[str]]:
+    """Pairs of names of sizes that a node takes as one: beside each other, or for the other."""
+    operator, shapes = OPERATORS.get(node.op), [types[n].shape for n in node.inputs if n]
+    known = [shape for shape in shapes if shape is not None]
+    if node.op == "Reshape" and known:
+        result = types[node.outputs[0]].shape or ()
+        names = [{n for size in each if size for n in size.names} for each in (known[0], result)]
+        if all(len(each) == 1 for each in names) and names[0] != names[1]:
+            yield names[0] | names[1]
+    elif node.op == "Concat" and len({len(shape) for shape in known}) == 1:
+        for index, sizes in enumerate(zip(*known, strict=True)):
+            if index != node.attrs.axis % len(known[0]):
+                yield from _pairs(sizes)
+    elif operator is not None and operator.kind == "elementwise":
+        for depth in range(1, 1 + max(map(len, known), default=0)):
+            yield from _pairs(tuple(shape[-depth] for shape in known if len(shape) >= depth))
+
+
+def _pairs(sizes: Sequence[Size | None]) -> Iterator[set[str]]:
+    """Names of sizes that differ in nothing else."""
+    named = {n: size - n for size in sizes if size is not None for n in size.names}
+    for one, other in pairwise(sorted(named)):
+        if named[one] == named[other] and named[one].number is not None:
+            yield {one, other}
+
+
+def _pads_folded(graph: Graph) -> Graph:
+    """Zeros around what only a convolution reads are the convolution's own."""
+    for node in graph.nodes:
+        pad = graph.producer(node.inputs[0], "Pad") if node.op == "Conv" else None
+        if pad is None or not graph.used_only_by(pad.outputs[0], node) or pad.input(3):
+            continue
+        numbers = graph.types[pad.inputs[1]].numbers
+        filled = graph.constants.get(pad.input(2), np.array(0 if not pad.input(2) else 1))
+        rank = 0 if numbers is None else len(numbers) // 2
+        if numbers is None or rank < 3 or np.any(filled) or pad.attrs.mode != "constant":
+            continue
+        before, after = ([*map(int, numbers[k * rank : (k + 1) * rank])] for k in range(2))
+        if any((*before[:2], *after[:2])) or min(numbers) < 0:
+            continue
+        if node.attrs.auto_pad in ("NOTSET", "VALID"):
+            own = node.attrs.pads or (0,) * 2 * (rank - 2)
+            pads = tuple(map(sum, zip(own, (*before[2:], *after[2:]), strict=True)))
+            attributes = {**node.attributes, "pads": pads, "auto_pad": "NOTSET"}
+            origin = pad.origin + node.origin
+            inputs = (pad.inputs[0], *node.inputs[1:])
+            whole = Node("Conv", inputs, node.outputs, attributes, origin)
+            graph = graph.splice((pad, node), (whole,))
+    return graph
+
+
+_MOST = 4096  # steps that a model may look ahead
+
+
 @dataclass
 class _Maker(Tape):
-    """``given``: name, first array and declared shape of each state. ``short``: by value, how many
-    steps at its end the whole model makes of padding behind the last step."""
+    """``given``: name, first array and declared shape of each state. ``late``: by value, how many
+    steps fewer there are of it than of the inputs so far; below 0 where padding stands in front.
+    ``waiting``: what a value is that has waited for so many steps.
+    """
 
+    types: Types = field(default_factory=dict)
     time: str = ""
     states: dict[str, str] = field(default_factory=dict)
     given: list[tuple[str, Array, tuple[int | None, ...]]] = field(default_factory=list)
-    short: dict[str, int] = field(default_factory=dict)
-    least: int = 1
+    late: dict[str, int] = field(default_factory=dict)
+    waiting: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
-        short = {self.short[name] for name in node.inputs if name in self.short}
-        if node.op == "Slice" and short:
-            self._cut(node)
-        elif node.op == "Slice" and (why := far_steps(self.graph, node, self.time)):
-            raise self.refused(node, why)
-        elif not self._held(node):
+        timed = [name for name in node.inputs if name and goes_along(self.types, name, self.time)]
+        late = max((self.late.get(name, 0) for name in timed), default=0)
+        waiting = {n: late - self.late.get(n, 0) for n in timed if late > self.late.get(n, 0)}
+        if waiting:
+            names = {name: self._held_back(node, name, by) for name, by in waiting.items()}
+            node = replace(node, inputs=tuple(names.get(name, name) for name in node.inputs))
+        self.late |= {n: late for n in node.outputs if n and goes_along(self.types, n, self.time)}
+        if not self._held(node):
             self.nodes.append(node)
-        if short:
-            for name in filter(None, node.outputs):
-                self.short[name] = self.short.get(name, 0) + max(short)
+        if any(self.late.get(name, 0) > _MOST for name in node.outputs):
+            raise self.refused(node, f"it looks more than {_MOST} steps ahead")
+
+    def _held_back(self, node: Node, x: str, by: int) -> str:
+        """A value that has waited for so many steps."""
+        if (x, by) not in self.waiting:
+            axes = _along(self.types[x], self.time)
+            if len(axes) != 1:
+                raise self.refused(node, f"{x!r} has to wait, and has steps on several axes")
+            joined = self._behind(node, x, axes[0], 0, by)
+            self.waiting[x, by] = self._cut(joined, 0, -by, axes[0])
+        return self.waiting[x, by]
+
+    def _cut(self, x: str, start: int, end: int, axis: int) -> str:
+        return self.emit("Slice", (x, *(self.constant([k]) for k in (start, end, axis))))
 
     def _held(self, node: Node) -> bool:
         """Adds the node with states, if it holds any."""
         if node.op == "Rnn":
             return self._layer(node)
-        if node.op == "Conv":
-            return self._convolution(node)
-        return node.op == "Pad" and self._pad(node)
+        held = {
+            **dict.fromkeys(("Conv", "MaxPool", "AveragePool"), self._windows),
+            **{"Pad": self._pad, "Slice": self._slice, "Reshape": self._reshape},
+        }
+        return node.op in held and held[node.op](node)
 
     def refused(self, node: Node, why: str) -> UnsupportedError:
         return refused(self.graph, why, node.label)
@@ -378,7 +488,7 @@ class _Maker(Tape):
 
     def _layer(self, node: Node) -> bool:
         rnn = Recurrent.of(node)
-        result = self.graph.types[rnn.x]
+        result = self.types[rnn.x]
         if 0 not in _along(result, self.time):
             return False
         if rnn.spec.direction != "left2right":
@@ -436,10 +546,12 @@ class _Maker(Tape):
                 return False
         return True
 
-    def _convolution(self, node: Node) -> bool:
-        x, weights = node.inputs[:2]
-        axes = _along(self.graph.types[x], self.time)
-        kernel = self.graph.types[weights].counts[2:]
+    def _windows(self, node: Node) -> bool:
+        """Over the last steps and the new ones; padding behind the last step never comes."""
+        (x, *rest), axes = node.inputs, self._axes(node)
+        kernel = tuple(node.attrs.kernel_shape or ())
+        if node.op == "Conv" and not kernel:
+            kernel = self.types[rest[0]].counts[2:]
         if len(axes) != 1 or axes[0] < 2 or None in kernel:
             return False  # frames are its batch; else the proof fails
         attrs, place, rank = node.attrs, axes[0] - 2, len(kernel)
@@ -448,23 +560,41 @@ class _Maker(Tape):
             raise self.refused(node, "it strides along time, or pads by itself")
         pads = list(attrs.pads or (0,) * 2 * rank)
         reach = ((kernel[place] or 1) - 1) * (attrs.dilations or (1,) * rank)[place]
-        left, right = pads[place], pads[place + rank]
+        left = pads[place]
         if left > reach:
             raise self.refused(node, "it pads more steps than it looks back")
+        if node.op != "Conv" and (left or pads[place + rank]):
+            raise self.refused(node, "it pools over the ends, which it pads")
         pads[place] = pads[place + rank] = 0
         joined = self._behind(node, x, axes[0], left, reach) if reach else x
         attributes = {**node.attributes, "pads": tuple(pads), "auto_pad": "NOTSET"}
-        self.nodes.append(
-            Node("Conv", (joined, *node.inputs[1:]), node.outputs, attributes, node.origin)
-        )
-        self.least += reach - left
-        if right:
-            self.short[node.outputs[0]] = right
+        self.nodes.append(replace(node, inputs=(joined, *rest), attributes=attributes))
+        self.late[node.outputs[0]] += reach - left
         return True
 
-    def _behind(self, node: Node, x: str, axis: int, zeros: int, kept: int) -> str:
-        """A value behind the last ``kept`` steps of the chunks before; at first, behind zeros."""
-        result = self.graph.types[x]
+    def _axes(self, node: Node) -> list[int]:
+        """The axes of steps of what a node makes."""
+        return _along(self.types[node.outputs[0]], self.time)
+
+    def _reshape(self, node: Node) -> bool:
+        """To sizes of which one is that of the steps, whichever value these were counted on."""
+        out = node.outputs[0]
+        sizes = self.types[out].shape or ()
+        numbers = [size.number if size is not None else None for size in sizes]
+        open_ = [size for size, number in zip(sizes, numbers, strict=True) if number is None]
+        if open_ != [Size.of(self.time) + _LONG] or 0 in numbers:
+            return False
+        self.stem = out
+        shape = self.constant([-1 if number is None else number for number in numbers])
+        self.nodes.append(replace(node, inputs=(node.inputs[0], shape)))
+        return True
+
+    def _behind(self, node: Node, x: str, axis: int, zeros: int, kept: int, like: str = "") -> str:
+        """A value behind the last ``kept`` steps of the chunks before; at first, behind zeros.
+
+        ``like``: a value of the graph that has its other sizes, x by default.
+        """
+        result = self.types[like or x]
         if result.shape is None or result.dtype is None:
             raise self.refused(node, f"the sizes of {x!r} are not known")
         sizes = [1 if count is None else count for count in result.counts]
@@ -479,54 +609,87 @@ class _Maker(Tape):
         return joined
 
     def _pad(self, node: Node) -> bool:
+        """Steps in front are the first state; less than none is a slice's."""
         x, pads, value, axes = (*node.inputs, "", "")[:4]
-        along = _along(self.graph.types[x], self.time)
-        numbers = self.graph.types[pads].numbers
-        rank = self.graph.types[x].rank
-        if not along or numbers is None or rank is None or axes or node.attrs.mode != "constant":
+        along = self._axes(node)
+        numbers = self.types[pads].numbers
+        rank = self.types[node.outputs[0]].rank
+        if len(along) != 1 or numbers is None or rank is None or axes:
             return False
         (axis,) = along
         left, right = int(numbers[axis]), int(numbers[axis + rank])
-        if not left and not right:
+        if (not left and not right) or self._more(node.outputs[0], axis) is None:
             return False
-        if min(numbers) < 0 or np.any(self.graph.constants.get(value, 0 if not value else 1)):
+        filled = self.graph.constants.get(value, np.array(0 if not value else 1))
+        if (max(left, right) > 0 and np.any(filled)) or node.attrs.mode != "constant":
             raise self.refused(node, "it pads time by something else than zeros")
         rest = np.array(numbers)
         rest[[axis, axis + rank]] = 0
-        joined = self._behind(node, x, axis, left, 0) if left else x
-        name = fresh(self.graph, f"{node.outputs[0]}/pads")
-        self.constants[name] = rest
-        more = (value,) if value else ()
-        self.nodes.append(
-            Node("Pad", (joined, name, *more), node.outputs, node.attributes, node.origin)
-        )
-        if right:
-            self.short[node.outputs[0]] = right
+        if left > 0:
+            x = self._behind(node, x, axis, left, 0)
+            self.late[node.outputs[0]] -= left
+        else:
+            x = self._without(node, x, axis, -left)
+        if rest.any():
+            self.stem = node.outputs[0]
+            more = (value,) if value else ()
+            x = self.emit("Pad", (x, self.constant(rest), *more), **node.attributes)
+        self._ended(node, x, axis)
         return True
 
-    def _cut(self, node: Node) -> None:
-        """A slice that drops steps which padding behind the last one made."""
-        x = node.inputs[0]
-        result = [self.graph.types[name].numbers for name in node.inputs[1:]]
-        rank = self.graph.types[x].rank or 0
-        axes = _along(self.graph.types[x], self.time)
-        if any(each is None for each in result) or len(axes) != 1 or len(result) < 2:
-            raise self.refused(node, "which steps it takes is not known")
-        starts, ends, axes_in, steps = (*result, None, None)[:4]
-        assert starts is not None and ends is not None
-        sliced = [int(a) % rank for a in (axes_in if axes_in is not None else range(len(starts)))]
-        if axes[0] not in sliced:
-            self.nodes.append(node)
-            return
-        place = sliced.index(axes[0])
-        end, one = int(ends[place]), steps is None or int(steps[place]) == 1
-        if int(starts[place]) or not one or not 0 < -end <= self.short.get(x, 0):
-            raise self.refused(node, "it takes some steps of all")
-        self.short[node.outputs[0]] = end  # the shortage of its input is added
-        if len(sliced) == 1:
-            self.nodes.append(Node("Identity", (x,), node.outputs, {}, node.origin))
-            return
-        raise self.refused(node, "it cuts other axes together with time")
+    def _slice(self, node: Node) -> bool:
+        """Steps that are left out in front, of all; as many as the end lacks wait."""
+        out, axes = node.outputs[0], self._axes(node)
+        names = (*node.inputs, "", "")[1:5]
+        values = (_all(self.types[name].value if name else None) for name in names)
+        starts, ends, along, steps = ([size.number for size in each] for each in values)
+        rank = self.types[out].rank or 1
+        sliced = [(axis or 0) % rank for axis in along] or [*range(len(starts))]
+        if len(axes) != 1 or not starts or None in along:
+            return self._far(node)
+        (axis,) = axes
+        if axis not in sliced:
+            return False
+        place = sliced.index(axis)
+        others = [k for k in range(len(sliced)) if k != place]
+        start, step = starts[place], steps[place] if steps else 1
+        bounds = [each[k] for each in (starts, ends) for k in others]
+        if start is None or start < 0 or step != 1 or None in (*bounds, self._more(out, axis)):
+            return self._far(node)
+        x = self._without(node, node.inputs[0], axis, start)
+        if others:
+            self.stem = out
+            rest = [steps[k] if steps else 1 for k in others]
+            picked = [[each[k] for k in others] for each in (starts, ends, sliced)]
+            x = self.emit("Slice", (x, *map(self.constant, (*picked, rest))))
+        self._ended(node, x, axis)
+        return True
+
+    def _far(self, node: Node) -> bool:
+        if why := far_steps(self.types, node, self.time):
+            raise self.refused(node, why)
+        return False
+
+    def _more(self, name: str, axis: int) -> int | None:
+        """How many steps more than the inputs a value of the whole has; None if not such a sum."""
+        size = (self.types[name].shape or ())[axis]
+        return None if size is None else (size - self.time - _LONG).number
+
+    def _without(self, node: Node, x: str, axis: int, count: int) -> str:
+        """A value without its first steps: those of the chunks before are left out in each call."""
+        if count:
+            x = self._cut(self._behind(node, x, axis, 0, count), count, 2**62, axis)
+            self.late[node.outputs[0]] += count
+        return x
+
+    def _ended(self, node: Node, x: str, axis: int) -> None:
+        """The node's value: x, which waits where the whole has fewer steps at its end."""
+        out = node.outputs[0]
+        wait = -(self._more(out, axis) or 0) - self.late[out]
+        if wait > 0:
+            x = self._cut(self._behind(node, x, axis, 0, wait, like=out), 0, -wait, axis)
+            self.late[out] += wait
+        self.nodes.append(Node("Identity", (x,), (out,), {}, node.origin))
 
 
 def _moves(node: Node) -> bool:

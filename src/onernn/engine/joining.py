@@ -131,7 +131,8 @@ def view(program: Program) -> None:
                 if copy.makes not in wanted and _is_whole(program, copy):
                     read = copy.reads[0]
                     each.views[copy.makes] = views[copy.makes] = read.name, read.start
-                    each.codes.remove(copy)
+                    # Of what else would be put there nothing is left: it has no elements.
+                    each.codes[:] = [step for step in each.codes if step.makes != copy.makes]
     result, regions = _regions(program)
     for each, region in zip(program.codes, regions, strict=True):
         for copy in _written_in_place(program, each):

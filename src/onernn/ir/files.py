@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from onernn.ir.arrays import Array
-from onernn.ir.budget import LOADING, Budget
-from onernn.ir.errors import ModelFormatError
+from onernn.ir.budget import LOADING, Budget, usable_memory
+from onernn.ir.errors import BudgetError, ModelFormatError
 
 if TYPE_CHECKING:
     from zipfile import ZipFile, ZipInfo
@@ -192,3 +192,28 @@ def read_member(archive: ZipFile, member: ZipInfo, budget: Budget) -> Array:
             left[: len(piece)] = piece
             left = left[len(piece) :]
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str, Array]:
+    """The arrays of an ``.npz`` whose names begin so; the others are not read.
+
+    Raises `ModelFormatError` if it is none, or holds objects, and `BudgetError` where they would
+    take more than the file can hold, or three quarters of the memory.
+    """
+    from zipfile import ZipFile  # slow, and models have none
+
+    try:
+        with ZipFile(file) as archive:
+            budget = Budget(min(usable_memory(), most_unpacked(os.path.getsize(file))))
+            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+            return {
+                name: read_member(archive, member, budget)
+                for name, member in members.items()
+                if name.startswith(prefixes)
+            }
+    except FileNotFoundError as error:
+        raise ModelFormatError("no such file", file) from error
+    except BudgetError as error:
+        raise BudgetError(f"{file}: {error}") from error
+    except Exception as error:  # zipfile, zlib, lzma and tokenize each raise kinds of their own
+        raise ModelFormatError(f"cannot be read as an .npz: {error}", file) from error

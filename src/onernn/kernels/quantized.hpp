@@ -11,6 +11,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "formulas.hpp"
 #include "functions.hpp"
 #include "isa.hpp"
 #include "memory.hpp"
@@ -37,6 +38,15 @@ struct Parameters {
 inline Floats bytes_of(Floats x, Parameters in) {
   const Floats whole = round_to_even(x / broadcast(in.scale)) + broadcast(in.zero);
   return minimum(maximum(whole, broadcast(0.0f)), broadcast(255.0f));
+}
+
+/// A function of one number, of sixteen.
+template <class F>
+Floats each(Floats a, F function) {
+  float v[16];
+  store(v, a);
+  for (float& x : v) x = function(x);
+  return load(v);
 }
 
 /// A range of numbers that has 0 in it.
@@ -329,7 +339,9 @@ void convolve_bytes(std::int32_t* y, const T* x, Optional<const T> zero, const s
 /// zero points. A direction's matrices are panels of sixteen units with their gates i, o, f and c
 /// side by side, the columns' scales in their heads; zero points and bias stand in this order, too,
 /// peepholes by sixteen units of i, o and f. `clip`: 0 where nothing is clipped. `backwards`: the
-/// first direction is. `tied`: f is 1 - i. `fed` has room for the gates of all words.
+/// first direction is. `tied`: f is 1 - i. `together`: one scale for all sequences, as ONNX Runtime
+/// has it on one thread: padding up to the longest one counts, and so do the states of a sequence
+/// until the step behind its last; 2: from then on, too. `fed` has room for the gates of all words.
 template <class Team>
 inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const float* x,
                              const std::int32_t* lengths, const float* h, const float* c,
@@ -337,7 +349,7 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
                              std::int64_t directions, std::int64_t backwards, const std::int8_t* w,
                              const std::int8_t* r, const std::int32_t* w_zeros,
                              const std::int32_t* r_zeros, const float* bias, const float* peepholes,
-                             double clip, std::int64_t tied, Team& team) {
+                             double clip, std::int64_t tied, std::int64_t together, Team& team) {
   const std::int64_t panels = panels_of(O), wide = panels * 64;
   Memory<std::int64_t> length(N), active(N);
   std::int64_t most = 0;
@@ -347,8 +359,10 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
     most = (std::max)(most, length.data()[n]);
   }
   ByteRows words(T * N, I), states(N, O);
+  Range255 batch;
+  if (together) batch.add(x, most * N * I);
   for (std::int64_t n = 0; n < N; ++n) {
-    Range255 range;
+    Range255 range = batch;
     for (std::int64_t t = 0; t < length.data()[n]; ++t) range.add(x + (t * N + n) * I, I);
     const Parameters in = range.parameters();
     for (std::int64_t t = 0; t < length.data()[n]; ++t)
@@ -360,6 +374,10 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
   Memory<float> now(2 * N * panels * 16);
   const float bound = clip > 0 ? static_cast<float>(clip) : std::numeric_limits<float>::infinity();
   const Clip<float> within{-bound, bound};
+  const auto of_sigmoid = [=](Floats a) {
+    return together ? each(a, rational_sigmoid<float>) : sigmoid(a);
+  };
+  const auto of_tanh = [=](Floats a) { return together ? each(a, rational_tanh<float>) : tanh(a); };
   for (std::int64_t d = 0; d < directions; ++d) {
     const bool back = d == 1 || backwards;
     const std::int64_t head = kHeadRows<ByteQuad>;
@@ -387,8 +405,12 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
       std::int64_t running = 0;
       for (std::int64_t n = 0; n < N; ++n)
         if (t < length.data()[n]) active.data()[running++] = n;
+      Range255 all;
+      for (std::int64_t n = 0; together && n < N; ++n)
+        if (t <= length.data()[n] || (together == 2 && length.data()[n]))
+          all.add(own_h + n * panels * 16, O);
       for (std::int64_t m = 0; m < running; ++m) {
-        Range255 range;
+        Range255 range = all;
         const float* const row = own_h + active.data()[m] * panels * 16;
         range.add(row, O);
         states.round(m, row, range.parameters());
@@ -416,12 +438,12 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
                 return load(more + g * 16) + load(sums[m] + g * 16) + load(b + g * 16);
               };
               const Floats before = load(cell);
-              const Floats i = sigmoid(within(gate(0) + load(peephole) * before));
+              const Floats i = of_sigmoid(within(gate(0) + load(peephole) * before));
               const Floats f = tied ? broadcast(1.0f) - i
-                                    : sigmoid(within(gate(2) + load(peephole + 32) * before));
-              const Floats now_c = f * before + i * tanh(within(gate(3)));
-              const Floats o = sigmoid(within(gate(1) + load(peephole + 16) * now_c));
-              const Floats now_h = o * tanh(now_c);
+                                    : of_sigmoid(within(gate(2) + load(peephole + 32) * before));
+              const Floats now_c = f * before + i * of_tanh(within(gate(3)));
+              const Floats o = of_sigmoid(within(gate(1) + load(peephole + 16) * now_c));
+              const Floats now_h = o * of_tanh(now_c);
               store(cell, now_c);
               store(own_h + (n * panels + p) * 16, now_h);  // read before, as bytes
               store_some(y + ((at * directions + d) * N + n) * O + p * 16, now_h, O - p * 16);

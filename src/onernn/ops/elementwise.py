@@ -95,6 +95,55 @@ def _hard_swish(x: Array) -> Any:
     return x * np.clip(x * of(1 / 6) + of(0.5), 0, 1).astype(x.dtype)
 
 
+def _quotient(bound: float, above: list[float], below: list[float]) -> Callable[[Array], Array]:
+    """Eigen's quotient of polynomials for an odd function, as ONNX Runtime has it on x86-64.
+
+    The highest power comes first. Products are fused there: of float32, here in float64.
+    """
+
+    def compute(x: Array) -> Array:
+        of, wide = x.dtype.type, np.result_type(x.dtype, np.float64)
+        x = np.clip(x, of(-bound), of(bound))
+        square = (x * x).astype(wide)
+
+        def polynomial(factors: list[float]) -> Any:
+            first, *rest = (np.float32(each) for each in factors)
+            p = np.full(x.shape, first, x.dtype)
+            for each in rest:
+                p = (p.astype(wide) * square + wide.type(each)).astype(x.dtype)
+            return p
+
+        return np.asarray(polynomial(above) * x / polynomial(below))
+
+    return compute
+
+
+_RATIONAL_TANH = _quotient(
+    9,
+    [
+        *(-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11),
+        *(5.12229709037114e-08, 1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03),
+    ],
+    [1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03],
+)
+_HALF_SIGMOID = _quotient(
+    18,
+    [
+        *(4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05),
+        *(8.51377133304701e-03, 2.48287947061529e-01),
+    ],
+    [
+        *(6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06),
+        *(1.70198817374094e-03, 1.16817656904453e-01, 9.93151921023180e-01),
+    ],
+)
+
+
+def _rational_sigmoid(x: Array) -> Array:
+    of = x.dtype.type
+    return np.clip(_HALF_SIGMOID(x) + of(0.5), of(0), of(1))
+
+
 FORMULAS: dict[str, Formula] = {
     "same": Formula("fib", lambda x: x),
     "plus": Formula("fi", np.add),
@@ -122,6 +171,8 @@ FORMULAS: dict[str, Formula] = {
     "erf": Formula("f", lambda x: _ERF(x).astype(x.dtype)),
     "tanh": Formula("f", np.tanh),
     "sigmoid": Formula("f", ACTIVATIONS["sigmoid"]),
+    "rational_tanh": Formula("f", _RATIONAL_TANH),
+    "rational_sigmoid": Formula("f", _rational_sigmoid),
     "softplus": Formula("f", ACTIVATIONS["softplus"]),
     "softsign": Formula("f", ACTIVATIONS["softsign"]),
     "thresholded_relu": Formula("f", ACTIVATIONS["thresholdedrelu"]),
@@ -251,11 +302,21 @@ def _functions(names: str, **more: Any) -> Callable[[Callable[[str], Meaning]], 
 
 @_functions(
     "Neg=negative Abs=absolute Exp=exp Log=log Sqrt=sqrt Floor=floor Ceil=ceil Round=round"
-    " Sign=sign Reciprocal=reciprocal Sin=sin Cos=cos IsNaN=is_nan Relu=relu Tanh=tanh"
-    " Sigmoid=sigmoid Softplus=softplus Softsign=softsign"
+    " Sign=sign Reciprocal=reciprocal Sin=sin Cos=cos IsNaN=is_nan Relu=relu"
+    " Softplus=softplus Softsign=softsign"
 )
 def _of_one(function: str) -> Meaning:
     return lambda x: (function, x)
+
+
+@_functions("Tanh=tanh Sigmoid=sigmoid")
+def _squashed(function: str) -> Meaning:
+    """``rational=1``, which ONNX has not: ONNX Runtime's bits."""
+
+    def meaning(x: Place, *, rational: int = 0) -> Expression:
+        return f"rational_{function}" if rational else function, x
+
+    return meaning
 
 
 elementwise("Not", sized=True)(lambda x: ("negated", x))

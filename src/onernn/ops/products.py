@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -88,17 +89,23 @@ def gemm(
     return out if c is None else out + c * np.asarray(beta, a.dtype)
 
 
-def _einsum_type(context: Context, *factors: Type) -> Type:
-    dtype = common(*factors)
-    given, arrow, result = context.attrs.equation.replace(" ", "").partition("->")
-    if any(each.shape is None for each in factors):
-        return Type(dtype)
+def _terms(equation: str) -> tuple[list[str], str]:
+    """The letters of each factor, and of the result."""
+    given, arrow, result = equation.replace(" ", "").partition("->")
     if not arrow:
         single = sorted(letter for letter in set(given) - set(",.") if given.count(letter) == 1)
         result = "..." * ("..." in given) + "".join(single)
+    return given.split(","), result
+
+
+def _einsum_type(context: Context, *factors: Type) -> Type:
+    dtype = common(*factors)
+    terms, result = _terms(context.attrs.equation)
+    if any(each.shape is None for each in factors):
+        return Type(dtype)
     sizes: dict[str, Size | None] = {}
     rest: Sizes | None = ()
-    for term, factor in zip(given.split(","), factors, strict=True):
+    for term, factor in zip(terms, factors, strict=True):
         shape = factor.shape or ()
         front, dots, back = term.partition("...")
         cut = len(shape) - len(back)
@@ -116,6 +123,23 @@ def _einsum_type(context: Context, *factors: Type) -> Type:
     return Type(dtype, (*(sizes[k] for k in front), *middle, *(sizes[k] for k in back)))
 
 
-@op("Einsum", kind="mixes", mixes=lambda *_: (0,), type=_einsum_type)
+def _einsum_of_rows(m: Any, node: Node) -> None:
+    """Rows are one letter more, in front."""
+    terms, result = _terms(node.attrs.equation)
+    row = next((c for c in ascii_letters if c not in node.attrs.equation), "")
+    if not row or len(terms) != len(node.inputs):
+        raise m.refused(node, f"equation {node.attrs.equation!r}")
+    pairs = zip(terms, node.inputs, strict=True)
+    over = ",".join(row * (name in m.mapped) + term for term, name in pairs)
+    m.put(node, node.inputs, equation=f"{over}->{row}{result}")
+
+
+@op(
+    "Einsum",
+    kind="mixes",
+    mixes=lambda *_: (0,),
+    type=_einsum_type,
+    batched=_einsum_of_rows,
+)
 def einsum(first: Array, *rest: Array, equation: str) -> Array:
     return np.asarray(np.einsum(equation, first, *rest))

@@ -5,6 +5,7 @@ Formulas: ONNX operator specification. Sums of products are integers of 32 bits 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from onernn.ir.ragged import data_of
 from onernn.ir.spec import Activation
 from onernn.ir.types import Size, Type, dense
 from onernn.ops.activations import function
+from onernn.ops.elementwise import FORMULAS
 from onernn.ops.growth import results, wide
 from onernn.ops.products import product_of_rows, product_shape
 from onernn.ops.rules import at_axis
@@ -211,7 +213,11 @@ def conv_integer(
     return sums.astype(np.int64).astype(np.int32)
 
 
-_SIGMOID, _TANH = function(Activation("sigmoid")), function(Activation("tanh"))
+_FUNCTIONS: tuple[tuple[Callable[..., Array], ...], ...] = (
+    tuple(function(Activation(name)) for name in ("sigmoid", "tanh")),
+    tuple(FORMULAS[f"rational_{name}"].compute for name in ("sigmoid", "tanh")),
+)
+"""Of gates: accurate ones, and those with ONNX Runtime's bits."""
 
 
 class Quantized(NamedTuple):
@@ -295,7 +301,10 @@ def _growth(_: Node, x: Array, w: Array, r: Array, *__: Any) -> int:
 @op(
     "DynamicQuantizeLSTM",
     kind="mixes",
-    attributes={"direction": "forward", "hidden_size": REQUIRED, "clip": 0.0, "input_forget": 0},
+    attributes={
+        **{"direction": "forward", "hidden_size": REQUIRED, "clip": 0.0, "input_forget": 0},
+        "together": 0,
+    },
     outputs=3,
     since=1,
     domain="com.microsoft",
@@ -318,7 +327,13 @@ def lstm(
     r_scale: Array,
     r_zero: Array,
 ) -> tuple[Array, Array, Array]:
-    """(Y (T, D, N, O), Y_h (D, N, O), Y_c (D, N, O))"""
+    """(Y (T, D, N, O), Y_h (D, N, O), Y_c (D, N, O))
+
+    ``together``, which ONNX has not: one scale for all sequences, as ONNX Runtime has it on one
+    thread. Padding up to the longest sequence counts, and so do the states of a sequence until the
+    step behind its last one, where ONNX Runtime writes zeros into Y; 2: from then on, too, as it
+    has no Y.
+    """
     _check(attrs, x, w, r, {"b": b, "lengths": lengths, "h": h, "c": c, "p": p})
     weights = quantized("w", w, w_scale, w_zero), quantized("r", r, r_scale, r_zero)
     t, n, units = *x.shape[:2], r.shape[1]
@@ -328,7 +343,10 @@ def lstm(
         raise ShapeError(f"lengths {own.tolist()!s:.60}: expected 0 to {t}")
     inside = np.arange(t)[:, None] < own
     running().turn(recurrence(w, r).cost(int(own.max(initial=0)), t * n))
-    words = in_bytes(x, inside[..., None], (0, 2))
+    longest = own.max(initial=0)
+    axes = (0, 1, 2) if attrs.together else (0, 2)
+    seen = np.arange(t)[:, None] < longest if attrs.together else inside
+    words = in_bytes(x, seen[..., None], axes)
     y = np.zeros((t, count, n, units), np.float32)
     final = np.zeros((2, count, n, units), np.float32)
     zeros = np.zeros((n, units), np.float32)
@@ -340,10 +358,11 @@ def lstm(
         bias = np.zeros(8 * units, np.float32) if b is None else b[d]
         peepholes = None if p is None else p[d]
         cell = _Cell(attrs, weights[1].whole[d], weights[1].steps[d], bias, peepholes)
-        for step in range(own.max(initial=0)):
+        for step in range(longest):
             now = np.where(inside[step], own - 1 - step if back else step, 0)
             each = np.arange(n)
-            result = cell.step(fed[now, each], state, memory)
+            counts = (step <= own) | (attrs.together == 2) & (own > 0)
+            result = cell.step(fed[now, each], state, memory, counts[:, None])
             runs = inside[step][:, None]
             state, memory = np.where(runs, result[0], state), np.where(runs, result[1], memory)
             y[now[inside[step]], d, each[inside[step]]] = state[inside[step]]
@@ -366,16 +385,19 @@ class _Cell:
         self.p = np.zeros((3, len(r)), np.float32) if p is None else p.reshape(3, -1)
         self.clip = attrs.clip or np.inf
         self.tied = bool(attrs.input_forget)
+        self.axes = (0, 1) if attrs.together else (1,)
+        self.sigmoid, self.tanh = _FUNCTIONS[bool(attrs.together)]
 
-    def step(self, fed: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        row = in_bytes(h, np.array(True), (1,))
+    def step(self, fed: Array, h: Array, c: Array, counts: Array) -> tuple[Array, Array]:
+        """``counts``: rows of h that may run, and those that are quantized with these."""
+        row = in_bytes(h, counts, self.axes)
         product = exact_product(row.whole, self.r).astype(np.float32)
         sums = fed + product * (row.steps * self.steps) + self.bias
         i, o, f, g = np.split(sums, 4, axis=1)
-        i = _SIGMOID(self._clipped(i + self.p[0] * c))
-        f = 1 - i if self.tied else _SIGMOID(self._clipped(f + self.p[2] * c))
-        c = f * c + i * _TANH(self._clipped(g))
-        return _SIGMOID(self._clipped(o + self.p[1] * c)) * _TANH(c), c
+        i = self.sigmoid(self._clipped(i + self.p[0] * c))
+        f = 1 - i if self.tied else self.sigmoid(self._clipped(f + self.p[2] * c))
+        c = f * c + i * self.tanh(self._clipped(g))
+        return self.sigmoid(self._clipped(o + self.p[1] * c)) * self.tanh(c), c
 
     def _clipped(self, x: Array) -> Array:
         return np.clip(x, np.float32(-self.clip), np.float32(self.clip))

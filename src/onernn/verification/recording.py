@@ -8,18 +8,15 @@ unless an output bears that name.
 
 from __future__ import annotations
 
-import os
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from onernn.ir.arrays import Array
-from onernn.ir.budget import Budget, usable_memory
-from onernn.ir.errors import BudgetError, ModelFormatError, UnsupportedError, did_you_mean
-from onernn.ir.files import most_unpacked, read_member, replacing
+from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
+from onernn.ir.files import npz_arrays, replacing
 from onernn.ir.graph import Value
 from onernn.ir.ragged import Batch, Ragged
 
@@ -31,26 +28,9 @@ _LONGEST = 2**16 - 5  # bytes of a name, without .npy
 def read_arrays(
     file: str | Path, prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
 ) -> dict[str, Array]:
-    """The arrays of an ``.npz`` with these prefixes; the others are not read.
-
-    Raises `ModelFormatError` if it is none, or holds objects, and `BudgetError` where they would
-    take more than the file can hold, or three quarters of the memory.
-    """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            budget = Budget(min(usable_memory(), most_unpacked(os.path.getsize(file))))
-            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
-            return {
-                name: read_member(archive, member, budget)
-                for name, member in members.items()
-                if name.startswith(prefixes)
-            }
-    except FileNotFoundError as error:
-        raise ModelFormatError("no such file", file) from error
-    except BudgetError as error:
-        raise BudgetError(f"{file}: {error}") from error
-    except Exception as error:  # zipfile, zlib, lzma and tokenize each raise kinds of their own
-        raise ModelFormatError(f"cannot be read as an .npz: {error}", file) from error
+    """The arrays of an ``.npz`` with these prefixes; the others are not read. Raises as
+    `npz_arrays`."""
+    return npz_arrays(file, prefixes)
 
 
 def opened(

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from onernn import ModelFormatError, OnernnError, ShapeError, UnsupportedError
-from onernn.adapters.torch.weight_files import layers_among, read_arrays, read_layers, unpickle
+from onernn.adapters.stacks import read_stacks
+from onernn.adapters.torch.weight_files import layers_among, read_arrays, unpickle
 from onernn.ir.spec import Cell
 from onernn.reorders import torch
 
@@ -34,7 +35,7 @@ def test_every_form_of_a_state_gives_its_arrays(name: str, arrays: dict[str, Any
 
 @pytest.mark.parametrize("name", FILES)
 def test_names_tell_the_stack(name: str, arrays: dict[str, Any]) -> None:
-    layers = read_layers(WEIGHTS / name)
+    layers = read_stacks(WEIGHTS / name)
     assert layers.keys() == {"encoder", "decoder.gru"}
     spec = layers["encoder"].spec
     assert (spec.cell, spec.layers, spec.directions) == (Cell.LSTM, 2, 2)
@@ -128,7 +129,7 @@ def test_a_file_without_recurrent_layers_tells_which_names_it_wants(tmp_path: Pa
     with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
         archive.writestr("m/data.pkl", pickle.dumps({}, 2))
     with pytest.raises(UnsupportedError, match="expected names as PyTorch's"):
-        read_layers(tmp_path / "m.pt")
+        read_stacks(tmp_path / "m.pt")
 
 
 def test_biases_that_do_not_fit_each_other_name_their_module(arrays: dict[str, Any]) -> None:

@@ -157,6 +157,8 @@ class _Steps:
             added = _sliced(op, axis, shape[axis])
         elif axis > 1 and op.node.op == "Conv":
             added = _windowed(op, axis, op.shape(1)[2:])
+        elif axis > 1 and op.node.op == "ConvTranspose" and op.shape(1)[axis].number == 1:
+            added = _windowed(op, axis, op.shape(1)[2:])  # over other axes only
         elif axis > 1 and op.node.op in ("MaxPool", "AveragePool"):
             added = _windowed(op, axis, op.attrs.kernel_shape)
         if added is None:

@@ -393,6 +393,7 @@ def lstm(op: OperatorCode) -> Call:
         *stored,
         *more,
         bool(op.attrs.input_forget),
+        op.attrs.together,
         Team(),
         types=(),
         checks=True,

@@ -91,6 +91,8 @@ constexpr Formula kFormulas[] = {
     IN_LANES(exp, exp),
     IN_LANES(tanh, relative_tanh),
     IN_LANES(sigmoid, sigmoid),
+    FLOATS(rational_tanh),
+    FLOATS(rational_sigmoid),
     FLOATS(log),
     FLOATS(sqrt),
     FLOATS(floor),

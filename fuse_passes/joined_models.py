@@ -1,0 +1,94 @@
+"""Models that feed each other become one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
+from onernn.ir.graph import Graph, Node, Value
+
+
+def join(*models: Graph) -> Graph:
+    """One model of several: what one gives under the name of another's input feeds it.
+
+    Inputs of one name are one input. The outputs are those that no other model reads, in the order
+    of the models. Raises `UnsupportedError` where two give the same name, or models feed each other
+    in a circle, `ShapeError` where what is given does not fit what is taken.
+    """
+    if len(models) < 2:
+        raise UnsupportedError(f"join: expected two models or more, got {len(models)}")
+    makers = dict[str, Graph]()
+    for model in models:
+        for value in model.outputs:
+            if value.name in makers:
+                both = f"{makers[value.name].name} and {model.name}"
+                raise _refused(f"{both} both give it", value.name)
+            makers[value.name] = model
+    taken = {value.name for model in models for value in model.inputs}
+    face, used = taken | makers.keys(), set[str]()
+    nodes, constants, inputs = list[Node](), dict[str, Array](), dict[str, Value]()
+    for model in _in_order(models, makers):
+        own = {each.name for each in (*model.inputs, *model.outputs)}
+        names: dict[str, str] = {name: name for name in own}
+        inner = (name for node in model.nodes for name in (*node.inputs, *node.outputs) if name)
+        for name in dict.fromkeys((*inner, *model.constants)):
+            if name not in own and (name in used or name in face):
+                at = 0
+                while (free := f"{PurePath(model.name).stem}/{name}{at or ''}") in used | face:
+                    at += 1
+                names[name] = free
+        used.update(names.get(name, name) for node in model.nodes for name in node.outputs if name)
+        used.update(names.get(name, name) for name in model.constants)
+        nodes += [node.renamed(names) for node in model.nodes]
+        constants |= {names.get(name, name): array for name, array in model.constants.items()}
+        for value in model.inputs:
+            maker = makers.get(value.name)
+            given = inputs.get(value.name) if maker is None else _output(maker, value.name)
+            taken_as = value if given is None else _fitting(given, value, model)
+            if maker is None:
+                inputs[value.name] = taken_as
+    outputs = tuple(v for model in models for v in model.outputs if v.name not in taken)
+    if not outputs:
+        raise _refused("every output is read by another model", models[-1].name)
+    whole = "+".join(PurePath(model.name).stem for model in models)
+    notes = dict.fromkeys(note for model in models for note in model.notes)
+    return Graph(whole, tuple(inputs.values()), outputs, tuple(nodes), constants, tuple(notes))
+
+
+def _refused(why: str, where: str) -> UnsupportedError:
+    return UnsupportedError("join:", (Refusal(why, where),))
+
+
+def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
+    """Those first that no other one feeds."""
+    waiting, done = [*models], list[Graph]()
+    while waiting:
+        ready = [m for m in waiting if not any(makers.get(v.name) in waiting for v in m.inputs)]
+        if not ready:
+            names = ", ".join(model.name for model in waiting)
+            raise _refused(f"{names} feed each other in a circle", waiting[0].inputs[0].name)
+        done.append(ready[0])
+        waiting.remove(ready[0])
+    return done
+
+
+def _output(model: Graph, name: str) -> Value:
+    """An output with what is known of it."""
+    known = model.types[name]
+    shape = None if known.shape is None else known.counts
+    return Value(name, known.dtype, shape, len(known.lod or ()))
+
+
+def _fitting(given: Value, taken: Value, model: Graph) -> Value:
+    """What is known of a value from both sides. Raises `ShapeError` where they differ."""
+    dtypes = {each.dtype for each in (given, taken)} - {None}
+    shapes = [each.shape for each in (given, taken) if each.shape is not None]
+    fits = len(dtypes) < 2 and given.lod_depth == taken.lod_depth
+    fits = fits and len({len(shape) for shape in shapes}) < 2
+    sizes = [{*pair} - {None} for pair in zip(*shapes, strict=False)]
+    if not fits or any(len(each) > 1 for each in sizes):
+        raise ShapeError(f"join: {model.name} takes {taken}, what there is of it is {given}")
+    shape = tuple(next(iter(each), None) for each in sizes) if shapes else None
+    return Value(taken.name, next(iter(dtypes), None), shape, taken.lod_depth)
