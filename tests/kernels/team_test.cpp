@@ -153,7 +153,8 @@ TEST(sizes_alone_decide_how_a_layer_is_divided) {
 
 TEST(a_team_that_never_worked_ends) { Team four(4); }
 
-#if !defined(__SANITIZE_THREAD__)  // which refuses threads in a forked child
+// Both refuse threads in a forked child: the sanitizer, and qemu-user.
+#if !defined(__SANITIZE_THREAD__) && !defined(ONERNN_EMULATED)
 TEST(a_forked_child_has_threads_of_its_own) {
   Team team(-3);
   check_pieces(team);

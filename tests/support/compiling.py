@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -16,6 +17,8 @@ import pytest
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
 CHECKED = ("-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 KEPT = Path(__file__).parents[2] / "out" / "compiled"
+EMULATOR = shlex.split(os.environ.get("ONERNN_EMULATOR", ""))
+"""The command that runs programs for another architecture, which CXX compiles: `make aarch64`."""
 LARGEST = 1 << 30  # bytes of all that is kept; the oldest goes first
 
 

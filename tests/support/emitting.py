@@ -19,7 +19,7 @@ from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
 from onernn.ir.types import Size
 from support.checking import assert_close
-from support.compiling import compile_program
+from support.compiling import EMULATOR, compile_program
 
 DRIVER = """
 #include <cstdio>
@@ -130,7 +130,7 @@ class Emitted:
         sizes = self.sizes(feed)
         words = [str(sizes.get(k, 1)) for k in sizes_of(self.program) if k not in self.static]
         done = subprocess.run(
-            [str(self.folder / "all"), self.name, mode, *words],
+            [*EMULATOR, str(self.folder / "all"), self.name, mode, *words],
             cwd=self.folder,
             capture_output=True,
             text=True,

@@ -39,6 +39,13 @@ _X86 = {
     "avx512_vnni": (*_AVX512, "-mavx512vnni"),
     "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
 }
+# GCC, which would load early, runs out of registers for the sums of a product.
+_NEON = ("-fno-schedule-insns",)
+_ARM64 = {
+    "neon": ("-march=armv8-a", *_NEON),
+    "neon_dotprod": ("-march=armv8.2-a+dotprod", *_NEON),
+    "neon_i8mm_bf16": ("-march=armv8.2-a+dotprod+i8mm+bf16", *_NEON),
+}
 # Sources that gain nothing by wider registers are compiled for the least demanding set alone, and
 # linked into all libraries. They may not include lanes.hpp, whose types differ.
 _SHARED = frozenset(
@@ -74,6 +81,8 @@ _ADDED = {
     "avx2_vnni": ("cells_s8", "cpu", "quantized"),
     "avx512_vnni": ("cells_s8", "cpu", "quantized"),
     "avx512_bf16": ("cells_bf16", "cpu", "training"),
+    "neon_dotprod": ("cells_s8", "cpu", "quantized"),
+    "neon_i8mm_bf16": ("cells_bf16", "cells_s8", "cpu", "quantized", "training"),
 }
 # No contraction: the kernels say where a product and a sum are rounded as one. In a large source
 # GCC would stop to inline what the products call; Clang, which does not, ignores it. All objects
@@ -105,7 +114,8 @@ class NoCompiler(BuildError):
 
 def isas(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
     """The instruction sets of an architecture, the least demanding one first, and their flags."""
-    return _X86 if machine in ("x86_64", "AMD64") else {"portable": ()}
+    known = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM64, "arm64": _ARM64}
+    return known.get(machine, {"portable": ()})
 
 
 def wanted(machine: str = platform.machine()) -> list[str]:
@@ -132,12 +142,17 @@ def _best(known: dict[str, tuple[str, ...]]) -> str:
     Linux names the features of a CPU; it omits those that it does not support itself.
     """
     try:
-        words = Path("/proc/cpuinfo").read_text().partition("\nflags")[2].partition("\n")[0]
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        words = ""
-    features = set(words.replace("_", "").split()) | {"arch=x86-64"}
-    # GCC's -msse4.2 and -mavx512bf16 are sse4_2 and avx512_bf16 there.
-    usable = [i for i, f in known.items() if {n[2:].replace(".", "") for n in f} <= features]
+        text = ""
+    line = re.search(r"^(?:flags|Features)\s*:(.*)", text, re.MULTILINE)
+    features = set(line[1].replace("_", "").replace("asimddp", "dotprod").split() if line else ())
+    # GCC's -msse4.2 and -mavx512bf16 are sse4_2 and avx512_bf16 there, ARM's +i8mm is i8mm.
+    name = re.compile(r"(?:^-m(?!arch)|\+)([\w.]+)")
+    needs = {
+        i: {n.replace(".", "") for flag in known[i] for n in name.findall(flag)} for i in known
+    }
+    usable = [isa for isa in known if needs[isa] <= features]
     command = tuple(_command())
     return next((i for i in usable[::-1] if _knows(command, known[i])), next(iter(known)))
 
@@ -531,8 +546,9 @@ def _run(command: list[str], folder: Path) -> str:
     import shlex
     import subprocess
 
-    if "ziglang" in command:  # reads x86-64 as "x86 without 64", and takes any x86-64 by itself
-        command = [word for word in command if not word.startswith("-march=")]
+    if "ziglang" in command:  # it reads x86-64 as "x86 without 64", and names ARM's by features
+        words = [word.replace("-march=armv8.2-a", "-mcpu=generic+v8_2a") for word in command]
+        command = [word for word in words if not word.startswith("-march=")]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -83,6 +83,22 @@ inline Ints start_of(std::int32_t start) {
 }
 #endif
 
+#elif defined(ONERNN_NEON)
+
+inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
+  const int32x4_t zeros = vdupq_n_s32(0x808080);
+  Ints left =
+      in_four([=](auto a) { return veorq_s32(vaddq_s32(vcvtnq_s32_f32(a), zeros), zeros); }, whole);
+  for (int d = kDigits - 1; d >= 0; --d) {
+    store_bytes(to + d * quads, left);
+    left = in_four([](auto a) { return vshrq_n_s32(a, 8); }, left);
+  }
+}
+/// As numbers with a sign.
+inline QuadColumns load_codes(const ByteQuad* p, ByteQuad*) {
+  return in_four([](auto codes) { return veorq_s8(codes, vdupq_n_s8(-kZero)); }, load_row(p, 0));
+}
+
 #else
 
 inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
@@ -104,12 +120,15 @@ inline QuadColumns load_codes(const ByteQuad* p, ByteQuad* scratch) {
   std::memcpy(scratch, codes, sizeof codes);
   return load_row(scratch, 0);
 }
+
+#endif
+
+#if !defined(ONERNN_VNNI)
 template <class Digits>
-inline Ints times_digits(QuadColumns columns, Digits digits, Ints sum) {
+inline QuadSums times_digits(QuadColumns columns, Digits digits, QuadSums sum) {
   return multiply_add(digits, columns, sum);
 }
-inline Ints start_of(std::int32_t) { return Ints{}; }
-
+inline QuadSums start_of(std::int32_t) { return QuadSums{}; }
 #endif
 
 /// K numbers of a row as digits, and behind these what the sums of each group start with.
@@ -143,7 +162,7 @@ template <int G>
   constexpr std::int64_t kRows = kGroup / 4;  // of quads a group
   for (std::int64_t first = 0; first < rows; first += kRows) {
     const ByteQuad* const steps = panel;
-    Ints own[kDigits][G];
+    QuadSums own[kDigits][G];
     for (int d = 0; d < kDigits; ++d, starts += sizeof(std::int32_t)) {
       std::int32_t start;
       std::memcpy(&start, starts, sizeof start);
@@ -160,9 +179,9 @@ template <int G>
       }
     }
     for (int g = 0; g < G; ++g) {
-      Floats sum = to_floats(own[0][g]);
+      Floats sum = to_floats(total(own[0][g]));
       for (int d = 1; d < kDigits; ++d)
-        sum = multiply_add(sum, broadcast(256.0f), to_floats(own[d][g]));
+        sum = multiply_add(sum, broadcast(256.0f), to_floats(total(own[d][g])));
       sums[g] = multiply_add(sum, step * load_steps(steps + g * 16), sums[g]);
     }
   }

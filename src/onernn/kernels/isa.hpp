@@ -20,6 +20,13 @@
 #define ONERNN_ISA avx2
 #elif defined(__AVX2__) && defined(__FMA__)
 #define ONERNN_ISA avx2_without_f16c
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_MATMUL_INT8) && \
+    defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define ONERNN_ISA neon_i8mm_bf16
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+#define ONERNN_ISA neon_dotprod
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#define ONERNN_ISA neon
 #else
 #define ONERNN_ISA portable
 #endif
@@ -34,6 +41,20 @@
 #if !defined(__AVX512F__) && !(defined(__AVX2__) && defined(__FMA__))
 #define ONERNN_LANES_SSE
 #endif
+#endif
+
+#if defined(__aarch64__) && defined(__ARM_NEON)
+#include <arm_neon.h>
+#define ONERNN_NEON
+// smmla and bfmmla multiply two rows by two columns.
+#if defined(__ARM_FEATURE_MATMUL_INT8) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define ONERNN_SQUARES
+#endif
+#endif
+
+// One instruction multiplies pairs of bfloat16, and adds their products.
+#if (defined(__AVX512F__) && defined(__AVX512BF16__)) || defined(ONERNN_SQUARES)
+#define ONERNN_PAIRS
 #endif
 
 #endif

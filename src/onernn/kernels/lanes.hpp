@@ -11,6 +11,7 @@
 #include "lanes_avx2.hpp"
 #include "lanes_avx512.hpp"
 #include "lanes_loops.hpp"
+#include "lanes_neon.hpp"
 #include "lanes_sse.hpp"
 
 #if defined(ONERNN_SHARED)
@@ -20,7 +21,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-#if !defined(__SSE4_1__)
+#if !defined(__SSE4_1__) && !defined(ONERNN_NEON)
 using Floats = Loops<float>;
 
 inline Floats load(const Half* p) {
@@ -38,9 +39,13 @@ inline constexpr int kSums = 3;
 #if defined(__AVX512F__)
 template <>
 inline constexpr int kSums<Floats> = 24;
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif (defined(__AVX2__) && defined(__FMA__)) || defined(ONERNN_NEON)
 template <>
 inline constexpr int kSums<Floats> = 6;
+#if defined(__ARM_FEATURE_DOTPROD)
+template <>
+inline constexpr int kSums<Ints> = 6;
+#endif
 #endif
 
 template <class Real>

@@ -37,7 +37,7 @@ struct Brain {
   float v;
 };
 inline Floats load(const Brain* p) { return load(&p->v); }
-#if defined(__AVX512F__) && defined(__AVX512BF16__)
+#if defined(ONERNN_PAIRS)
 using Brains = BrainPair;
 #else
 using Brains = Brain;

@@ -1,6 +1,6 @@
 // Matrices of bfloat16, which are stored in pairs of rows: both rows as Lanes, or, with
-// AVX512_BF16, the pairs as they are, which one instruction multiplies by pairs of the other
-// factor.
+// AVX512_BF16 or bfdot, the pairs as they are, which one instruction multiplies by pairs of the
+// other factor.
 #ifndef ONERNN_PAIRS_HPP
 #define ONERNN_PAIRS_HPP
 
@@ -41,6 +41,29 @@ inline void round_to_pairs(const float* row, std::int64_t K, BrainPair* to) {
     _mm512_storeu_si512(to + k / 2, (__m512i)_mm512_cvtne2ps_pbh(sixteen(k + 16), sixteen(k)));
 }
 
+#elif defined(ONERNN_SQUARES)
+
+inline Lane factor_of(BrainPair a) { return lane_of(a); }
+inline Four<bfloat16x8_t> load_row(const BrainPair* p, int) {
+  const auto four = [p](int first) { return vreinterpretq_bf16_u8(bytes_at(p + first)); };
+  return {four(0), four(4), four(8), four(12)};
+}
+inline Floats multiply_add(Lane a, Four<bfloat16x8_t> b, Floats c) { return add_pairs(a, b, c); }
+
+/// K numbers of a row as pairs, rounded to nearest even; zeros up to the next 32.
+inline void round_to_pairs(const float* row, std::int64_t K, BrainPair* to) {
+  for (std::int64_t k = 0; k < K || k % 32; k += 16) {
+    const std::int64_t begin = (std::min)(k, K);
+    const Floats some = load_some(row + begin, K - begin);
+    const auto eight = [to, k](int first, float32x4_t low, float32x4_t high) {
+      const bfloat16x8_t both = vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high);
+      vst1q_u8(reinterpret_cast<std::uint8_t*>(to + (k + first) / 2), vreinterpretq_u8_bf16(both));
+    };
+    eight(0, some.a, some.b);
+    eight(8, some.c, some.d);
+  }
+}
+
 #else
 
 /// Row r of the two, as Lanes.
@@ -67,6 +90,15 @@ inline Floats load_row(const BrainPair* p, int r) {
                               : _mm_slli_epi32(bits, 16));
   };
   return {four(p), four(p + 4), four(p + 8), four(p + 12)};
+}
+#elif defined(ONERNN_NEON)
+inline Floats load_row(const BrainPair* p, int r) {
+  const auto four = [p, r](int first) {
+    const uint32x4_t bits = vreinterpretq_u32_u8(bytes_at(p + first));
+    return vreinterpretq_f32_u32(r ? vandq_u32(bits, vdupq_n_u32(0xffff0000u))
+                                   : vshlq_n_u32(bits, 16));
+  };
+  return {four(0), four(4), four(8), four(12)};
 }
 #else
 inline Floats load_row(const BrainPair* p, int r) {

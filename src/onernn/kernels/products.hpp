@@ -51,6 +51,12 @@ constexpr int beside(std::int64_t panels) {
   return G == 1 && panels % 4 == 0 ? 4 : G <= 2 && panels % 2 == 0 ? 2 : 1;
 }
 
+/// What a number of a row is multiplied as.
+template <class Factor>
+inline auto factor_of(Factor a) {
+  return broadcast(a);
+}
+
 /// Row r of those that are in sixteen stored numbers.
 template <class Stored>
 inline auto load_row(const Stored* p, int) {
@@ -93,6 +99,13 @@ struct InPanels {
   std::int64_t operator()(int g) const { return g / G * apart + g % G * 16; }
 };
 
+#if defined(ONERNN_SQUARES)
+/// Pairs or quads of two rows or more: see `multiply`.
+template <int M, int G, class Sums, class Factor, class Stored, class Row, class Place>
+inline void multiply_two_rows(Sums (&sums)[M][G], const Factor* const* left, const Stored* panel,
+                              std::int64_t count, Row row, Place place);
+#endif
+
 /// sums[m][g] += row m of `left` (K numbers) times the panel, whose rows are `row` stored numbers
 /// apart.
 template <int M, int G, class Lanes, class Factor, class Stored, class Size,
@@ -102,7 +115,11 @@ inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Store
   constexpr int R = kRowsOf<Stored> / kRowsOf<Factor>;  // factors a stored row
   const std::int64_t count = (K + kRowsOf<Factor> - 1) / kRowsOf<Factor>;
   if (count < 1) return;  // else the sums would be stored before the loop, too
-  Lanes own[M][G];        // without an address they stay in registers
+#if defined(ONERNN_SQUARES)
+  if constexpr (kRowsOf<Factor> > 1 && M > 1)
+    return multiply_two_rows(sums, left, panel, count, row, place);
+#endif
+  Lanes own[M][G];  // without an address they stay in registers
   const Factor* rows[M];
   unrolled<M>([&](int m) { rows[m] = left[m]; });
   unrolled<M * G>([&](int i) { own[i / G][i % G] = sums[i / G][i % G]; });
@@ -110,7 +127,7 @@ inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Store
     decltype(load_row(panel, 0)) columns[G];
     unrolled<G>([&](int g) { columns[g] = load_row(panel + place(g), r); });
     unrolled<M>([&](int m) {
-      const auto factor = broadcast(rows[m][k]);
+      const auto factor = factor_of(rows[m][k]);
       unrolled<G>([&](int g) { own[m][g] = multiply_add(factor, columns[g], own[m][g]); });
     });
   };
@@ -122,6 +139,30 @@ inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Store
   }
   unrolled<M * G>([&](int i) { sums[i / G][i % G] = own[i / G][i % G]; });
 }
+
+#if defined(ONERNN_SQUARES)
+template <int M, int G, class Sums, class Factor, class Stored, class Row, class Place>
+inline void multiply_two_rows(Sums (&sums)[M][G], const Factor* const* left, const Stored* panel,
+                              std::int64_t count, Row row, Place place) {
+  constexpr int kEven = M / 2 * 2;
+  const std::int64_t even = count / 2 * 2;
+  multiply_squares<kEven>(sums, left, panel, even, row, place);
+  const auto one_by_one = [&](auto first, std::int64_t from, std::int64_t to) {
+    constexpr int N = M - first();
+    Sums own[N][G];
+    unrolled<N * G>([&](int i) { own[i / G][i % G] = sums[first() + i / G][i % G]; });
+    for (std::int64_t k = from; k < to; ++k)
+      unrolled<N * G>([&](int i) {
+        own[i / G][i % G] =
+            multiply_add(factor_of(left[first() + i / G][k]),
+                         load_row(panel + k * row + place(i % G), 0), own[i / G][i % G]);
+      });
+    unrolled<N * G>([&](int i) { sums[first() + i / G][i % G] = own[i / G][i % G]; });
+  };
+  if constexpr (M > kEven) one_by_one(Fixed<kEven>(), 0, even);
+  if (even < count) one_by_one(Fixed<0>(), even, count);
+}
+#endif
 
 /// How rows are rounded to quads: q = number / step + shift, from 0 to 255. A step of 0: the
 /// row's largest magnitude / 127.
@@ -144,7 +185,7 @@ class Rows {
   Memory<const Factor*> rows_;
 };
 
-#if defined(__AVX512F__) && defined(__AVX512BF16__)
+#if defined(ONERNN_PAIRS)
 template <>
 class Rows<BrainPair> {
  public:
@@ -168,7 +209,7 @@ class Rows<BrainPair> {
 /// As above, of rows as they stand: some of each at a time are rounded to pairs.
 template <int M, int G, class Row = Fixed<G * 16>, class Next = Nothing>
 inline void multiply(Floats (&sums)[M][G], const float* const* left, const BrainPair* panel,
-                     std::int64_t K, Row = {}, Next = {}) {
+                     std::int64_t K, Row row = {}, Next = {}) {
   constexpr std::int64_t kSome = 256;
   BrainPair made[M][kSome / 2];
   const BrainPair* rows[M];
@@ -178,7 +219,7 @@ inline void multiply(Floats (&sums)[M][G], const float* const* left, const Brain
       round_to_pairs(left[m] + k, some, made[m]);
       rows[m] = made[m];
     }
-    multiply(sums, rows, panel + k / 2 * G * 16, some);
+    multiply(sums, rows, panel + k / 2 * row, some, row);
   }
 }
 #endif
@@ -262,7 +303,7 @@ inline void add_by_gates(Real* sums, const Factor* const* left, std::int64_t row
         });
       });
     };
-    if constexpr (!std::is_same_v<Stored, Real> && std::is_same_v<Factor, Real>)
+    if constexpr (!std::is_same_v<Stored, Real> && std::is_same_v<decltype(load_row(part, 0)), L>)
       if (rows > kSums<L>) {  // what is stored narrow is widened once for several blocks
         alignas(64) Real wide[kDepth * 16];
         for (int g = 0; g < S; ++g) {
@@ -336,8 +377,13 @@ template <int S, class Real, class Factor, class Stored, class Size>
         });
         continue;
       }
+#if defined(ONERNN_NEON)  // see multiply_quads
+    constexpr int kBlock = kRowsOf<Stored> == 4 ? kSums<L> / kSums<Ints> : S;
+#else
+    constexpr int kBlock = S;
+#endif
     if constexpr (!(kNeverFits && !kInRegisters))
-      in_blocks<L, S>(tile.rows, [&](auto block, std::int64_t m) {
+      in_blocks<L, kBlock>(tile.rows, [&](auto block, std::int64_t m) {
         constexpr int M = block();
         Real* const sums = sums_of(one) + m * S * 16;
         L own[M][S];

@@ -99,6 +99,72 @@ inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
 }
 #endif
 
+#elif defined(ONERNN_NEON)
+
+// Both factors have a sign: numbers of a row, which may be from 0 to 255 with their shift, are
+// moved by 128; see multiply_quads.
+struct QuadFactor {
+  std::int8_t v[4];
+};
+inline void put_byte(QuadFactor& quad, int i, int number) {
+  quad.v[i] = static_cast<std::int8_t>(number);
+}
+using QuadColumns = Four<int8x16_t>;
+inline QuadColumns load_row(const ByteQuad* p, int) {
+  const auto four = [p](int first) { return vreinterpretq_s8_u8(bytes_at(p + first)); };
+  return {four(0), four(4), four(8), four(12)};
+}
+inline Ints operator+(Ints x, Ints y) {
+  return in_four([](auto a, auto b) { return vaddq_s32(a, b); }, x, y);
+}
+inline Floats to_floats(Ints x) {
+  return in_four([](auto a) { return vcvtq_f32_s32(a); }, x);
+}
+/// The lowest byte of each of sixteen numbers.
+inline void store_bytes(QuadFactor* to, Ints x) {
+  const auto eight = [](int32x4_t low, int32x4_t high) {
+    return vmovn_s16(vcombine_s16(vmovn_s32(low), vmovn_s32(high)));
+  };
+  vst1_s8(to[0].v, eight(x.a, x.b));
+  vst1_s8(to[2].v, eight(x.c, x.d));
+}
+inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
+  const int32x4_t more = vdupq_n_s32(shift - 128);
+  store_bytes(to, in_four([=](auto a) { return vaddq_s32(vcvtnq_s32_f32(a), more); }, whole));
+}
+#if defined(__ARM_FEATURE_DOTPROD)
+using QuadSums = Ints;
+inline Ints total(Ints sums) { return sums; }
+inline Lane broadcast(QuadFactor a) { return lane_of(a); }
+inline Ints multiply_add(Lane factor, QuadColumns columns, Ints sums) {
+  return add_quads(factor, columns, sums);
+}
+#else
+/// Two sums of each column: of numbers 0 and 1 of its quads, and of 2 and 3. 16 bits hold each
+/// product, not each sum of two.
+struct QuadSums {
+  Ints low, high;  // columns 0 and 1 of four; 2 and 3
+};
+inline QuadSums operator+(QuadSums a, QuadSums b) { return {a.low + b.low, a.high + b.high}; }
+inline Ints total(QuadSums sums) {
+  return in_four([](auto a, auto b) { return vpaddq_s32(a, b); }, sums.low, sums.high);
+}
+inline int8x16_t broadcast(QuadFactor a) {
+  std::int32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  return vreinterpretq_s8_s32(vdupq_n_s32(bits));
+}
+inline QuadSums multiply_add(int8x16_t factor, QuadColumns columns, QuadSums sums) {
+  const auto low = [factor](int8x16_t bytes, int32x4_t sum) {
+    return vpadalq_s16(sum, vmull_s8(vget_low_s8(bytes), vget_low_s8(factor)));
+  };
+  const auto high = [factor](int8x16_t bytes, int32x4_t sum) {
+    return vpadalq_s16(sum, vmull_high_s8(bytes, factor));
+  };
+  return {in_four(low, columns, sums.low), in_four(high, columns, sums.high)};
+}
+#endif
+
 #else
 
 // Without vpdpbusd bytes are widened: sums of two products do not fit 16 bits, where vpmaddubsw
@@ -269,6 +335,15 @@ inline Ints operator+(Ints a, Ints b) {
 inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
 #endif
 
+/// A byte of a row is its number plus this.
+#if defined(ONERNN_NEON)
+inline constexpr int kByteZero = 0;
+#else
+inline constexpr int kByteZero = 128;
+using QuadSums = Ints;
+inline Ints total(Ints sums) { return sums; }
+#endif
+
 template <>
 struct FactorOf<float, ByteQuad> {
   using Type = QuadFactor;
@@ -278,7 +353,10 @@ inline constexpr int kRowsOf<QuadFactor> = 4;
 
 /// The steps of sixteen columns, which stand in the place of quads.
 inline Floats load_steps(const ByteQuad* p) {
-#if defined(__SSE4_1__)
+#if defined(ONERNN_NEON)
+  const auto four = [p](int first) { return vreinterpretq_f32_u8(bytes_at(p + first)); };
+  return {four(0), four(4), four(8), four(12)};
+#elif defined(__SSE4_1__)
   return load(reinterpret_cast<const float*>(p));  // vector registers may alias anything
 #else
   Floats out;
@@ -287,10 +365,14 @@ inline Floats load_steps(const ByteQuad* p) {
 #endif
 }
 
-/// The head of a row in quads. `coded`: 1 for a matrix of codes, see codes.hpp.
+/// The head of a row in quads: how its numbers were rounded, see quads.hpp. `coded`: 1 for a matrix
+/// of codes, see codes.hpp.
 struct QuadHead {
   float step;
   std::int32_t coded;
+#if defined(ONERNN_NEON)
+  std::int32_t shift = 128;
+#endif
 };
 inline QuadHead head_of(const QuadFactor* row) {
   QuadHead head;

@@ -28,6 +28,9 @@ inline namespace ONERNN_ISA {
 /// K numbers of a row as bytes.
 inline void round_to_quads(const float* row, std::int64_t K, ByteScale scale, QuadFactor* to) {
   const Floats inverse = broadcast(put_head(row, K, scale.step, 127, false, to));
+#if defined(ONERNN_NEON)
+  std::memcpy(reinterpret_cast<char*>(to) - sizeof scale.shift, &scale.shift, sizeof scale.shift);
+#endif
   const auto low = static_cast<float>(-scale.shift), high = static_cast<float>(255 - scale.shift);
   for (std::int64_t k = 0; k < K; k += 16)
     store_quads(to + k / 4, whole_of(sixteen_of(row, k, K) * inverse, low, high), scale.shift);
@@ -70,6 +73,16 @@ class Rows<QuadFactor> {
 /// use(m, g, sum) of row m of `left` times columns g of a panel whose rows have S sixteens of
 /// columns, `count` quads each. A function of its own: among other values GCC runs out of registers
 /// for the rows' addresses.
+#if defined(ONERNN_NEON)
+template <int M, int G, int S = G, class Use>
+[[gnu::noinline]] void sum_quads(const QuadFactor* const* left, const ByteQuad* panel,
+                                 std::int64_t count, Use use) {
+  QuadSums sums[M][G];
+  unrolled<M * G>([&](int i) { sums[i / G][i % G] = QuadSums{}; });
+  multiply(sums, left, panel + 2 * S * 16, 4 * count, Fixed<S * 16>());
+  if (count > 0) unrolled<M * G>([&](int i) { use(i / G, i % G, total(sums[i / G][i % G])); });
+}
+#else
 template <int M, int G, int S = G, class Use>
 [[gnu::noinline]] void sum_quads(const QuadFactor* const* left, const ByteQuad* panel,
                                  std::int64_t count, Use use) {
@@ -105,6 +118,7 @@ template <int M, int G, int S = G, class Use>
   for (int m = 0; m < M; ++m)
     for (int g = 0; g < G; ++g) use(m, g, P > 1 ? own[m][g] + own[M * (P - 1) + m][g] : own[m][g]);
 }
+#endif
 
 /// So many sixteens of columns are summed at a time, where a panel has G of them: all, unless
 /// registers hold more rows of one.
@@ -120,6 +134,39 @@ inline void sum_panel(const QuadFactor* const* left, const ByteQuad* panel, std:
                                 [=](int m, int g, Ints sum) { use(m, first + g, sum); });
 }
 
+#if defined(ONERNN_NEON)
+/// What a row's bytes stand for is `moved` more: sum += as often the sum of each of G * 16 columns.
+template <int G>
+[[gnu::noinline]] void add_columns(Ints (&sums)[G], std::int32_t moved, const ByteQuad* panel,
+                                   std::int64_t count) {
+  QuadSums own[G] = {};
+  panel += 2 * G * 16;
+  for (std::int64_t k = 0; k < count; ++k)
+    for (int g = 0; g < G; ++g, panel += 16)
+      own[g] = multiply_add(broadcast(QuadFactor{{1, 1, 1, 1}}), load_row(panel, 0), own[g]);
+  for (int g = 0; g < G; ++g)
+    sums[g] = in_four([=](auto sum, auto all) { return vmlaq_n_s32(sum, all, moved); }, sums[g],
+                      total(own[g]));
+}
+
+/// sums[m][g] += row m of `left` times the panel, in the steps of both. Of several rows each
+/// sixteen of columns is multiplied by itself: registers hold more rows of one.
+template <int M, int G>
+inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
+                           const ByteQuad* panel, std::int64_t count) {
+  constexpr int kTogether = M == 1 && kSums<Ints> >= 4 ? G : 1;
+  const std::int32_t moved = 128 - head_of(left[0]).shift;  // all rows are moved as far
+  Ints columns[G] = {};
+  if (moved != 0) add_columns<G>(columns, moved, panel, count);
+  for (int first = 0; first < G; first += kTogether)
+    sum_quads<M, kTogether, G>(left, panel + first * 16, count, [&](int m, int g, Ints sum) {
+      const Floats step = broadcast(head_of(left[m]).step);
+      Floats& to = sums[m][first + g];
+      to = multiply_add(to_floats(sum + columns[first + g]),
+                        step * load_steps(panel + (G + first + g) * 16), to);
+    });
+}
+#else
 /// sums[m][g] += row m of `left` times the panel, in the steps of both.
 template <int M, int G>
 inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
@@ -130,6 +177,7 @@ inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
     sums[m][g] = multiply_add(to_floats(sum), step * load_steps(steps + g * 16), sums[m][g]);
   });
 }
+#endif
 
 /// The same of panel p of a matrix: in quads or in codes, as the rows were made for it.
 template <int M, int G, class Size, class Next>

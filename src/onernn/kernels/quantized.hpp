@@ -153,10 +153,10 @@ class ByteRows {
   void put(std::int64_t m, const T* row, int zero) {
     constexpr int kShift = std::is_signed_v<T> ? 0 : 128;
     QuadFactor* const to = made_.data() + m * quads_;
-    if constexpr (sizeof(QuadFactor) == 4) {  // bytes without a sign, one after the other
+    if constexpr (sizeof(QuadFactor) == 4) {  // bytes, one after the other
       auto* const bytes = reinterpret_cast<std::uint8_t*>(to);
       for (std::int64_t k = 0; k < K_; ++k)
-        bytes[k] = static_cast<std::uint8_t>(row[k] - kShift + 128);
+        bytes[k] = static_cast<std::uint8_t>(row[k] - kShift + kByteZero);
     } else {
       const std::int64_t whole = K_ / 4;
       for (std::int64_t q = 0; q < whole; ++q)

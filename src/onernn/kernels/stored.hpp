@@ -47,7 +47,7 @@ template <class Real, class Stored>
 struct FactorOf {
   using Type = Real;
 };
-#if defined(__AVX512F__) && defined(__AVX512BF16__)
+#if defined(ONERNN_PAIRS)
 template <>
 struct FactorOf<float, BrainPair> {
   using Type = BrainPair;  // this target multiplies pairs: the other factor is rounded, too

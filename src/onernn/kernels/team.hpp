@@ -31,6 +31,8 @@ inline void may_be_late() {}
 inline void wait_a_little(int turns) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");  // waits some cycles; `yield` does nothing on most CPUs
 #endif
   if (turns % 256 == 0) std::this_thread::yield();
 }
@@ -60,21 +62,23 @@ class Crew {
   [[gnu::noinline]]
 #endif
   void share(int members, std::int64_t count, Function function) {
-    function_ = &function;
-    call_ = [](void* f, std::int64_t begin, std::int64_t end) {
-      (*static_cast<Function*>(f))(begin, end);
-    };
-    members_ = members;
-    finished_ = 0;
-    const std::uint64_t turn = turn_ + 1;
+    constexpr auto kRelaxed = std::memory_order_relaxed;  // `turn_` publishes all of these
+    function_.store(&function, kRelaxed);
+    call_.store([](void* f, std::int64_t begin,
+                   std::int64_t end) { (*static_cast<Function*>(f))(begin, end); },
+                kRelaxed);
+    members_.store(members, kRelaxed);
+    finished_.store(0, kRelaxed);
+    const std::uint64_t turn = turn_.load(kRelaxed) + 1;
     for (int m = 0; m < members; ++m)
-      places_[m].left =
+      places_[m].left.store(
           (turn * kMost + static_cast<std::uint64_t>(first_of(count, m + 1, members)) % kMost) *
-              kMost +
-          static_cast<std::uint64_t>(first_of(count, m, members));
-    turn_ = turn;
+                  kMost +
+              static_cast<std::uint64_t>(first_of(count, m, members)),
+          kRelaxed);
+    turn_.store(turn, std::memory_order_seq_cst);
     for (int m = 1; m < members; ++m)
-      if (places_[m].asleep) wake(m);
+      if (places_[m].asleep.load(std::memory_order_seq_cst)) wake(m);
     work(0, turn);
     for (int turns = 1; finished_.load(std::memory_order_acquire) < count; ++turns)
       wait_a_little(turns);
@@ -83,19 +87,19 @@ class Crew {
   /// Member m takes part in turns while `stays()`.
   template <class Stays>
   void serve(int m, Stays stays) {
-    std::uint64_t seen = turn_;
+    std::uint64_t seen = turn_.load(std::memory_order_acquire);
     work(m, seen);  // it may have come late
     for (int idle = 1; stays();) {
-      const std::uint64_t now = turn_;
+      const std::uint64_t now = turn_.load(std::memory_order_acquire);
       if (now != seen) {
         seen = now;
-        if (m < members_) {
+        if (m < members_.load(std::memory_order_relaxed)) {
           work(m, now);
           idle = 0;
         }
       }
       wait_a_little(++idle);
-      if (idle > kPatience && may_sleep_) {
+      if (idle > kPatience && may_sleep_.load(std::memory_order_relaxed)) {
         sleep(m, seen, stays);
         idle = 0;
       }
@@ -103,7 +107,7 @@ class Crew {
   }
 
   /// Helpers sleep, and `wake` them: those of a crew that lives longer than a call.
-  void let_sleep() { may_sleep_ = true; }
+  void let_sleep() { may_sleep_.store(true, std::memory_order_relaxed); }
   void wake(int m) {
     Place& place = places_[m];
     const std::lock_guard<std::mutex> lock(place.mutex);
@@ -114,7 +118,11 @@ class Crew {
   static constexpr int kPatience = 1 << 10;  // turns of waiting, some ten microseconds
 
   struct alignas(64) Place {
-    std::atomic<std::uint64_t> left{0};  // the pieces of its run that are left: turn, end, begin
+    // The pieces of its run that are left: turn, end, begin. Relaxed: a piece is taken by changing
+    // this one number, and what the piece needs has come with `turn_`.
+    std::atomic<std::uint64_t> left{0};
+    // Sequentially consistent, as `turn_` beside it: a helper sets this and then reads the turn,
+    // the leader sets the turn and then reads this, and one of both has to see what the other set.
     std::atomic<bool> asleep{false};
     std::mutex mutex;
     std::condition_variable woken;
@@ -123,11 +131,12 @@ class Crew {
   /// Half of what is left of a run from one end, false where nothing of this turn is.
   static bool take(Place& place, std::uint64_t turn, bool front, std::int64_t* from,
                    std::int64_t* to) {
-    for (std::uint64_t left = place.left;;) {
+    for (std::uint64_t left = place.left.load(std::memory_order_relaxed);;) {
       const std::uint64_t begin = left % kMost, end = left / kMost % kMost;
       if (left / kMost / kMost != turn || begin == end) return false;
       const std::uint64_t some = (end - begin + 1) / 2;
-      if (place.left.compare_exchange_weak(left, front ? left + some : left - some * kMost)) {
+      if (place.left.compare_exchange_weak(left, front ? left + some : left - some * kMost,
+                                           std::memory_order_relaxed)) {
         *from = static_cast<std::int64_t>(front ? begin : end - some);
         *to = *from + static_cast<std::int64_t>(some);
         return true;
@@ -137,10 +146,12 @@ class Crew {
 
   /// All that member m can take of a turn.
   void work(int m, std::uint64_t turn) {
-    // Read before a piece is taken: while one of the turn is left, all of these belong to it.
-    const int members = members_;
-    void* const function = function_;
-    const Call call = call_;
+    // Read before a piece is taken: while one of the turn is left, all of these belong to it. They
+    // are not older, as the turn was acquired, nor newer: the leader writes the next ones behind
+    // what this member adds to `finished_`.
+    const int members = members_.load(std::memory_order_relaxed);
+    void* const function = function_.load(std::memory_order_relaxed);
+    const Call call = call_.load(std::memory_order_relaxed);
     may_be_late();
     std::int64_t done = 0, begin, end;
     for (int k = 0; k < members; ++k) {
@@ -158,18 +169,24 @@ class Crew {
   void sleep(int m, std::uint64_t seen, Stays stays) {
     Place& place = places_[m];
     std::unique_lock<std::mutex> lock(place.mutex);
-    place.asleep = true;
+    place.asleep.store(true, std::memory_order_seq_cst);
     may_be_late();
-    place.woken.wait(lock, [&] { return !stays() || (turn_ != seen && m < members_); });
-    place.asleep = false;
+    place.woken.wait(lock, [&] {
+      return !stays() || (turn_.load(std::memory_order_seq_cst) != seen &&
+                          m < members_.load(std::memory_order_relaxed));
+    });
+    place.asleep.store(false, std::memory_order_relaxed);
   }
 
   using Call = void (*)(void*, std::int64_t, std::int64_t);
+  // Released behind all that a turn needs, also what the leader wrote before; helpers acquire it.
   alignas(64) std::atomic<std::uint64_t> turn_{0};
+  // Relaxed: `turn_` publishes them.
   std::atomic<void*> function_{nullptr};
   std::atomic<Call> call_{nullptr};
   std::atomic<int> members_{0};
-  std::atomic<bool> may_sleep_{false};
+  std::atomic<bool> may_sleep_{false};  // relaxed: set before there are helpers
+  // Released by each member behind its pieces, acquired by the leader: it then sees their results.
   alignas(64) std::atomic<std::int64_t> finished_{0};
   std::vector<Place> places_;
 };
@@ -182,14 +199,14 @@ class Workers {
   static constexpr int kMost = 64;  // members, the leader among them
 
   ~Workers() {
-    stopped_ = true;
+    stopped_.store(true, std::memory_order_release);
     for (std::size_t at = 0; at < threads_.size(); ++at) crew_.wake(static_cast<int>(at) + 1);
     for (std::thread& each : threads_) each.join();
   }
 
   /// Null where another thread leads.
   [[gnu::noinline]] static Workers* lead() {
-    Workers* const workers = of_process().workers;
+    Workers* const workers = of_process().workers.load(std::memory_order_acquire);
     return workers && workers->led_.try_lock() ? workers : nullptr;
   }
   void leave() { led_.unlock(); }
@@ -206,9 +223,9 @@ class Workers {
     Workers* ended = nullptr;
     {
       const std::lock_guard<std::mutex> lock(process.mutex);
-      if (process.teams == 0) process.workers = new Workers;
+      if (process.teams == 0) process.workers.store(new Workers, std::memory_order_release);
       process.teams += more;
-      if (process.teams == 0) ended = process.workers.exchange(nullptr);
+      if (process.teams == 0) ended = process.workers.exchange(nullptr, std::memory_order_acq_rel);
     }
     delete ended;
   }
@@ -216,6 +233,7 @@ class Workers {
  private:
   struct Process {
     std::mutex mutex;
+    // Released behind what a constructor writes; acquired, without the mutex, by who leads.
     std::atomic<Workers*> workers{nullptr};
     int teams = 0;
   };
@@ -232,7 +250,8 @@ class Workers {
     pthread_atfork([] { process->mutex.lock(); }, [] { process->mutex.unlock(); },
                    [] {
                      // Threads of the parent are not here: theirs stay where they are.
-                     process->workers = process->teams ? new Workers : nullptr;
+                     process->workers.store(process->teams ? new Workers : nullptr,
+                                            std::memory_order_release);
                      process->mutex.unlock();
                    });
 #endif
@@ -243,14 +262,16 @@ class Workers {
   [[gnu::noinline]] void start(int most) {
     try {
       for (int m = members(); m < most; ++m)
-        threads_.emplace_back([this, m] { crew_.serve(m, [this] { return !stopped_; }); });
+        threads_.emplace_back([this, m] {
+          crew_.serve(m, [this] { return !stopped_.load(std::memory_order_acquire); });
+        });
     } catch (...) {  // the system has no more threads: with those that there are
     }
   }
 
   Crew crew_{kMost};
   std::mutex led_;
-  std::atomic<bool> stopped_{false};
+  std::atomic<bool> stopped_{false};  // released, acquired: workers end behind what was before
   std::vector<std::thread> threads_;
 };
 
@@ -338,7 +359,8 @@ class Team {
 
   /// How many threads may take part now.
   int members() const {
-    if (lent_) return (std::min)(arrived_ + 1, lent_members_);
+    if (lent_.load(std::memory_order_relaxed))
+      return (std::min)(arrived_.load(std::memory_order_relaxed) + 1, lent_members_);
     return led().tried && !led().workers ? 1 : threads_;
   }
 
@@ -348,16 +370,17 @@ class Team {
       lent_members_ = helpers + 1;
       lent_crew_ = std::make_unique<Crew>(lent_members_);
     }
-    arrived_ = 0;
-    lent_ = true;
+    arrived_.store(0, std::memory_order_relaxed);
+    lent_.store(true, std::memory_order_release);
   }
-  void recall() { lent_ = false; }
+  void recall() { lent_.store(false, std::memory_order_release); }
 
   /// Takes pieces of the thread that called `lend`, until it calls `recall`.
   void help() {
-    if (!lent_) return;
-    const int m = ++arrived_;
-    if (m < lent_members_) lent_crew_->serve(m, [this] { return lent_.load(); });
+    if (!lent_.load(std::memory_order_acquire)) return;
+    const int m = arrived_.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (m < lent_members_)
+      lent_crew_->serve(m, [this] { return lent_.load(std::memory_order_acquire); });
   }
 
   /// Whether a job of so many multiplications would be split.
@@ -381,18 +404,21 @@ class Team {
     const int most = worth(count, each);
     const Lead lead(*this, most);
     int members = most < 2 ? 1 : (std::min)(most, this->members());
-    if (members > 1 && !lent_ && !paper_) members = led().workers->members(members);
+    const bool lent = lent_.load(std::memory_order_relaxed);
+    if (members > 1 && !lent && !paper_) members = led().workers->members(members);
     if (members < 2)
       function(std::int64_t(0), count);  // once in this function, as it is inlined
     else if (paper_)
       paper_->share(members, count, function);
     else
-      (lent_ ? *lent_crew_ : led().workers->crew()).share(members, count, function);
+      (lent ? *lent_crew_ : led().workers->crew()).share(members, count, function);
   }
 
  private:
   int worth(std::int64_t count, std::int64_t each) const {
-    if (count < 2 || count >= Crew::kMost || (threads_ < 2 && !lent_)) return 1;
+    if (count < 2 || count >= Crew::kMost ||
+        (threads_ < 2 && !lent_.load(std::memory_order_relaxed)))
+      return 1;
     return static_cast<int>(
         forced_ ? count : (std::min)(count, (std::max)(count * each / kWorth, std::int64_t(1))));
   }
@@ -409,8 +435,9 @@ class Team {
 
   const int threads_;
   const bool forced_;
+  // Released behind the crew that is lent, acquired by helpers; the leader's own thread wrote it.
   std::atomic<bool> lent_{false};
-  std::atomic<int> arrived_{0};
+  std::atomic<int> arrived_{0};  // relaxed: a number for each helper; their work comes with turns
   int lent_members_ = 0;
   std::unique_ptr<Crew> lent_crew_;
   Paper* paper_ = nullptr;

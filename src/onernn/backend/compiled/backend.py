@@ -333,7 +333,7 @@ def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[s
     """What describes a layer with such weights: its dtype, and its kernel."""
     if real == np.float64:
         return "f64", f"kernels {kernels.isa}"
-    widens = dtype == "bf16" and kernels.isa != "avx512_bf16"
+    widens = dtype == "bf16" and not kernels.isa.endswith("_bf16")
     return dtype, f"kernels {kernels.isa}{', matrices widened to f32' * widens}"
 
 

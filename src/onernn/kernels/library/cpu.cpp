@@ -1,4 +1,5 @@
-// What this library is, and what this CPU runs. Nothing here needs more than any x86-64 has.
+// What this library is, and what this CPU runs. Nothing here needs more than any x86-64, or any
+// 64-bit ARM, has.
 #include <cstdint>
 #include <cstring>
 
@@ -6,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 std::uint32_t onernn_abi() { return ONERNN_ABI; }
@@ -49,6 +52,22 @@ Names runnable() {
   if (!all(seventh.c, bit_AVX512VNNI)) return out;
   out.add("avx512_vnni");
   if (all(more.a, bit_AVX512BF16)) out.add("avx512_bf16");
+  return out;
+}
+#elif defined(__aarch64__)
+Names runnable() {
+  // By number: the headers of old systems do not name the newer features. Those of ARMv8.2 that a
+  // compiler uses by itself: CRC32, atomics and RDM.
+  constexpr unsigned long kV82 = 1ul << 7 | 1ul << 8 | 1ul << 12, kDotProd = 1ul << 20;
+  constexpr unsigned long kI8mm = 1ul << 13, kBf16 = 1ul << 14;
+  const auto all = [](unsigned long found, unsigned long wanted) {
+    return (found & wanted) == wanted;
+  };
+  Names out;
+  out.add("neon");
+  if (!all(getauxval(AT_HWCAP), kV82 | kDotProd)) return out;
+  out.add("neon_dotprod");
+  if (all(getauxval(AT_HWCAP2), kI8mm | kBf16)) out.add("neon_i8mm_bf16");
   return out;
 }
 #else

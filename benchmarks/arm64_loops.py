@@ -1,0 +1,104 @@
+"""Cycles of the products' inner loops on 64-bit ARM: ``python -m benchmarks.arm64_loops``.
+
+A static estimate, no measurement: llvm-mca simulates a CPU's scheduler on the compiled loop, whose
+loads all hit the first cache. The ideal is the same for the loop's multiplications alone. CXX
+compiles for ARM (a cross-compiler, or Zig's with a target), LLVM_MCA names LLVM 19's llvm-mca.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from onernn.kernels import build
+
+SOURCE = """
+#include "quads.hpp"
+using namespace onernn;
+template <int M, int G, class Sums, class Factor, class Stored>
+void loop(Sums (&sums)[M][G], const Factor* const* left, const Stored* panel, std::int64_t K) {
+  multiply(sums, left, panel, K);
+}
+#define LOOP(Sums, Factor, Stored, M, G) \\
+  template void loop(Sums (&)[M][G], const Factor* const*, const Stored*, std::int64_t);
+"""
+QUADS = "QuadSums, QuadFactor, ByteQuad"
+# The set, how the matrix is stored, the types and numbers of LOOP, and CPUs to simulate.
+LOOPS = (
+    ("neon", "f32", "Floats, float, float", ((6, 1), (1, 4)), "cortex-a72 neoverse-n1 apple-m1"),
+    ("neon", "f16", "Floats, float, Half", ((1, 4),), "cortex-a72 neoverse-n1 apple-m1"),
+    ("neon", "int8", QUADS, ((3, 1), (1, 1)), "cortex-a72"),
+    ("neon_dotprod", "int8", QUADS, ((6, 1), (1, 4)), "neoverse-n1 apple-m1"),
+    ("neon_i8mm_bf16", "int8", QUADS, ((6, 1),), "neoverse-n2 neoverse-v1"),
+    ("neon_i8mm_bf16", "bf16", "Floats, BrainPair, BrainPair", ((6, 1), (1, 4)), "neoverse-n2"),
+)
+# What multiplies, and how many numbers it adds products to.
+ADDS = {"fmla": 4, "smull": 8, "smull2": 8, "sadalp": 0, "sdot": 16, "smmla": 32}
+ADDS |= {"bfdot": 8, "bfmmla": 16}
+JUMP = re.compile(r"(?:b|bl|b\.?(?:eq|ne|l[eost]|g[et]|h[is]|c[cs])|[ct]bn?z)\s(?:.*?(\.L\w+))?")
+
+
+def multiplications(body: list[str]) -> list[str]:
+    return [each for each in body if each.split()[0] in ADDS]
+
+
+def adds(body: list[str]) -> int:
+    return sum(ADDS[each.split()[0]] for each in multiplications(body))
+
+
+def inner_loop(assembly: str) -> list[str]:
+    """The instructions of the loop without jumps inside that multiplies most."""
+    lines, labels, best = assembly.splitlines(), dict[str, int](), list[str]()
+    for number, line in enumerate(lines):
+        if label := re.match(r"([\w.$]+):", line):
+            labels[label[1]] = number
+        jump = JUMP.match(line.strip())
+        if jump and jump[1] in labels:
+            part = lines[labels[jump[1]] : number + 1]
+            body = [each.strip() for each in part if re.match(r"\s+[a-z]", each)]
+            if not any(map(JUMP.match, body[:-1])):
+                best = max(best, body, key=adds)
+    return best
+
+
+def cycles(body: list[str], cpu: str) -> float:
+    """Of one turn of a loop, where many follow each other."""
+    command = [os.environ.get("LLVM_MCA", "llvm-mca"), "-mtriple=aarch64", f"-mcpu={cpu}"]
+    command += ["-mattr=+v8.2a,+dotprod,+i8mm,+bf16", "-iterations=1000"]
+    text = "\n".join(body)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return int(re.findall(r"Total Cycles:\s+(\d+)", done.stdout)[0]) / 1000
+
+
+def rows() -> Iterator[tuple[object, ...]]:
+    """Loop, set, CPU, multiplications with an addition, cycles, the ideal, and their ratio."""
+    for isa, stored, types, blocks, cpus in LOOPS:
+        for M, G in blocks:
+            with tempfile.TemporaryDirectory() as folder:
+                source, target = Path(folder, "loop.cpp"), Path(folder, "loop.s")
+                source.write_text(f"{SOURCE}LOOP({types}, {M}, {G})\n")
+                command = [*build.compiler("aarch64"), *build.COMPILE, *build.isas("aarch64")[isa]]
+                command += [f"-I{build.HERE}", "-g0", "-S", str(source), "-o", str(target)]
+                build._run(command, Path(folder))
+                body = inner_loop(target.read_text())
+            for cpu in cpus.split():
+                took, ideal = cycles(body, cpu), cycles(multiplications(body), cpu)
+                numbers = f"{took:.1f}", f"{ideal:.1f}", f"{took / ideal:.2f}"
+                yield f"{stored}, {M} x {16 * G}", isa, cpu, adds(body), *numbers
+
+
+def main() -> int:
+    print("| loop | set | CPU | multiply-adds | cycles | ideal | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    for each in rows():
+        print(f"| {' | '.join(map(str, each))} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+// Sixteen numbers in four registers of NEON; nothing for other targets.
+#ifndef ONERNN_LANES_NEON_HPP
+#define ONERNN_LANES_NEON_HPP
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "isa.hpp"
+#include "stored.hpp"
+
+#if defined(ONERNN_NEON)
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+template <class Register>
+struct Four {
+  Register a, b, c, d;
+};
+
+/// A function of registers, for each of the four.
+template <class Function, class... Fours>
+[[gnu::always_inline]] inline auto in_four(Function function, Fours... x) {
+  using Register = decltype(function(x.a...));
+  return Four<Register>{function(x.a...), function(x.b...), function(x.c...), function(x.d...)};
+}
+
+using Floats = Four<float32x4_t>;
+
+inline Floats broadcast(float a) {
+  const float32x4_t four = vdupq_n_f32(a);
+  return {four, four, four, four};
+}
+inline Floats load(const float* p) {
+  return {vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)};
+}
+inline Floats load(const Half* p) {
+  const auto four = [p](int first) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p[first].bits)));
+  };
+  return {four(0), four(4), four(8), four(12)};
+}
+inline void store(float* p, Floats x) {
+  vst1q_f32(p, x.a);
+  vst1q_f32(p + 4, x.b);
+  vst1q_f32(p + 8, x.c);
+  vst1q_f32(p + 12, x.d);
+}
+inline Floats operator+(Floats x, Floats y) {
+  return in_four([](auto a, auto b) { return vaddq_f32(a, b); }, x, y);
+}
+inline Floats operator-(Floats x, Floats y) {
+  return in_four([](auto a, auto b) { return vsubq_f32(a, b); }, x, y);
+}
+inline Floats operator*(Floats x, Floats y) {
+  return in_four([](auto a, auto b) { return vmulq_f32(a, b); }, x, y);
+}
+inline Floats operator/(Floats x, Floats y) {
+  return in_four([](auto a, auto b) { return vdivq_f32(a, b); }, x, y);
+}
+inline Floats multiply_add(Floats x, Floats y, Floats z) {
+  return in_four([](auto a, auto b, auto c) { return vfmaq_f32(c, a, b); }, x, y, z);
+}
+/// fmin and fmax make NaN of one: the second number is to come out.
+inline Floats minimum(Floats x, Floats y) {
+  return in_four([](auto a, auto b) { return vbslq_f32(vcltq_f32(a, b), a, b); }, x, y);
+}
+inline Floats maximum(Floats x, Floats y) {
+  return in_four([](auto a, auto b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }, x, y);
+}
+inline Floats round_to_even(Floats x) {
+  return in_four([](auto a) { return vrndnq_f32(a); }, x);
+}
+inline float32x4_t times_power_of_two(float32x4_t a, int32x4_t n) {
+  const int32x4_t exponent = vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23);
+  return vmulq_f32(a, vreinterpretq_f32_s32(exponent));
+}
+inline Floats times_normal_power_of_two(Floats x, Floats n) {
+  return in_four([](auto a, auto b) { return times_power_of_two(a, vcvtnq_s32_f32(b)); }, x, n);
+}
+inline Floats times_power_of_two(Floats x, Floats n) {
+  // In two steps: a result may be subnormal, or infinite, where no single power is a number.
+  const auto in_two_steps = [](float32x4_t a, float32x4_t b) {
+    const int32x4_t all = vcvtnq_s32_f32(b), half = vshrq_n_s32(all, 1);
+    return times_power_of_two(times_power_of_two(a, half), vsubq_s32(all, half));
+  };
+  return in_four(in_two_steps, x, n);
+}
+
+/// Sixteen bytes of anything, wherever they stand.
+inline uint8x16_t bytes_at(const void* p) { return vld1q_u8(static_cast<const std::uint8_t*>(p)); }
+
+/// One number that sixteen are multiplied by: instructions take it from the first lane of a
+/// register. Nothing happens to it as text: but else Clang would load it to all lanes, by an
+/// instruction that keeps a vector unit busy.
+struct Lane {
+  float v;
+};
+inline Lane factor_of(float a) {
+  asm("" : "+w"(a));
+  return {a};
+}
+inline Floats multiply_add(Lane x, Floats y, Floats z) {
+  return in_four([x](auto b, auto c) { return vfmaq_n_f32(c, b, x.v); }, y, z);
+}
+
+/// Four bytes as a lane: a quad, or a pair of bfloat16.
+template <class Bytes>
+inline Lane lane_of(const Bytes& bytes) {
+  float lane;
+  static_assert(sizeof lane == sizeof bytes);
+  std::memcpy(&lane, &bytes, sizeof lane);
+  return factor_of(lane);
+}
+inline float32x2_t register_of(Lane x) {
+#if defined(__clang__)
+  return vdup_n_f32(x.v);
+#else
+  float32x2_t out;  // the same register: GCC would dup
+  asm("" : "=w"(out) : "0"(x.v));
+  return out;
+#endif
+}
+
+using Ints = Four<int32x4_t>;
+
+#if defined(__ARM_FEATURE_DOTPROD)
+/// sums += each column's four bytes times those of a lane.
+inline Ints add_quads(Lane x, Four<int8x16_t> columns, Ints sums) {
+  const int8x8_t quad = vreinterpret_s8_f32(register_of(x));
+  return in_four([quad](auto a, auto sum) { return vdotq_lane_s32(sum, a, quad, 0); }, columns,
+                 sums);
+}
+#endif
+
+#if defined(ONERNN_SQUARES)
+/// sums += each column's pair of bfloat16 times that of a lane.
+inline Floats add_pairs(Lane x, Four<bfloat16x8_t> columns, Floats sums) {
+  const bfloat16x4_t pair = vreinterpret_bf16_f32(register_of(x));
+  return in_four([pair](auto a, auto sum) { return vbfdotq_lane_f32(sum, a, pair, 0); }, columns,
+                 sums);
+}
+
+/// Two rows' sums of two columns get added two quads, or pairs, of each row times those of each
+/// column, one after the other: the same bits as add_quads and add_pairs give. As text, and in this
+/// order: Clang would have more in registers at a time than there are.
+inline int32x4_t add_square(uint8x16_t rows, uint8x16_t columns, int32x4_t sums) {
+  asm volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(sums) : "w"(rows), "w"(columns));
+  return sums;
+}
+inline float32x4_t add_square(uint8x16_t rows, uint8x16_t columns, float32x4_t sums) {
+  asm volatile("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(sums) : "w"(rows), "w"(columns));
+  return sums;
+}
+
+inline int32x4_t lower_halves(int32x4_t a, int32x4_t b) {
+  return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+}
+inline int32x4_t upper_halves(int32x4_t a, int32x4_t b) {
+  return vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+}
+inline float32x4_t lower_halves(float32x4_t a, float32x4_t b) {
+  return vreinterpretq_f32_f64(vzip1q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
+}
+inline float32x4_t upper_halves(float32x4_t a, float32x4_t b) {
+  return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
+}
+
+/// sums[m][g] += `count` quads or pairs of row m of M, both even, times those of columns place(g),
+/// whose rows are `row` apart: two rows and two columns in a register.
+template <int M, int G, class Sums, class Factor, class Stored, class Place>
+inline void multiply_squares(Sums (*sums)[G], const Factor* const* left, const Stored* panel,
+                             std::int64_t count, std::int64_t row, Place place) {
+  static_assert(M % 2 == 0 && sizeof(Factor) == 4 && sizeof(Stored) == 4);
+  const auto lower = [](auto a, auto b) { return lower_halves(a, b); };
+  const auto upper = [](auto a, auto b) { return upper_halves(a, b); };
+  Sums low[M / 2][G], high[M / 2][G];
+  const std::uint8_t* rows[M];
+#pragma GCC unroll 32
+  for (int m = 0; m < M; ++m) rows[m] = reinterpret_cast<const std::uint8_t*>(left[m]);
+#pragma GCC unroll 32
+  for (int i = 0; i < M / 2 * G; ++i) {
+    const Sums &even = sums[i / G * 2][i % G], &odd = sums[i / G * 2 + 1][i % G];
+    low[i / G][i % G] = in_four(lower, even, odd);
+    high[i / G][i % G] = in_four(upper, even, odd);
+  }
+  for (std::int64_t k = 0; k < count; k += 2, panel += 2 * row) {
+    uint8x16_t two[M / 2];
+#pragma GCC unroll 32
+    for (int m = 0; m < M / 2; ++m)
+      two[m] = vcombine_u8(vld1_u8(rows[2 * m] + 4 * k), vld1_u8(rows[2 * m + 1] + 4 * k));
+#pragma GCC unroll 32
+    for (int i = 0; i < 4 * G; ++i) {
+      const int g = i / 4;
+      constexpr decltype(&Sums::a) kPart[] = {&Sums::a, &Sums::b, &Sums::c, &Sums::d};
+      const auto part = kPart[i % 4];
+      const Stored* const from = panel + place(g) + i % 4 * 4;
+      const uint32x4_t one = vreinterpretq_u32_u8(bytes_at(from));
+      const uint32x4_t other = vreinterpretq_u32_u8(bytes_at(from + row));
+#pragma GCC unroll 32
+      for (int m = 0; m < M / 2; ++m) {
+        Sums &left_ones = low[m][g], &right_ones = high[m][g];
+        left_ones.*part =
+            add_square(two[m], vreinterpretq_u8_u32(vzip1q_u32(one, other)), left_ones.*part);
+        right_ones.*part =
+            add_square(two[m], vreinterpretq_u8_u32(vzip2q_u32(one, other)), right_ones.*part);
+      }
+    }
+  }
+#pragma GCC unroll 32
+  for (int i = 0; i < M / 2 * G; ++i) {
+    sums[i / G * 2][i % G] = in_four(lower, low[i / G][i % G], high[i / G][i % G]);
+    sums[i / G * 2 + 1][i % G] = in_four(upper, low[i / G][i % G], high[i / G][i % G]);
+  }
+}
+#endif
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+#endif
+
+#endif
