@@ -56,27 +56,18 @@ def original_rnn(op: str, attributes: Mapping[str, Any], inputs: int, outputs: i
 
 def restore_graph(graph: Any) -> bool:
     """Puts MXNet's operators back into a symbol; whether there were any of ours."""
-    nodes, instead, cuts = graph["nodes"], dict[Entry, Read](), dict[str, tuple[int, list[Read]]]()
+    nodes, instead = graph["nodes"], dict[Entry, Read]()
+    cuts = dict[str, tuple[int, list[Read]]]()  # SliceChannels around ours, and what they give
     for at, node in enumerate([*nodes]):
-        if not (text := node.get("attrs", {}).get(ORIGINAL)):
-            continue
-        whole, base, reads = (
-            json.loads(zlib.decompress(b64decode(text))),
-            len(nodes),
-            node["inputs"],
-        )
-
-        def moved(read: Read, base: int = base, reads: Any = reads) -> Read:
-            return reads[-1 - read[0]] if read[0] < 0 else [base + read[0], *read[1:]]
-
-        for each in whole["nodes"]:
-            name = each["name"] or node["name"]
-            nodes.append({**each, "name": name, "inputs": [*map(moved, each["inputs"])]})
-        instead |= {Entry(at, k): moved(head) for k, head in enumerate(whole["heads"])}
-        cuts[f"{node['name'].removesuffix('_onernn')}_steps"] = at, [*map(moved, whole["steps"])]
+        if ORIGINAL in node.get("attrs", {}):
+            heads, steps = _put_back(nodes, node)
+            instead |= {Entry(at, k): head for k, head in enumerate(heads)}
+            cuts[f"{node['name'].removesuffix('_onernn')}_steps"] = at, steps
+        elif node["op"] == "stack" and node["name"].endswith("_input"):
+            cuts[f"{node['name']}s"] = at, node["inputs"]
     for at, node in enumerate(nodes):
         cut, steps = cuts.get(node["name"], (-1, []))
-        if any(read[0] == cut for read in node["inputs"]):
+        if node["op"] == "SliceChannel" and node["inputs"][0][0] == cut:
             instead |= {Entry(at, k): step for k, step in enumerate(steps)}
 
     def now(read: Read) -> Read:
@@ -93,3 +84,17 @@ def restore_graph(graph: Any) -> bool:
             head[:] = node["inputs"][0]  # it kept the name of an output
     graph.pop("node_row_ptr", None)
     return bool(instead)
+
+
+def _put_back(nodes: list[Any], node: Any) -> tuple[list[Read], list[Read]]:
+    """Adds what an operator of ours stands for; gives what are its outputs, and their steps."""
+    whole = json.loads(zlib.decompress(b64decode(node["attrs"][ORIGINAL])))
+    first, reads = len(nodes), node["inputs"]
+
+    def moved(read: Read) -> Read:
+        return reads[-1 - read[0]] if read[0] < 0 else [first + read[0], *read[1:]]
+
+    for each in whole["nodes"]:
+        name = each["name"] or node["name"]
+        nodes.append({**each, "name": name, "inputs": [*map(moved, each["inputs"])]})
+    return [*map(moved, whole["heads"])], [*map(moved, whole["steps"])]

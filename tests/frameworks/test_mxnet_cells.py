@@ -22,7 +22,7 @@ from tests.frameworks.mxnet_models import contractive
 from tests.frameworks.mxnet_rnn import close, ndarrays, trained
 
 from onernn import UnsupportedError, plugins_disabled
-from onernn.adapters.mxnet import explain
+from onernn.adapters.mxnet import explain, restore
 from onernn.ir.arrays import Array
 
 T, N, C, H = 5, 3, 6, 4
@@ -71,6 +71,22 @@ def unrolled(name: str, merge: bool | None = True, layout: str = "NTC", final: b
 
 def params_of(symbol: Any, **inputs: Array) -> dict[str, Array]:
     return contractive(np.random.default_rng(2), symbol, inputs or {"data": X}, "float32")
+
+
+@pytest.mark.parametrize("layout", ["NTC", "TNC"])
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize("name", CELLS)
+def test_restored_cells_are_mxnets_to_the_bit(name: str, merge: bool, layout: str) -> None:
+    symbol = unrolled(name, merge, layout, final=True)
+    ours = optimize(symbol)
+    back = restore(ours)
+    assert "Custom" not in operators_of(back)
+    assert back.list_outputs() == symbol.list_outputs()
+    assert back.list_arguments() == symbol.list_arguments()
+    given = {"data": X, **params_of(symbol)}
+    for one, other in zip(run(back, given), run(symbol, given), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(explain(optimize(back)).replaced) == len(explain(ours).replaced)
 
 
 @pytest.mark.parametrize("layout", ["NTC", "TNC"])
