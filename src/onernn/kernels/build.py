@@ -114,9 +114,9 @@ class NoCompiler(BuildError):
 
 def isas(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
     """The instruction sets of an architecture, the least demanding one first, and their flags."""
-    portable: dict[str, tuple[str, ...]] = {"portable": ()}
+    known: dict[str, dict[str, tuple[str, ...]]]
     known = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM64, "arm64": _ARM64}
-    return known.get(machine, portable)
+    return known.get(machine, {"portable": ()})
 
 
 def wanted(machine: str = platform.machine()) -> list[str]:
