@@ -232,5 +232,39 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
             Session(path)
 
 
+_DAMAGES = """
+import sys
+import numpy as np
+from pathlib import Path
+from support.compiled_models import compiled, models
+from onernn import CompiledModel, OnernnError
+from onernn.backend.compiled.library import load_kernels
+
+FEEDS, kernels, rng = models(), load_kernels(), np.random.default_rng(0)
+path = Path(sys.argv[1], "damaged.onernn")
+for name, file in [*compiled(Path(sys.argv[1]))]:
+    whole = np.frombuffer(file.read_bytes(), np.int64)
+    for _ in range(80):
+        words = whole.copy()
+        for _ in range(rng.integers(1, 4)):
+            at, odd = int(rng.integers(5, words[4])), int(rng.choice(words[5 : words[4]]))
+            words[at] = rng.choice([words[at] ^ (1 << int(rng.integers(63))), odd, 0, -1, 2**62])
+        rest = words[3:]
+        words[2] = kernels.lib.onernn_checksum(kernels.ffi.from_buffer(rest), rest.nbytes)
+        path.write_bytes(words.tobytes())
+        try:
+            CompiledModel(path, 1, max_bytes=1 << 22, max_steps=2000).run(FEEDS[name][1][0])
+        except OnernnError:
+            continue
+"""
+
+
+def test_damage_under_a_right_checksum_gives_an_error_or_a_result(tmp_path: Path) -> None:
+    """In a process of its own, which would crash; `make fuzz-compiled` watches every byte."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", _DAMAGES, str(tmp_path)]
+    subprocess.run(command, env=environment, check=True, timeout=300)
+
+
 def test_most_models_have_a_compiled_file(tmp_path: Path) -> None:
     assert len(list(compiled(tmp_path))) > len(models()) // 2

@@ -133,7 +133,7 @@ class CompiledModel:
     def _value(self, number: int) -> Value:
         ffi, lib, handle = self.ffi, self.lib, self.handle
         name, dtype = (
-            ffi.string(read(handle, number)).decode()
+            ffi.string(read(handle, number)).decode(errors="backslashreplace")
             for read in (lib.onernn_name, lib.onernn_dtype)
         )
         axes = range(lib.onernn_rank(handle, number))

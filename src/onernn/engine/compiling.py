@@ -134,8 +134,8 @@ class _File:
         words = self._planned()
         rest = [*self._inputs(), *self._outputs()]
         made = plan.encoded
-        rest += [len(plan.axes), *plan.axes, plan.share, len(made.layers)]
-        for step, each in made.layers.items():
+        rest += [len(plan.axes), *plan.axes, len(made.layers)]
+        for step, each in sorted(made.layers.items()):
             rest += [step, each.words, each.steps, each.recurrence.runs, each.recurrence.work]
         named = [self._functions, self._formulas]
         names = [word for each in named for word in (len(each), *sum(map(_text, each), []))]

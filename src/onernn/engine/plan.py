@@ -165,7 +165,7 @@ class Plan:
         }
         self._layers = layers = {**layers, **inner}
         self.encoded = made = encode(program, kernels, layers)
-        self.share = sum(each.recurrence.share for each in made.layers.values())
+        self._share = sum(each.recurrence.share for each in made.layers.values())
         self._address = kernels.ffi.from_buffer
         self._inputs = [
             (
@@ -265,7 +265,7 @@ class Plan:
             workspace.note(taken)
             if not self._bind(workspace, dims, min(most, _MOST)):
                 return None
-            self._choose(workspace, most_steps + taken * self.share)
+            self._choose(workspace, most_steps + taken * self._share)
             workspace.bound = dims
         places, address = workspace.places, self._address
         keep: dict[Any, Any] = {}

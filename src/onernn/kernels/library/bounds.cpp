@@ -260,7 +260,8 @@ bool near(std::int64_t number) { return number > -kFar && number < kFar; }
 
 }  // namespace
 
-/// `contents`: offsets decide, so that it is asked in every run.
+/// `contents`: the function looks at numbers twice, such as offsets: it is asked in every run, and
+/// what it reads is not what it writes.
 struct Rule {
   const char* function;
   bool contents;
@@ -295,10 +296,10 @@ constexpr Rule kRules[] = {
     RULE("one_hot",
          a.has(0, a.of(3) * a.of(5) * a.of(4)) && a.has(1, a.of(3) * a.of(4)) && a.has(2, 2)),
     {"around", false, pads},
-    RULE("compress", a.has(0, a.of(6) * (std::min)(a[3], a[5]) * a.of(7)) &&
-                         a.has(1, a.of(6) * a.of(5) * a.of(7)) && a.has(2, a.of(3))),
+    IN_EVERY_RUN("compress", a.has(0, a.of(6) * (std::min)(a[3], a[5]) * a.of(7)) &&
+                                 a.has(1, a.of(6) * a.of(5) * a.of(7)) && a.has(2, a.of(3))),
     RULE("trilu", a.has(0, a.of(2) * a.of(3) * a.of(4)) && a.has(1, a.of(2) * a.of(3) * a.of(4))),
-    {"non_zero", false, finds_places},
+    {"non_zero", true, finds_places},
     RULE("take_offsets", a.has(0, a.of(2) + 1) && a.has(1, a.of(2) + 1)),
     IN_EVERY_RUN("append_offsets", a.has(0, a.of(2) + a.of(4) + 1) && a.has(1, a.of(4) + 1)),
     RULE("append", a.has(0, a.of(2) + a.of(3)) && a.has(1, a.of(3))),
@@ -327,8 +328,9 @@ constexpr Rule kRules[] = {
     RULE("group_norm", a.has(0, a.of(4) * a.of(5) * a.of(6)) &&
                            a.has(1, a.of(4) * a.of(5) * a.of(6)) && a.has(2, a.of(5)) &&
                            a.has(3, a.of(5)) && a[7] <= (std::max)(a[5], std::int64_t(1))),
-    RULE("top_k", a.has(0, a.of(4) * a.of(7) * a.of(6)) && a.may(1, a.of(4) * a.of(7) * a.of(6)) &&
-                      a.has(2, a.of(4) * a.of(5) * a.of(6)) && a.has(3, a.of(5)) && a[7] <= a[5]),
+    IN_EVERY_RUN("top_k",
+                 a.has(0, a.of(4) * a.of(7) * a.of(6)) && a.may(1, a.of(4) * a.of(7) * a.of(6)) &&
+                     a.has(2, a.of(4) * a.of(5) * a.of(6)) && a.has(3, a.of(5)) && a[7] <= a[5]),
     {"arg_extreme", false, reduces},
     {"reduce_sum", false, reduces},
     {"reduce_mean", false, reduces},

@@ -132,8 +132,9 @@ class PlanReader {
       expect(at(each.root).root == each.root, "a value inside of one that is inside of another");
     for (const bool is_output : {false, true})
       for (std::int64_t left = in.count(4); left > 0; --left) {
-        const std::int64_t where = root(in), numbers = size(in), most = size(in);
+        const std::int64_t where = root(in), numbers = size(in), most = known_size(in);
         const std::int64_t width = this->width(in);
+        expect(is_output || is_known(numbers), "the size of an input that a step finds");
         own(where, width, is_output ? most : numbers);
         if (is_output)
           model_.written.push_back({where, most, width});
@@ -141,7 +142,7 @@ class PlanReader {
           inputs_.push_back(where);
       }
     for (std::int64_t left = in.count(5); left > 0; --left) {
-      const std::int64_t where = root(in), numbers = size(in);
+      const std::int64_t where = root(in), numbers = known_size(in);
       width(in);
       own(where, 64, numbers);
       at(where).first = in.next();
@@ -246,6 +247,12 @@ class PlanReader {
     expect(memory.first <= step_ && step_ <= memory.last, "memory of another step");
     return place;
   }
+  /// A size that the inputs decide: that of memory, which is there before a step finds another.
+  std::int64_t known_size(Reader& in) {
+    const std::int64_t found = size(in);
+    expect(is_known(found), "memory whose size a step finds");
+    return found;
+  }
   std::int64_t size_of(Reader& in, bool& inner) {
     const std::int64_t found = size(in);
     inner = inner || !is_known(found);
@@ -287,6 +294,9 @@ class PlanReader {
           size_of(in, step.always);
       }
     }
+    std::sort(written.begin(), written.end());
+    expect(std::adjacent_find(written.begin(), written.end()) == written.end(),
+           "memory written twice");
     if (depends_on_contents(*step.rule))  // what has been looked at must not change meanwhile
       for (const std::int64_t one : written)
         expect(std::find(read.begin(), read.end(), one) == read.end(), "memory read and written");
@@ -305,7 +315,6 @@ class PlanReader {
       if (k == 0) {
         step.room = at(at(where).root).numbers;
         expect(step.room >= 0, "a constant that is written");
-        step.always = step.always || !is_known(step.room);
       }
       for (std::int64_t axis = 0; axis <= rank; ++axis) size(in);
     }
@@ -381,7 +390,7 @@ class PlanReader {
     const std::int64_t where = in.below(static_cast<std::int64_t>(places_.size()), "a place", -1);
     if (where >= 0) use(where, 1);
     const std::int64_t to = in.below(steps + 1, "where to");
-    const std::int64_t operators = in.below(INT32_MAX, "operators of a loop");
+    const std::int64_t operators = in.below(INT32_MAX / 2, "operators of a loop");
     if (to > step_) return;
     expect(operators > 0, "operators of a loop");
     model_.loops = true;
@@ -574,12 +583,19 @@ Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
       expect(!each.first || each.first_bytes == bytes, "a first state");
     }
   for (std::int64_t left = in.count(); left > 0; --left) axes.push_back(reader.size(in));
-  share = in.below(INT32_MAX, "a cost");
+  std::int64_t last = -1;
   for (std::int64_t left = in.count(5); left > 0; --left) {
-    const std::int64_t step = in.below(reader.steps(), "a step");
-    const std::int64_t rows = reader.size(in), of_steps = reader.size(in);
-    const std::int64_t runs = in.below(INT32_MAX, "a cost");
-    costs.push_back({step, rows, of_steps, runs, in.below(INT64_MAX, "a cost")});
+    Cost made{};
+    made.step = in.below(reader.steps(), "a step", last + 1);
+    const Guarded& step = steps[static_cast<std::size_t>(last = made.step)];
+    expect(step.spec || (step.function && !std::strcmp(step.function->name, "quantized_lstm:")),
+           "the cost of what is no layer");
+    made.rows = reader.size(in);
+    made.steps = reader.size(in);
+    made.runs = in.below(2049, "a cost");
+    made.work = in.below(64 * bytes->size, "a cost");  // equal weights stand there once
+    share += made.runs + made.work / (1 << 18) + 1;
+    costs.push_back(made);
   }
   expect(in.is_at_end(), "more than there should be");
   plan = planned(this->words);

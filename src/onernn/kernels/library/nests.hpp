@@ -41,7 +41,7 @@ class Nests {
       for (std::int64_t axis = 0; axis < rank; ++axis) {
         const std::int64_t stride = frame.sizes[words.next()];
         reach.add(size[axis], stride);
-        one.stride[axis] = stride * one.width;
+        if (__builtin_mul_overflow(stride, one.width, &one.stride[axis])) frame.sound = false;
         moves[at] = moves[at] || (axis < outer && stride != 0);
       }
       const void* const from = at == 0 ? frame.write(place, reach.end(), one.width)

@@ -347,6 +347,8 @@ struct onernn_stream {
     return made;
   }
 
+  static constexpr std::int64_t kMostOperators = INT32_MAX / 2;  // what is left stays in 32 bits
+
   /// What steps cost. Layers need not be counted where all of them are within the budget.
   void choose(std::int64_t taken) {
     Count all = 0, most = Count(taken) * model->share + most_steps_;
@@ -356,10 +358,10 @@ struct onernn_stream {
           Count((std::max)(sizes_[each.steps], std::int64_t(0))) * each.runs +
           (Count((std::max)(sizes_[each.rows], std::int64_t(0))) * each.work).value() / (1 << 18);
       costs_[static_cast<std::size_t>(each.step)] =
-          static_cast<std::int32_t>((std::min)(one.value(), std::int64_t(INT32_MAX)));
+          static_cast<std::int32_t>((std::min)(one.value(), kMostOperators));
       all = all + one;
     }
-    budget_ = static_cast<std::int32_t>((std::min)(most.value(), std::int64_t(INT32_MAX)));
+    budget_ = static_cast<std::int32_t>((std::min)(most.value(), kMostOperators));
     if (!model->loops && all.value() <= most.value()) std::fill(costs_.begin(), costs_.end(), 0);
   }
 
