@@ -99,8 +99,8 @@ MUTANTS = [
     Mutant(
         "MXNet: states that were asked for",
         _MXNET,
-        'made if op.flag("state_outputs")',
-        'made if op.flag("state_outputs") and False',
+        'results if op.flag("state_outputs")',
+        'results if op.flag("state_outputs") and False',
         (MXNET, "test_states_come_out_where_they_are_asked_for"),
     ),
     Mutant(

@@ -468,10 +468,9 @@ class _Maker(Tape):
         """Adds the node with states, if it holds any."""
         if node.op == "Rnn":
             return self._layer(node)
-        held = {
-            **dict.fromkeys(("Conv", "MaxPool", "AveragePool"), self._windows),
-            **{"Pad": self._pad, "Slice": self._slice, "Reshape": self._reshape},
-        }
+        if node.op == "Conv" or "ceil_mode" in OPERATORS[node.op].attributes:  # pools have it
+            return self._windows(node)
+        held = {"Pad": self._pad, "Slice": self._slice, "Reshape": self._reshape}
         return node.op in held and held[node.op](node)
 
     def refused(self, node: Node, why: str) -> UnsupportedError:
