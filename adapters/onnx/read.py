@@ -258,7 +258,7 @@ def _from_numbers(numbers: Any, kind: str) -> Array | None:
 # ONNX's saved models, read with protobuf and NumPy: no onnx package needed.
 
 IR_VERSIONS = range(3, 15)
-OPSETS = range(7, 27)
+OPSETS = range(7, 28)
 """Versions of ONNX's own operators; a later one may give them another meaning."""
 _OPERATOR, _NUMBER = 500, 32
 """Bytes of an operator, and of a number of a list, as Python has them; two in the file may do."""

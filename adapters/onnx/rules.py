@@ -518,6 +518,32 @@ def _constant(op: OnnxOperator) -> Results:
     return op.builder.constant(array, op.scope.variable(op.outputs[0][0]))
 
 
+@rule("Range")
+def _range(op: OnnxOperator) -> Results:
+    """Halves are counted in float32."""
+    op.only("stash_type", 1)
+    given = [op.value(index) for index in range(3)]
+    if op.dtype_of(given[0]) != "float16":
+        return op.emit("Range", *given)
+    return op.cast(op.emit("Range", *(op.cast(each, "float32") for each in given)), "float16")
+
+
+@rule("CausalConvWithState")
+def _causal_convolution(op: OnnxOperator) -> Results:
+    """Of each channel, over the last steps of the call before or zeros; these steps are next."""
+    x, w, past = op.value(0), op.value(1), op.optional(3)
+    channels, _, kernel = (*op.builder.type_of(w).counts, None, None, None)[:3]
+    name = op.attribute("activation", "none").lower()
+    if channels is None or kernel is None or name not in ("none", "silu", "swish"):
+        raise UnsupportedError(f"activation={name!r}, weights {op.builder.type_of(w)}")
+    before = [0, 0, kernel - 1, 0, 0, 0]
+    joined = op.emit("Concat", past, x, axis=2) if past else op.emit("Pad", x, before)
+    y = op.emit("Conv", joined, w, op.optional(2), group=channels)
+    y = y if name == "none" else op.emit("Mul", y, op.function("Sigmoid", y))
+    start = 1 - kernel or _WHOLE
+    return {"0": y, "1": op.emit("Slice", joined, [start], [_WHOLE], [2])}
+
+
 @rule("Cast")
 def _cast(op: OnnxOperator) -> Results:
     number = op.attribute("to", 0)
@@ -615,6 +641,15 @@ def _group_normalization(op: OnnxOperator) -> Results:
     if op.opset < 21:
         raise UnsupportedError("before opset 21 its scale and bias are those of groups")
     return _plain(op)
+
+
+@rule("STFT")
+def _stft(op: OnnxOperator) -> Results:
+    """ONNX Runtime takes a real signal without its last axis, too."""
+    x, *others = _values(op, OPERATORS["STFT"])
+    if op.builder.type_of(x).rank == 2:
+        x = op.emit("Unsqueeze", x, op.ints(-1))
+    return op.emit("STFT", x, *others, **op.given(OPERATORS["STFT"]))
 
 
 @rule("DFT")

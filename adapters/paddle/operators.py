@@ -86,6 +86,7 @@ ROWS = (
     Row("ceil", "Ceil"),
     Row("reciprocal", "Reciprocal"),
     Row("sin", "Sin"),
+    Row("atan", "Atan"),
     Row("cos", "Cos"),
     Row("softsign", "Softsign"),
     Row("hard_swish", "HardSwish", only=_SIXTHS, written=_SIXTHS, pir="hardswish"),

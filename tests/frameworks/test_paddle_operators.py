@@ -203,7 +203,10 @@ CASES = [
     over("flatten_contiguous_range", (2, 3), start_axis=-2, stop_axis=1),
     # Several axes: one after the other.
     *(over("unsqueeze2", (3,), axes=axes) for axes in ([1], [-1], [1, 2], [2, 1], [1, 1])),
-    *(over(name) for name in ("exp", "abs", "floor", "ceil", "sin", "cos", "softsign", "square")),
+    *(
+        over(name)
+        for name in ("exp", "abs", "floor", "ceil", "sin", "cos", "atan", "softsign", "square")
+    ),
     *(over(name, positive=True) for name in ("log", "sqrt", "rsqrt", "reciprocal")),
     *(over(name) for name in ("assign", "sign", "silu", "softplus", "relu6", "elu", "erf")),
     *(over(name) for name in ("hard_sigmoid", "celu", "selu", "hard_swish", "thresholded_relu")),

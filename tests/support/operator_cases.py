@@ -127,8 +127,8 @@ BOTH = {"direction": "bidirectional"}
 COUNTS = {"Split": 2, "TopK": 2, "Dropout": 2, "LayerNormalization": 3}
 COUNTS |= dict.fromkeys(("DynamicQuantizeLinear", "DynamicQuantizeLSTM"), 3)
 UNARY = (
-    "Abs Neg Sign Floor Ceil Round Sin Cos Erf Exp Tanh Sigmoid Relu Softplus Softsign LeakyRelu"
-    " ThresholdedRelu HardSigmoid HardSwish Elu Selu Celu Gelu IsNaN Identity"
+    "Abs Neg Sign Floor Ceil Round Sin Cos Atan Erf Exp Tanh Sigmoid Relu Softplus Softsign"
+    " LeakyRelu ThresholdedRelu HardSigmoid HardSwish Elu Selu Celu Gelu IsNaN Identity"
 ).split()
 CONV = {"strides": (2, 1), "pads": (1, 0, 2, 1), "dilations": (1, 2), "group": 2}
 POOL = {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 0, 1)}

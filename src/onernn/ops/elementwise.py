@@ -168,6 +168,7 @@ FORMULAS: dict[str, Formula] = {
     "reciprocal": Formula("f", lambda x: 1 / x),
     "sin": Formula("f", np.sin),
     "cos": Formula("f", np.cos),
+    "atan": Formula("f", np.arctan),
     "erf": Formula("f", lambda x: _ERF(x).astype(x.dtype)),
     "tanh": Formula("f", np.tanh),
     "sigmoid": Formula("f", ACTIVATIONS["sigmoid"]),
@@ -302,7 +303,7 @@ def _functions(names: str, **more: Any) -> Callable[[Callable[[str], Meaning]], 
 
 @_functions(
     "Neg=negative Abs=absolute Exp=exp Log=log Sqrt=sqrt Floor=floor Ceil=ceil Round=round"
-    " Sign=sign Reciprocal=reciprocal Sin=sin Cos=cos IsNaN=is_nan Relu=relu"
+    " Sign=sign Reciprocal=reciprocal Sin=sin Cos=cos Atan=atan IsNaN=is_nan Relu=relu"
     " Softplus=softplus Softsign=softsign"
 )
 def _of_one(function: str) -> Meaning:

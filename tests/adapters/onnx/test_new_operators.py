@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from support.graphs import new_node
 from support.layers import random_ragged
+from support.onnx_models import assert_equal, ours, parsed, theirs
 from support.onnx_written import assert_same, run, written
 
 from onernn import Graph, Session, UnsupportedError
@@ -77,4 +78,14 @@ def test_it_is_written_and_runs_in_onnx_runtime(op: str, ragged: bool) -> None:
 
 def test_what_has_no_record_is_still_refused() -> None:
     with pytest.raises(UnsupportedError, match="this operator is not known"):
-        Session(read("Atan"))
+        Session(read("Sinh"))
+
+
+def test_a_real_signal_of_stft_may_lack_its_last_axis() -> None:
+    """As Kokoro's file has it, and ONNX Runtime takes it; ONNX's text wants (N, T, 1)."""
+    model = parsed(
+        "(float[N, T] x) => (float[N, F, K, C] y) { y = STFT (x, step, , size) }",
+        {"step": np.array(3), "size": np.array(8)},
+    )
+    x = np.random.default_rng(0).normal(size=(2, 20)).astype(np.float32)
+    assert_equal(ours(model, {"x": x}), theirs(model, {"x": x}))

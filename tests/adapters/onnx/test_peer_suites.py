@@ -72,12 +72,11 @@ AROUND_LAYERS = (
     "Conv ConvTranspose MaxPool AveragePool GlobalMaxPool GlobalAveragePool BatchNormalization"
     " InstanceNormalization GroupNormalization PRelu Pad Resize Upsample DFT STFT"
     " QuantizeLinear DequantizeLinear DynamicQuantizeLinear MatMulInteger ConvInteger"
-    " ScatterElements ScatterND TopK NonZero GatherND GatherElements"
+    " ScatterElements ScatterND TopK NonZero GatherND GatherElements CausalConvWithState"
 ).split()
 """Operators of which every case is run, but for those below."""
 REFUSED = {
     r"batchnorm_.*_training_mode": "training_mode=1: only 0 is supported",
-    r"causal_conv_with_state": "opset 27; 7 to 26 are read",
     r"resize_.*_linear_antialias": "antialias=1 is not computed",
     r"resize_.*_cubic": "mode='cubic': only nearest and linear",
     # ONNX's cases divide by 1.4 here, its specification and ONNX Runtime by 1.

@@ -101,6 +101,7 @@ constexpr Formula kFormulas[] = {
     FLOATS(reciprocal),
     FLOATS(sin),
     FLOATS(cos),
+    FLOATS(atan),
     FLOATS(erf),
     FLOATS(softplus),
     FLOATS(softsign),
