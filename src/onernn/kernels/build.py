@@ -40,7 +40,7 @@ _X86 = {
 }
 # GCC, which would load early, runs out of registers for the sums of a product.
 _NEON = ("-fno-schedule-insns",)
-_ARM64 = {
+_ARM64: dict[str, tuple[str, ...]] = {
     "neon": ("-march=armv8-a", *_NEON),
     "neon_dotprod": ("-march=armv8.2-a+dotprod", *_NEON),
     "neon_i8mm_bf16": ("-march=armv8.2-a+dotprod+i8mm+bf16", *_NEON),
@@ -101,8 +101,9 @@ class NoCompiler(BuildError):
 
 def isas(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
     """The instruction sets of an architecture, the least demanding one first, and their flags."""
-    known = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM64, "arm64": _ARM64}
-    return known.get(machine, {"portable": ()})
+    if machine in ("x86_64", "AMD64"):
+        return _X86
+    return _ARM64 if machine in ("aarch64", "arm64") else {"portable": ()}
 
 
 def wanted(machine: str = platform.machine()) -> list[str]:
