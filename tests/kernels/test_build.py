@@ -178,6 +178,24 @@ def test_other_sources_headers_or_compilers_are_built_anew(tree: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("features", "best"),
+    [
+        ("fp asimd aes crc32", "neon"),
+        ("fp asimd aes crc32 atomics asimdrdm asimddp", "neon_dotprod"),
+        ("fp asimd aes crc32 atomics asimdrdm asimddp i8mm", "neon_dotprod"),
+        ("fp asimd aes crc32 atomics asimdrdm asimddp i8mm bf16", "neon_i8mm_bf16"),
+    ],
+)
+def test_a_build_on_arm_is_for_what_the_system_says_the_cpu_has(
+    features: str, best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = f"processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: {features}\nCPU part\t: 0xd0c\n"
+    monkeypatch.setattr(build.Path, "read_text", lambda _: told)
+    monkeypatch.setattr(build, "_command", list)
+    assert build._best(build.isas("aarch64")) == best
+
+
+@pytest.mark.parametrize(
     ("cpu", "best"),
     [
         ("qemu64", ""),

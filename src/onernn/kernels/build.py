@@ -114,8 +114,9 @@ class NoCompiler(BuildError):
 
 def isas(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
     """The instruction sets of an architecture, the least demanding one first, and their flags."""
-    known = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM64, "arm64": _ARM64}
-    return known.get(machine, {"portable": ()})
+    if machine in ("x86_64", "AMD64"):
+        return _X86
+    return _ARM64 if machine in ("aarch64", "arm64") else {"portable": ()}
 
 
 def wanted(machine: str = platform.machine()) -> list[str]:
