@@ -149,19 +149,21 @@ fuzz: fuzz-graphs
 # behaviour sanitizers watch: TIMES of each file of a corpus, the same ones for the same code. With Clang
 # SECONDS of libFuzzer follow. Numbers that overflow in a model's arithmetic are the model's.
 TIMES ?= 1000
-WATCHED := -std=c++17 -O1 -g -w -pthread -Isrc/onernn/kernels -ffp-contract=off -DONERNN_ISA=library \
-  -DONERNN_LIBRARY_ISA='"v2"' -DONERNN_ABI=0u -march=x86-64 -msse4.2 -mpopcnt -fsanitize=address,undefined \
-  -fno-sanitize=vptr,signed-integer-overflow,shift -fno-sanitize-recover=undefined
+WATCHED := -g1 -w -fsanitize=address,undefined -fno-sanitize=vptr,signed-integer-overflow,shift,pointer-overflow \
+  -fno-sanitize-recover=undefined
 .PHONY: fuzz-compiled
 fuzz-compiled: .venv/.ready
 	rm -rf out/fuzz/compiled && mkdir -p out/fuzz/compiled out/fuzz/found
 	PYTHONPATH=tests $(BIN)/python -c 'from pathlib import Path; from support.compiled_models import compiled; \
 	  print(len([*compiled(Path("out/fuzz/compiled"))]), "compiled files")'
-	$(CXX) $(WATCHED) -DONERNN_ALONE src/onernn/kernels/library/*.cpp tests/fuzz/compiled_files.cpp -o out/fuzz/alone
+	ISAS=v2 CXX="$(CXX) $(WATCHED)" $(PYTHON) src/onernn/kernels/build.py --out out/fuzz/watched
+	$(CXX) -std=c++17 -O1 $(WATCHED) -DONERNN_ALONE -Isrc/onernn/kernels tests/fuzz/compiled_files.cpp \
+	  out/fuzz/watched/libonernn-v2.so -Wl,-rpath,$(CURDIR)/out/fuzz/watched -o out/fuzz/alone
 	out/fuzz/alone $(TIMES) out/fuzz/compiled/*.onernn
 	@command -v clang++ > /dev/null || { echo "fuzz-compiled: no clang++, so no libFuzzer"; exit 0; } && \
-	  clang++ $(WATCHED) -fno-sanitize=pointer-overflow -fsanitize=fuzzer src/onernn/kernels/library/*.cpp \
-	    tests/fuzz/compiled_files.cpp -o out/fuzz/guided && \
+	  clang++ -std=c++17 -O1 $(WATCHED) -fsanitize=fuzzer -pthread -Isrc/onernn/kernels -ffp-contract=off \
+	    -DONERNN_ISA=library -DONERNN_LIBRARY_ISA='"v2"' -DONERNN_ABI=0u -march=x86-64 -msse4.2 -mpopcnt \
+	    src/onernn/kernels/library/*.cpp tests/fuzz/compiled_files.cpp -o out/fuzz/guided && \
 	  out/fuzz/guided -max_total_time=$(SECONDS) -max_len=100000 -timeout=20 -rss_limit_mb=2500 \
 	    -artifact_prefix=out/fuzz/found/ out/fuzz/compiled
 .venvs/fuzz/.ready: pyproject.toml | kernels
