@@ -63,7 +63,7 @@ PAIR = {"x": words(4), "z": numbers(4)}
 OPERATORS: dict[str, Case] = {
     **{
         f"{op} of {kind}": one(op, feeds)
-        for op in ("Relu", "Tanh", "Sigmoid", "Exp", "Floor", "Ceil", "Sign", "Sin", "Cos")
+        for op in ("Relu", "Tanh", "Sigmoid", "Exp", "Floor", "Ceil", "Sign", "Sin", "Cos", "Atan")
         for kind, feeds in (("words", W), ("rows", D))
     },
     **{f"{op} of words": one(op, W) for op in ("Abs", "Neg", "Softsign", "Softplus", "Identity")},

@@ -30,9 +30,14 @@ def test_an_operator_of_paddle_has_one_row() -> None:
     assert len(set(types)) == len(types)
 
 
+def attributes(op: str) -> dict[str, Any]:
+    """Those that Paddle has a form for: ``rational`` is how ONNX Runtime computes."""
+    return {k: v for k, v in OPERATORS[op].attributes.items() if k != "rational"}
+
+
 @pytest.mark.parametrize("row", ROWS, ids=of_type)
 def test_a_row_says_all_attributes_of_its_operator(row: Row) -> None:
-    assert set(row.attributes) == set(OPERATORS[row.op].attributes)
+    assert set(row.attributes) == set(attributes(row.op))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=of_type)
@@ -50,9 +55,9 @@ def another(default: Any) -> Any:
 def test_what_a_row_writes_is_read_as_the_same(row: Row, given: bool, tmp_path: Path) -> None:
     """Also where defaults are ours: Paddle's may be others."""
     record, dtype = OPERATORS[row.op], "bool" if row.op == "Not" else "float32"
-    attributes = {k: another(v) for k, v in record.attributes.items()} if given else {}
+    chosen = {k: another(v) for k, v in attributes(row.op).items()} if given else {}
     inputs = (Value("x", dtype, (None, 4), int(record.slots[0].ragged)),)
-    node = new_node(row.op, "x", "y", **attributes)
+    node = new_node(row.op, "x", "y", **chosen)
     write_paddle(Graph("model", inputs, (Value("y"),), (node,), {}), tmp_path / "m.pdmodel")
     found = load_paddle(tmp_path / "m.pdmodel").nodes
     if row.op in OUT_OF_PADDLE_3:
