@@ -38,6 +38,11 @@ def _advice(path: str | Path) -> str:
             return _tensorflow("tflite", path)
         case ".pb":
             return _tensorflow("graphdef", path)
+        case ".onernn":
+            return (
+                "a compiled model has no graph: onernn run and onernn.Session run it; for all else"
+                " take the model that it was compiled from"
+            )
         case ".npz" | ".npy":
             return (
                 "arrays, no model; onernn.read_weights reads those of an .npz, for a graph of your"

@@ -28,6 +28,7 @@ from onernn import (
     Session,
     ShapeError,
     UnsupportedError,
+    load,
 )
 from onernn.engine.compiled_model import CompiledModel
 from onernn.engine.compiling import compile_model
@@ -268,3 +269,9 @@ def test_damage_under_a_right_checksum_gives_an_error_or_a_result(tmp_path: Path
 
 def test_most_models_have_a_compiled_file(tmp_path: Path) -> None:
     assert len(list(compiled(tmp_path))) > len(models()) // 2
+
+
+def test_other_commands_say_what_a_compiled_model_is(tmp_path: Path) -> None:
+    (tmp_path / "m.onernn").write_bytes(b"")
+    with pytest.raises(UnsupportedError, match="a compiled model has no graph"):
+        load(tmp_path / "m.onernn")

@@ -16,6 +16,7 @@ import numpy as np
 from onernn.backend.compiled.library import Kernels
 from onernn.engine.chunks import Stateful, exposed
 from onernn.engine.encoding import CALL, NEST
+from onernn.engine.operators.control import sizes_to_say
 from onernn.engine.plan import Plan
 from onernn.engine.program import UnknownError
 from onernn.engine.session import Session
@@ -101,7 +102,10 @@ def _plan(session: Session) -> Plan:
         plan = session._plan_of(graph.inputs)
     except (UnsupportedError, UnknownError) as error:
         raise _refused(graph, [Refusal(str(error), "model")]) from None
-    refusals = [Refusal("only Python runs it", node.label) for node in plan.outside]
+    refusals = [
+        Refusal(f"only Python runs it{'' if index else sizes_to_say(graph.inputs)}", node.label)
+        for index, node in enumerate(plan.outside)
+    ]
     missing = [name for name, _ in plan.outputs if name not in plan.shapes]
     refusals += [Refusal("its shape is not known before a run", name) for name in missing]
     if plan.is_partial and not refusals:

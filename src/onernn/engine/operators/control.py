@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NoReturn
 
 from onernn.engine.operators.elementwise import each_element, filled, nest, strides_of, whole
@@ -174,12 +175,15 @@ def again(op: OperatorCode) -> list[Step]:
 def body(op: OperatorCode) -> NoReturn:
     reason = op.program.left.get(op.node.outputs[0], "what its graphs make is not known")
     already = "runs graphs of its own: "  # said by one inside
-    is_open = [v for v in op.program.graph.inputs if v.shape is None or None in v.shape]
-    hint = ""
-    if is_open and "--" not in reason:
-        options = " ".join(f"--input '{_option(value)}'" for value in is_open)
-        hint = f"; sizes may decide it: say {options}, with numbers for ?"
+    hint = "" if "--" in reason else sizes_to_say(op.program.graph.inputs)
     op.refuse(already + reason.removeprefix(already) + hint)
+
+
+def sizes_to_say(inputs: Iterable[Value]) -> str:
+    """The end of a refusal: which options fix the sizes that inputs leave open, if any does."""
+    is_open = [value for value in inputs if value.shape is None or None in value.shape]
+    options = " ".join(f"--input '{_option(value)}'" for value in is_open)
+    return f"; sizes may decide it: say {options}, with numbers for ?" if options else ""
 
 
 def _option(value: Value) -> str:
