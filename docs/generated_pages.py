@@ -70,7 +70,11 @@ LIVE = (
         "src/onernn/scoring",
         {"engines.py": ("RayScorer", "spark_scorer"), "beam.py": ("beam_model_handler",)},
     ),
-    ("Inside ONNX Runtime", "adapters/onnx", {"plugin.py": ("InferenceSession", "optimize")}),
+    (
+        "Inside ONNX Runtime",
+        "adapters/onnx",
+        {"plugin.py": ("InferenceSession", "optimize", "plug")},
+    ),
     ("Inside PyTorch", "adapters/torch", {"plugin.py": ("explain", "optimize", "refresh")}),
     (
         "Inside MXNet",

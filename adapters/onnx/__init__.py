@@ -13,6 +13,10 @@ def __getattr__(name: str) -> Any:
         from onernn.adapters.onnx.plugin import optimize
 
         return optimize
+    if name == "plug":
+        from onernn.adapters.onnx.plugin import plug
+
+        return plug
     if name == "InferenceSession":
         from onernn.adapters.onnx.plugin import inference_session
 

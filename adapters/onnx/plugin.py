@@ -21,11 +21,18 @@ from onernn.adapters.common.lowering import FOLDED
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
-from onernn.backend.compiled.backend import DOMAIN, OperatorLayers
+from onernn.backend.compiled.backend import DOMAIN, OperatorLayers, stored_layer
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn.precision import DTYPES, unknown
 from onernn.fuse_passes.views import is_view
-from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
+from onernn.ir.errors import (
+    ModelFormatError,
+    OnernnError,
+    Refusal,
+    UnsupportedError,
+    guarded,
+)
+from onernn.ir.files import replacing
 from onernn.ir.graph import UNSUPPORTED
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
@@ -321,8 +328,11 @@ class Replacement:
             for body in bodies(place.node):
                 self._uses.update(each.name for each in body.output)
 
-    def add(self, place: Place, layer: Layer, number: int, free: Collection[str]) -> None:
-        """The layer of a number takes the place of a node. ``free``: see `overridable`."""
+    def add(self, place: Place, layer: Layer, told: Any, free: Collection[str]) -> None:
+        """A layer takes the place of a node, which holds its number or itself.
+
+        ``free``: see `overridable`.
+        """
         helper, proto, node = self._onnx.helper, self._onnx.TensorProto, place.node
         x, lengths, h, c = (node.input[at] if at < len(node.input) else "" for at in (0, 4, 5, 6))
         zeros = [s for s in (h, c) if s and is_zero(self._onnx, place.scope, s, free)]
@@ -342,7 +352,7 @@ class Replacement:
             made,
             node.name,
             domain=DOMAIN,
-            layer=number,
+            layer=told if isinstance(told, int) else told.tobytes(),
         )
         self._new[place] = [*before, new, *after]
         self._forget([*parameters(node), *zeros])
@@ -474,7 +484,7 @@ def _replace(
     onnx: Any,
     model: Any,
     folder: Path,
-    add: Callable[..., tuple[int, str]],
+    add: Callable[..., tuple[Any, str]],
 ) -> tuple[tuple[str, ...], tuple[Refusal, ...]]:
     """Changes the model; gives a line for each node that was replaced, and why there are no more.
 
@@ -498,11 +508,11 @@ def _replace(
         try:
             made_of = Constants(place.scope, parameters(node), free)
             layer = layer_of(onnx, model, folder, node, made_of)
-            number, line = add(layer.spec, layer.weights, batch_major=layer.batch_major)
+            told, line = add(layer.spec, layer.weights, batch_major=layer.batch_major)
         except OnernnError as error:
             refusals.append(Refusal(str(error).replace("\n", " "), named(node)))
             continue
-        replacement.add(place, layer, number, free)
+        replacement.add(place, layer, told, free)
         lines.append(f"{named(node)}: {line}")
     if lines:
         replacement.finish()
@@ -617,6 +627,40 @@ def _options(runtime: Any, given: Any, threads: int | None) -> Any:
             f" {given.intra_op_num_threads}: ours run on as many as ONNX Runtime; give one of them"
         )
     return given
+
+
+def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explained:
+    """Writes a model for ONNX Runtime whose recurrent nodes are operators of ``libonernn``.
+
+    Programs in any language run it after one call, ``RegisterCustomOpsLibrary``. The layers stand
+    in the file, and so do all data that lie beside ``model``. ``dtype`` is that of `Session`.
+    Returns ``replaced``, a line for each node, and ``refusals``, why others stay.
+
+    Raises `UnsupportedError` where no node can be replaced, for a dtype that is not known, and for
+    a model of more than 2 GB; `ModelFormatError` for a file that is none; `MissingDependencyError`
+    without onnx; `LibraryError` without kernels.
+    """
+    if dtype not in DTYPES:
+        raise UnsupportedError(unknown(dtype))
+    onnx, kernels = require("onnx", "onnx"), load_kernels()
+    content = Path(model).read_bytes()
+    try:
+        made = onnx.load_from_string(content)
+        onnx.load_external_data_for_model(made, str(Path(model).parent))
+    except Exception as error:  # of many kinds
+        raise ModelFormatError(f"onnx cannot read it: {error}", model) from error
+    with guarded(lambda: model):
+        add = partial(stored_layer, kernels, dtype=dtype)
+        lines, refusals = _replace(onnx, made, Path(), add)
+    if not lines:
+        raise UnsupportedError(f"{model}: no recurrent node that onernn runs", refusals)
+    try:
+        content = made.SerializeToString()
+    except Exception as error:  # of protobuf's versions
+        raise UnsupportedError(f"{path}: with its weights inside, 2 GB at most: {error}") from error
+    with replacing(path) as stream:
+        stream.write(content)
+    return Explained(lines, refusals)
 
 
 @cache

@@ -44,6 +44,7 @@ from onernn.model_commands import (
     convert_command,
     inspect_command,
     join_command,
+    plug_command,
     quantize_command,
     repair_command,
 )
@@ -399,6 +400,8 @@ app.command(
         " --input 'input=float32(1, 576)' --input 'state=float32(2, 1, 128)'",
     ],
 )(compile_command)
+
+app.command("plug", examples=["onernn plug model.onnx -o plugged.onnx"])(plug_command)
 
 
 app.command(

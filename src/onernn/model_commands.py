@@ -209,6 +209,25 @@ def compile_command(
         complain(note)
 
 
+# --- the command that puts this package's layers into a model for ONNX Runtime
+
+
+def plug_command(
+    model: Annotated[Path, typer.Argument(help="The .onnx file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .onnx file to write.")],
+    dtype: Dtype = "f32",
+) -> None:
+    """Writes MODEL for ONNX Runtime of any language, with recurrent layers of libonernn inside."""
+    from onernn.adapters.common.live import stays
+    from onernn.adapters.onnx.plugin import HOST, plug  # no other command's
+
+    made = plug(model, output, dtype=dtype)
+    for line in made.replaced:
+        print(line)
+    for each in made.refusals:
+        complain(stays(HOST, each))
+
+
 # --- the command that makes one model of several
 
 

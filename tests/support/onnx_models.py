@@ -94,3 +94,19 @@ def check(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> None:
     for mine, want in zip(ours(proto, inputs), theirs(proto, inputs), strict=True):
         assert mine.shape == want.shape and mine.dtype == want.dtype
         np.testing.assert_allclose(mine, want, rtol=5e-6, atol=5e-6)
+
+
+def gru_layer(hidden: int = 64, seed: int = 0) -> onnx.ModelProto:
+    """One GRU over (T, N, 8)."""
+    rng = np.random.default_rng(seed)
+    shapes = {"W": (1, 3 * hidden, 8), "R": (1, 3 * hidden, hidden)}
+    return parsed(
+        f"(float[?, ?, 8] x) => (y) {{ [layer] y = GRU <hidden_size = {hidden}> (x, W, R) }}",
+        {name: rng.uniform(-0.1, 0.1, shape).astype("f4") for name, shape in shapes.items()},
+    )
+
+
+def gru_batch(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shape = (int(rng.integers(1, 30)), int(rng.integers(1, 9)), 8)
+    return {"x": rng.uniform(-1, 1, shape).astype("f4")}

@@ -24,7 +24,7 @@ SNAPSHOT = Path(__file__).parents[1] / "project" / "public_api.txt"
 LISTED = ("onernn", "onernn.backend", "onernn.scoring", "onernn.engine.emit")
 """Modules whose ``__all__`` is public."""
 NAMED = {
-    "onernn.adapters.onnx": ["optimize"],
+    "onernn.adapters.onnx": ["optimize", "plug"],
     "onernn.adapters.paddle": ["explain", "optimize", "register_operators", "restore"],
     "onernn.recording": ["save"],
     "onernn.verification.suite": ["Case", "Conformance"],

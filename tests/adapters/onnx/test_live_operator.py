@@ -13,35 +13,19 @@ import onnxruntime
 import pytest
 from cffi import FFI
 from support.interpreters import printed, resident
-from support.onnx_models import parsed
+from support.onnx_models import gru_batch as batch
+from support.onnx_models import gru_layer as layer
 
 from onernn.adapters.onnx import optimize
 from onernn.backend.compiled.library import load_kernels
 
 pytestmark = pytest.mark.usefixtures("built")
-HIDDEN = 64
-
-
-def layer(hidden: int = HIDDEN, seed: int = 0) -> onnx.ModelProto:
-    """One GRU over (T, N, 8)."""
-    rng = np.random.default_rng(seed)
-    shapes = {"W": (1, 3 * hidden, 8), "R": (1, 3 * hidden, hidden)}
-    return parsed(
-        f"(float[?, ?, 8] x) => (y) {{ [layer] y = GRU <hidden_size = {hidden}> (x, W, R) }}",
-        {name: rng.uniform(-0.1, 0.1, shape).astype("f4") for name, shape in shapes.items()},
-    )
 
 
 def made(model: onnx.ModelProto, **options: Any) -> onnxruntime.InferenceSession:
     session = optimize(model, backend="kernels", **options)
     assert len(session.replaced) == 1
     return session
-
-
-def batch(seed: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    shape = (int(rng.integers(1, 30)), int(rng.integers(1, 9)), 8)
-    return {"x": rng.uniform(-1, 1, shape).astype("f4")}
 
 
 class _Interface:

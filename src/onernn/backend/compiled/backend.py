@@ -460,6 +460,32 @@ DOMAIN = "onernn"
 """Of the operators of the library; kernels.h tells what they take and give."""
 
 
+_FORMAT = 1
+"""Of layers in models: another `onernn_spec`, `onernn_part` or packing, another number."""
+
+
+def stored_layer(
+    kernels: Kernels, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
+) -> tuple[Array, str]:
+    """A layer as ort_layer.hpp reads it, bytes of a model on any machine; a line about it.
+
+    Raises `UnsupportedError` for what the kernels do not run.
+    """
+    layers, buffer = layers_of(spec, weights), kernels.ffi.buffer
+    options = U8Options(None, UNIT.shift, True) if dtype in ("u8", "int8-dynamic") else None
+    made = packed(kernels, spec, layers, dtype, options)
+    parts = bytes(buffer(made.parts)).ljust(2 * kernels.ffi.sizeof("onernn_part"), b"\0")
+    first = np.array([_FORMAT, 0, batch_major], np.int64).tobytes()
+    head = first + bytes(buffer(made.spec)) + parts
+    begin = -(-len(head) // ALIGNMENT) * ALIGNMENT
+    content = np.zeros(begin + len(made.numbers), np.uint8)
+    content[: len(head)], content[begin:] = np.frombuffer(head, np.uint8), made.numbers
+    summed = kernels.ffi.from_buffer(content[16:])
+    content[8:16].view(np.int64)[0] = kernels.lib.onernn_checksum(summed, len(summed))
+    stored, _ = describe_layer(kernels, dtype, layers[0].iter.dtype)
+    return content, f"{spec.cell.name} {spec.direction}, {stored}"
+
+
 class OperatorLayers:
     """Layers by their numbers, which nodes tell. Sessions that found them keep them."""
 
@@ -478,17 +504,12 @@ class OperatorLayers:
 
         Raises `UnsupportedError` for what the kernels do not run.
         """
-        kernels, layers = self._kernels, layers_of(spec, weights)
-        options = None
-        if dtype in ("u8", "int8-dynamic"):
-            options = U8Options(None, UNIT.shift, True)
-        c_spec, parts, numbers = packed(kernels, spec, layers, dtype, options)
+        kernels = self._kernels
+        content, line = stored_layer(kernels, spec, weights, dtype=dtype, batch_major=batch_major)
         made = kernels.ffi.new("int64_t *")
-        status = kernels.lib.onernn_ort_layer_new(
-            c_spec, parts, kernels.ffi.from_buffer(numbers), len(numbers), batch_major, made
-        )
-        check(kernels.lib, status, "a layer")
+        at = kernels.ffi.from_buffer(content)
+        check(kernels.lib, kernels.lib.onernn_ort_layer_new(at, len(content), made), "a layer")
         number = int(made[0])
         self._open.callback(kernels.lib.onernn_ort_layer_free, number)
-        stored, kernel = describe_layer(kernels, dtype, layers[0].iter.dtype)
-        return number, f"{spec.cell.name} {spec.direction}, {stored}, {kernel}"
+        real = layers_of(spec, weights)[0].iter.dtype
+        return number, f"{line}, {describe_layer(kernels, dtype, real)[1]}"

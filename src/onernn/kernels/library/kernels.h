@@ -160,16 +160,12 @@ void onernn_stack_free(onernn_stack *stack);
    layer that their attribute `layer` tells. Inputs X, sequence_lens, initial_h, initial_c, outputs
    Y, Y_h, Y_c as of ONNX's RNN, GRU and LSTM. */
 
-/* A layer that nodes of sessions may name from now on. The numbers, `size` bytes, are copied.
-   batch_major: ONNX's layout=1. */
-int32_t onernn_ort_layer_new(const onernn_spec *spec, const onernn_part *parts, const void *numbers,
-                             int64_t size, int32_t batch_major, int64_t *layer);
+/* A layer that nodes of sessions may name by its number from now on. `bytes` are copied: what a
+   node's attribute holds in a model of its own, see ort_layer.hpp. */
+int32_t onernn_ort_layer_new(const void *bytes, int64_t size, int64_t *layer);
 
 /* No further session finds it; those that found it keep it. */
 void onernn_ort_layer_free(int64_t layer);
-
-/* What ONNX Runtime calls for this library: OrtSessionOptions and OrtApiBase to OrtStatus. */
-void *RegisterCustomOps(void *options, const void *api_base);
 
 /* Training of one layer, of sorted sequences step by step: the words of step t are the rows
    begin[t] to begin[t + 1]. All numbers are float and stand row by row. */

@@ -102,6 +102,10 @@ int64_t onernn_most_bytes(const onernn_stream *stream, int32_t value);
 const int64_t *onernn_offsets(const onernn_stream *stream, int32_t value, int32_t level);
 int64_t onernn_sequences(const onernn_stream *stream, int32_t value, int32_t level);
 
+/* For ONNX Runtime, whose RegisterCustomOpsLibrary calls it: OrtSessionOptions and OrtApiBase to
+   OrtStatus. Its sessions run models that `onernn plug` wrote from then on. */
+void *RegisterCustomOps(void *options, const void *api_base);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,7 +1,7 @@
 // Recurrent layers as operators of ONNX Runtime: this library is one of custom operators, too.
 //
-// A node names its layer by a number. Python makes layers and drops them when the session is made;
-// a kernel keeps its own one. So what a file says is never taken for numbers or addresses.
+// A node holds its layer, which `onernn plug` has put into the model; nothing of it is believed. Or
+// it names one by a number: Python makes such layers and drops them when the session is made.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -25,12 +25,6 @@ namespace {
 
 using namespace onernn;
 
-/// The reason why a call fails. ONNX Runtime puts the node's name in front of it.
-struct Refused {
-  ort::Code code;
-  std::string why;
-};
-
 /// What a call of ONNX Runtime's gave.
 struct Failed {
   ort::Status* status;
@@ -47,7 +41,7 @@ ort::Status* guarded(const ort::Api& api, Function function) try {
   return nullptr;
 } catch (const Failed& failed) {
   return failed.status;
-} catch (const Refused& refused) {
+} catch (const ort::Refused& refused) {
   return api.CreateStatus(refused.code, refused.why.c_str());
 } catch (...) {
   return api.CreateStatus(ort::kFail, "the system has no memory, or no thread, for this");
@@ -74,9 +68,9 @@ struct Tensor {
 
   void expect(std::initializer_list<std::int64_t> wanted) const {
     if (given && !std::equal(shape.begin(), shape.end(), wanted.begin(), wanted.end()))
-      throw Refused{ort::kInvalidArgument, std::string(name) + ": expected shape " +
-                                               text_of(wanted.begin(), wanted.size()) + ", got " +
-                                               text_of(shape.data(), shape.size())};
+      throw ort::Refused{ort::kInvalidArgument, std::string(name) + ": expected shape " +
+                                                    text_of(wanted.begin(), wanted.size()) +
+                                                    ", got " + text_of(shape.data(), shape.size())};
   }
 };
 
@@ -133,8 +127,8 @@ void refuse_infinity(const Real* numbers, std::int64_t count, const char* name,
                      std::int32_t stored) {
   if (!std::any_of(numbers, numbers + count, [](Real a) { return std::isinf(a); })) return;
   const char* const dtype = stored == ONERNN_W8 ? "int8-weights" : "u8";
-  throw Refused{ort::kInvalidArgument,
-                std::string(name) + ": " + dtype + " holds finite numbers, got inf"};
+  throw ort::Refused{ort::kInvalidArgument,
+                     std::string(name) + ": " + dtype + " holds finite numbers, got inf"};
 }
 
 /// One state of a layer as the stack has it, (D, N, O): the caller's memory, or a copy of it where
@@ -218,8 +212,8 @@ void run(const Kernel& kernel, ort::Context* context) {
   const Tensor x = node.input(0, "X"), lens = node.input(1, "sequence_lens");
   const Tensor initial_h = node.input(2, "initial_h"), initial_c = node.input(3, "initial_c");
   if (x.shape.size() != 3)
-    throw Refused{ort::kInvalidArgument,
-                  "X: expected 3 axes, got " + std::to_string(x.shape.size())};
+    throw ort::Refused{ort::kInvalidArgument,
+                       "X: expected 3 axes, got " + std::to_string(x.shape.size())};
   x.expect({x.shape[0], x.shape[1], spec.inputs});
   const std::int64_t T = x.shape[major], N = x.shape[!major], D = spec.directions, O = spec.width;
   const std::int64_t row = D * O;
@@ -231,8 +225,9 @@ void run(const Kernel& kernel, ort::Context* context) {
     std::copy_n(static_cast<const std::int32_t*>(lens.data), N, lengths);
     for (std::int64_t n = 0; n < N; ++n)
       if (lengths[n] < 0 || lengths[n] > T)
-        throw Refused{ort::kInvalidArgument, "sequence_lens: expected 0 to " + std::to_string(T) +
-                                                 ", got " + std::to_string(lengths[n])};
+        throw ort::Refused{ort::kInvalidArgument, "sequence_lens: expected 0 to " +
+                                                      std::to_string(T) + ", got " +
+                                                      std::to_string(lengths[n])};
   }
 
   const std::int64_t outer = major ? N : D, inner = major ? D : N;
@@ -271,6 +266,30 @@ void run(const Kernel& kernel, ort::Context* context) {
   c.hand_out();
 }
 
+std::shared_ptr<ort::Layer> layer_of(std::int64_t number) {
+  ort::Registry& known = ort::registry();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  const auto found = known.layers.find(number);
+  return found == known.layers.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<ort::Layer> layer_of(const ort::Api& api, const ort::KernelInfo* info) {
+  std::size_t size = 0;
+  if (ort::Status* const other = api.KernelInfoGetAttribute_string(info, "layer", nullptr, &size)) {
+    api.ReleaseStatus(other);
+    std::int64_t number = 0;
+    check(api.KernelInfoGetAttribute_int64(info, "layer", &number));
+    if (auto found = layer_of(number)) return found;
+    throw ort::Refused{ort::kInvalidArgument,
+                       "layer " + std::to_string(number) +
+                           " is not there: onernn.adapters.onnx.optimize makes such models, and no"
+                           " other session can load them; load the model that it was given"};
+  }
+  Memory<char> bytes(static_cast<std::int64_t>(size));
+  check(api.KernelInfoGetAttribute_string(info, "layer", bytes.data(), &size));
+  return std::make_shared<ort::Layer>(std::move(bytes), static_cast<std::int64_t>(size) - 1);
+}
+
 /// X, sequence_lens, initial_h, initial_c -> Y, Y_h, Y_c, as ONNX's RNN, GRU and LSTM have them.
 template <class Real>
 ort::Operator described() {
@@ -292,18 +311,10 @@ ort::Operator described() {
   op.CreateKernelV2 = [](const ort::Operator*, const ort::Api* api, const ort::KernelInfo* info,
                          void** kernel) {
     return guarded(*api, [&] {
-      std::int64_t number = 0;
-      check(api->KernelInfoGetAttribute_int64(info, "layer", &number));
-      ort::Registry& known = ort::registry();
-      const std::lock_guard<std::mutex> lock(known.mutex);
-      const auto found = known.layers.find(number);
-      if (found == known.layers.end() ||
-          (found->second->spec.stored == ONERNN_F64) != (sizeof(Real) == 8))
-        throw Refused{ort::kInvalidArgument,
-                      "layer " + std::to_string(number) +
-                          " is not there: onernn.adapters.onnx.optimize makes such models, and no"
-                          " other session can load them; load the model that it was given"};
-      *kernel = new Kernel{*api, found->second};
+      auto layer = layer_of(*api, info);
+      if ((layer->spec.stored == ONERNN_F64) != (sizeof(Real) == 8))
+        throw ort::Refused{ort::kInvalidArgument, "the layer has numbers of another type"};
+      *kernel = new Kernel{*api, std::move(layer)};
     });
   };
   op.KernelComputeV2 = [](void* given, ort::Context* context) {
@@ -332,14 +343,17 @@ ort::Domain* domain_of(const ort::Api& api) {
 
 }  // namespace
 
-int32_t onernn_ort_layer_new(const onernn_spec* spec, const onernn_part* parts, const void* numbers,
-                             int64_t size, int32_t batch_major, int64_t* layer) try {
-  auto made = std::make_shared<ort::Layer>(*spec, parts, numbers, size, batch_major != 0);
+int32_t onernn_ort_layer_new(const void* bytes, int64_t size, int64_t* layer) try {
+  Memory<char> copy(size);
+  std::memcpy(copy.data(), bytes, static_cast<std::size_t>(size));
+  auto made = std::make_shared<ort::Layer>(std::move(copy), size);
   ort::Registry& known = ort::registry();
   const std::lock_guard<std::mutex> lock(known.mutex);
   known.layers.emplace(++known.last, std::move(made));
   *layer = known.last;
   return ONERNN_DONE;
+} catch (const ort::Refused&) {
+  return ONERNN_DAMAGED;
 } catch (...) {
   return ONERNN_NO_MEMORY;
 }

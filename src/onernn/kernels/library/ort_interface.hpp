@@ -45,11 +45,15 @@ struct Api {
   Status* (*GetTensorTypeAndShape)(const Value*, Shape**);
   void* unused_66[20];
   Status* (*KernelInfoGetAttribute_int64)(const KernelInfo*, const char* name, std::int64_t*);
-  void* unused_87[3];
+  Status* (*KernelInfoGetAttribute_string)(const KernelInfo*, const char* name, char* text,
+                                           std::size_t* bytes);  // with a NUL behind the text
+  void* unused_88[2];
   Status* (*KernelContext_GetInput)(const Context*, std::size_t, const Value**);
   Status* (*KernelContext_GetOutput)(Context*, std::size_t, const std::int64_t* dimensions,
                                      std::size_t count, Value**);
-  void* unused_92[7];
+  void* unused_92[1];
+  void (*ReleaseStatus)(Status*);
+  void* unused_94[5];
   void (*ReleaseTensorTypeAndShapeInfo)(Shape*);
   void* unused_100[174];
   Status* (*KernelContext_ParallelFor)(const Context*, void (*)(void*, std::size_t),
@@ -61,6 +65,7 @@ static_assert(offsetof(Api, GetDimensionsCount) == 61 * sizeof(void*));
 static_assert(offsetof(Api, GetTensorTypeAndShape) == 65 * sizeof(void*));
 static_assert(offsetof(Api, KernelInfoGetAttribute_int64) == 86 * sizeof(void*));
 static_assert(offsetof(Api, KernelContext_GetInput) == 90 * sizeof(void*));
+static_assert(offsetof(Api, ReleaseStatus) == 93 * sizeof(void*));
 static_assert(offsetof(Api, ReleaseTensorTypeAndShapeInfo) == 99 * sizeof(void*));
 static_assert(offsetof(Api, KernelContext_ParallelFor) == 274 * sizeof(void*));
 

@@ -1,9 +1,10 @@
-// The layers that nodes inside ONNX Runtime name by numbers.
+// The layers of nodes inside ONNX Runtime: a node holds its layer, or the number of one.
 #ifndef ONERNN_ORT_LAYER_HPP
 #define ONERNN_ORT_LAYER_HPP
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -11,17 +12,25 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "../isa.hpp"
 #include "../memory.hpp"
 #include "any_stack.hpp"
+#include "bounds.hpp"
 #include "exported.hpp"
+#include "ort_interface.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
 namespace ort {
+
+/// The reason why a call fails. ONNX Runtime puts the node's name in front of it.
+struct Refused {
+  Code code;
+  std::string why;
+};
 
 /// Memory that grows.
 class Scratch {
@@ -49,16 +58,23 @@ struct Worker {
   Scratch y, h, c, h_n, c_n, lengths;
 };
 
+/// What stands in front of a layer's numbers: stored_layer of backend.py writes both.
+struct Head {
+  std::int64_t format, checksum;  // of all behind these two
+  std::int64_t batch_major;       // ONNX's layout=1
+  onernn_spec spec;
+  onernn_part parts[2];  // as many as directions
+};
+
 class Layer {
  public:
-  Layer(const onernn_spec& told, const onernn_part* parts, const void* numbers, std::int64_t size,
-        bool batch_major)
-      : spec(told),
-        batch_major(batch_major),
-        bytes(size),
-        parts_(parts, parts + std::int64_t(told.layers) * told.directions),
-        numbers_(size) {
-    std::memcpy(numbers_.data(), numbers, static_cast<std::size_t>(size));
+  /// Of bytes that may come from a file: nothing in them is believed. Raises `Refused`.
+  Layer(Memory<char> all, std::int64_t size)
+      : head_(checked(all.data(), size)),
+        spec(head_.spec),
+        batch_major(head_.batch_major != 0),
+        bytes(size - kNumbers),
+        memory_(std::move(all)) {
     give(made());  // a layer without memory is refused now
   }
   ~Layer() {
@@ -80,21 +96,47 @@ class Layer {
     delete worker;
   }
 
-  const onernn_spec spec;
-  const bool batch_major;    // ONNX's layout=1
+ private:
+  const Head head_;
+
+ public:
+  const onernn_spec& spec;
+  const bool batch_major;
   const std::int64_t bytes;  // of the numbers
 
  private:
+  static constexpr std::int64_t kFormat = 1;  // of spec, parts, and panels of numbers
+  static constexpr std::int64_t kNumbers = (sizeof(Head) + 63) / 64 * 64;
+
+  static Head checked(const char* all, std::int64_t size) {
+    constexpr std::int64_t kSummed = offsetof(Head, batch_major);
+    Head made{};
+    if (size >= kNumbers) std::memcpy(&made, all, sizeof made);
+    if (made.format != kFormat)
+      throw Refused{kNotImplemented,
+                    "no layer, or of another version of onernn: this one reads"
+                    " format 1; plug the model again"};
+    if (made.checksum != onernn_checksum(all + kSummed, size - kSummed))
+      throw Refused{kInvalidArgument, "the layer is damaged: its checksum differs"};
+    const onernn_spec& spec = made.spec;
+    if (spec.layers != 1 || (spec.directions != 1 && spec.directions != 2) || spec.attention ||
+        spec.added || spec.projection || !are_parts(spec, made.parts, size - kNumbers))
+      throw Refused{kInvalidArgument, "the layer is damaged: sizes that do not fit"};
+    return made;
+  }
+
   /// Without a thread of its own: ONNX Runtime lends one.
   Worker* made() {
     auto worker = std::make_unique<Worker>();
-    if (onernn_stack_new(&spec, parts_.data(), numbers_.data(), 1, &worker->stack))
-      throw std::bad_alloc();
+    const std::int32_t status =
+        onernn_stack_new(&spec, head_.parts, memory_.data() + kNumbers, 1, &worker->stack);
+    if (status == ONERNN_UNKNOWN)
+      throw Refused{kNotImplemented, "a layer that this version of onernn does not have"};
+    if (status) throw std::bad_alloc();
     return worker.release();
   }
 
-  std::vector<onernn_part> parts_;
-  Memory<char> numbers_;
+  Memory<char> memory_;
   std::array<std::atomic<Worker*>, 16> idle_{};
 };
 

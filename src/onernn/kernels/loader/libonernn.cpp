@@ -1,5 +1,5 @@
-// libonernn: onernn.h for programs that link with it. The functions are those of the best library
-// beside it that this machine runs, libonernn-avx2.so for instance.
+// libonernn: onernn.h for programs that link with it, and operators for ONNX Runtime. The functions
+// are those of the best library beside it that this machine runs, libonernn-avx2.so for instance.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -12,8 +12,15 @@
 #pragma GCC visibility push(default)
 #include "library/onernn.h"
 #pragma GCC visibility pop
+#include "library/ort_interface.hpp"
 
 namespace {
+
+/// A status for ONNX Runtime: there is no library.
+void* unregistered(const void* api_base) {
+  const auto* const api = static_cast<const onernn::ort::ApiBase*>(api_base)->GetApi(1);
+  return api ? api->CreateStatus(onernn::ort::kFail, onernn_message()) : nullptr;
+}
 
 // Result, name, parameters, arguments, and what it gives where there is no library.
 #define FUNCTIONS(F)                                                                            \
@@ -45,7 +52,8 @@ namespace {
   F(int64_t, onernn_most_bytes, (const onernn_stream* a, int32_t b), (a, b), -1)                \
   F(const int64_t*, onernn_offsets, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c),  \
     nullptr)                                                                                    \
-  F(int64_t, onernn_sequences, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c), -1)
+  F(int64_t, onernn_sequences, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c), -1)   \
+  F(void*, RegisterCustomOps, (void* a, const void* b), (a, b), unregistered(b))
 
 /// The functions of a library, found once and then never changed.
 struct Library {
