@@ -462,7 +462,8 @@ Bytes::~Bytes() {
 
 Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
   const auto* const words = reinterpret_cast<const std::int64_t*>(bytes->begin);
-  expect(bytes->size >= kHeader * 8 && !std::memcmp(words, kMagic, sizeof kMagic), "it begins so");
+  expect(bytes->size >= kHeader * 8 && !std::memcmp(words, kMagic, sizeof kMagic),
+         "its first bytes differ");
   if (words[1] != kFormat)
     throw Failure{ONERNN_UNKNOWN, "a compiled model of format " + std::to_string(words[1]) +
                                       ", this library reads format " + std::to_string(kFormat) +
