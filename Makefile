@@ -307,6 +307,11 @@ wheel: .venvs/release/.ready
 	    tests/backend/test_compiled_library.py tests/backend/test_kernels_backend.py || exit 1; \
 	done
 
+# libonernn without Python: onernn.h, the libraries, files for pkg-config and CMake, in one archive.
+.PHONY: library
+library: .venv/.ready
+	$(BIN)/python tools/release/library.py out/library
+
 # What has to hold before a release, built twice, and what to publish in out/release: half an hour.
 .PHONY: release-check
 release-check: .venvs/release/.ready
