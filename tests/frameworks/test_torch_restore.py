@@ -125,12 +125,12 @@ def test_arguments_of_the_intel_extension_are_taken(caplog: pytest.LogCaptureFix
         optimize(model, levle="O1")
 
 
-@pytest.mark.parametrize("compile", [torch.jit.script, torch.jit.trace])
+@pytest.mark.parametrize("inputs", [[], [torch.ones(1, 2, 4)]], ids=["script", "trace"])
 def test_what_torchscript_has_compiled_is_said_to_stay(
-    compile: Any, caplog: pytest.LogCaptureFixture
+    inputs: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    inputs = [torch.ones(1, 2, 4)] if compile is torch.jit.trace else []
-    model = compile(nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 6)), *inputs)
+    compiled = torch.jit.trace if inputs else torch.jit.script
+    model = compiled(nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 6)), *inputs)
     assert "TorchScript" in explain(optimize(model))
     (warning,) = caplog.messages
     assert warning.startswith("stays with PyTorch: 1: TorchScript")
