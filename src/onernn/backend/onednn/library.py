@@ -71,10 +71,11 @@ def find() -> Path:
     for path in _installed():
         if path.name == "libdnnl.so.3" and path.is_file():
             return path.resolve()
+    install = f"run: pip install {DISTRIBUTION}==2023.2.0; or "
     raise LibraryError(
         f"libdnnl not found: the distribution {DISTRIBUTION}, which exists for Linux x86-64 only"
         f" (this is {platform.system()} {platform.machine()}), is not installed or incomplete;"
-        f" run: pip install {DISTRIBUTION}==2023.2.0; or {ADVICE}"
+        f" {install if platform.machine() == 'x86_64' else ''}{ADVICE}"
     )
 
 
