@@ -226,6 +226,7 @@ REFUSED = {
     "y = Dropout (x, , true)": "only inference is run",
     'y = RNN <direction = "sideways"> (x, c, c)': "'sideways'",
     "y = RNN <layout = 2> (x, c, c)": "layout=2",
+    "y = RNN (x, c)": "W and R are required",
     "y = RNN (x, x, c)": "W 'x' is computed at run time",
     'y = RNN <activations = ["Tanh", "Tanh"]> (x, c, c)': "expected 1 names",
     'y = RNN <activations = ["Sinh"]> (x, c, c)': "sinh",
