@@ -74,6 +74,9 @@ struct StoredLayer {
   const void* numbers;
 };
 
+/// Multiplications that count as one operator: _WORK of ir/budget.py.
+constexpr std::int64_t kWork = 1 << 18;
+
 /// What a step may cost: a layer's, by the sizes that are its rows and steps.
 struct Cost {
   std::int64_t step, rows, steps, runs, work;

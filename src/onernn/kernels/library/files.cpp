@@ -595,7 +595,7 @@ Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
     made.steps = reader.size(in);
     made.runs = in.below(2049, "a cost");
     made.work = in.below(64 * bytes->size, "a cost");  // equal weights stand there once
-    share += made.runs + made.work / (1 << 18) + 1;
+    share += made.runs + made.work / kWork + 1;
     costs.push_back(made);
   }
   expect(in.is_at_end(), "more than there should be");

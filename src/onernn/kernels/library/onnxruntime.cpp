@@ -136,8 +136,8 @@ void refuse_infinity(const Real* numbers, std::int64_t count, const char* name,
 template <class Real>
 class State {
  public:
-  State(const Tensor& given, Real* wanted, ort::Scratch& in, ort::Scratch& out, bool turned,
-        bool needed, std::int64_t D, std::int64_t N, std::int64_t O)
+  State(const Tensor& given, Real* wanted, Scratch& in, Scratch& out, bool turned, bool needed,
+        std::int64_t D, std::int64_t N, std::int64_t O)
       : D_(D), N_(N), O_(O), wanted_(wanted), turned_(turned) {
     begin = static_cast<const Real*>(given.data);
     if (begin && turned) {

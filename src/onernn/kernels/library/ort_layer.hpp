@@ -11,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,6 +20,7 @@
 #include "bounds.hpp"
 #include "exported.hpp"
 #include "ort_interface.hpp"
+#include "scratch.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
@@ -30,25 +30,6 @@ namespace ort {
 struct Refused {
   Code code;
   std::string why;
-};
-
-/// Memory that grows.
-class Scratch {
- public:
-  template <class Real>
-  Real* of(std::int64_t count) {
-    const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(Real));
-    if (!memory_ || bytes > size_) {
-      memory_.reset();  // before there is more
-      memory_.emplace(bytes);
-      size_ = bytes;
-    }
-    return reinterpret_cast<Real*>(memory_->data());
-  }
-
- private:
-  std::optional<Memory<char>> memory_;
-  std::int64_t size_ = 0;
 };
 
 /// The memory of a layer's run, used by one thread at a time.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compiled.hpp"
+#include "scratch.hpp"
 
 using namespace onernn;
 
@@ -48,28 +49,6 @@ struct FreeStack {
 };
 struct FreeWorkspace {
   void operator()(onernn_workspace* one) const { onernn_workspace_free(one); }
-};
-
-/// The memory of a caller or of a stream: what stands in it belongs to one value.
-struct Buffer {
-  void* at = nullptr;
-  std::int64_t bytes = 0;
-  std::unique_ptr<unsigned char, void (*)(unsigned char*)> own{
-      nullptr, [](unsigned char* memory) { ::operator delete(memory, std::align_val_t{64}); }};
-
-  /// At least so many bytes of its own; they grow, and keep nothing. Zeros first: bytes that no
-  /// step writes are nobody's.
-  void grow(std::int64_t wanted) {
-    if (own && wanted <= bytes) return;
-    own.reset();
-    at = nullptr;
-    bytes = 0;
-    const auto size = static_cast<std::size_t>((std::max)(wanted, std::int64_t(1)));
-    own.reset(static_cast<unsigned char*>(::operator new(size, std::align_val_t{64})));
-    std::memset(own.get(), 0, size);
-    at = own.get();
-    bytes = wanted;
-  }
 };
 
 std::int32_t usable_cpus() {
@@ -231,7 +210,7 @@ struct onernn_stream {
     if (!prepared_ || is_ragged_) prepare();  // offsets are read anew
     for (std::size_t i = 0; i < given_.size(); ++i) {
       const Input& input = model->inputs[i];
-      const void* const numbers = given_[i].numbers ? given_[i].numbers : state(i).at;
+      const void* const numbers = given_[i].numbers ? given_[i].numbers : state(i).data();
       places_[input.place] = const_cast<void*>(numbers);
       for (std::size_t k = 0; k < input.levels.size(); ++k)
         places_[input.levels[k]] = const_cast<std::int64_t*>(given_[i].levels[k].offsets);
@@ -243,11 +222,8 @@ struct onernn_stream {
       for (std::size_t o = 0; o < taken_.size(); ++o)
         if (model->outputs[o].place == wanted.place && taken_[o].bytes >= bytes && taken_[o].at)
           memory = taken_[o].at;
-      if (!memory) {
-        memory_[k].grow(bytes);
-        memory = memory_[k].at;
-      }
-      places_[wanted.place] = memory;
+      // Zeros at first: bytes that no step writes are nobody's.
+      places_[wanted.place] = memory ? memory : memory_[k].of<char>(bytes);
     }
     std::int32_t step[2] = {-1, budget_};
     ran_ = false;
@@ -272,11 +248,11 @@ struct onernn_stream {
       if (input.next < 0) continue;
       std::int64_t bytes = input.width;
       for (const Axis& axis : input.axes) bytes *= axis.size;
-      state(i).grow(bytes);
+      char* const memory = state(i).of<char>(bytes);
       if (input.first)
-        std::memcpy(state(i).at, input.first, static_cast<std::size_t>(bytes));
+        std::memcpy(memory, input.first, static_cast<std::size_t>(bytes));
       else
-        std::memset(state(i).at, 0, static_cast<std::size_t>(bytes));
+        std::memset(memory, 0, static_cast<std::size_t>(bytes));
     }
   }
 
@@ -336,7 +312,7 @@ struct onernn_stream {
     return function ? number + ", " + function->name : number;
   }
 
-  Buffer& state(std::size_t input) {
+  Scratch& state(std::size_t input) {
     states_.resize(given_.size());
     return states_[input];
   }
@@ -356,7 +332,7 @@ struct onernn_stream {
     for (const Cost& each : model->costs) {
       const Count one =
           Count((std::max)(sizes_[each.steps], std::int64_t(0))) * each.runs +
-          (Count((std::max)(sizes_[each.rows], std::int64_t(0))) * each.work).value() / (1 << 18);
+          (Count((std::max)(sizes_[each.rows], std::int64_t(0))) * each.work).value() / kWork;
       costs_[static_cast<std::size_t>(each.step)] =
           static_cast<std::int32_t>((std::min)(one.value(), kMostOperators));
       all = all + one;
@@ -400,8 +376,8 @@ struct onernn_stream {
     for (std::size_t axis = 0; axis < input.axes.size(); ++axis)
       if (sizes_[next.sizes[axis]] != input.axes[axis].size)
         misfit("state '" + input.name + "': the next one has other sizes");
-    std::memcpy(state(at).at, results_[static_cast<std::size_t>(input.next)],
-                static_cast<std::size_t>(state(at).bytes));
+    std::memcpy(state(at).data(), results_[static_cast<std::size_t>(input.next)],
+                static_cast<std::size_t>(state(at).bytes()));
   }
 
   Bounds bounds_;
@@ -412,7 +388,7 @@ struct onernn_stream {
   void** places_ = nullptr;
   std::vector<Given> given_;
   std::vector<Taken> taken_;
-  std::vector<Buffer> memory_, states_;
+  std::vector<Scratch> memory_, states_;
   std::vector<const void*> results_;
   Numbers dims_, bound_;
   std::vector<std::int32_t> costs_;

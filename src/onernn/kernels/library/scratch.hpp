@@ -1,0 +1,39 @@
+// Memory that grows, for what runs again with other sizes.
+#ifndef ONERNN_SCRATCH_HPP
+#define ONERNN_SCRATCH_HPP
+
+#include <cstdint>
+#include <optional>
+
+#include "../isa.hpp"
+#include "../memory.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// It keeps nothing when it grows: zeros come first.
+class Scratch {
+ public:
+  template <class T>
+  T* of(std::int64_t count) {
+    const std::int64_t wanted = count * static_cast<std::int64_t>(sizeof(T));
+    if (!memory_ || wanted > bytes_) {
+      memory_.reset();  // before there is more
+      memory_.emplace(wanted);
+      bytes_ = wanted;
+    }
+    return reinterpret_cast<T*>(memory_->data());
+  }
+  /// What `of` has made, and its bytes.
+  char* data() { return memory_->data(); }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::optional<Memory<char>> memory_;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+#endif
