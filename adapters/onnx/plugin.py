@@ -650,8 +650,8 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
     except Exception as error:  # of many kinds
         raise ModelFormatError(f"onnx cannot read it: {error}", model) from error
     with guarded(lambda: model):
-        add = partial(stored_layer, kernels, dtype=dtype)
-        lines, refusals = _replace(onnx, made, Path(), add)
+        stored = partial(stored_layer, kernels, dtype=dtype)
+        lines, refusals = _replace(onnx, made, Path(), lambda *at, **by: stored(*at, **by)[:2])
     if not lines:
         raise UnsupportedError(f"{model}: no recurrent node that onernn runs", refusals)
     try:

@@ -466,8 +466,9 @@ _FORMAT = 1
 
 def stored_layer(
     kernels: Kernels, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
-) -> tuple[Array, str]:
-    """A layer as ort_layer.hpp reads it, bytes of a model on any machine; a line about it.
+) -> tuple[Array, str, str]:
+    """A layer as ort_layer.hpp reads it, bytes of a model on any machine; a line about it, and the
+    kernel here.
 
     Raises `UnsupportedError` for what the kernels do not run.
     """
@@ -482,8 +483,8 @@ def stored_layer(
     content[: len(head)], content[begin:] = np.frombuffer(head, np.uint8), made.numbers
     summed = kernels.ffi.from_buffer(content[16:])
     content[8:16].view(np.int64)[0] = kernels.lib.onernn_checksum(summed, len(summed))
-    stored, _ = describe_layer(kernels, dtype, layers[0].iter.dtype)
-    return content, f"{spec.cell.name} {spec.direction}, {stored}"
+    stored, kernel = describe_layer(kernels, dtype, layers[0].iter.dtype)
+    return content, f"{spec.cell.name} {spec.direction}, {stored}", kernel
 
 
 class OperatorLayers:
@@ -505,11 +506,11 @@ class OperatorLayers:
         Raises `UnsupportedError` for what the kernels do not run.
         """
         kernels = self._kernels
-        content, line = stored_layer(kernels, spec, weights, dtype=dtype, batch_major=batch_major)
+        stored = stored_layer(kernels, spec, weights, dtype=dtype, batch_major=batch_major)
+        content, line, kernel = stored
         made = kernels.ffi.new("int64_t *")
         at = kernels.ffi.from_buffer(content)
         check(kernels.lib, kernels.lib.onernn_ort_layer_new(at, len(content), made), "a layer")
         number = int(made[0])
         self._open.callback(kernels.lib.onernn_ort_layer_free, number)
-        real = layers_of(spec, weights)[0].iter.dtype
-        return number, f"{line}, {describe_layer(kernels, dtype, real)[1]}"
+        return number, f"{line}, {kernel}"
