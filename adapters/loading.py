@@ -11,7 +11,7 @@ from onernn.adapters.common.files import reading
 from onernn.adapters.registry import ADAPTERS, SEMANTICS, adapter_of
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError, did_you_mean
-from onernn.ir.files import npz_arrays
+from onernn.ir.files import is_compiled, npz_arrays
 from onernn.ir.graph import Graph
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ def refuse_unread(path: str | Path) -> None:
 
 
 def _advice(path: str | Path) -> str:
+    if is_compiled(path):
+        return (
+            "a compiled model has no graph: onernn run and onernn.Session run it; for all else take"
+            " the model that it was compiled from"
+        )
     suffix = Path(path).suffix.lower()
     known = {suffix: text for each in ADAPTERS for suffix, text in each.no_models.items()}
     if suffix in known:
@@ -38,11 +43,6 @@ def _advice(path: str | Path) -> str:
             return _tensorflow("tflite", path)
         case ".pb":
             return _tensorflow("graphdef", path)
-        case ".onernn":
-            return (
-                "a compiled model has no graph: onernn run and onernn.Session run it; for all else"
-                " take the model that it was compiled from"
-            )
         case ".npz" | ".npy":
             return (
                 "arrays, no model; onernn.read_weights reads those of an .npz, for a graph of your"
