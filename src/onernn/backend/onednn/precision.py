@@ -189,7 +189,9 @@ DTYPES = (*PRECISIONS, *KERNELS_ONLY)
 
 
 def unknown(dtype: str) -> str:
-    """The message for a ``dtype`` that is not one of `DTYPES`."""
+    """The message for a ``dtype`` that a backend does not have."""
+    if dtype in KERNELS_ONLY:
+        return f"oneDNN has no {dtype}; use backend='auto' or 'kernels'"
     why = OURS[dtype].refused if dtype in OURS else ""
     why = f"; {why}" if why else did_you_mean(dtype, DTYPES)
     return f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}{why}"
@@ -217,6 +219,7 @@ class U8Options:
     Without a scale every batch's own range decides: x / 2**k fits [-1, 1], and 2**k moves into
     the input weights before they are rounded, so that the states keep the whole range.
     ``scales``: of each layer and direction, in the place of these; () where none are given.
+    ``is_whole``: a caller gave them so, and not scales of columns only.
     """
 
     def __init__(
@@ -230,7 +233,7 @@ class U8Options:
             raise ValueError(f"data_scale: expected a positive number, got {data_scale}")
         if not 0 <= data_shift <= 255:
             raise ValueError(f"data_shift: expected 0 to 255, got {data_shift}")
-        self.per_channel, self.scales = per_channel, tuple(scales)
+        self.per_channel, self.scales, self.is_whole = per_channel, tuple(scales), False
         self.fixed = None if data_scale is None else Scale(data_scale, data_shift)
 
     @classmethod
@@ -269,7 +272,9 @@ class U8Options:
                 raise ValueError(f"{name}: the scales of each layer and direction are given, too")
         LayerPrecision("u8", tuple(scales)).check(spec)
         parts = scales or column_scales(spec, weights_scales, projection_scales)
-        return cls(data_scale, data_shift, per_channel, parts)
+        made = cls(data_scale, data_shift, per_channel, parts)
+        made.is_whole = bool(scales)
+        return made
 
     def part(self, index: int, directions: int) -> PartScales:
         """The scales of a layer and direction; ``data_scale`` is x's in the first layer."""
