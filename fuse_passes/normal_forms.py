@@ -67,10 +67,9 @@ class UnflattenRows:
         node, view, width = match
         end = node.outputs[0]
         inner, sizes = fresh(graph, f"{end}/{node.op}"), fresh(graph, f"{end}/sizes")
-        whole = {view.outputs[0]: view.inputs[0]}
-        inputs = tuple(whole.get(name, name) for name in node.inputs)
+        whole = node.renamed({view.outputs[0]: view.inputs[0]})
         new = [
-            replace(node, inputs=inputs, outputs=(inner,)),
+            replace(whole, outputs=(inner,)),
             Node("Reshape", (inner, sizes), (end,), origin=view.origin),
         ]
         return exchanged(graph, [node], new, {sizes: np.array([-1, width], np.int64)})

@@ -55,17 +55,11 @@ class FuseLinearRnn:
         weights, *others = rnn.layers
         if weights.layer is not None or others:
             return None
-        if rnn.precision.is_narrow:
-            return Refusal(of_another_input(rnn), rnn.y)
+        linear = _in_front(graph, order, rnn, rnn.spec.gates * rnn.spec.hidden_size)
+        if isinstance(linear, Refusal):
+            return linear
         if not graph.used_only_by(rnn.x, node):
             return Refusal(f"{rnn.x!r} has another user", rnn.y)
-        linear = find_linear(graph, order)
-        if isinstance(linear, Refusal):
-            return replace(linear, where=rnn.y)
-        if linear.weight.dtype != weights.iter.dtype:
-            return Refusal(f"the projection is {linear.weight.dtype}", rnn.y)
-        if linear.weight.shape[1] != rnn.spec.gates * rnn.spec.hidden_size:
-            return Refusal(f"the projection gives {linear.weight.shape[1]} columns", rnn.y)
         return LinearRnn(linear, order, node)
 
     def rewrite(self, graph: Graph, match: LinearRnn) -> Graph:
@@ -103,6 +97,20 @@ def folded_into(
         origin=tuple(dict.fromkeys(op for node in reversed(gone) for op in node.origin)),
     )
     return graph.splice(gone, [new.node()])
+
+
+def _in_front(graph: Graph, user: Node, rnn: Recurrent, width: int) -> Linear | Refusal:
+    """The projection to so many columns that a layer reads through ``user``."""
+    if rnn.precision.is_narrow:
+        return Refusal(of_another_input(rnn), rnn.y)
+    linear = find_linear(graph, user)
+    if isinstance(linear, Refusal):
+        return replace(linear, where=rnn.y)
+    if linear.weight.dtype != rnn.layers[0].iter.dtype:
+        return Refusal(f"the projection is {linear.weight.dtype}", rnn.y)
+    if linear.weight.shape[1] != width:
+        return Refusal(f"the projection gives {linear.weight.shape[1]} columns", rnn.y)
+    return linear
 
 
 def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
@@ -173,16 +181,10 @@ class FuseLinearInput:
         first, *others = rnn.layers
         if first.layer is None:
             return None  # the pass linear_rnn's business
-        if rnn.precision.is_narrow:
-            return Refusal(of_another_input(rnn), rnn.y)
-        linear = find_linear(graph, node)
+        linear = _in_front(graph, node, rnn, first.layer.shape[2])
         if isinstance(linear, Refusal):
-            return replace(linear, where=rnn.y)
-        if linear.weight.dtype != first.iter.dtype:
-            return Refusal(f"the projection is {linear.weight.dtype}", rnn.y)
+            return linear
         (inner, outer), columns = linear.weight.shape, first.layer[0, :, 0].size
-        if first.layer.shape[2] != outer:
-            return Refusal(f"the projection gives {outer} columns", rnn.y)
         if others and rnn.spec.stacking == "onednn" and inner != outer:
             return Refusal("oneDNN's own stacking has one input size for all layers", rnn.y)
         if inner * columns >= inner * outer + outer * columns:

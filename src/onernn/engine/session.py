@@ -293,16 +293,7 @@ class Session:
     ) -> Plan | None:
         if self._kernels is None:
             return None
-        inputs = tuple(
-            replace(
-                value,
-                dtype=value.dtype or data_of(given[value.name]).dtype.name,
-                shape=(None,) * data_of(given[value.name]).ndim
-                if value.shape is None
-                else value.shape,
-            )
-            for value in graph.inputs
-        )
+        inputs = tuple(value.opened(data_of(given[value.name])) for value in graph.inputs)
         try:
             made = self._plan_of(inputs, graph, layers)
         except (OnernnError, UnknownError, *MISFITS):

@@ -14,7 +14,7 @@ from onernn.fuse_passes.mapping import Mapper
 from onernn.fuse_passes.over_time import bound
 from onernn.ir.arrays import Array
 from onernn.ir.errors import BudgetError, OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.ir.feeds import checked_feed
+from onernn.ir.feeds import checked_feed, checked_given
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import data_of
 from onernn.ir.records import dataclass
@@ -51,8 +51,8 @@ class Streams:
         self._next = dict(states)
         if unknown := sorted(first.keys() - states.keys()):
             raise ShapeError(f"first: {unknown[0]!r} is no state; there are {', '.join(states)}")
-        given = {**model.first, **first}
-        self._first = {name: _initial(graph, name, given) for name in states}
+        given = checked_given(graph, first)
+        self._first = {n: given[n] if n in given else model.initial(n) for n in states}
         try:
             self._states = {
                 name: np.zeros((capacity, *array.shape), array.dtype)
@@ -303,17 +303,6 @@ def _rounded(count: int) -> int:
     """A batch of a few sizes, eight for each power of two: oneDNN keeps primitives of each."""
     unit = 1 << max(0, count.bit_length() - 4)
     return -(-count // unit) * unit
-
-
-def _initial(graph: Graph, name: str, first: Mapping[str, Array]) -> Array:
-    """A state before the first frame: zeros where none is given, of 1 where a size is open."""
-    value = next(value for value in graph.inputs if value.name == name)
-    if name in first:
-        return np.asarray(checked_feed((value,), {name: first[name]})[name])
-    if value.shape is None or value.lod_depth:
-        raise UnsupportedError(f"state {value}: its shape is not known; give it with first=")
-    sizes = [size if isinstance(size, int) else 1 for size in value.shape]
-    return np.zeros(sizes, value.dtype or "float32")
 
 
 def _over_streams(graph: Graph) -> Graph:

@@ -118,6 +118,11 @@ class Value:
                 raise ShapeError(f"input {self}: got the shape {shape}")
         return replace(self, dtype=self.dtype or dtype, shape=own if shape is None else shape)
 
+    def opened(self, array: Array) -> Value:
+        """This input with an array's dtype and axes where it leaves these open; sizes stay open."""
+        shape = (None,) * array.ndim if self.shape is None else self.shape
+        return replace(self, dtype=self.dtype or array.dtype.name, shape=shape)
+
     def __str__(self) -> str:
         shape = ("...",) if self.shape is None else self.shape
         sizes = ["?" if size is None else str(size) for size in shape]

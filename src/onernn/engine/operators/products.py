@@ -23,7 +23,7 @@ from onernn.engine.program import Access, Call, Nest, Packed, Step, Team
 from onernn.ir.arrays import Array
 from onernn.ir.types import Shape, Size, listed, volume
 from onernn.ops.elementwise import again, put
-from onernn.ops.quantized import Quantized, quantized
+from onernn.ops.quantized import Quantized, lstm_shapes, quantized
 from onernn.ops.rules import ONE
 from onernn.ops.windows import Window, reached_along, windows_of
 
@@ -346,36 +346,25 @@ def _as_bytes(whole: Array) -> tuple[Array, Array]:
 @rule("DynamicQuantizeLSTM")
 def lstm(op: OperatorCode) -> Call:
     """Weights that are known now, of bytes without their zero point, or moved by it."""
-    names = dict(zip("x w r b lengths h c p".split(), range(8), strict=True))
     constant = [op.program.graph.constants.get(name) for name in op.node.inputs]
-    w, r, b, p = (constant[names[name]] for name in "wrbp")
-    scales = [each for each in constant[8:12] if each is not None]
+    _, w, r, b, *_, p = constant[:8]
+    scales = [each for each in constant[8:] if each is not None]
     if w is None or r is None or len(scales) < 4:
         op.refuse("weights that are computed at run time")
-    if any(op.node.input(names[n]) and constant[names[n]] is None for n in "bp"):
+    if any(op.node.input(index) and constant[index] is None for index in (3, 7)):
         op.refuse("a bias that is computed at run time")
-    count, units = (2 if op.attrs.direction == "bidirectional" else 1), op.attrs.hidden_size
-    x, known = op.shape(), op.attrs.direction in ("forward", "reverse", "bidirectional")
-    op.of("float32")
-    if not known or w.ndim != 3 or r.shape != (count, units, 4 * units) or units < 1:
-        op.refuse(f"weights of {w.shape} and {r.shape} for {units} units, {op.attrs.direction}")
-    if w.shape[::2] != (count, 4 * units) or w.shape[1] < 1 or max(w.shape[1], units) > MOST_ROWS:
-        op.refuse(f"weights of {w.shape} for {units} units")
-    op.same(x[2], w.shape[1])
-    for name, shape in (("h", (count, x[1], units)), ("c", (count, x[1], units))):
-        if op.node.input(names[name]):
-            op.of("float32", index=names[name])
-            for size, wanted in zip(op.shape(names[name]), shape, strict=True):
+    count, units, x = len(w), op.attrs.hidden_size, op.shape()
+    for index, (name, shape) in enumerate(lstm_shapes(op.attrs, x).items(), 1):
+        if op.node.input(index):
+            for size, wanted in zip(op.shape(index), shape, strict=True):
                 op.same(size, wanted)
-    if op.node.input(4):
-        op.of("int32", index=4)
-        op.same(volume(op.shape(4)), x[1])
+            if name not in ("w", "r"):
+                op.of("int32" if name == "lengths" else "float32", index=index)
+    op.of("float32")
+    if min(units, w.shape[1]) < 1 or max(units, w.shape[1]) > MOST_ROWS:
+        op.refuse(f"weights of {w.shape} for {units} units")
     bias = np.zeros((count, 8 * units), np.float32) if b is None else b
     peepholes = np.zeros((count, 3 * units), np.float32) if p is None else p
-    if bias.shape != (count, 8 * units) or peepholes.shape != (count, 3 * units):
-        op.refuse(f"a bias of {bias.shape}, peepholes of {peepholes.shape}")
-    if {bias.dtype.name, peepholes.dtype.name} != {"float32"}:
-        op.refuse(f"a bias of {bias.dtype}, peepholes of {peepholes.dtype}")
     matrices = [_gates(quantized("w", w, *scales[:2])), _gates(quantized("r", r, *scales[2:]))]
     summed = bias[:, : 4 * units] + bias[:, 4 * units :]
     given = [op.read(index) for index in (0, 4, 5, 6)]
