@@ -483,6 +483,11 @@ class Graph(Immutable):
         rows += [("output", "", value.name, "") for value in self.outputs]
         return html.table(self.name, ("operator", "from", "makes", "type"), rows)
 
+    def number(self, name: str) -> Any:
+        """The number of a constant that has one; None for other values."""
+        array = self.constants.get(name)
+        return array.item() if array is not None and array.size == 1 else None
+
     def producer(self, name: str, *ops: str) -> Node | None:
         """The node that makes a value; None for inputs, constants and "".
 
