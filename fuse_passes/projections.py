@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,15 +65,19 @@ class FuseLinearRnn:
     def rewrite(self, graph: Graph, match: LinearRnn) -> Graph:
         linear, rnn = match.linear, Recurrent.of(match.node)
         order, spec, (old,) = match.layout.attributes["layout"], rnn.spec, rnn.layers
-        bias, folded = old.bias, summed_bias(order, linear.bias)
-        if folded is not None:
-            rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
-            # The row u' of LBR cells stands inside r*(...): it stays.
-            bias = np.zeros(rows, old.iter.dtype) if bias is None else bias.copy()
-            bias[:, :, : spec.gates] += folded
+        folded = summed_bias(order, linear.bias)
+        bias = old.bias if folded is None else _added(old.bias, folded, spec, old.iter.dtype)
         layer = np.repeat(input_layer(linear.weight, order), spec.directions, axis=1)
         weights = replace(old, layer=layer, bias=bias)
         return folded_into(graph, rnn, weights, linear, (match.node, match.layout))
+
+
+def _added(bias: Array | None, folded: Array, spec: RnnSpec, dtype: Any) -> Array:
+    """A layer's bias and that of its gates' sums. The row u' of LBR cells is inside r*(...)."""
+    rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
+    out = np.zeros(rows, dtype) if bias is None else bias.astype(dtype)
+    out[:, :, : spec.gates] += folded
+    return out
 
 
 def of_another_input(rnn: Recurrent) -> str:
@@ -212,10 +216,8 @@ def _folded(first: RnnWeights, linear: Linear, spec: RnnSpec) -> RnnWeights:
     product: Array = np.einsum("ij,ldjgo->ldigo", linear.weight.astype(np.float64), layer)
     dtype, bias = first.iter.dtype, first.bias
     if linear.bias is not None:
-        added = np.einsum("j,ldjgo->ldgo", linear.bias.reshape(-1).astype(np.float64), layer)
-        rows = (*added.shape[:2], spec.cell.bias_rows, spec.hidden_size)
-        bias = np.zeros(rows) if bias is None else bias.astype(np.float64)
-        bias[:, :, : spec.gates] += added  # the row u' of LBR cells stands inside r*(...): it stays
+        own = linear.bias.reshape(-1).astype(np.float64)
+        bias = _added(bias, np.einsum("j,ldjgo->ldgo", own, layer), spec, np.float64)
     return replace(
         first, layer=product.astype(dtype), bias=None if bias is None else bias.astype(dtype)
     )

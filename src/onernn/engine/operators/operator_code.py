@@ -91,6 +91,11 @@ class OperatorCode:
         """The one size that two are, because the code relies on it."""
         return self.program.same(a, Size.of(b), self.node.label)
 
+    def fits(self, index: int, sizes: Sequence[Any]) -> None:
+        """Says that an input has these sizes."""
+        for size, other in zip(self.shape(index), sizes, strict=True):
+            self.same(size, other)
+
     def axis(self, rank: int) -> int:
         """Attribute axis, counted from the front."""
         return at_axis(self.attrs.axis, rank)

@@ -358,8 +358,7 @@ def lstm(op: OperatorCode) -> Call:
     count, units, x = len(w), op.attrs.hidden_size, op.shape()
     for index, (name, shape) in enumerate(lstm_shapes(op.attrs, x).items(), 1):
         if op.node.input(index):
-            for size, wanted in zip(op.shape(index), shape, strict=True):
-                op.same(size, wanted)
+            op.fits(index, shape)
             if name not in ("w", "r"):
                 op.of("int32" if name == "lengths" else "float32", index=index)
     op.of("float32")
