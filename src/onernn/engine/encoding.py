@@ -350,7 +350,7 @@ class Encoded:
                 if len(argument) > _MOST_AXES:
                     raise NotEncoded(f"{len(argument)} axes")
                 return ("D", len(argument), *map(self.size, argument))
-        return "d", _bits(argument)
+        return "d", *struct.unpack("<q", struct.pack("<d", argument))  # its bits
 
     def _nest(self, step: Nest) -> list[int]:
         """(loops, output and what is read, numbers, formulas); -1 behind elements that only move"""
@@ -456,13 +456,6 @@ class Encoded:
             )
         return words
 
-    def makes_offsets(self, node: Node) -> bool:
-        return any(lod.name == node.outputs[0] for lod in self.program.lods.values())
-
-
-def _bits(number: float) -> int:
-    return int(struct.unpack("<q", struct.pack("<d", number))[0])
-
 
 def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNode]) -> Encoded:
     """The plan of a program.
@@ -500,7 +493,8 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
                 unknown -= result
                 made.write_sizes(known, unknown)
         except NotEncoded:
-            if code and (code.mark or finds(code.codes) or made.makes_offsets(node)):
+            makes_lod = any(lod.name == node.outputs[0] for lod in program.lods.values())
+            if code and (code.mark or finds(code.codes) or makes_lod):
                 raise UnsupportedError(
                     f"{node.label}: sizes depend on a node that only Python runs"
                 ) from None

@@ -42,6 +42,12 @@ class PreparedNode:
     layer: Stack
     cells_from: RnnWeights | None
 
+    @property
+    def cells_by(self) -> str:
+        """What computes the cell state of every word, "" where its own kernel does."""
+        numpy = self.cells_from and self.layer.compiled is None
+        return "the cell of every word on NumPy" if numpy else ""
+
     @cached_property
     def recurrence(self) -> Recurrence:
         """How long its steps take."""

@@ -70,7 +70,8 @@ class Streams:
             self._whole = session.with_graph(_over_streams(graph), rows_apart=True)
         except UnsupportedError:
             self._alike = tuple(v.name for v in self._inputs if _decides(v))
-            if not self._alike and all(_is_fixed(value) for value in graph.inputs):
+            is_fixed = all(v.shape is not None and None not in v.shape for v in graph.inputs)
+            if is_fixed and not self._alike:
                 raise
         self._waiting: dict[int, list[dict[str, Array]]] = {}
         self._done: dict[int, list[dict[str, Array] | OnernnError]] = {}
@@ -293,10 +294,6 @@ class _Made:
 def _decides(value: Value) -> bool:
     """Whether an input is one integer, which branches and shapes may depend on."""
     return value.shape == () and np.dtype(value.dtype or "float32").kind in "iub"
-
-
-def _is_fixed(value: Value) -> bool:
-    return value.shape is not None and None not in value.shape
 
 
 def _rounded(count: int) -> int:
