@@ -65,15 +65,8 @@ def inlined(graph: Graph, node: Node, name: str, arguments: Sequence[str]) -> Gr
     names = {value.name: each for value, each in zip(body.inputs, arguments, strict=True)}
     result = [*body.constants, *(each for inner in body.nodes for each in inner.outputs if each)]
     names |= {each: fresh(graph, f"{node.outputs[0]}/{each}") for each in result}
-
-    def moved(inner: Node) -> Node:
-        inputs, outputs = (
-            tuple(each and names[each] for each in values)
-            for values in (inner.inputs, inner.outputs)
-        )
-        return replace(inner, inputs=inputs, outputs=outputs, origin=node.origin)
-
+    moved = (replace(inner.renamed(names), origin=node.origin) for inner in body.nodes)
     ends = zip(body.outputs, node.outputs, strict=True)
     same = [Node("Identity", (names[v.name],), (to,), {}, node.origin) for v, to in ends if to]
     constants = {names[each]: array for each, array in body.constants.items()}
-    return graph.splice((node,), (*map(moved, body.nodes), *same), constants)
+    return graph.splice((node,), (*moved, *same), constants)

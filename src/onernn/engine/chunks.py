@@ -144,6 +144,18 @@ class Stateful:
         open_sizes = {name: sum(size is None for size in shapes[name]) for name in states}
         return cls(graph, states, {}, frozenset(n for n, count in open_sizes.items() if count > 1))
 
+    def initial(self, name: str) -> Array:
+        """A state before the first call: zeros where none is given, of 1 where a size is open."""
+        if name in self.first:
+            return self.first[name]
+        value = next(value for value in self.graph.inputs if value.name == name)
+        if value.shape is None or value.lod_depth:
+            raise UnsupportedError(
+                f"state {value}: its shape is not known; say --input, or give it with first="
+            )
+        sizes = [size if isinstance(size, int) else 1 for size in value.shape]
+        return np.zeros(sizes, value.dtype or "float32")
+
     @property
     def notes(self) -> list[str]:
         """Notes for callers of the chunks."""
@@ -442,9 +454,7 @@ class _Maker(Tape):
         timed = [name for name in node.inputs if name and goes_along(self.types, name, self.time)]
         late = max((self.late.get(name, 0) for name in timed), default=0)
         waiting = {n: late - self.late.get(n, 0) for n in timed if late > self.late.get(n, 0)}
-        if waiting:
-            names = {name: self._held_back(node, name, by) for name, by in waiting.items()}
-            node = replace(node, inputs=tuple(names.get(name, name) for name in node.inputs))
+        node = node.renamed({x: self._held_back(node, x, by) for x, by in waiting.items()})
         self.late |= {n: late for n in node.outputs if n and goes_along(self.types, n, self.time)}
         if not self._held(node):
             self.nodes.append(node)

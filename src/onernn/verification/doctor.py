@@ -169,7 +169,7 @@ def in_guide(combination: Combination) -> bool:
     if combination.dtype not in OURS:
         return False
     kind, extras = KINDS[combination.cell]
-    return GUIDE[OURS[combination.dtype].row].has(
+    return GUIDE[combination.dtype].has(
         kind,
         peephole="peephole" in extras,
         projection="projection" in extras,
