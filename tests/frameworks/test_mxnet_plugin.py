@@ -78,18 +78,6 @@ def test_numpy_arrays_of_mxnet_come_out_as_such() -> None:
             close(got.asnumpy(), want)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_sequence_length_that_mxnet_ignores_works(mode: str) -> None:
-    given, options, lengths = arrays(mode), {**OPTIONS, "mode": mode}, np.float32([T, 1, 4])
-    more = {"sequence_length": mx.nd.array(lengths), "use_sequence_length": True}
-    y = rnn(**ndarrays(given), **options, **more).asnumpy()
-    for n, length in enumerate(lengths.astype(int)):
-        alone = {name: a if name == "parameters" else a[:, n : n + 1] for name, a in given.items()}
-        alone["data"] = alone["data"][:length]
-        close(y[:length, n : n + 1], mx.nd.RNN(**ndarrays(alone), **options).asnumpy())
-        assert not y[length:, n].any()
-
-
 def test_module_predicts_with_our_operator_inside() -> None:
     data = mx.sym.Variable("data")
     cell = mx.rnn.FusedRNNCell(H, 2, "lstm", prefix="lstm_", get_next_state=False)
@@ -105,25 +93,6 @@ def test_module_predicts_with_our_operator_inside() -> None:
         module.forward(mx.io.DataBatch([mx.nd.array(x)]), is_train=False)
         found.append(module.get_outputs()[0].asnumpy())
     close(*found)
-
-
-@pytest.mark.parametrize("static", [False, True])
-def test_a_symbol_block_runs_it(static: bool, tmp_path: Path) -> None:
-    block = Around(lambda: mx.gluon.rnn.GRU(H, 2, bidirectional=True, layout="NTC"), False)
-    block.initialize(mx.init.Uniform(0.3))
-    block.hybridize()
-    ids = mx.nd.array([[1, 2, 3], [4, 5, 6]])
-    want = block(ids).asnumpy()
-    block.export(str(tmp_path / "m"))
-    symbol = optimize(mx.sym.load(str(tmp_path / "m-symbol.json")))
-    assert "Custom" in operators_of(symbol)
-    imported = mx.gluon.SymbolBlock(symbol, mx.sym.var("data"))
-    imported.load_parameters(str(tmp_path / "m-0000.params"))
-    imported.hybridize(static_alloc=static, static_shape=static)
-    for _ in range(3):
-        close(imported(ids).asnumpy(), want)
-    other = mx.nd.array([[1, 2, 3, 4]])
-    close(imported(other).asnumpy(), block(other).asnumpy())
 
 
 @pytest.mark.parametrize("numpy", [False, True])
@@ -171,30 +140,6 @@ def test_the_layers_of_a_block_become_ours_in_place(kind: str, hybrid: bool) -> 
     assert np.abs(changed - want).max() > 1e-4
     assert optimize(block, backend="reference") is block
     close(block(ids).asnumpy(), changed)
-
-
-def test_a_block_trains_with_our_operator_inside() -> None:
-    losses = []
-    for ours in (False, True):
-        mx.random.seed(5)
-        block = Around(lambda: mx.gluon.rnn.LSTM(H), False)
-        block.initialize(mx.init.Uniform(0.3), force_reinit=True)
-        ids = mx.nd.array([[1, 2], [3, 4], [5, 6]])
-        block(ids)
-        rng = np.random.default_rng(6)
-        for parameter in block.collect_params().values():
-            parameter.set_data(mx.nd.array(rng.uniform(-0.3, 0.3, parameter.shape)))
-        if ours:
-            optimize(block)
-        trainer = mx.gluon.Trainer(block.collect_params(), "sgd", {"learning_rate": 0.5})
-        for _ in range(5):
-            with mx.autograd.record():
-                loss = (block(ids) ** 2).mean()
-            loss.backward()
-            trainer.step(1)
-        losses.append(float(loss.asscalar()))
-    assert losses[0] < 0.1
-    assert abs(losses[1] - losses[0]) < 1e-5
 
 
 @contextmanager

@@ -22,11 +22,9 @@ from tests.frameworks.paddle_graphs import (
     tensor,
 )
 
-from onernn import Ragged, UnsupportedError, load, plugins_disabled
+from onernn import Ragged, UnsupportedError, plugins_disabled
 from onernn.adapters.paddle import optimize
 from onernn.ir.arrays import Array
-from onernn.verification.comparing import TOLERANCES, compare
-from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
 GRU = ("Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden")
 LSTM = ("Hidden", "Cell", "BatchGate", "BatchCellPreAct")
@@ -199,15 +197,6 @@ def test_a_program_gives_what_it_gave(name: str, tmp_path: Path) -> None:
     check(plain, ours, [feeds(lengths, *states) for lengths in BATCHES])
 
 
-def test_two_lod_levels_run_though_one_is_declared(tmp_path: Path) -> None:
-    """Paddle's own gru takes one level only."""
-    plain = saved(tmp_path, feeds([2, 1]), MODELS["stack"][0])
-    (expected,) = plain.run(feeds([3, 0, 2]))
-    (got,) = Plugged(plain).run(feeds([3, 0, 2], levels=2))
-    assert got.lod == [[0, 1, 3], *expected.lod]
-    assert not differences({"y": Ragged(got.data, got.offsets)}, [expected])
-
-
 @pytest.mark.parametrize("onednn", [False, True], ids=["native", "onednn"])
 @pytest.mark.parametrize("name", MODELS)
 def test_paddle_inference_gives_what_the_unfused_program_gives(
@@ -217,23 +206,6 @@ def test_paddle_inference_gives_what_the_unfused_program_gives(
     build, states, _ = MODELS[name]
     plain = saved(tmp_path, feeds(BATCHES[0], *states), build)
     check(plain, Predictor(tmp_path, onednn), [feeds(lengths, *states) for lengths in BATCHES])
-
-
-def test_recorded_models_give_what_they_gave(shared_models: Path) -> None:
-    """In Paddle's executor with ours inside."""
-    for folder in sorted(f for f in (shared_models / "paddle").iterdir() if f.is_dir()):
-        model, arrays = load(folder), read_arrays(folder / "io.npz")
-        ours = Plugged(SavedModel(folder / "model"))
-        got = dict(
-            zip(
-                [v.name for v in model.outputs],
-                ours.run(read_inputs(arrays, model.inputs)),
-                strict=True,
-            )
-        )
-        for name, expected in read_outputs(arrays, model.outputs).items():
-            verdict = compare(name, got[name], expected, TOLERANCES["f32"])
-            assert verdict.passed, (folder.name, verdict.reason)
 
 
 MODES = ("GRU", "LSTM", "SimpleRNN")

@@ -183,35 +183,6 @@ def test_the_backend_takes_no_more_and_no_fewer_inputs_than_the_model() -> None:
         prepared.run([])
 
 
-def test_a_stack_as_pytorch_exports_it_runs() -> None:
-    """Two bidirectional layers, transposed and reshaped in between, states made from the batch."""
-    rng = np.random.default_rng(0)
-
-    def uniform(*shape: int) -> np.ndarray:
-        return rng.uniform(-0.4, 0.4, shape).astype(np.float32)
-
-    constants = {"W0": uniform(2, 12, 5), "R0": uniform(2, 12, 4), "B0": uniform(2, 24)}
-    constants |= {"W1": uniform(2, 12, 8), "R1": uniform(2, 12, 4), "B1": uniform(2, 24)}
-    constants |= {"one": np.array(1), "axis": np.array([0]), "head": np.array([2])}
-    constants |= {"tail": np.array([4]), "flat": np.array([0, 0, -1])}
-    gru = 'GRU <hidden_size = 4, direction = "bidirectional", linear_before_reset = 1>'
-    nodes = f"""
-        sizes = Shape (x)
-        n = Gather <axis = 0> (sizes, one)
-        n1 = Unsqueeze (n, axis)
-        shape = Concat <axis = 0> (head, n1, tail)
-        h0 = ConstantOfShape (shape)
-        y0, h_0 = {gru} (x, W0, R0, B0, , h0)
-        t0 = Transpose <perm = [0, 2, 1, 3]> (y0)
-        x1 = Reshape (t0, flat)
-        y1, h_1 = {gru} (x1, W1, R1, B1, , h0)
-        t1 = Transpose <perm = [0, 2, 1, 3]> (y1)
-        y = Reshape (t1, flat)
-        h = Concat <axis = 0> (h_0, h_1)
-        """
-    check(model(nodes, {"x": CUBE}, ["y", "h"], constants=constants), {"x": CUBE})
-
-
 REFUSED = {
     "y = Det (x)": "this operator is not known",
     "y = com.microsoft.Attention (x)": "not known",
