@@ -14,14 +14,15 @@ import pytest
 from onnx import TensorProto, helper
 from support.mxnet_files import symbol, var
 from support.onnx_models import info, model, ours, parsed_nodes, read, theirs
-from support.paddle_programs import op as paddle_op
+from support.paddle_operators import op as paddle_op
+from support.paddle_operators import program
 
 from onernn import Ragged, Session
 from onernn.adapters.mxnet.lower import lower as lower_symbol
 from onernn.adapters.onnx.lower import lower as lower_onnx
 from onernn.adapters.onnx.read import parse_model
 from onernn.adapters.paddle.lower import lower as lower_program
-from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.adapters.paddle.read import Variable
 
 F32 = np.float32
 Constants = dict[str, np.ndarray]
@@ -195,50 +196,26 @@ def test_parameters_of_paddle_are_widened_wherever_the_cast_stands() -> None:
     rng = np.random.default_rng(5)
     weight = rng.uniform(-0.5, 0.5, (3, 9)).astype(np.float16)
     stored = {"a": np.ascontiguousarray(weight[:, :4].T), "b": weight[:, 4:].reshape(-1)}
-    operators = [
+    gru = paddle_op("gru", {"Input": "x", "Weight": "w"}, {"Hidden": "y"})
+    chain = [
         paddle_op("transpose2", {"X": "a"}, {"Out": "at"}, axis=[1, 0]),
         paddle_op("cast", {"X": "at"}, {"Out": "ac"}, in_dtype=4, out_dtype=5),
         paddle_op("reshape2", {"X": "b"}, {"Out": "br"}, shape=[3, 5]),
         paddle_op("cast", {"X": "br"}, {"Out": "bc"}, in_dtype=4, out_dtype=5),
-        paddle_op("concat", {"X": "ac bc"}, {"Out": "w"}, axis=1),
-        paddle_op("gru", {"Input": "x", "Weight": "w"}, {"Hidden": "y"}),
+        paddle_op("concat", {"X": ("ac", "bc")}, {"Out": "w"}, axis=1),
     ]
-    x = rng.uniform(-1, 1, (5, 9)).astype(F32)
-    plain = [paddle_op("gru", {"Input": "x", "Weight": "w"}, {"Hidden": "y"})]
-    batch = {"x": Ragged(x, [0, 2, 5])}
+    shapes = {"a": (4, 3), "b": (15,), "at": (3, 4), "br": (3, 5)}
+    narrow = {n: Variable(n, 7, "float16", shape, 0, n in stored) for n, shape in shapes.items()}
+    batch = {"x": Ragged(rng.uniform(-1, 1, (5, 9)).astype(F32), [0, 2, 5])}
+    wide = {"x": Variable("x", 7, "float32", (None, 9), 1, False)}
     got, want = (
-        Session(lower_program(_program(each, parameters)), backend="reference").run(batch)["y"]
-        for each, parameters in ((operators, stored), (plain, {"w": weight.astype(F32)}))
+        Session(lower_program(each), backend="reference").run(batch)["y"]
+        for each in (
+            program(*chain, gru, parameters=stored, **wide, **narrow),
+            program(gru, parameters={"w": weight.astype(F32)}, **wide),
+        )
     )
     np.testing.assert_array_equal(got.data, want.data)
-
-
-def _program(operators: list[Any], parameters: Constants) -> Program:
-    placed = [
-        paddle_op("feed", {"X": "feed"}, {"Out": "x"}, col=0),
-        *operators,
-        paddle_op("fetch", {"X": "y"}, {"Out": "fetch"}, col=0),
-    ]
-    made = tuple(
-        Operator(
-            at,
-            each.type,
-            *({k: tuple(v.split()) for k, v in s.items()} for s in (each.inputs, each.outputs)),
-            each.attributes,
-        )
-        for at, each in enumerate(placed)
-    )
-    names = {n for o in made for s in (o.inputs, o.outputs) for v in s.values() for n in v}
-    variables = {n: Variable(n, 7, "float32", (None, 9), int(n == "x"), False) for n in names}
-    narrow = {n: a for n, a in parameters.items() if a.dtype == np.float16}
-    for name, shape in {
-        **{n: a.shape for n, a in narrow.items()},
-        "at": (3, 4),
-        "br": (3, 5),
-    }.items():
-        if name in variables:
-            variables[name] = Variable(name, 7, "float16", shape, 0, name in narrow)
-    return Program(Path("m.pdmodel"), made, variables, parameters, 2006002, 1)
 
 
 def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from support.paddle_operators import op, program
 
 from onernn import Graph, Ragged, Session
 from onernn.adapters.paddle.lower import lower
-from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.adapters.paddle.read import Variable
 from onernn.engine.session import unsupported
 from onernn.ir.ragged import data_of
 
@@ -21,21 +22,14 @@ OF_2, OF_3 = 2006002, 3003001
 
 def model(version: int, type_: str, slots: dict[str, str], **attributes: Any) -> Graph:
     """One operator over ragged x (3, 4), a weight w (4, 3) and indices i (3,)."""
-    inputs = {slot: (name,) for slot, name in slots.items()}
-    operators = (
-        Operator(0, "feed", {"X": ("feed",)}, {"Out": ("x",)}, {"col": 0}),
-        Operator(1, type_, inputs, {"Out": ("y",)}, attributes),
-        Operator(2, "fetch", {"X": ("y",)}, {"Out": ("fetch",)}, {"col": 0}),
-    )
-    sizes = {"x": (None, 4), "y": (None, None), "w": (4, 3), "i": (3,)}
-    variables = {
-        name: Variable(
-            name, 7, "int64" if name == "i" else "float32", size, int(name == "x"), False
-        )
+    sizes = {"y": (None, None), "w": (4, 3), "i": (3,)}
+    declared = {
+        name: Variable(name, 7, "int64" if name == "i" else "float32", size, 0, False)
         for name, size in sizes.items()
     }
     parameters = {"w": W, "i": np.array([2, 0, 2])}
-    return lower(Program(Path("m.pdmodel"), operators, variables, parameters, version, 1))
+    operator = op(type_, slots, {"Out": "y"}, **attributes)
+    return lower(replace(program(operator, parameters=parameters, **declared), version=version))
 
 
 @pytest.mark.parametrize("version, is_ragged", [(OF_2, False), (OF_3, True)])

@@ -18,7 +18,6 @@ from support.graphs import new_node
 from support.oracle import run_oracle
 from support.paddle_writing import LAYERS, OPERATORS, RECORDED, Case, layer, of_nodes, one, words
 
-import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError, fuse, load, verify
 from onernn.adapters.paddle.messages import message
 from onernn.adapters.paddle.read import Program, read_program
@@ -310,19 +309,3 @@ def test_the_command_line_writes_checks_and_tells(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.pdiparams", "out.pdmodel"]
     run = command("convert", source, out, "--opset", 14)
     assert run.returncode == 2 and "opset is no option of .pdmodel files" in run.stderr
-
-
-def test_a_check_that_fails_says_so(tmp_path: Path) -> None:
-    with np.load(DATA / "initial_state" / "io.npz") as recorded:
-        arrays = {key: recorded[key].copy() for key in recorded}
-    name = next(key for key in arrays if key.startswith("out__"))
-    arrays[name][0, 0] += 0.01
-    report = onernn.convert(load(DATA / "initial_state"), tmp_path / "m.pdmodel", check=arrays)
-    assert not report and "apart" in report.outputs[0].reason
-
-
-@pytest.mark.parametrize("option", ["place", "fused"])
-def test_options_of_paddle_are_none_of_onnx(option: str, tmp_path: Path) -> None:
-    value = {"place": "onednn", "fused": True}[option]
-    with pytest.raises(UnsupportedError, match=f"{option} is no option of .onnx files"):
-        onernn.convert(load(DATA / "initial_state"), tmp_path / "m.onnx", **{option: value})
