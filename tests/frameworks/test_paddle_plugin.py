@@ -80,7 +80,8 @@ class Predictor:
         config.disable_glog_info()
         if onednn:
             config.enable_mkldnn()
-        self.own = paddle.inference.create_predictor(optimize(config))
+        self.config = optimize(config)
+        self.own = paddle.inference.create_predictor(self.config)
 
     def run(self, given: Mapping[str, Batch], own: Any = None) -> list[Batch]:
         own = own or self.own
@@ -276,6 +277,15 @@ def test_many_threads_share_what_is_packed(tmp_path: Path) -> None:
         for results in pool.map(lambda own: [ours.run(e, own) for e in given * 3], clones):
             for got, want in zip(results, expected * 3, strict=True):
                 assert not differences({"y": got[0]}, want)
+
+
+def test_a_pool_gives_predictors_with_ours(tmp_path: Path) -> None:
+    plain = saved(tmp_path, MODELS["gru"][0])
+    ours = Predictor(tmp_path)
+    pool = paddle.inference.PredictorPool(ours.config, 2)
+    for at, lengths in enumerate(BATCHES[:2]):
+        got = ours.run(feeds(lengths), pool.retrive(at))
+        assert not differences({"y": got[0]}, plain.run(feeds(lengths)))
 
 
 def test_errors_tell_the_part_and_the_cause(
