@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.mxnet_ages import AGES, old_symbol
-from support.mxnet_files import write_params
+from support.mxnet_files import symbol_text, var, write_params
 from support.oracle import run_oracle
 
 from onernn import Session, load
@@ -54,36 +52,25 @@ def test_one_net_is_the_same_in_the_files_of_every_age(age: str, tmp_path: Path)
 def test_a_recurrent_layer_of_mxnet_2_is_read(states: bool, tmp_path: Path) -> None:
     """Its parameters are one vector, named by its block; a zero state has the batch of tracing."""
     stack = mxnet.Stack("lstm", 3, 2, 2)
-    nodes: list[dict[str, Any]] = []
-
-    def node(op: str, name: str, inputs: list[Any], **attributes: str) -> list[int]:
-        entries = [[*(each if isinstance(each, list) else [each, 0]), 0] for each in inputs]
-        nodes.append({"op": op, "name": name, "attrs": attributes, "inputs": entries})
-        return [len(nodes) - 1, 0]
-
-    x = node("null", "data0", [], __storage_type__="0")
-    turned = node("_npi_swapaxes", "swap0", [x], dim1="0", dim2="1")
-    flat = node("null", "encoder.rnn_param", [], __dtype__="0", __shape__="(-1,)")
-    if states:
-        begin = [node("null", name, []) for name in ("data1", "data2")]
-    else:
-        zeros = {"shape": "(4, 7, 3)", "dtype": "float32", "ctx": "cpu(0)"}
-        begin = [node("_npi_zeros", f"zeros{k}", [], **zeros) for k in range(2)]
     options = {"mode": "lstm", "state_size": "3", "num_layers": "2", "bidirectional": "True"}
     options |= {"state_outputs": "True", "projection_size": "None", "use_sequence_length": "False"}
     options |= {"lstm_state_clip_min": "None", "lstm_state_clip_max": "None", "p": "0.0"}
-    rnn = node("_npx_rnn", "rnn0", [turned, flat, *begin], **options, lstm_state_clip_nan="False")
-    back = node("_npi_swapaxes", "swap1", [rnn], dim1="0", dim2="1")
-    last = node(
-        "_npi_squeeze",
-        "last",
-        [node("_npx_slice", "cut", [back], begin="(None, -1)", end="(None, None)")],
-        axis="1",
+    options |= {"lstm_state_clip_nan": "False"}
+    swap, begin = {"dim1": "0", "dim2": "1"}, ["data1", "data2"]
+    zeros = {"shape": "(4, 7, 3)", "dtype": "float32", "ctx": "cpu(0)"}
+    text = symbol_text(
+        var("data0", __storage_type__="0"),
+        ("_npi_swapaxes", "swap0", swap, ["data0"]),
+        var("encoder.rnn_param", __dtype__="0", __shape__="(-1,)"),
+        *(var(name) if states else ("_npi_zeros", name, zeros, []) for name in begin),
+        ("_npx_rnn", "rnn0", options, ["swap0", "encoder.rnn_param", *begin]),
+        ("_npi_swapaxes", "swap1", swap, ["rnn0"]),
+        ("_npx_slice", "cut", {"begin": "(None, -1)", "end": "(None, None)"}, ["swap1"]),
+        ("_npi_squeeze", "last", {"axis": "1"}, ["cut"]),
+        ("_npi_transpose", "out", {"axes": "(1, 0)"}, ["last"]),
+        mxnet_version=["int", 20000],
+        is_np_shape=["int", 1],
     )
-    node("_npi_transpose", "out", [last], axes="(1, 0)")
-    heads = [[len(nodes) - 1, 0, 0]]
-    graph = {"mxnet_version": ["int", 20000], "is_np_shape": ["int", 1]}
-    text = json.dumps({"nodes": nodes, "heads": heads, "attrs": graph})
     rng = np.random.default_rng(1)
     vector = rng.uniform(-0.5, 0.5, stack.elements(5)).astype(np.float32)
     model = load(save(tmp_path, text, {"arg:encoder.rnn_param": vector}, numpy=True))
