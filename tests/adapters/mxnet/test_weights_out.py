@@ -6,10 +6,9 @@ import re
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from onnx import helper
+from support.onnx_models import model, theirs
 from support.recorded_operators import read_recorded
 
 from onernn import convert_weights
@@ -37,17 +36,6 @@ def test_mxnets_weights_run_in_onnx_runtime(name: str) -> None:
     outputs = ["Y", "Y_h", "Y_c"][: 1 + len(states)]
     made = helper.make_node(op, ["X", "W", "R", "B", "", *begun], outputs, hidden_size=4, **more)
     feeds = {"X": x, **arrays, **begun}
-    values = [
-        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
-        for names in (feeds, outputs)
-    ]
-    model = helper.make_model(
-        helper.make_graph([made], "one", *values), opset_imports=[helper.make_opsetid("", 17)]
-    )
-    model.ir_version = 8
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    y, *after = session.run(None, feeds)
-    for ours, theirs in zip([y[:, 0], *after], case.outputs.values(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
+    y, *after = theirs(model([made], feeds, outputs), feeds)
+    for found, want in zip([y[:, 0], *after], case.outputs.values(), strict=True):
+        np.testing.assert_allclose(found, want, rtol=0, atol=2e-6)
