@@ -71,17 +71,19 @@ class Plugged(SavedModel):
         return [each for each in found if each not in ("feed", "fetch", "scale")]
 
 
+def config_of(folder: Path) -> Any:
+    return paddle.inference.Config(str(folder / "model.pdmodel"), str(folder / "model.pdiparams"))
+
+
 class Predictor:
     """The files of a saved model in paddle.inference, all its fusions on, with ours inside."""
 
     def __init__(self, folder: Path, onednn: bool = False, config: Any = None) -> None:
-        named = str(folder / "model.pdmodel"), str(folder / "model.pdiparams")
-        config = config or paddle.inference.Config(*named)
+        config = config or config_of(folder)
         config.disable_glog_info()
         if onednn:
             config.enable_mkldnn()
-        self.config = optimize(config)
-        self.own = paddle.inference.create_predictor(self.config)
+        self.own = paddle.inference.create_predictor(optimize(config))
 
     def run(self, given: Mapping[str, Batch], own: Any = None) -> list[Batch]:
         own = own or self.own
@@ -282,7 +284,7 @@ def test_many_threads_share_what_is_packed(tmp_path: Path) -> None:
 def test_a_pool_gives_predictors_with_ours(tmp_path: Path) -> None:
     plain = saved(tmp_path, MODELS["gru"][0])
     ours = Predictor(tmp_path)
-    pool = paddle.inference.PredictorPool(ours.config, 2)
+    pool = paddle.inference.PredictorPool(optimize(config_of(tmp_path)), 2)
     for at, lengths in enumerate(BATCHES[:2]):
         got = ours.run(feeds(lengths), pool.retrive(at))
         assert not differences({"y": got[0]}, plain.run(feeds(lengths)))
