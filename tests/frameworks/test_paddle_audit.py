@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.frameworks import paddle_paths
-from tests.frameworks.paddle_graphs import OUTPUTS, Variable, differences
+from tests.frameworks.paddle_graphs import Variable, differences
 from tests.frameworks.record_paddle import Builder
 
 from onernn import Ragged, audit, load
@@ -42,7 +42,7 @@ class Build(Builder):
         return {slot: self.graph.feed(slot.lower(), [-1, self.size]) for slot in slots}
 
     def layer(self, kind: str, gates: int, states: Any, **attributes: Any) -> Any:
-        """Hidden and all behind it, of an input that is projected already or of x."""
+        """Hidden, and Cell of an LSTM, of an input that is projected already or of x."""
         wide, bias = gates * self.size, attributes.pop("bias", None)
         if kind.startswith("fusion"):
             inputs, weight = {"X": self.x, "WeightX": self.parameter(I, wide)}, "WeightH"
@@ -53,23 +53,23 @@ class Build(Builder):
             weight = "Weight"
         inputs |= {weight: self.parameter(self.size, wide)}
         inputs |= {"Bias": bias or self.parameter(1, wide), **self.states(*states)}
-        return self.op(kind, inputs, OUTPUTS[kind], **{"is_reverse": False, **attributes})
+        return self.op(kind, inputs, **{"is_reverse": False, **attributes})
 
     def gru(self, *states: str, fc: bool = True, **attributes: Any) -> Variable:
         given = {"origin_mode": False, **GRU_FUNCTIONS, **attributes}
-        return self.layer("gru", 3, states, fc=fc, **given)[0]
+        return self.layer("gru", 3, states, fc=fc, **given)
 
     def fusion_gru(self, *states: str, **attributes: Any) -> Variable:
         given = {"origin_mode": False, **GRU_FUNCTIONS, **attributes}
-        return self.layer("fusion_gru", 3, states, **given)[0]
+        return self.layer("fusion_gru", 3, states, **given)
 
     def lstm(self, *states: str, **attributes: Any) -> tuple[Variable, Variable]:
         given = {"use_peepholes": False, **LSTM_FUNCTIONS, **attributes}
-        return self.layer("lstm", 4, states, **given)[:2]
+        return self.layer("lstm", 4, states, **given)
 
     def fusion_lstm(self, *states: str, **attributes: Any) -> tuple[Variable, Variable]:
         given = {"use_peepholes": False, **LSTM_FUNCTIONS, **attributes}
-        return self.layer("fusion_lstm", 4, states, **given)[:2]
+        return self.layer("fusion_lstm", 4, states, **given)
 
 
 def shared(build: Build) -> list[Variable]:
