@@ -101,16 +101,8 @@ REFUSED = {
     "mode='always' draws random numbers": [node("Dropout", "x", mode="always")],
     "attribute dtype=float16": [node("Cast", "x", dtype="float16")],
     "attribute use_length": [node("softmax", "x", use_length="True")],
-    "attribute mode='rnn': expected one of": [
-        node("RNN", "x", "w", "x", mode="rnn", state_size="2")
-    ],
-    "attributes state_size=0": [node("RNN", "x", "w", "x", mode="gru")],
     "parameters 'x' is computed at run time": [
         node("RNN", "x", "x", "x", mode="gru", state_size="2", num_layers="1")
-    ],
-    "fit no input size": [
-        node("Reshape", "w", name="r", shape="-1"),
-        node("RNN", "x", "r", "x", mode="gru", state_size="9", num_layers="1"),
     ],
     "axes 'x' has; it declares no shape (__shape__) of x": [node("dot", "x", "x")],
     "an input of zeros, whose size MXNet would infer": [
@@ -214,7 +206,6 @@ def test_a_loop_that_contradicts_itself_is_refused(attributes: Any, reason: str)
 
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_cannot_run_exactly_is_refused_with_the_reason(reason: str) -> None:
-
     assert reason in refused(X, W, *REFUSED[reason], params=WEIGHT)
 
 
