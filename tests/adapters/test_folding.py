@@ -196,13 +196,13 @@ def test_parameters_of_paddle_are_widened_wherever_the_cast_stands() -> None:
     rng = np.random.default_rng(5)
     weight = rng.uniform(-0.5, 0.5, (3, 9)).astype(np.float16)
     stored = {"a": np.ascontiguousarray(weight[:, :4].T), "b": weight[:, 4:].reshape(-1)}
-    gru = paddle_op("gru", {"Input": "x", "Weight": "w"}, {"Hidden": "y"})
+    gru = paddle_op("gru Input=x Weight=w -> Hidden=y")
     chain = [
-        paddle_op("transpose2", {"X": "a"}, {"Out": "at"}, axis=[1, 0]),
-        paddle_op("cast", {"X": "at"}, {"Out": "ac"}, in_dtype=4, out_dtype=5),
-        paddle_op("reshape2", {"X": "b"}, {"Out": "br"}, shape=[3, 5]),
-        paddle_op("cast", {"X": "br"}, {"Out": "bc"}, in_dtype=4, out_dtype=5),
-        paddle_op("concat", {"X": ("ac", "bc")}, {"Out": "w"}, axis=1),
+        paddle_op("transpose2 X=a -> Out=at", axis=[1, 0]),
+        paddle_op("cast X=at -> Out=ac", in_dtype=4, out_dtype=5),
+        paddle_op("reshape2 X=b -> Out=br", shape=[3, 5]),
+        paddle_op("cast X=br -> Out=bc", in_dtype=4, out_dtype=5),
+        paddle_op("concat X=ac,bc -> Out=w", axis=1),
     ]
     shapes = {"a": (4, 3), "b": (15,), "at": (3, 4), "br": (3, 5)}
     narrow = {n: Variable(n, 7, "float16", shape, 0, n in stored) for n, shape in shapes.items()}

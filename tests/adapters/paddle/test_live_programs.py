@@ -56,8 +56,8 @@ def gru(x: str = "x", y: str = "y", n: str = "", more: str = "", **attributes: b
         **({"H0": more} if more else {}),
     }
     return [
-        op("mul", {"X": x, "Y": f"wx{n}"}, {"Out": f"m{y}"}, x_num_col_dims=1),
-        op("elementwise_add", {"X": f"m{y}", "Y": f"b{n}"}, {"Out": f"a{y}"}, axis=1),
+        op(f"mul X={x} Y=wx{n} -> Out=m{y}", x_num_col_dims=1),
+        op(f"elementwise_add X=m{y} Y=b{n} -> Out=a{y}", axis=1),
         op("gru", inputs, {"Hidden": y, "BatchGate": f"g{y}"}, **attributes),
     ]
 
@@ -68,9 +68,9 @@ STACK = [*gru("x", "s"), *gru("s", "y", "2")]
 
 def fetched(operators: Sequence[Op], *names: str, feeds: str = "x") -> list[Op]:
     return [
-        *(op("feed", {"X": "feed"}, {"Out": name}, col=k) for k, name in enumerate(feeds.split())),
+        *(op(f"feed X=feed -> Out={name}", col=k) for k, name in enumerate(feeds.split())),
         *operators,
-        *(op("fetch", {"X": name}, {"Out": "fetch"}, col=k) for k, name in enumerate(names)),
+        *(op(f"fetch X={name} -> Out=fetch", col=k) for k, name in enumerate(names)),
     ]
 
 
@@ -176,7 +176,7 @@ def test_a_projection_and_its_gru_become_one_operator() -> None:
 
 
 def test_variables_that_nobody_computes_any_more_are_gone_and_the_others_stay() -> None:
-    operators = [*fetched(gru(), "y"), op("relu", {"X": "x"}, {"Out": "other"})]
+    operators = [*fetched(gru(), "y"), op("relu X=x -> Out=other")]
     live, parts, _ = found(operators)
     before = variables(serialized(operators, parameters()))
     assert before - variables(rewritten(live, parts)) == {"my", "ay", "gy"}
@@ -197,7 +197,7 @@ def test_what_is_wanted_is_still_there() -> None:
     for more, wanted in (
         (fetched(STACK, "y", "s"), ()),
         (fetched(STACK, "y"), ("s",)),
-        (fetched([*STACK, op("conv2d", {"Input": "s"}, {"Output": "z"})], "y", "z"), ()),
+        (fetched([*STACK, op("conv2d Input=s -> Output=z")], "y", "z"), ()),
     ):
         live, parts, reasons = found(more, wanted=wanted)
         assert not reasons
@@ -211,7 +211,7 @@ def test_without_fetches_what_nobody_reads_is_wanted() -> None:
 
 
 def test_behind_an_operator_that_nobody_understands_ours_go_on() -> None:
-    operators = fetched([op("deformable_conv", {"Input": "x"}, {"Output": "c"}), *gru("c")], "y")
+    operators = fetched([op("deformable_conv Input=x -> Output=c"), *gru("c")], "y")
     live, (part,), reasons = found(operators, ragged=("c",))
     assert part.data == ("c",) and part.depths == (1,) and not reasons
     assert types(rewritten(live, [part])) == ["deformable_conv", "py_func"]
@@ -219,7 +219,7 @@ def test_behind_an_operator_that_nobody_understands_ours_go_on() -> None:
 
 def test_parts_stand_behind_what_they_read_and_before_what_reads_them() -> None:
     made = gru("x", "s")
-    tail = op("relu", {"X": "s"}, {"Out": "z"})
+    tail = op("relu X=s -> Out=z")
     second = gru("z", "y", "2", more="z")
     live, parts, _ = found(fetched([*made, tail, *second], "y"))
     assert types(rewritten(live, parts)) == ["py_func", "relu", "py_func"]
@@ -233,21 +233,21 @@ def test_parts_stand_behind_what_they_read_and_before_what_reads_them() -> None:
 REFUSED = {
     "variable 'y' is assigned more than once": [
         *gru(),
-        op("relu", {"X": "y"}, {"Out": "y"}),
+        op("relu X=y -> Out=y"),
     ],
     "'gy' is read, output BatchGate is not computed": [
         *gru(),
-        op("relu", {"X": "gy"}, {"Out": "z"}),
+        op("relu X=gy -> Out=z"),
     ],
     "input Input carries no LoD": gru("dense"),
     "Weight 'made' is computed at run time": [
-        op("relu", {"X": "x"}, {"Out": "made"}),
+        op("relu X=x -> Out=made"),
         *gru()[:2],
-        op("gru", {"Input": "ay", "Weight": "made"}, {"Hidden": "y"}),
+        op("gru Input=ay Weight=made -> Hidden=y"),
     ],
     "attribute activation='swish'": [
         *gru()[:2],
-        op("gru", {"Input": "ay", "Weight": "wh"}, {"Hidden": "y"}, activation="swish"),
+        op("gru Input=ay Weight=wh -> Hidden=y", activation="swish"),
     ],
 }
 
@@ -262,21 +262,21 @@ def test_what_cannot_become_ours_stays_with_the_reason(reason: str) -> None:
 
 def test_recurrent_operators_of_inner_blocks_stay() -> None:
     loop = op("while", {"X": "x wh"}, {"Out": "z"}, sub_block=1)
-    inner = [op("gru", {"Input": "x", "Weight": "wh"}, {"Hidden": "z"})]
+    inner = [op("gru Input=x Weight=wh -> Hidden=z")]
     _, parts, reasons = found(fetched([*gru(), loop], "y", "z"), inner=inner)
     assert [part.outputs for part in parts] == [("y",)]
     assert reasons == ["gru: it stands in an inner block, only the main block is rewritten"]
 
 
 def test_what_an_inner_block_reads_is_still_there() -> None:
-    loop = op("while", {}, {}, sub_block=1)
-    inner = [op("relu", {"X": "s"}, {"Out": "z"})]
+    loop = op("while ->", sub_block=1)
+    inner = [op("relu X=s -> Out=z")]
     _, parts, _ = found(fetched([*STACK, loop], "y"), inner=inner)
     assert [part.outputs for part in parts] == [("s",), ("y",)]
 
 
 def test_a_program_that_still_drops_out_stays() -> None:
-    drop = op("dropout", {"X": "s"}, {"Out": "d"}, dropout_implementation="upscale_in_train")
+    drop = op("dropout X=s -> Out=d", dropout_implementation="upscale_in_train")
     live, (part,), _ = found(fetched([*gru("x", "s"), drop, *gru("d", "y", "2")], "y"))
     with pytest.raises(UnsupportedError, match="dropout saved in training mode"):
         LivePart(part, REFERENCE).session(part.depths, live.arrays(part.parameters))
@@ -291,7 +291,7 @@ def test_a_parameter_without_numbers_is_told_by_name() -> None:
 
 
 def test_what_the_program_assigns_is_no_constant() -> None:
-    step = op("scale", {"X": "wh"}, {"Out": "wh"}, scale=0.5)
+    step = op("scale X=wh -> Out=wh", scale=0.5)
     _, parts, reasons = found(fetched([*gru(), step], "y"))
     assert not parts and len(reasons) == 1
     assert "assigns its parameter 'wh', as in training; take a clone(for_test=True)" in reasons[0]
@@ -299,7 +299,7 @@ def test_what_the_program_assigns_is_no_constant() -> None:
 
 def test_operators_whose_order_cannot_be_changed_stay() -> None:
     """A state that is kept from run to run: the second direction starts from the new one."""
-    keep = op("relu", {"X": "x"}, {"Out": "kept"})
+    keep = op("relu X=x -> Out=kept")
     first = gru("x", "s", more="kept")
     second = gru("x", "t", more="kept", is_reverse=True)
     joined = op("concat", {"X": "s t"}, {"Out": "y"}, axis=1)
@@ -310,7 +310,7 @@ def test_operators_whose_order_cannot_be_changed_stay() -> None:
     behind = fetched([*first, *second, joined, keep], "y")
     _, (part,), _ = found(behind, persistable=("kept",))
     assert part.data == ("x", "kept")
-    early = op("relu", {"X": "x"}, {"Out": "d"})
+    early = op("relu X=x -> Out=d")
     both = [*gru("x", "s"), early, *gru("x", "t", is_reverse=True)]
     both.append(op("concat", {"X": "s t"}, {"Out": "y"}, axis=1))
     _, (part,), _ = found(fetched(both, "y", "d"))  # nothing between them is in the way
