@@ -27,7 +27,7 @@ def model(
     arrays = np.random.default_rng(0).uniform(-1, 1, (WORDS, WIDTH)).astype(np.float32)
     arrays[3] = 0  # padding: its word is a row of zeros
     nodes = (
-        new_node("Tanh", "table", "computed"),
+        new_node("computed = Tanh table"),
         Node("Gather", (table, "ids"), ("e",), {"axis": 0}, (NativeOp(0, "lookup_table"),)),
         Node(
             "Rnn",

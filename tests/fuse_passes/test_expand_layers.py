@@ -74,7 +74,7 @@ def test_layers_that_share_a_state_have_parts_of_their_own() -> None:
     spec = RnnSpec(Cell.GRU, 4, 4, layers=2)
     graph, feed = stack(spec, states=True)
     (node,) = graph.nodes
-    again = new_node("Rnn", "y h", "z z_end", **node.attributes)
+    again = new_node("z z_end = Rnn y h", **node.attributes)
     outputs = (*graph.outputs, Value("z"))
     graph = Graph("g", graph.inputs, outputs, (node, again), {})
     want = run(graph, feed)

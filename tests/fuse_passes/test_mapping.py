@@ -137,7 +137,7 @@ def ints(*numbers: int) -> np.ndarray:
 def test_rows_look_up_in_one_table_along_any_axis() -> None:
     table = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
     for axis in range(-3, 3):
-        node = new_node("Gather", "table at", "y", axis=axis)
+        node = new_node("y = Gather table at", axis=axis)
         at = Value("at", "int64", (2,))
         graph = Graph("g", (at,), (Value("y"),), (node,), {"table": table})
         feeds = [{"at": ints(0, 1)}, {"at": ints(1, 1)}]
@@ -149,10 +149,10 @@ def test_rows_look_up_in_one_table_along_any_axis() -> None:
 def test_sizes_of_a_row_do_not_count_the_rows(start: int, end: int | None) -> None:
     ends = {} if end is None else {"end": end}
     nodes = (
-        new_node("Shape", "x", "sizes", start=start, **ends),
-        new_node("CastLike", "sizes x", "floats"),
-        new_node("ReduceSum", "floats", "sum", keepdims=0),
-        new_node("Add", "x sum", "y"),
+        new_node("sizes = Shape x", start=start, **ends),
+        new_node("floats = CastLike sizes x"),
+        new_node("sum = ReduceSum floats", keepdims=0),
+        new_node("y = Add x sum"),
     )
     graph = Graph("g", (Value("x", "float32", (2, 5, 4)),), (Value("y"),), nodes, {})
     assert departure(graph, [{"x": np.full((2, 5, 4), at, np.float32)} for at in range(ROWS)]) == 0
@@ -160,16 +160,16 @@ def test_sizes_of_a_row_do_not_count_the_rows(start: int, end: int | None) -> No
 
 def test_padding_by_a_value_of_the_row_and_reducing_no_axes_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="differ from row to row"):
-        pads = new_node("Pad", "x pads value", "y")
+        pads = new_node("y = Pad x pads value")
         values = (Value("x", "float32", (3,)), Value("value", "float32", ()))
         mapped(Graph("g", values, (Value("y"),), (pads,), {"pads": ints(1, 0)}))
     with pytest.raises(UnsupportedError, match="without axes"):
-        total = new_node("ReduceSum", "x", "y", keepdims=0)
+        total = new_node("y = ReduceSum x", keepdims=0)
         mapped(Graph("g", (Value("x", "float32", ()),), (Value("y"),), (total,), {}))
 
 
 def test_what_no_rule_maps_is_refused_by_name() -> None:
-    node = new_node("NonZero", "x", "y")
+    node = new_node("y = NonZero x")
     graph = Graph("g", (Value("x", "float32", (3,)),), (Value("y"),), (node,), {})
     with pytest.raises(UnsupportedError, match="NonZero is not computed for many rows"):
         mapped(graph)

@@ -27,10 +27,10 @@ FEED = {
     "z": RNG.normal(size=(N, UNITS)).astype(np.float32),
 }
 CELL = (
-    new_node("MatMul", "x W", "xw"),
-    new_node("MatMul", "h U", "hu"),
-    new_node("Add", "xw hu", "sum"),
-    new_node("Tanh", "sum", "new"),
+    new_node("xw = MatMul x W"),
+    new_node("hu = MatMul h U"),
+    new_node("sum = Add xw hu"),
+    new_node("new = Tanh sum"),
 )
 
 
@@ -109,7 +109,7 @@ def test_masked_steps_may_give_what_is_told_outside() -> None:
 
 def test_a_mask_may_be_turned() -> None:
     nodes = (
-        new_node("Not", "m", "n"),
+        new_node("n = Not m"),
         *where("o_new", "new", "o", "n"),
         *where("h_new", "new", "h", "n"),
     )
@@ -134,7 +134,7 @@ OTHERS: dict[str, tuple[tuple[Node, ...], tuple[str, ...], dict[str, Any]]] = {
         {"ways": {"input_directions": (1, 1)}},
     ),
     "another function behind the mask": (
-        (*where("h_new", "h"), new_node("Neg", "new", "neg"), *where("o_new", "o", "neg")),
+        (*where("h_new", "h"), new_node("neg = Neg new"), *where("o_new", "o", "neg")),
         ("o_new", "h_new", "o_new"),
         {},
     ),

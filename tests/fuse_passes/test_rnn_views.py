@@ -22,7 +22,7 @@ GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))
 
 def graph_of(chain: list[tuple[str, Any]], spec: RnnSpec) -> Graph:
     """A layer and views behind it: (op, what it is given)."""
-    nodes = [new_node("Rnn", "x", "v0", spec=spec, weights=random_weights(spec, 0))]
+    nodes = [new_node("v0 = Rnn x", spec=spec, weights=random_weights(spec, 0))]
     constants = {}
     for at, (op, given) in enumerate(chain):
         inputs, attributes = [f"v{at}"], {}

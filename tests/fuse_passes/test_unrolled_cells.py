@@ -258,7 +258,7 @@ def test_weights_that_are_computed_are_no_cell() -> None:
     u.weight("raw", 3 * HIDDEN, INPUT)
     u.constants["gru_x_w"] = u.constants["raw"]
     outputs, _ = chain(u, "gru")
-    computed = new_node("Relu", "raw", "relu_w")
+    computed = new_node("relu_w = Relu raw")
     nodes = [
         replace(node, inputs=tuple("relu_w" if i == "gru_x_w" else i for i in node.inputs))
         for node in u.nodes

@@ -16,9 +16,12 @@ PLAIN = GateLayout((0, 1, 2), (1, 1, 1))
 TURNED = GateLayout((2, 0, 1), (-1, 1, 1))
 
 
-def new_node(op: str, inputs: str, outputs: str, /, **attributes: Any) -> Node:
-    """Values by their names, in words; two spaces leave one out."""
-    return Node(op, tuple(inputs.split(" ")), tuple(outputs.split(" ")), attributes)
+def new_node(text: str, inputs: str = "", outputs: str = "", /, **attributes: Any) -> Node:
+    """``y = Concat a b``, or the operator, inputs and outputs; two spaces leave a value out."""
+    if not outputs:
+        outputs, _, rest = text.partition(" = ")
+        text, _, inputs = rest.partition(" ")
+    return Node(text, tuple(inputs.split(" ")), tuple(outputs.split(" ")), attributes)
 
 
 def projected_gru(

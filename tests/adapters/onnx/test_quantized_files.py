@@ -57,7 +57,7 @@ def graph_of(spec: RnnSpec, precision: LayerPrecision = OWN, *, ragged: bool = F
     at = {"spec": spec, "weights": random_weights(spec, 0), "precision": precision}
     axes = (None, spec.input_size) if ragged else (None, None, spec.input_size)
     x = Value("x", "float32", axes, int(ragged))
-    return Graph("model", (x,), (Value("y"),), (new_node("Rnn", "x", "y", **at),), {})
+    return Graph("model", (x,), (Value("y"),), (new_node("y = Rnn x", **at),), {})
 
 
 def needs_kernels() -> None:

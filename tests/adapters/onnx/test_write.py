@@ -81,27 +81,27 @@ ROW_WISE = [
     [node("Slice", "x", "one", "three", "one")],
     [node("Unsqueeze", "x", "one")],
     [node("Unsqueeze", "x", "last")],
-    [new_node("Unsqueeze", "x one", "u"), node("Squeeze", "u", "one")],
-    [new_node("Unsqueeze", "x one", "u"), node("Transpose", "u", perm=(0, 2, 1))],
-    [new_node("Unsqueeze", "x one", "u"), node("Flatten", "u")],
+    [new_node("u = Unsqueeze x one"), node("Squeeze", "u", "one")],
+    [new_node("u = Unsqueeze x one"), node("Transpose", "u", perm=(0, 2, 1))],
+    [new_node("u = Unsqueeze x one"), node("Flatten", "u")],
     [node("Reshape", "x", "apart")],
-    [new_node("Reshape", "x apart", "u"), node("Softmax", "u", axis=1)],
-    [new_node("Split", "x sizes", "a y", axis=1)],
-    [new_node("Split", "x", "a y", axis=-1)],
-    [new_node("TopK", "x two", "y at", axis=-1)],
-    [new_node("LayerNormalization", "x row4 row4", "y", axis=-1)],
-    [new_node("BatchNormalization", "x p4 row4 row4 p4", "y")],
+    [new_node("u = Reshape x apart"), node("Softmax", "u", axis=1)],
+    [new_node("a y = Split x sizes", axis=1)],
+    [new_node("a y = Split x", axis=-1)],
+    [new_node("y at = TopK x two", axis=-1)],
+    [new_node("y = LayerNormalization x row4 row4", axis=-1)],
+    [new_node("y = BatchNormalization x p4 row4 row4 p4")],
     [node("Gather", "x", "one", axis=1)],
-    [new_node("ArgMax", "x", "a", axis=1, keepdims=0), node("Gather", "mt", "a")],
-    [new_node("ArgMax", "x", "a", axis=1, keepdims=0), node("OneHot", "a", "four", "oo")],
-    [new_node("ArgMax", "x", "a", axis=1), node("GatherElements", "x", "a", axis=1)],
-    [new_node("SequenceData", "x", "w"), node("Add", "x", "w")],
-    [new_node("Unsqueeze", "x one", "u"), node("Conv", "u", "filters", "row", pads=(1, 1))],
-    [new_node("Unsqueeze", "x one", "u"), node("MaxPool", "u", kernel_shape=(2,))],
-    [new_node("Unsqueeze", "x one", "u"), node("InstanceNormalization", "u", "one_f", "one_f")],
+    [new_node("a = ArgMax x", axis=1, keepdims=0), node("Gather", "mt", "a")],
+    [new_node("a = ArgMax x", axis=1, keepdims=0), node("OneHot", "a", "four", "oo")],
+    [new_node("a = ArgMax x", axis=1), node("GatherElements", "x", "a", axis=1)],
+    [new_node("w = SequenceData x"), node("Add", "x", "w")],
+    [new_node("u = Unsqueeze x one"), node("Conv", "u", "filters", "row", pads=(1, 1))],
+    [new_node("u = Unsqueeze x one"), node("MaxPool", "u", kernel_shape=(2,))],
+    [new_node("u = Unsqueeze x one"), node("InstanceNormalization", "u", "one_f", "one_f")],
     [
-        new_node("QuantizeLinear", "x step zero", "q"),
-        new_node("MatMulInteger", "q bytes zero", "i"),
+        new_node("q = QuantizeLinear x step zero"),
+        new_node("i = MatMulInteger q bytes zero"),
         node("Cast", "i", to="float32"),
     ],
     [node("GateLayout", "x", layout=GateLayout((1, 0), (-1, 1)))],
@@ -144,32 +144,32 @@ POOLS = ["sum", "average", "sqrt", "max", "first", "last"]
 SENTENCES = [
     *([node("SequencePool", "x", kind=kind, empty=-0.5)] for kind in POOLS),
     [
-        new_node("ReduceSum", "x last", "s"),
-        new_node("SequenceSoftmax", "s", "p"),
+        new_node("s = ReduceSum x last"),
+        new_node("p = SequenceSoftmax s"),
         node("Mul", "x", "p"),
     ],
     [
-        new_node("ReduceSum", "x last", "s", keepdims=0),
+        new_node("s = ReduceSum x last", keepdims=0),
         node("SequenceSoftmax", "s"),
     ],
     [node("SequenceReverse", "x")],
     [node("SequenceContext", "x", length=3, start=-1)],
     [node("SequenceContext", "x", length=2, start=1)],
     [node("SequenceContext", "x", length=3, start=-4)],
-    [new_node("SequenceExpand", "d x", "w", level=0), node("SequenceLike", "w", "x")],
-    [new_node("SequenceReverse", "x", "r"), node("SequenceConcat", "x", "r", "x")],
+    [new_node("w = SequenceExpand d x", level=0), node("SequenceLike", "w", "x")],
+    [new_node("r = SequenceReverse x"), node("SequenceConcat", "x", "r", "x")],
     [node("SequenceLengths", "x")],
     [node("SequenceFill", "x", "low")],
     [node("SequenceFill", "x", "row4", time=7)],
     [node("SequenceData", "x")],
     [node("SequenceReset", "x", "offsets")],
-    [new_node("SequenceReset", "x offsets", "r"), node("SequenceAppend", "x", "r", "x")],
+    [new_node("r = SequenceReset x offsets"), node("SequenceAppend", "x", "r", "x")],
     [node("SequencePad", "x")],
     [node("SequencePad", "x", time_major=1)],
     [
-        new_node("SequencePad", "x", "p", time_major=1),
-        new_node("SequenceLengths", "x", "n"),
-        new_node("SequenceUnpad", "p n", "u", time_major=1),
+        new_node("p = SequencePad x", time_major=1),
+        new_node("n = SequenceLengths x"),
+        new_node("u = SequenceUnpad p n", time_major=1),
         node("Add", "u", "x"),
     ],
 ]
@@ -186,7 +186,7 @@ def test_tags_are_decoded_as_by_the_kernel(lengths: list[int], tags: int, seed: 
     rng = np.random.default_rng(seed)
     transition = rng.standard_normal((tags + 2, tags)).astype(np.float32)
     emission = Value("e", "float32", (None, tags), 1)
-    decode = new_node("CrfDecode", "e t", "path")
+    decode = new_node("path = CrfDecode e t")
     built = Graph("crf", (emission,), (Value("path"),), (decode,), {"t": transition})
     batch = {
         "e": Ragged.from_lengths(rng.standard_normal((sum(lengths), tags)).astype("f4"), lengths)
@@ -349,7 +349,7 @@ def test_float64_layers_stay_float64(cell: Cell) -> None:
 def test_an_input_that_is_projected_already_is_written() -> None:
     spec = RnnSpec(Cell.GRU, 12, 4, direction="right2left")
     (weights,) = random_weights(spec, 0, projected=True)
-    rnn = new_node("Rnn", "x", "y", spec=spec, weights=weights)
+    rnn = new_node("y = Rnn x", spec=spec, weights=weights)
     built = Graph("p", (Value("x", "float32", (None, 12), 1),), (Value("y"),), (rnn,), {})
     feed = {"x": random_ragged(LENGTHS, 12, 3)}
     assert_same(run(written(built), feed)["y"], Session(built).run(feed)["y"])
@@ -357,7 +357,7 @@ def test_an_input_that_is_projected_already_is_written() -> None:
 
 def test_sentences_may_be_padded_wider_than_the_longest() -> None:
     spec = RnnSpec(Cell.GRU, 4, 3, direction="bidirectional_concat")
-    rnn = new_node("Rnn", "x", "r", spec=spec, weights=random_weights(spec, 0))
+    rnn = new_node("r = Rnn x", spec=spec, weights=random_weights(spec, 0))
     built = graph([rnn, node("SequencePool", "r", kind="last", empty=0)], ["r", "y"])
     want = Session(built).run({"x": X, "d": DENSE})
     model = written(built)

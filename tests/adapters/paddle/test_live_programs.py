@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.paddle_programs import Op, execute, op, serialized, types, variables
+from support.paddle_operators import op
+from support.paddle_programs import execute, serialized, types, variables
 
 from onernn import (
     MissingDependencyError,
@@ -28,7 +29,7 @@ from onernn.adapters.paddle.partition import (
     Options,
     ReplaceablePart,
 )
-from onernn.adapters.paddle.read import find, read_program
+from onernn.adapters.paddle.read import Operator, find, read_program
 from onernn.backend.process import usable_cpus
 from onernn.ir.arrays import Array
 from onernn.verification.comparing import TOLERANCES, compare
@@ -47,18 +48,18 @@ def parameters() -> dict[str, Array]:
     return {name: (rng.uniform(-1, 1, s) / 2).astype(np.float32) for name, s in shapes.items()}
 
 
-def gru(x: str = "x", y: str = "y", n: str = "", more: str = "", **attributes: bool) -> list[Op]:
+def gru(
+    x: str = "x", y: str = "y", n: str = "", more: str = "", **attributes: bool
+) -> list[Operator]:
     """mul, elementwise_add, gru: from ``x`` to ``y``, with the parameters of suffix ``n``."""
-    inputs = {
-        "Input": f"a{y}",
-        "Weight": f"wh{n}",
-        "Bias": f"bh{n}",
-        **({"H0": more} if more else {}),
-    }
+    state = f"H0={more}" if more else ""
     return [
         op(f"mul X={x} Y=wx{n} -> Out=m{y}", x_num_col_dims=1),
         op(f"elementwise_add X=m{y} Y=b{n} -> Out=a{y}", axis=1),
-        op("gru", inputs, {"Hidden": y, "BatchGate": f"g{y}"}, **attributes),
+        op(
+            f"gru Input=a{y} Weight=wh{n} Bias=bh{n} {state} -> Hidden={y} BatchGate=g{y}",
+            **attributes,
+        ),
     ]
 
 
@@ -66,7 +67,7 @@ STACK = [*gru("x", "s"), *gru("s", "y", "2")]
 """Two layers."""
 
 
-def fetched(operators: Sequence[Op], *names: str, feeds: str = "x") -> list[Op]:
+def fetched(operators: Sequence[Operator], *names: str, feeds: str = "x") -> list[Operator]:
     return [
         *(op(f"feed X=feed -> Out={name}", col=k) for k, name in enumerate(feeds.split())),
         *operators,
@@ -75,7 +76,7 @@ def fetched(operators: Sequence[Op], *names: str, feeds: str = "x") -> list[Op]:
 
 
 def found(
-    operators: Sequence[Op], held: Mapping[str, Array] | None = None, **more: object
+    operators: Sequence[Operator], held: Mapping[str, Array] | None = None, **more: object
 ) -> tuple[LiveProgram, list[ReplaceablePart], list[str]]:
     """(the program, its parts, reasons that others are none)."""
     wanted = more.pop("wanted", ())
@@ -187,7 +188,7 @@ def test_two_directions_and_two_layers_become_one_operator() -> None:
     _, (part,), _ = found(fetched(STACK, "y"))
     assert len(part.operators) == 6
     both = [*gru("x", "s"), *gru("x", "t", is_reverse=True)]
-    both.append(op("concat", {"X": "s t"}, {"Out": "y"}, axis=1))
+    both.append(op("concat X=s,t -> Out=y", axis=1))
     live, (part,), _ = found(fetched(both, "y"))
     assert len(part.operators) == 7 and types(rewritten(live, [part])) == ["py_func"]
 
@@ -255,13 +256,13 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_cannot_become_ours_stays_with_the_reason(reason: str) -> None:
     operators = fetched(REFUSED[reason], "y", "z", feeds="x dense")
-    live, parts, reasons = found([each for each in operators if each.inputs != {"X": "z"}])
+    live, parts, reasons = found([each for each in operators if each.inputs != {"X": ("z",)}])
     assert not parts and len(reasons) == 1 and reason in reasons[0]
     assert "gru" in types(rewritten(live, parts))
 
 
 def test_recurrent_operators_of_inner_blocks_stay() -> None:
-    loop = op("while", {"X": "x wh"}, {"Out": "z"}, sub_block=1)
+    loop = op("while X=x,wh -> Out=z", sub_block=1)
     inner = [op("gru Input=x Weight=wh -> Hidden=z")]
     _, parts, reasons = found(fetched([*gru(), loop], "y", "z"), inner=inner)
     assert [part.outputs for part in parts] == [("y",)]
@@ -302,7 +303,7 @@ def test_operators_whose_order_cannot_be_changed_stay() -> None:
     keep = op("relu X=x -> Out=kept")
     first = gru("x", "s", more="kept")
     second = gru("x", "t", more="kept", is_reverse=True)
-    joined = op("concat", {"X": "s t"}, {"Out": "y"}, axis=1)
+    joined = op("concat X=s,t -> Out=y", axis=1)
     between = fetched([*first, keep, *second, joined], "y")
     _, parts, (reason,) = found(between, persistable=("kept",))
     assert not parts
@@ -312,7 +313,7 @@ def test_operators_whose_order_cannot_be_changed_stay() -> None:
     assert part.data == ("x", "kept")
     early = op("relu X=x -> Out=d")
     both = [*gru("x", "s"), early, *gru("x", "t", is_reverse=True)]
-    both.append(op("concat", {"X": "s t"}, {"Out": "y"}, axis=1))
+    both.append(op("concat X=s,t -> Out=y", axis=1))
     _, (part,), _ = found(fetched(both, "y", "d"))  # nothing between them is in the way
     assert len(part.operators) == 7
 

@@ -277,7 +277,7 @@ def test_parameters_stand_in_the_order_of_their_names(tmp_path: Path) -> None:
 
 def test_a_model_without_parameters_and_outputs_of_every_kind(tmp_path: Path) -> None:
     """A value under two names, an input that is an output, a constant that is one."""
-    nodes = [new_node("SequenceData", "d", "a"), new_node("SequenceData", "d", "b")]
+    nodes = [new_node("a = SequenceData d"), new_node("b = SequenceData d")]
     graph, feeds = of_nodes(nodes, {"d": np.ones((2, 3), np.float32)}, "a", "b", "d")
     model = check((graph, feeds), tmp_path)
     assert len(read_program(tmp_path / "m.pdmodel").parameters) == 1
@@ -287,8 +287,8 @@ def test_a_model_without_parameters_and_outputs_of_every_kind(tmp_path: Path) ->
 
 def test_names_that_the_writer_makes_do_not_meet_those_of_the_model(tmp_path: Path) -> None:
     nodes = [
-        new_node("Tanh", "split.out", "scale.out"),
-        new_node("MatMul", "scale.out assign.out", "mul.out"),
+        new_node("scale.out = Tanh split.out"),
+        new_node("mul.out = MatMul scale.out assign.out"),
     ]
     feeds = {"split.out": words(4)}
     weight = {"assign.out": np.ones((4, 2), np.float32)}
