@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from support.mxnet_files import node as mxnet_node
 from support.mxnet_files import symbol, var
 from support.onnx_models import info, model, ours, parsed_nodes, read, theirs
 from support.paddle_operators import op as paddle_op
@@ -231,14 +232,14 @@ def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:
         return next(iter(Session(graph, backend="reference").run({"data": x, "state": h}).values()))
 
     def net(parameters: str) -> Any:
-        return "RNN", "net", rnn, ["data", parameters, "state"]
+        return mxnet_node(f"net = RNN data {parameters} state", **rnn)
 
     want = run({"w": flat}, var("w"), net("w"))
     joined = [
         *map(var, ("end", "begin")),
-        ("Concat", "w", {"dim": "0", "num_args": "2"}, ["begin", "end"]),
-        ("negative", "n", {}, ["w"]),
-        ("negative", "nn", {}, ["n"]),
+        mxnet_node("w = Concat begin end", dim="0", num_args="2"),
+        mxnet_node("n = negative w"),
+        mxnet_node("nn = negative n"),
         net("nn"),
     ]
     np.testing.assert_array_equal(run({"begin": cut[0], "end": cut[1]}, *joined), want)

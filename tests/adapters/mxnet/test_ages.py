@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.mxnet_ages import AGES, old_symbol
-from support.mxnet_files import symbol_text, var, write_params
+from support.mxnet_files import node, symbol_text, var, write_params
 from support.oracle import run_oracle
 
 from onernn import Session, load
@@ -65,9 +65,9 @@ def test_a_recurrent_layer_of_mxnet_2_is_read(states: bool, tmp_path: Path) -> N
         *(var(name) if states else ("_npi_zeros", name, zeros, []) for name in begin),
         ("_npx_rnn", "rnn0", options, ["swap0", "encoder.rnn_param", *begin]),
         ("_npi_swapaxes", "swap1", swap, ["rnn0"]),
-        ("_npx_slice", "cut", {"begin": "(None, -1)", "end": "(None, None)"}, ["swap1"]),
-        ("_npi_squeeze", "last", {"axis": "1"}, ["cut"]),
-        ("_npi_transpose", "out", {"axes": "(1, 0)"}, ["last"]),
+        node("cut = _npx_slice swap1", begin="(None, -1)", end="(None, None)"),
+        node("last = _npi_squeeze cut", axis="1"),
+        node("out = _npi_transpose last", axes="(1, 0)"),
         mxnet_version=["int", 20000],
         is_np_shape=["int", 1],
     )
