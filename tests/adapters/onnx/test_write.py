@@ -53,59 +53,55 @@ def check(
         assert_same(got[name], want[name])
 
 
-def node(op: str, *inputs: str, **attributes: Any) -> Node:
-    return Node(op, inputs, ("y",), attributes)
-
-
 ROW_WISE = [
-    [node("MatMul", "x", "m")],
-    [node("Gemm", "x", "m", "row", alpha=0.5, beta=2.0)],
-    [node("Gemm", "x", "mt", transB=1)],
-    [node("Add", "x", "row4")],
-    [node("Mul", "row4", "x")],
-    [node("Sub", "x", "column1")],
-    [node("Where", "positive", "x", "row4")],
-    [node("Clip", "x", "low", "")],
-    [node("Sigmoid", "x")],
-    [node("Elu", "x", alpha=0.5)],
-    [node("Cast", "x", to="int64")],
-    [node("CastLike", "x", "one")],
-    [node("Softmax", "x")],
-    [node("LogSoftmax", "x", axis=1)],
-    [node("ArgMax", "x", axis=1)],
-    [node("ArgMin", "x", axis=-1, keepdims=0)],
-    [node("ReduceMax", "x", "one")],
-    [node("ReduceSum", "x", "last", keepdims=0)],
-    [node("CumSum", "x", "one0", reverse=1)],
-    [node("Concat", "x", "x", axis=1)],
-    [node("Slice", "x", "one", "three", "one")],
-    [node("Unsqueeze", "x", "one")],
-    [node("Unsqueeze", "x", "last")],
-    [new_node("u = Unsqueeze x one"), node("Squeeze", "u", "one")],
-    [new_node("u = Unsqueeze x one"), node("Transpose", "u", perm=(0, 2, 1))],
-    [new_node("u = Unsqueeze x one"), node("Flatten", "u")],
-    [node("Reshape", "x", "apart")],
-    [new_node("u = Reshape x apart"), node("Softmax", "u", axis=1)],
+    [new_node("y = MatMul x m")],
+    [new_node("y = Gemm x m row", alpha=0.5, beta=2.0)],
+    [new_node("y = Gemm x mt", transB=1)],
+    [new_node("y = Add x row4")],
+    [new_node("y = Mul row4 x")],
+    [new_node("y = Sub x column1")],
+    [new_node("y = Where positive x row4")],
+    [new_node("y = Clip x low ")],
+    [new_node("y = Sigmoid x")],
+    [new_node("y = Elu x", alpha=0.5)],
+    [new_node("y = Cast x", to="int64")],
+    [new_node("y = CastLike x one")],
+    [new_node("y = Softmax x")],
+    [new_node("y = LogSoftmax x", axis=1)],
+    [new_node("y = ArgMax x", axis=1)],
+    [new_node("y = ArgMin x", axis=-1, keepdims=0)],
+    [new_node("y = ReduceMax x one")],
+    [new_node("y = ReduceSum x last", keepdims=0)],
+    [new_node("y = CumSum x one0", reverse=1)],
+    [new_node("y = Concat x x", axis=1)],
+    [new_node("y = Slice x one three one")],
+    [new_node("y = Unsqueeze x one")],
+    [new_node("y = Unsqueeze x last")],
+    [new_node("u = Unsqueeze x one"), new_node("y = Squeeze u one")],
+    [new_node("u = Unsqueeze x one"), new_node("y = Transpose u", perm=(0, 2, 1))],
+    [new_node("u = Unsqueeze x one"), new_node("y = Flatten u")],
+    [new_node("y = Reshape x apart")],
+    [new_node("u = Reshape x apart"), new_node("y = Softmax u", axis=1)],
     [new_node("a y = Split x sizes", axis=1)],
     [new_node("a y = Split x", axis=-1)],
     [new_node("y at = TopK x two", axis=-1)],
     [new_node("y = LayerNormalization x row4 row4", axis=-1)],
     [new_node("y = BatchNormalization x p4 row4 row4 p4")],
-    [node("Gather", "x", "one", axis=1)],
-    [new_node("a = ArgMax x", axis=1, keepdims=0), node("Gather", "mt", "a")],
-    [new_node("a = ArgMax x", axis=1, keepdims=0), node("OneHot", "a", "four", "oo")],
-    [new_node("a = ArgMax x", axis=1), node("GatherElements", "x", "a", axis=1)],
-    [new_node("w = SequenceData x"), node("Add", "x", "w")],
-    [new_node("u = Unsqueeze x one"), node("Conv", "u", "filters", "row", pads=(1, 1))],
-    [new_node("u = Unsqueeze x one"), node("MaxPool", "u", kernel_shape=(2,))],
-    [new_node("u = Unsqueeze x one"), node("InstanceNormalization", "u", "one_f", "one_f")],
+    [new_node("y = Gather x one", axis=1)],
+    [new_node("a = ArgMax x", axis=1, keepdims=0), new_node("y = Gather mt a")],
+    [new_node("a = ArgMax x", axis=1, keepdims=0), new_node("y = OneHot a four oo")],
+    [new_node("a = ArgMax x", axis=1), new_node("y = GatherElements x a", axis=1)],
+    [new_node("w = SequenceData x"), new_node("y = Add x w")],
+    [new_node("u = Unsqueeze x one"), new_node("y = Conv u filters row", pads=(1, 1))],
+    [new_node("u = Unsqueeze x one"), new_node("y = MaxPool u", kernel_shape=(2,))],
+    [new_node("u = Unsqueeze x one"), new_node("y = InstanceNormalization u one_f one_f")],
     [
         new_node("q = QuantizeLinear x step zero"),
         new_node("i = MatMulInteger q bytes zero"),
-        node("Cast", "i", to="float32"),
+        new_node("y = Cast i", to="float32"),
     ],
-    [node("GateLayout", "x", layout=GateLayout((1, 0), (-1, 1)))],
-    [node("Dropout", "x")],
+    [new_node("y = GateLayout x", layout=GateLayout((1, 0), (-1, 1)))],
+    [new_node("y = Dropout x")],
 ]
 CONSTANTS = {
     "m": MATRIX,
@@ -142,35 +138,35 @@ def test_row_wise_operators_run_over_padded_batches(nodes: list[Node], opset: in
 
 POOLS = ["sum", "average", "sqrt", "max", "first", "last"]
 SENTENCES = [
-    *([node("SequencePool", "x", kind=kind, empty=-0.5)] for kind in POOLS),
+    *([new_node("y = SequencePool x", kind=kind, empty=-0.5)] for kind in POOLS),
     [
         new_node("s = ReduceSum x last"),
         new_node("p = SequenceSoftmax s"),
-        node("Mul", "x", "p"),
+        new_node("y = Mul x p"),
     ],
     [
         new_node("s = ReduceSum x last", keepdims=0),
-        node("SequenceSoftmax", "s"),
+        new_node("y = SequenceSoftmax s"),
     ],
-    [node("SequenceReverse", "x")],
-    [node("SequenceContext", "x", length=3, start=-1)],
-    [node("SequenceContext", "x", length=2, start=1)],
-    [node("SequenceContext", "x", length=3, start=-4)],
-    [new_node("w = SequenceExpand d x", level=0), node("SequenceLike", "w", "x")],
-    [new_node("r = SequenceReverse x"), node("SequenceConcat", "x", "r", "x")],
-    [node("SequenceLengths", "x")],
-    [node("SequenceFill", "x", "low")],
-    [node("SequenceFill", "x", "row4", time=7)],
-    [node("SequenceData", "x")],
-    [node("SequenceReset", "x", "offsets")],
-    [new_node("r = SequenceReset x offsets"), node("SequenceAppend", "x", "r", "x")],
-    [node("SequencePad", "x")],
-    [node("SequencePad", "x", time_major=1)],
+    [new_node("y = SequenceReverse x")],
+    [new_node("y = SequenceContext x", length=3, start=-1)],
+    [new_node("y = SequenceContext x", length=2, start=1)],
+    [new_node("y = SequenceContext x", length=3, start=-4)],
+    [new_node("w = SequenceExpand d x", level=0), new_node("y = SequenceLike w x")],
+    [new_node("r = SequenceReverse x"), new_node("y = SequenceConcat x r x")],
+    [new_node("y = SequenceLengths x")],
+    [new_node("y = SequenceFill x low")],
+    [new_node("y = SequenceFill x row4", time=7)],
+    [new_node("y = SequenceData x")],
+    [new_node("y = SequenceReset x offsets")],
+    [new_node("r = SequenceReset x offsets"), new_node("y = SequenceAppend x r x")],
+    [new_node("y = SequencePad x")],
+    [new_node("y = SequencePad x", time_major=1)],
     [
         new_node("p = SequencePad x", time_major=1),
         new_node("n = SequenceLengths x"),
         new_node("u = SequenceUnpad p n", time_major=1),
-        node("Add", "u", "x"),
+        new_node("y = Add u x"),
     ],
 ]
 
@@ -358,7 +354,7 @@ def test_an_input_that_is_projected_already_is_written() -> None:
 def test_sentences_may_be_padded_wider_than_the_longest() -> None:
     spec = RnnSpec(Cell.GRU, 4, 3, direction="bidirectional_concat")
     rnn = new_node("r = Rnn x", spec=spec, weights=random_weights(spec, 0))
-    built = graph([rnn, node("SequencePool", "r", kind="last", empty=0)], ["r", "y"])
+    built = graph([rnn, new_node("y = SequencePool r", kind="last", empty=0)], ["r", "y"])
     want = Session(built).run({"x": X, "d": DENSE})
     model = written(built)
     wide = {"x": X.to_padded(time=9) + 0, "x_lengths": X.lengths.astype(np.int32), "d": DENSE}
@@ -369,7 +365,7 @@ def test_sentences_may_be_padded_wider_than_the_longest() -> None:
 
 
 def test_a_ragged_input_becomes_two_with_open_axes() -> None:
-    model = written(graph([node("Relu", "x")], ["y"]))
+    model = written(graph([new_node("y = Relu x")], ["y"]))
     x, lengths, dense = model.graph.input
     named = [(d.dim_param or d.dim_value) for d in x.type.tensor_type.shape.dim]
     assert (x.name, named) == ("x", ["batch", "time", 4])
@@ -385,16 +381,16 @@ def augru() -> Graph:
 REFUSED = [
     (augru(), r"ONNX has no GRU with attention \(AUGRU\); allow functions"),
     (
-        graph([node("Add", "x", "y0")], ["y"], {"y0": np.zeros((1, 1, 4), "f4")}),
+        graph([new_node("y = Add x y0")], ["y"], {"y0": np.zeros((1, 1, 4), "f4")}),
         "of 3 axes beside words of 2",
     ),
     (
-        graph([node("Softmax", "x", axis=0)], ["y"]),
+        graph([new_node("y = Softmax x", axis=0)], ["y"]),
         r"'y' \(Softmax\) makes of float32\(.*4\) under LoD x",
     ),
-    (graph([node("Shape", "x")], ["y"]), "no form over padded batches"),
-    (graph([node("Expand", "x", "s")], ["y"], {"s": np.ones(2, np.int64)}), "counts the words"),
-    (graph([node("SequenceLike", "x", "d")], ["y"]), "is not ragged"),
+    (graph([new_node("y = Shape x")], ["y"]), "no form over padded batches"),
+    (graph([new_node("y = Expand x s")], ["y"], {"s": np.ones(2, np.int64)}), "counts the words"),
+    (graph([new_node("y = SequenceLike x d")], ["y"]), "is not ragged"),
 ]
 
 
@@ -405,10 +401,10 @@ def test_what_onnx_cannot_say_is_refused_by_name(built: Graph, reason: str) -> N
 
 
 def test_operators_that_came_later_name_the_opset_they_need() -> None:
-    built = graph([node("Gelu", "x")], ["y"])
+    built = graph([new_node("y = Gelu x")], ["y"])
     with pytest.raises(UnsupportedError, match="needs opset 20, 18 is to be written"):
         written(built)
-    check([node("Gelu", "x")], ["y"], opset=20)
+    check([new_node("y = Gelu x")], ["y"], opset=20)
     with pytest.raises(UnsupportedError, match="opset 12: 13 to 22 are written"):
         written(built, opset=12)
 
@@ -418,9 +414,9 @@ def test_attributes_that_came_later_are_written_where_they_mean_something(
     attributes, opset
 ) -> None:
     check(
-        [node("Reshape", "d", "flat", **attributes)], ["y"], {"flat": np.array([-1])}, opset=opset
+        [new_node("y = Reshape d flat", **attributes)], ["y"], {"flat": np.array([-1])}, opset=opset
     )
-    built = graph([node("Reshape", "d", "flat", allowzero=1)], ["y"], {"flat": np.array([-1])})
+    built = graph([new_node("y = Reshape d flat", allowzero=1)], ["y"], {"flat": np.array([-1])})
     with pytest.raises(UnsupportedError, match="attribute allowzero needs opset 14"):
         written(built, opset=13)
 
@@ -428,7 +424,7 @@ def test_attributes_that_came_later_are_written_where_they_mean_something(
 @pytest.mark.parametrize("attributes", [{"start": 1}, {"end": -1}, {"start": -3, "end": 2}])
 def test_a_part_of_a_shape_is_written_for_opsets_that_have_whole_ones(attributes: Any) -> None:
     for opset in (13, 15):
-        check([node("Shape", "d", **attributes)], ["y"], opset=opset)
+        check([new_node("y = Shape d", **attributes)], ["y"], opset=opset)
 
 
 def test_an_unknown_operator_is_refused_with_its_reason() -> None:
