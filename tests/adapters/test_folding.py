@@ -12,11 +12,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
+from support.graphs import reference
 from support.mxnet_files import node, symbol, var
 from support.onnx_models import model, ours, parsed_nodes, read, theirs
 from support.paddle_operators import op, program
 
-from onernn import Ragged, Session
+from onernn import Ragged
 from onernn.adapters.mxnet.lower import lower as lower_symbol
 from onernn.adapters.onnx.lower import lower as lower_onnx
 from onernn.adapters.onnx.read import parse_model
@@ -200,7 +201,7 @@ def test_parameters_of_paddle_are_widened_wherever_the_cast_stands() -> None:
     batch = {"x": Ragged(rng.uniform(-1, 1, (5, 9)).astype(F32), [0, 2, 5])}
     wide = {"x": Variable("x", 7, "float32", (None, 9), 1, False)}
     got, want = (
-        Session(lower_program(each), backend="reference").run(batch)["y"]
+        reference(lower_program(each), batch)["y"]
         for each in (
             program(*chain, gru, parameters=stored, **wide, **narrow),
             program(gru, parameters={"w": weight.astype(F32)}, **wide),
@@ -219,7 +220,7 @@ def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:
 
     def run(stored: Constants, *nodes: Any) -> Any:
         graph = lower_symbol(symbol(var("data"), var("state"), *nodes), stored)
-        return next(iter(Session(graph, backend="reference").run({"data": x, "state": h}).values()))
+        return next(iter(reference(graph, {"data": x, "state": h}).values()))
 
     def net(parameters: str) -> Any:
         return node(f"net = RNN data {parameters} state", **rnn)

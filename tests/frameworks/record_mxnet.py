@@ -19,6 +19,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from support.arrays import uniform
 from support.recorded_operators import Recorded, read_recorded, write_recorded
 from tests.frameworks.mxnet_crnn import Crnn
 from tests.frameworks.mxnet_graphs import numpy_mode, run, run_recorded, save
@@ -36,7 +37,7 @@ def model(function: Callable[[Path], None]) -> Callable[[Path], None]:
 
 
 def words(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+    return uniform(*shape, seed=seed)
 
 
 def record(folder: Path, inputs: dict[str, Array], outputs: list[Array], name: str = "io") -> None:

@@ -11,12 +11,13 @@ from typing import Any  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from support.arrays import uniform
 
 import onernn  # noqa: E402
 from onernn import UnsupportedError  # noqa: E402
 from onernn.adapters.weight_conversion import read_layer  # noqa: E402
 
-X = np.random.default_rng(0).uniform(-1, 1, (2, 6, 3)).astype(np.float32)
+X = uniform(2, 6, 3)
 LAYERS = [
     (keras.layers.SimpleRNN, {}),
     (keras.layers.SimpleRNN, {"activation": "relu"}),

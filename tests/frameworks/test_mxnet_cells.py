@@ -11,6 +11,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
+from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import (
     losses_of,
     numpy_mode,
@@ -26,7 +27,7 @@ from onernn.adapters.mxnet import explain, restore
 from onernn.ir.arrays import Array
 
 T, N, C, H = 5, 3, 6, 4
-X = np.random.default_rng(0).uniform(-1, 1, (N, T, C)).astype(np.float32)
+X = uniform(N, T, C)
 
 
 def stacked(*cells: Any) -> Any:
@@ -154,7 +155,7 @@ def test_a_variable_of_ones_is_no_constant() -> None:
         close(run(ours, {"data": X, **given})[0], run(symbol, {"data": X, **given})[0])
 
 
-LABEL = np.random.default_rng(4).uniform(-1, 1, (N, T, 3)).astype(np.float32)
+LABEL = uniform(N, T, 3, seed=4)
 
 
 OPTIMIZERS = {

@@ -7,11 +7,12 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from support.graphs import reference
 from support.mxnet_ages import old_symbol
 from tests.frameworks.mxnet_graphs import numpy_mode, run, save
 from tests.frameworks.mxnet_models import contractive, uniform
 
-from onernn import Session, load
+from onernn import load
 from onernn.adapters.mxnet.read import read_params
 from onernn.reorders import mxnet as reorders
 
@@ -68,7 +69,7 @@ def test_symbols_of_every_age_are_read_as_mxnet_reads_them(age: str, tmp_path: P
     want = run(symbol, {"data": x, **params})
     model = load(tmp_path / "m-symbol.json", params=tmp_path / "theirs-0000.params")
     assert [value.name for value in model.inputs] == ["data"]
-    (got,) = Session(model, backend="reference").run({"data": x}).values()
+    (got,) = reference(model, {"data": x}).values()
     np.testing.assert_allclose(got, want[0], rtol=0, atol=1e-6)
 
 

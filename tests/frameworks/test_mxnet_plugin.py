@@ -11,6 +11,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
+from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
 from tests.frameworks.mxnet_models import Around, contractive
 from tests.frameworks.mxnet_rnn import (
@@ -83,7 +84,7 @@ def test_module_predicts_with_our_operator_inside() -> None:
     cell = mx.rnn.FusedRNNCell(H, 2, "lstm", prefix="lstm_", get_next_state=False)
     outputs, _ = cell.unroll(T, data, layout="NTC", merge_outputs=True)
     symbol = mx.sym.FullyConnected(outputs, num_hidden=3, flatten=False, name="fc")
-    x = np.random.default_rng(1).uniform(-1, 1, (N, T, C)).astype(np.float32)
+    x = uniform(N, T, C, seed=1)
     made = ndarrays(contractive(np.random.default_rng(2), symbol, {"data": x}, "float32"))
     found = []
     for chosen in (symbol, optimize(symbol, made)):
@@ -97,7 +98,7 @@ def test_module_predicts_with_our_operator_inside() -> None:
 
 @pytest.mark.parametrize("numpy", [False, True])
 def test_an_imported_block_becomes_ours_in_place(numpy: bool, tmp_path: Path) -> None:
-    x = np.random.default_rng(1).uniform(-1, 1, (N, T, C)).astype(np.float32)
+    x = uniform(N, T, C, seed=1)
     with numpy_mode(numpy):
         array = (mx.np if numpy else mx.nd).array
         layer = mx.gluon.rnn.GRU(H, 2, bidirectional=True, layout="NTC")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from support.arrays import uniform
 
 from onernn import ShapeError, UnsupportedError, plugins_disabled
 from onernn.adapters import paddle as plugin
@@ -56,7 +57,7 @@ def twins(mode: str, *sizes: int, **more: Any) -> tuple[Any, Any]:
 
 
 def values(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng([seed, *shape]).uniform(-1, 1, shape).astype(np.float32)
+    return uniform(*shape, seed=[seed, *shape])
 
 
 def whole(made: Any, x: Any, states: list[Any], lengths: Any = None) -> list[Any]:

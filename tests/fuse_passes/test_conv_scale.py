@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.graphs import new_node, unfused
 
-from onernn import Graph, Session, fuse
+from onernn import Graph, fuse
 from onernn.fuse_passes.conv_scale import FuseConvScale
 from onernn.ir.graph import Node, Value
 
@@ -49,7 +49,7 @@ def model(*nodes: Node, outputs: str = "y", **constants: np.ndarray) -> Graph:
 
 def run(graph: Graph) -> Any:
     feed = {"x": X, "given": CONSTANTS["column"]}
-    return Session(graph, backend="reference", passes=()).run(feed)["y"]
+    return unfused(graph, feed)["y"]
 
 
 def mul(a: str, b: str, out: str = "y") -> Node:

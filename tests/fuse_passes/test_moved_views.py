@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.graphs import new_node, reference, unfused
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
@@ -143,8 +143,8 @@ def test_directions_of_a_dense_batch_pair_along_its_channels_only(axis: int, pai
     built = graph(*made, concat, outputs=("y",))
     result = fuse(built, (PairDirections(),))
     assert [each.name for each in result.applied] == (["bidirectional"] if paired else [])
-    want = Session(built, backend="reference", passes=()).run({"x": X})["y"]
-    got = Session(built, backend="reference").run({"x": X})["y"]
+    want = unfused(built, {"x": X})["y"]
+    got = reference(built, {"x": X})["y"]
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
     if not paired:
         (refusal,) = result.refusals

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
 from support.graphs import new_node
 from support.layers import random_weights
 
 from onernn import Cell, Graph, OnernnError, RnnSpec, Session, fuse
 from onernn.ir.graph import Node, Value
 
-X = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
+X = uniform(5, 2, 3)
 ONE = {"one": np.array(1), "zero": np.array(0), "first": np.array([0]), "go": np.array(True)}
 
 

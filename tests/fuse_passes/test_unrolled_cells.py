@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.cells import BATCH, HIDDEN, INPUT, Unrolled
 from support.fusing import fused_once
-from support.graphs import new_node
+from support.graphs import new_node, reference
 
 from onernn import Cell, FuseResult, Graph, Session, fuse
 from onernn.ir.graph import Node, Value
@@ -280,7 +280,7 @@ def test_a_formula_that_is_another_one_is_no_cell(swap: str) -> None:
             cells = [each.attributes["spec"].cell for each in rnns(result)]
             assert Cell.LBR_GRU not in cells or len(cells) < 2
             unfused = Session(u.graph(*outputs), backend="reference", passes=()).run(feed(2))
-            fused = Session(u.graph(*outputs), backend="reference").run(feed(2))
+            fused = reference(u.graph(*outputs), feed(2))
             for got, want in zip(fused.values(), unfused.values(), strict=True):
                 np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
             u.nodes[at] = kept

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from onernn import Cell, Graph, RnnSpec
+from onernn import Cell, Graph, RnnSpec, Session
 from onernn.ir.graph import NativeOp, Node, Value
 from onernn.reorders.gates import GateLayout
 from support.layers import random_weights
@@ -22,6 +23,16 @@ def new_node(text: str, inputs: str = "", outputs: str = "", /, **attributes: An
         outputs, _, rest = text.partition(" = ")
         text, _, inputs = rest.partition(" ")
     return Node(text, tuple(inputs.split(" ")), tuple(outputs.split(" ")), attributes)
+
+
+def reference(graph: Graph, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """What the reference computes of it, fused."""
+    return Session(graph, backend="reference").run(feed)
+
+
+def unfused(graph: Graph, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """What the reference computes of it as it stands."""
+    return Session(graph, backend="reference", passes=()).run(feed)
 
 
 def projected_gru(

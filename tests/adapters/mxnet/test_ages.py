@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from support.mxnet_ages import AGES, old_symbol
 from support.mxnet_files import node, symbol_text, var, write_params
 from support.oracle import run_oracle
 
-from onernn import Session, load
+from onernn import load
 from onernn.reorders import mxnet
 
 SHAPES = {
@@ -41,7 +42,7 @@ def test_one_net_is_the_same_in_the_files_of_every_age(age: str, tmp_path: Path)
     x = rng.uniform(-1, 1, (5, 3)).astype(np.float32)
     model = load(save(tmp_path, old_symbol(age), params, numpy=age == "2.0"))
     assert [value.name for value in model.inputs] == ["data"]
-    (got,) = Session(model, backend="reference").run({"data": x}).values()
+    (got,) = reference(model, {"data": x}).values()
     weight, bias, gamma, beta, mean, variance = (params[key].astype(np.float64) for key in SHAPES)
     y = (x @ weight.T + bias - mean) / np.sqrt(variance + 1e-3) * gamma + beta + 0.5
     want = np.exp(y) / np.exp(y).sum(1, keepdims=True)
@@ -77,7 +78,7 @@ def test_a_recurrent_layer_of_mxnet_2_is_read(states: bool, tmp_path: Path) -> N
     data = rng.uniform(-1, 1, (2, 6, 5)).astype(np.float32)
     begun = tuple(rng.uniform(-1, 1, (4, 2, 3)).astype(np.float32) for _ in range(2))
     feeds = {"data0": data, **(dict(zip(("data1", "data2"), begun, strict=True)) if states else {})}
-    (got,) = Session(model, backend="reference").run(feeds).values()
+    (got,) = reference(model, feeds).values()
     weights = list(mxnet.weights(mxnet.split(vector, stack), stack))
     ldnc = tuple((each if states else each * 0).reshape(2, 2, 2, 3) for each in begun)
     outputs, _ = run_oracle(stack.spec(5), weights, list(data), ldnc)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
+from support.graphs import reference
 from support.mxnet_files import node, symbol, symbol_text, var, write_params
 
 from onernn import Graph, Session, UnsupportedError, load
@@ -56,7 +58,7 @@ def test_a_softmax_over_several_axes_has_two_meanings(
     op: str, shape: tuple[int, ...], known: bool
 ) -> None:
     """Documented: over all behind the batch; MXNet's CPU (recorded, too): at times the last."""
-    x = np.random.default_rng(0).uniform(-2, 2, shape).astype(np.float32)
+    x = uniform(*shape, bound=2)
     reshape = node("r = Reshape x", shape=str(shape))
     nodes = [var("x"), reshape, node(f"s = {op} r")] if known else [var("x"), node(f"s = {op} x")]
     flat = softmax(x.reshape(len(x), -1).astype(np.float64)).reshape(shape)
@@ -66,7 +68,7 @@ def test_a_softmax_over_several_axes_has_two_meanings(
         ("mxnet-cpu", softmax(x) if takes_last else flat),
     ):
         graph = lower(symbol(*nodes), {}, semantics)
-        (got,) = Session(graph, backend="reference").run({"x": x}).values()
+        (got,) = reference(graph, {"x": x}).values()
         np.testing.assert_allclose(got, want, rtol=1e-6)
         noted = takes_last and len(shape) > 2 if known else op == "SoftmaxActivation"
         assert bool(graph.notes) == noted
@@ -173,7 +175,7 @@ def looping(**attributes: str) -> Any:
 @pytest.mark.parametrize("first", [0, 2, 7])
 def test_a_loop_ends_by_its_condition_and_what_it_gave_is_filled_with_zeros(first: int) -> None:
     graph = looping()
-    rows, state = Session(graph, backend="reference").run({"x": np.float32([first])}).values()
+    rows, state = reference(graph, {"x": np.float32([first])}).values()
     steps = list(range(first, 3))
     np.testing.assert_array_equal(rows[:, 0], [2 * s for s in steps] + [0] * (5 - len(steps)))
     np.testing.assert_array_equal(state, [max(first, 3)])
@@ -273,7 +275,7 @@ def test_an_operator_may_lack_a_rank_that_a_later_one_tells() -> None:
         {"w": np.ones((4, 3), np.float32)},
     )  # fmt: skip
     assert reasons(graph) == "" and graph.inputs[0].shape == (None, None)
-    product, _ = Session(graph, backend="reference").run({"x": np.ones((2, 4), "f4")}).values()
+    product, _ = reference(graph, {"x": np.ones((2, 4), "f4")}).values()
     assert product.tolist() == [[4, 4, 4]] * 2
 
 
@@ -291,7 +293,7 @@ def test_two_nodes_of_one_name_and_an_output_twice_keep_apart() -> None:
     nodes = [X, node("n = relu x"), node("n = tanh x")]
     graph = lower(symbol(*nodes, heads=[[2, 0, 0], [1, 0, 0], [2, 0, 0], [0, 0, 0]]), {})
     given = np.array([-1.0, 1.0], np.float32)
-    outs = list(Session(graph, backend="reference").run({"x": given}).values())
+    outs = list(reference(graph, {"x": given}).values())
     for got, want in zip(
         outs, (np.tanh(given), np.maximum(given, 0), np.tanh(given), given), strict=True
     ):
@@ -320,7 +322,7 @@ def test_a_mask_over_a_state_of_inferred_size_is_computed_at_once() -> None:
     ]  # fmt: skip
     graph = lower(symbol(*nodes), {})
     assert [node.op for node in graph.nodes] == ["Add"]
-    (out,) = Session(graph, backend="reference").run({"x": np.ones((3, 4), np.float32)}).values()
+    (out,) = reference(graph, {"x": np.ones((3, 4), np.float32)}).values()
     assert out.tolist() == [[1] * 4] * 3
 
 
@@ -420,7 +422,7 @@ def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> Non
     dense = node("n = FullyConnected x w", num_hidden="3", no_bias="True")
     graph = load(saved(tmp_path, X, W, dense, params={"w": half}))
     assert graph.notes == ("float16 parameters are computed in float32",)
-    (out,) = Session(graph, backend="reference").run({"x": np.ones((1, 4), np.float32)}).values()
+    (out,) = reference(graph, {"x": np.ones((1, 4), np.float32)}).values()
     assert out.dtype == np.float32
     np.testing.assert_allclose(out[0, 0], half[0].astype(np.float64).sum(), rtol=1e-6)
 
@@ -446,7 +448,7 @@ def test_another_name_of_an_operator_computes_the_same(
 
 def test_numpy_modes_full_has_its_value() -> None:
     full = node("n = _npi_full", shape="(2,)", value="3")
-    (out,) = Session(lower(symbol(full), {}), backend="reference").run({}).values()
+    (out,) = reference(lower(symbol(full), {}), {}).values()
     assert out.tolist() == [3, 3]
 
 

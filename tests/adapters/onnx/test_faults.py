@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from support.arrays import uniform
 from support.onnx_models import parsed
 
 from onernn import audit
@@ -22,7 +23,7 @@ I, O, N = 3, 4, 1  # noqa: E741
 
 
 def numbers(*shape: int, name: str) -> Array:
-    return np.random.default_rng(len(name)).uniform(-1, 1, shape).astype(np.float32)
+    return uniform(*shape, seed=len(name))
 
 
 def recurrent(
@@ -90,7 +91,7 @@ def test_a_gru_of_pytorch_that_resets_before_its_product(
 
 def test_how_far_such_a_gru_is_off_is_what_onnxruntime_gives(audited: Any) -> None:
     runtime = pytest.importorskip("onnxruntime")
-    x = np.random.default_rng(7).uniform(-1, 1, (5, N, I)).astype(np.float32)
+    x = uniform(5, N, I, seed=7)
     made: list[Array] = []
     for reset_behind in (0, 1):
         wrong = recurrent("GRU", producer=TORCH, linear_before_reset=reset_behind)

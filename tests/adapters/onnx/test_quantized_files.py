@@ -19,6 +19,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+from support.arrays import uniform
 from support.checking import assert_close, sentences_of
 from support.graphs import new_node
 from support.layers import random_weights
@@ -334,7 +335,7 @@ def quantized_by_onnxruntime(
 def fed(seed: int) -> dict[str, np.ndarray]:
     return {
         "x": batch(seed),
-        "h": np.random.default_rng(seed).uniform(-1, 1, (1, 4, 20)).astype("f4"),
+        "h": uniform(1, 4, 20, seed=seed),
     }
 
 

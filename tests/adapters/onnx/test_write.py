@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.graphs import new_node
+from support.arrays import uniform
+from support.graphs import new_node, reference, unfused
 from support.layers import random_ragged, random_state, random_weights
 from support.onnx_models import read
 from support.onnx_written import assert_same, padded_feed, run, written
@@ -21,8 +22,8 @@ from onernn.reorders.gates import GateLayout
 
 LENGTHS = [3, 0, 5, 1]
 X = random_ragged(LENGTHS, 4, 0)
-DENSE = np.random.default_rng(1).uniform(-2, 2, (4, 4)).astype(np.float32)
-MATRIX = np.random.default_rng(2).uniform(-1, 1, (4, 6)).astype(np.float32)
+DENSE = uniform(4, 4, seed=1, bound=2)
+MATRIX = uniform(4, 6, seed=2)
 
 
 def graph(nodes: list[Node], outputs: list[str], constants: dict[str, Any] | None = None) -> Graph:
@@ -44,7 +45,7 @@ def check(
 ) -> None:
     built = graph(nodes, outputs, constants)
     inputs = {"x": x, "d": DENSE[: len(x)]}
-    want = Session(built, backend="reference", passes=()).run(inputs)
+    want = unfused(built, inputs)
     # Offsets that stand in the model fit no made-up batch.
     fixed = any(each.op == "SequenceReset" for each in nodes)
     got = run(written(built, inputs if fixed else None, **options), inputs)
@@ -274,7 +275,7 @@ def test_every_cell_runs_in_onnx_runtime(cell: Cell, more: dict, direction: Any)
         spec = RnnSpec(cell, 3, 4, direction=direction, layers=layers, **more)
         built = layer(spec, ragged=ragged, states=states)
         feed = batch(built, spec, [3, 0, 5, 1])
-        want = Session(built, backend="reference").run(feed)
+        want = reference(built, feed)
         got = run(written(built, allow_functions=cell.has_attention), feed)
         for name in want:
             assert_same(got[name], want[name])
@@ -303,7 +304,7 @@ def test_what_became_a_scan_comes_back_as_one_layer(
     again = read(written(built, allow_functions=cell.has_attention))
     ops = {node.op: node for node in fuse(again).model.nodes}
     assert "Scan" not in ops and ops["Rnn"].attrs.spec == spec
-    want = Session(built, backend="reference").run(feed)
+    want = reference(built, feed)
     for backend in ("reference", "auto"):
         got = Session(again, backend=backend).run(padded_feed(feed))
         for name in want:
@@ -314,7 +315,7 @@ def test_stacks_whose_directions_meet_at_the_end_only_are_written() -> None:
     spec = RnnSpec(Cell.LSTM, 4, 4, layers=2, direction="bidirectional_concat", stacking="onednn")
     built = layer(spec, ragged=True, states=True)
     feed = batch(built, spec, [3, 0, 5, 1])
-    want = Session(built, backend="reference").run(feed)
+    want = reference(built, feed)
     for name, array in run(written(built), feed).items():
         assert_same(array, want[name])
 

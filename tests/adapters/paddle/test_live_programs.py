@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.arrays import uniform
 from support.paddle_operators import op
 from support.paddle_programs import execute, serialized, types, variables
 
@@ -92,7 +93,7 @@ def rewritten(live: LiveProgram, parts: Sequence[ReplaceablePart]) -> bytes:
 
 
 def words(lengths: Sequence[int], seed: int = 0) -> Ragged:
-    data = np.random.default_rng(seed).uniform(-1, 1, (sum(lengths), I)).astype(np.float32)
+    data = uniform(sum(lengths), I, seed=seed)
     return Ragged.from_lengths(data, lengths)
 
 

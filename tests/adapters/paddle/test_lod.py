@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
+from support.graphs import reference
 from support.paddle_operators import op, program
 
-from onernn import Ragged, Session, ShapeError, UnsupportedError
+from onernn import Ragged, ShapeError, UnsupportedError
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Variable
 from onernn.ir.arrays import Array
@@ -19,7 +21,7 @@ Batch = Ragged | Array
 
 
 def numbers(*shape: int) -> Array:
-    return np.random.default_rng([5, *shape]).uniform(-2, 2, shape).astype(np.float32)
+    return uniform(*shape, seed=[5, *shape], bound=2)
 
 
 def ragged(lod: list[list[int]], *sizes: int) -> Ragged:
@@ -42,7 +44,7 @@ def run(
         shape = (None, *data.shape[1:])
         declared[name] = Variable(name, 7, data.dtype.name, shape, depth, False)
     made = program(op(kind, slots, {slot: "y"}, **attributes), feeds=tuple(feeds), **declared)
-    return Session(lower(made), backend="reference").run(feeds)["y"]
+    return reference(lower(made), feeds)["y"]
 
 
 def lod(value: Batch) -> list[list[int]] | None:

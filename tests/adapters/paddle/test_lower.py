@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from support.paddle_operators import op, program
 
 from onernn import Graph, ModelFormatError, Ragged, Session, UnsupportedError
@@ -27,7 +28,7 @@ def reasons(graph: Graph) -> list[str]:
 
 def run(graph: Graph, **more: Array) -> dict[str, Any]:
     feeds = {"x": Ragged(X, [0, 1, 3]), **more}
-    return Session(graph, backend="reference").run(feeds)
+    return reference(graph, feeds)
 
 
 TANH = op("tanh X=x -> Out=y")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from support.paddle_operators import op, program
 
 from onernn import BudgetError, Cell, Ragged, RnnSpec, Session, UnsupportedError, load, verify
@@ -105,7 +106,7 @@ def test_narrow_parameters_are_widened_exactly_by_a_cast(kind: str) -> None:
     declared = {"w": variable("w", kind, 1, 4), "wide": variable("wide", "float32", 1, 4)}
     model = lower(program(cast, add, parameters={"w": stored}, **declared))
     x = Ragged(np.zeros((2, 4), F32), [0, 2])
-    got = Session(model, backend="reference").run({"x": x})["y"]
+    got = reference(model, {"x": x})["y"]
     np.testing.assert_array_equal(got.data, np.repeat(values.astype(F32), 2, axis=0))
     assert got.data.dtype == F32
 

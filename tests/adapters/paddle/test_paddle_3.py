@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from support.paddle_operators import op, program
 
-from onernn import Graph, Ragged, Session
+from onernn import Graph, Ragged
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Variable
 from onernn.engine.session import unsupported
@@ -35,7 +36,7 @@ def model(version: int, type_: str, slots: dict[str, str], **attributes: Any) ->
 @pytest.mark.parametrize("version, is_ragged", [(OF_2, False), (OF_3, True)])
 def test_matmul_keeps_the_lod_in_programs_of_paddle_3_only(version: int, is_ragged: bool) -> None:
     graph = model(version, "matmul_v2", {"X": "x", "Y": "w"})
-    (y,) = Session(graph, backend="reference").run({"x": X}).values()
+    (y,) = reference(graph, {"x": X}).values()
     assert isinstance(y, Ragged) == is_ragged
     np.testing.assert_array_equal(data_of(y), X.data @ W)
 
@@ -85,12 +86,12 @@ def test_what_is_not_exact_is_refused(reason: str) -> None:
 @pytest.mark.parametrize("axes, expected", [((0,), X.data[::-1]), ((1,), X.data[:, ::-1])])
 def test_flip_turns_rows_under_the_lod_they_had(axes: tuple[int], expected: np.ndarray) -> None:
     graph = model(OF_2, "flip", {"X": "x"}, axis=axes)
-    (y,) = Session(graph, backend="reference").run({"x": X}).values()
+    (y,) = reference(graph, {"x": X}).values()
     assert isinstance(y, Ragged) and y.lod == X.lod
     np.testing.assert_array_equal(y.data, expected)
 
 
 def test_an_fc_as_paddle_3_saves_it_is_a_product() -> None:
     graph = model(OF_3, "fc", {"Input": "x", "W": "w"}, in_num_col_dims=1, **FUSED)
-    (y,) = Session(graph, backend="reference").run({"x": X}).values()
+    (y,) = reference(graph, {"x": X}).values()
     np.testing.assert_array_equal(data_of(y), X.data @ W)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checking import assert_close
-from support.graphs import new_node
+from support.graphs import new_node, reference, unfused
 from support.oracle import run_oracle
 from support.paddle_writing import LAYERS, OPERATORS, RECORDED, Case, layer, of_nodes, one, words
 
-from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError, fuse, load, verify
+from onernn import Cell, Graph, Ragged, RnnSpec, UnsupportedError, fuse, load, verify
 from onernn.adapters.paddle.messages import message
 from onernn.adapters.paddle.read import Program, read_program
 from onernn.adapters.paddle.write import write_paddle
@@ -82,10 +82,10 @@ def test_layers_come_back_to_the_bit(name: str, form: str) -> None:
 def check(case: Case, folder: Path, tolerance: str = "f32", **options: Any) -> Graph:
     """The written case gives what the NumPy kernels give."""
     graph, feeds = case
-    expected = Session(graph, backend="reference", passes=()).run(feeds)
+    expected = unfused(graph, feeds)
     write_paddle(graph, folder / "m.pdmodel", inputs=feeds, **options)
     model = load(folder / "m.pdmodel")
-    got = Session(model, backend="reference").run(feeds)
+    got = reference(model, feeds)
     assert list(got) == list(expected)
     for name, value in expected.items():
         assert isinstance(got[name], Ragged) == isinstance(value, Ragged), name
@@ -105,7 +105,7 @@ def test_a_layer_means_the_same(name: str, tmp_path: Path) -> None:
     """Against an oracle in float64 that walks sentences one by one and knows no Paddle."""
     graph, feeds = LAYERS[name]
     write_paddle(graph, tmp_path / "m.pdmodel")
-    got = Session(load(tmp_path / "m.pdmodel"), backend="reference").run(feeds)
+    got = reference(load(tmp_path / "m.pdmodel"), feeds)
     rnn = next(node for node in graph.nodes if node.op == "Rnn")
     spec, x = rnn.attributes["spec"], feeds["x"]
     if "n" in feeds:
