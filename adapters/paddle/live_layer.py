@@ -330,6 +330,10 @@ def _function() -> Any:
 # ``paddle.nn.RNN`` and ``BiRNN`` of Paddle's own cells, which Paddle runs step by step.
 
 _WEIGHTS = ("weight_ih", "weight_hh"), ("bias_ih", "bias_hh")
+_MORE = (
+    "sequence_length, behind which Paddle computes on, or other arguments; nn.GRU, nn.LSTM and"
+    " nn.SimpleRNN take lengths"
+)
 
 
 def cells_obstacle(layer: Any, kind: Any) -> str:
@@ -357,12 +361,16 @@ def ours_of_cells(kind: Any, chosen: Options) -> type:
 
     @untraced
     def run(self: Any, inputs: Any, states: Any, lengths: Any, more: dict[str, Any]) -> Any:
-        # What Paddle gives behind a length is computed from what stands there; hooks may be new.
-        if not more and lengths is None and not cells_obstacle(self, kind):
-            if (result := _run(self, inputs, states, chosen)) is not None:
-                return result
+        obstacle = cells_obstacle(self, kind)  # hooks may be new
+        if more or lengths is not None:
+            obstacle = _MORE
+        if obstacle:
+            leave(self, HOST, obstacle, self.full_name)
+        elif (result := _run(self, inputs, states, chosen)) is not None:
+            return result
         return kind.forward(self, inputs, states, lengths, **more)
 
+    @require("paddle", "paddle").jit.not_to_static  # Paddle 2.6 would lose what it closes over
     def forward(
         self: Any,
         inputs: Any,
