@@ -164,7 +164,7 @@ def register() -> None:
                     recorded is None
                 ):  # a second way back; or an executor of symbols ran forward with
                     # the ``is_train`` of the call queued last, a prediction behind the training
-                    given = arrays if self._drops else {**arrays, "seed": None}
+                    given = {k: a for k, a in arrays.items() if self._drops or k != "seed"}
                     _, recorded = self._live.run_training(given)
                 grads = self._live.backward(arrays, recorded, heads)
                 _put([grads[name] for name in self._order], in_grad, req)

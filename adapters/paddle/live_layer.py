@@ -370,7 +370,6 @@ def ours_of_cells(kind: Any, chosen: Options) -> type:
             return result
         return kind.forward(self, inputs, states, lengths, **more)
 
-    @require("paddle", "paddle").jit.not_to_static  # Paddle 2.6 would lose what it closes over
     def forward(
         self: Any,
         inputs: Any,
@@ -380,7 +379,8 @@ def ours_of_cells(kind: Any, chosen: Options) -> type:
     ) -> Any:
         return run(self, inputs, initial_states, sequence_length, kwargs)
 
-    return derived(kind, chosen, forward=forward)
+    whole = require("paddle", "paddle").jit.not_to_static  # 2.6 would lose what it closes over
+    return derived(kind, chosen, forward=whole(forward))
 
 
 def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, Any] | None:

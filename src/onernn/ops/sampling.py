@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from onernn.ir.types import Size, Type
 from onernn.ops.growth import elements
 from onernn.ops.rules import broadcast
 
-_DRAWS = {
+_DRAWS: dict[str, Callable[..., Any]] = {
     "uniform": lambda random, size, low, high: random.uniform(low, high, size),
     "normal": lambda random, size, mean, deviation: random.normal(mean, deviation, size),
     "gamma": lambda random, size, shape, scale: random.gamma(shape, scale, size),
