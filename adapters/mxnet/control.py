@@ -188,7 +188,8 @@ def _body(
         _declare(builder, name, known)
     for name, value in others:
         _give(op, builder, name, value)
-    return builder, lower_nodes(replace(op.context, builder=builder, symbol=body, inferred=set()))
+    context = replace(op.context, builder=builder, symbol=body, inferred=set(), is_body=True)
+    return builder, lower_nodes(context)
 
 
 def _give(op: MxnetOperator, builder: GraphBuilder, name: str, value: str) -> None:

@@ -12,6 +12,7 @@ from onernn.adapters.common import bodies
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.table import FIRST, LAST, MxnetOperator, rule
 from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import Value
 from onernn.ops import OPERATORS
 
 # The rules of operators on each element of a value.
@@ -542,3 +543,41 @@ def _repeat(op: MxnetOperator, x: str) -> str:
     wide = op.unsqueezed(x, axis + 1)
     wide = op.emit("Expand", wide, op.joined(before, [times], after))
     return op.emit("Reshape", wide, op.joined(op.part(whole, 0, axis), [-1], after))
+
+
+# Random numbers. MXNet has one generator; here they are made of an input, which a run gives.
+
+_DISTRIBUTIONS = {
+    "uniform": {"low": 0.0, "high": 1.0},
+    "normal": {"mu loc": 0.0, "sigma scale": 1.0},
+    "gamma": {"alpha": 1.0, "beta": 1.0},
+    "exponential": {"lam": 1.0},
+    "poisson": {"lam": 1.0},
+}
+"""Parameters, by the names of inputs, and of attributes where they differ; their defaults."""
+
+
+def _sampled(distribution: str, op: MxnetOperator, *parameters: str) -> str:
+    context, shape = op.context, op.sizes("shape")
+    if context.is_body:
+        raise UnsupportedError("each turn of a loop would draw the same numbers")
+    if not parameters:
+        shape = shape or (1,)
+        named = _DISTRIBUTIONS[distribution].items()
+        numbers = [op.number(name.split()[-1], default) for name, default in named]
+        parameters = tuple(op.constant(np.float32(each), "parameter") for each in numbers)
+    if not context.seed:
+        context.seed = op.builder.fresh("seed")
+        op.builder.input(Value(context.seed, "int64", ()))
+        context.notes[
+            f"random numbers are made of the input {context.seed!r}: any whole number"
+        ] = []
+    dtype = op.dtype("dtype") if op.text("dtype", "None") != "None" else np.dtype(np.float32)
+    given = {"distribution": distribution, "shape": shape, "stream": op.at.position}
+    return op.emit("Sample", context.seed, *parameters, dtype=dtype.name, **given)
+
+
+for kind, numbers in _DISTRIBUTIONS.items():
+    slots = " ".join(name.split()[0] for name in numbers)
+    rule(f"_sample_{kind}", slots)(partial(_sampled, kind))
+    rule(f"_random_{kind}", "")(partial(_sampled, kind))

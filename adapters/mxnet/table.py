@@ -85,7 +85,8 @@ class Context:
     are added to. Here the unknown sizes are 1, and broadcasting gives the same numbers.
     ``unranked``: values whose rank an operator lacked.
     ``notes``: what a user should know, and the nodes it is true of; ``differing`` are those of
-    them that say where the two meanings differ.
+    them that say where the two meanings differ. ``seed``: the input that random numbers are made
+    of, once there are any. ``is_body``: whether this is a part that another graph runs.
     """
 
     builder: GraphBuilder
@@ -95,6 +96,8 @@ class Context:
     unranked: set[str] = field(default_factory=set)
     notes: dict[str, list[str]] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
+    seed: str = ""
+    is_body: bool = False
 
     def note(self, text: str, node: str) -> None:
         nodes = self.notes.setdefault(text, [])

@@ -242,6 +242,7 @@ OPERATORS: dict[str, Meaning] = {
     "matmul": _of("matmul_v2", "X Y", renamed={"transpose_x": "trans_x", "transpose_y": "trans_y"}),
     "transpose": _of("transpose2", outputs=_XSHAPE, renamed={"perm": "axis"}),
     "reshape": _of("reshape2", "X =shape|Shape", _XSHAPE, lists=True),
+    "flatten": _of("flatten_contiguous_range", outputs=_XSHAPE),
     "squeeze": _of("squeeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
     "unsqueeze": _of("unsqueeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
     "full": _of("fill_constant", "", coded={"dtype": "dtype"}),
@@ -338,6 +339,7 @@ OPERATORS: dict[str, Meaning] = {
     "masked_select": _of("masked_select", "X Mask", "Y"),
     "one_hot": _of("one_hot_v2", "X =depth|depth_tensor"),
     "roll": _of("roll", "X =shifts|ShiftsTensor", lists=True),
+    "viterbi_decode": _of("viterbi_decode", "Input Transition Length", "Scores Path"),
     "rnn": _of(
         "rnn",
         "Input PreState WeightList SequenceLength -",

@@ -532,3 +532,18 @@ def _crf_decoding(op: PaddleOperator) -> Results:
         agreed = op.emit("Equal", path, op.reshaped(op.dense(label), -1, 1))
         path = op.cast(agreed, "int64")
     return path
+
+
+@rule("viterbi_decode")
+def _viterbi_decode(op: PaddleOperator) -> Results:
+    """The paths of padded sequences; nothing computes their scores.
+
+    The last row of the transitions starts a sequence, the one before ends it: Paddle's documents
+    say columns, its kernels take rows.
+    """
+    between = op.array("Transition")
+    ends = between[:-3:-1] * op.attribute("include_bos_eos_tag", True)
+    whole = op.constant(np.concatenate([ends, between]), "transition")
+    ragged = op.emit("SequenceUnpad", op.plain("Input"), op.plain("Length"))
+    path = op.emit("CrfDecode", ragged, whole)
+    return {"Path": op.squeezed(op.emit("SequenceFill", path, op.constant(0, "zero")), 2)}

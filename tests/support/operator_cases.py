@@ -314,6 +314,7 @@ WALKED: list[tuple[str, str, dict[str, Any]]] = [
     ("DFT", "samples  minus3", {}),
     ("DFT", "samples three", {"onesided": 1}),
     ("DFT", "spectrum", {"onesided": 1, "inverse": 1}),
+    ("Sample", "one p p", {"distribution": "gamma", "shape": (2,)}),
     ("STFT", "samples hop window", {}),
     ("STFT", "samples hop  three0", {"onesided": 0}),
 ]
