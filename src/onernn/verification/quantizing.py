@@ -315,12 +315,6 @@ class Histogram:
         order = there[np.argsort(values[there], kind="stable")]
         return values[order].astype(np.float64), self.counts[order]
 
-    def outside(self, scale: Scale) -> float:
-        """The share of numbers that saturate in bytes of a scale."""
-        values, counts = self.sorted()
-        q = np.rint(values * scale.factor) + scale.shift
-        return float(counts[(q < 0) | (q > 255)].sum() / max(counts.sum(), 1))
-
 
 def scale_of(seen: Histogram) -> Scale | None:
     """The scale of bytes with the least mean square error; None if only zeros were.

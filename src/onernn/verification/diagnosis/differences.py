@@ -12,18 +12,15 @@ import numpy as np
 
 from onernn.fuse_passes.views import is_view
 from onernn.ir.arrays import Array
-from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph, Node
-from onernn.ir.ragged import Batch
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
 from onernn.ops import OPERATORS
-from onernn.verification.comparing import Tolerance, all_pass, largest_difference
 from onernn.verification.diagnosis.cause import in_order
 from onernn.verification.diagnosis.faults import Relation, between, relation
 from onernn.verification.diagnosis.graph_faults import DIRECTIONS_EXCHANGED
 from onernn.verification.diagnosis.matching import Matching, Operator, digest_of, moves, weights_in
-from onernn.verification.tracing import LayerName, Traced, Values, fast_backend, in_words, rerun
+from onernn.verification.tracing import LayerName, in_words
 
 _PAIRS = 12
 """Among up to so many differences, leaving out pairs is tried, too."""
@@ -171,40 +168,6 @@ def _same(one: Array, other: Array) -> bool:
     return one.dtype == other.dtype and np.array_equal(one, other)
 
 
-@dataclass(frozen=True, eq=False)
-class Trial(Traced):
-    """A run of the model to try changes on, and what its outputs should be.
-
-    ``values``: also of inputs that only the reference takes.
-    """
-
-    expected: Mapping[str, Batch]
-    tolerances: Mapping[str, Tolerance]
-
-    @cached_property
-    def before(self) -> float:
-        """The `distance` of the unchanged graph."""
-        return largest_difference(self.values, self.expected)
-
-    def passes(self, changed: Graph) -> bool:
-        """Whether every output is as expected."""
-        outputs = self.outputs(changed)
-        return outputs is not None and all_pass(outputs, self.expected, self.tolerances)
-
-    def distance(self, changed: Graph) -> float:
-        """The largest difference from what is expected, as a part of the largest value."""
-        outputs = self.outputs(changed)
-        return np.inf if outputs is None else largest_difference(outputs, self.expected)
-
-    def outputs(self, changed: Graph) -> Values | None:
-        """The outputs of a changed graph; None if it cannot run."""
-        try:
-            with np.errstate(all="ignore"):
-                return rerun(changed, self.graph, self.values, fast_backend())
-        except OnernnError:
-            return None
-
-
 def smallest(
     groups: Sequence[Sequence[Difference]],
     passes: Callable[[list[Difference]], bool],
@@ -328,11 +291,9 @@ class Names:
                 yield Named(_lengths_relation(lengths[0], ways), place, name, each)
         rnns = [[Recurrent.of(node) for node in op.rnns] for op in (mine, theirs)]
         for own, their in zip(*rnns, strict=False):
-            kinds = zip(("hidden", "cell"), own.states, their.states, strict=False)
-            changed = [(kind, bool(now)) for kind, now, then in kinds if bool(now) != bool(then)]
-            for state, there in _together(changed):
-                for place, _ in layers:
-                    yield Named(_state_relation(state, there), place, own.y, each)
+            for state, now, then in zip(_STATES.values(), own.states, their.states, strict=False):
+                for place, _ in layers if bool(now) != bool(then) else ():
+                    yield Named(_state_relation(state, bool(now)), place, own.y, each)
 
     def _taken_from(
         self, where: LayerName, own: Recurrent, their: Recurrent
@@ -542,12 +503,6 @@ def _listed(operators: Sequence[Operator]) -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else "another one"
-
-
-def _together(changed: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
-    if len(changed) == 2 and changed[0][1] == changed[1][1]:
-        return [("", changed[0][1])]
-    return changed
 
 
 def _state_relation(state: str, there: bool) -> Relation:
