@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +12,7 @@ import pytest
 from support import planted
 from support.command_line import failed
 from support.command_line import onernn as command_line
+from support.html_pages import Page
 from support.planted import model, read, reordered, tagger
 
 import onernn
@@ -21,29 +21,6 @@ from onernn.verification.inspecting import COLOURS, fused_values, number, pictur
 from onernn.verification.references import Against
 from onernn.verification.report import render, write_report
 from onernn.verification.verifying import Report, verify
-
-
-class Page(HTMLParser):
-    """Text, and every address that the page would load something from."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.text: list[str] = []
-        self.addresses: list[str] = []
-        self.tags: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        names = ("src", "href", "xlink:href", "data", "srcset", "action")
-        self.addresses += [value or "" for name, value in attrs if name in names]
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-    @property
-    def words(self) -> str:
-        return " ".join(" ".join(self.text).split())
 
 
 @pytest.fixture(scope="module")
