@@ -122,6 +122,13 @@ def test_long_graphs_are_cut_around_their_first_recurrent_node() -> None:
     assert 100 < picture(graph, "long", fused={}).count("<rect") < 200
 
 
+def test_long_names_are_cut_in_the_middle_and_short_ones_are_not() -> None:
+    name, short = "a" * 20 + "b" * 20, "c" * 24
+    graph = Graph("m", (Value(name), Value(short)), (), (Node("Add", (name, short), ("y",)),), {})
+    svg = picture(graph, "m", fused={})
+    assert f">{'a' * 11}…{'b' * 12}</text>" in svg and f">{short}</text>" in svg
+
+
 def test_numbers_are_short_and_what_is_none_is_a_dash() -> None:
     assert [number(v) for v in (0.0, 1.23456, 1e-9, float("nan"))] == ["0", "1.23", "1e-09", "–"]
 

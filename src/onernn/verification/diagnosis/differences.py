@@ -15,7 +15,6 @@ from onernn.ir.arrays import Array
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
-from onernn.ops import OPERATORS
 from onernn.verification.diagnosis.cause import in_order
 from onernn.verification.diagnosis.faults import Relation, between, relation
 from onernn.verification.diagnosis.graph_faults import DIRECTIONS_EXCHANGED
@@ -405,53 +404,20 @@ class Names:
     # --- pairs
 
     def _exchanged(self, one: Difference, other: Difference) -> list[Named]:
-        """The names of both, where each is as the other one should be."""
+        """The names of both, where each reads what the other one should."""
         values = self.matching.values
-        if one.is_wiring and other.is_wiring:
-            crossed = (
-                values.get(one.reads) == other.wanted and values.get(other.reads) == one.wanted
-            )
-            if not crossed or not one.reads or not other.reads or one.wanted == other.wanted:
-                return []
-            kinds = [self._state(each) for each in (one, other)]
-            if all(kinds) and one.model is other.model:
-                text = "exchanges the initial hidden state and the initial cell state"
-            elif all(kinds):
-                text = "exchanges the initial states of layers:"
-            else:
-                text = f"exchanges {one.reads!r} and {other.reads!r}"
-            cause = "states_exchanged" if all(kinds) else "input_exchanged"
-        elif not one.is_wiring and not other.is_wiring:
-            (a, b), (c, d) = ((e.model, e.reference) for e in (one, other))
-            assert a and b and c and d
-            if a.rnns or a.structure != c.structure or _content(a) == _content(c):
-                return []
-            if _content(a) != _content(d) or _content(c) != _content(b):
-                return []
-            if not self._feeds_states(a) or not self._feeds_states(c):
-                return []
-            cause, text = "states_exchanged", "exchanges the initial states of layers:"
-        else:
+        crossed = values.get(one.reads) == other.wanted and values.get(other.reads) == one.wanted
+        if not crossed or not one.reads or not other.reads or one.wanted == other.wanted:
             return []
+        kinds = [self._state(each) for each in (one, other)]
+        if all(kinds) and one.model is other.model:
+            text = "exchanges the initial hidden state and the initial cell state"
+        elif all(kinds):
+            text = "exchanges the initial states of layers:"
+        else:
+            text = f"exchanges {one.reads!r} and {other.reads!r}"
+        cause = "states_exchanged" if all(kinds) else "input_exchanged"
         return [Named(Relation(cause, text), *self._place(e), e) for e in (one, other)]
-
-    def _feeds_states(self, operator: Operator) -> bool:
-        """Whether all that an operator makes goes into initial states, through views."""
-        waiting, result = list(operator.outputs), False
-        while waiting:
-            name = waiting.pop()
-            if operator.graph.is_output(name):
-                return False
-            for user in operator.graph.users(name):
-                if user.op == "Rnn":
-                    if name in (*user.inputs[:1], *user.inputs[3:]):
-                        return False
-                    result = True
-                elif (known := OPERATORS.get(user.op)) is not None and known.keeps:
-                    waiting += user.outputs
-                else:
-                    return False
-        return result
 
 
 def _agreed(every: Sequence[Named]) -> Iterator[Named]:
@@ -467,10 +433,6 @@ def _agreed(every: Sequence[Named]) -> Iterator[Named]:
             yield each._replace(relation=_state_relation("", there)) if both else each
         else:
             yield each
-
-
-def _content(operator: Operator) -> tuple[str, str]:
-    return operator.settings, operator.numbers
 
 
 def _root(operators: Sequence[Operator], name: str) -> str:
