@@ -10,6 +10,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
+from support import planted
 from support.fault_pairs import FAULTS, Tagger, file, fitting, sound
 from support.planted import Arrays, read, recording
 
@@ -98,6 +99,22 @@ def test_one_fault_is_named_and_proved(name: str) -> None:
     bad = deepcopy(good)
     wanted = FAULTS[name](bad, 0)
     report = beside_a_recording(good, bad, batch(shape, MANY))
+    assert [(each.id, each.evidence) for each in report.causes] == [(wanted, "proved")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "without"), [("h0_dropped", {"states": False}), ("mask_ignored", {"lengths": False})]
+)
+@pytest.mark.parametrize("invented", [False, True])
+def test_states_and_lengths_are_named_where_an_empty_sentence_ends_in_zeros(
+    wanted: str, without: dict[str, bool], invented: bool
+) -> None:
+    """As ONNX has it: final states of a sentence without words are zeros."""
+    arrays = planted.weights("LSTM", 2)
+    files = planted.model("LSTM", arrays), planted.model("LSTM", arrays, **without)
+    good, bad = files[::-1] if invented else files
+    recorded = recording(good, planted.feed(True, 2))
+    report = verify(read(bad), recorded, seconds=PATIENT)
     assert [(each.id, each.evidence) for each in report.causes] == [(wanted, "proved")]
 
 

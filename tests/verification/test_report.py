@@ -127,6 +127,9 @@ def test_long_names_are_cut_in_the_middle_and_short_ones_are_not() -> None:
     graph = Graph("m", (Value(name), Value(short)), (), (Node("Add", (name, short), ("y",)),), {})
     svg = picture(graph, "m", fused={})
     assert f">{'a' * 11}…{'b' * 12}</text>" in svg and f">{short}</text>" in svg
+    (height,) = re.findall(r' height="(\d+)">\n', svg)
+    tops = [float(y) for y in re.findall(r'<rect x="[^"]*" y="([\d.]+)"', svg)]
+    assert min(tops) == 30 and max(tops) + 50 + 30 == int(height)  # a box, and room above and below
 
 
 def test_numbers_are_short_and_what_is_none_is_a_dash() -> None:
