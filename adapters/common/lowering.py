@@ -313,7 +313,10 @@ class NativeOperator(Tape):
     # What it becomes.
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
-        return self.builder.emit(op, self.named(inputs), attributes)
+        named = self.named(inputs)
+        while named and not named[-1]:  # absent ones at the end have no position
+            named.pop()
+        return self.builder.emit(op, named, attributes)
 
     def emit_many(
         self, op: str, count: int, *inputs: Operand, **attributes: Any
@@ -366,7 +369,8 @@ class GraphBuilder:
     """Collects nodes; names values after the framework's variables, each value once.
 
     A variable may be assigned again: `value` gives the one that it holds now. ``budget``: what
-    constants that are computed here may take; the builder of a body shares it.
+    constants that are computed here may take; the builder of a body shares it. ``taken``: of a
+    body, values of the graph around it by the names of its inputs.
     """
 
     def __init__(self, name: str, budget: FoldingBudget | None = None) -> None:
@@ -376,6 +380,7 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
         self.notes: dict[str, None] = {}
+        self.taken: dict[str, str] = {}
         self.origin: tuple[NativeOp, ...] = ()
         self._values: dict[str, str] = {}
         self._names = Names()
@@ -442,6 +447,14 @@ class GraphBuilder:
         """An input of a body, of which the graph around it knows this."""
         self.input(Value(name, known.dtype, None if known.shape is None else known.counts))
         self.declare(name, known)
+
+    def take(self, outer: GraphBuilder, value: str, name: str) -> None:
+        """Makes a value of the graph around known in a body, by this name."""
+        if value in outer.constants:
+            self.constant(outer.constants[value], name)
+        else:
+            self.enter(name, outer.type_of(value))
+            self.taken[name] = value
 
     def output(self, value: str) -> Value:
         """A value with what is known of it."""

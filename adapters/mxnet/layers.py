@@ -23,12 +23,12 @@ from onernn.reorders import mxnet
 @rule("FullyConnected", "data weight bias?", inferred="first")
 def _fully_connected(op: MxnetOperator, x: str, weight: str) -> str:
     """x @ weight.T + bias; ``flatten`` makes a matrix of x, else its last axis is projected."""
-    bias = [] if op.flag("no_bias") else [op.value("bias")]
+    bias = "" if op.flag("no_bias") else op.value("bias")
     _check_rows(op, weight, op.integer("num_hidden"))
     if op.flag("flatten", True):
-        return op.emit("Gemm", op.matrix(x), weight, *bias, transB=1)
+        return op.emit("Gemm", op.matrix(x), weight, bias, transB=1)
     out = op.emit("MatMul", x, _transposed(op, weight))
-    return op.emit("Add", out, *bias) if bias else out
+    return op.emit("Add", out, bias) if bias else out
 
 
 def _check_rows(op: MxnetOperator, weight: str, rows: int) -> None:
@@ -314,9 +314,9 @@ def _convolution(op: MxnetOperator, x: str, weight: str) -> str:
     """ONNX's Conv: the weights are (num_filter, C / num_group, *kernel)."""
     windows, group = _windows(op, x), op.integer("num_group", 1)
     windows["dilations"] = _numbers(op, "dilate", windows["kernel_shape"], 1)
-    bias = [] if op.flag("no_bias") else [op.value("bias")]
+    bias = "" if op.flag("no_bias") else op.value("bias")
     _checked(op, weight, windows["kernel_shape"], 0, op.integer("num_filter"))
-    return op.emit("Conv", x, weight, *bias, group=group, **windows)
+    return op.emit("Conv", x, weight, bias, group=group, **windows)
 
 
 @rule("Deconvolution", "data weight bias?")
@@ -329,7 +329,7 @@ def _deconvolution(op: MxnetOperator, x: str, weight: str) -> str:
     kernel, wanted = windows["kernel_shape"], op.sizes("target_shape")
     windows["dilations"] = _numbers(op, "dilate", kernel, 1)
     more = _numbers(op, "adj", kernel, 0)
-    bias = [] if op.flag("no_bias", True) else [op.value("bias")]
+    bias = "" if op.flag("no_bias", True) else op.value("bias")
     if group < 1:
         raise UnsupportedError(f"attribute num_group={group}")
     _checked(op, weight, kernel, 1, op.integer("num_filter") // group)
@@ -338,7 +338,7 @@ def _deconvolution(op: MxnetOperator, x: str, weight: str) -> str:
         windows["output_shape"] = _numbers(op, "target_shape", kernel, 0)
     else:
         windows["output_padding"] = more
-    return op.emit("ConvTranspose", x, weight, *bias, group=group, **windows)
+    return op.emit("ConvTranspose", x, weight, bias, group=group, **windows)
 
 
 @rule("UpSampling", "*data")

@@ -188,23 +188,17 @@ class _Lowering:
         builder.semantics, builder.notes = around.semantics, around.notes
         scope = Scope(builder)
         builder.stacked |= {
-            name for name in _free_names(graph) if outer.variable(name) in op.builder.stacked
+            name for name in _free_names(graph) if outer.variable(name) in around.stacked
         }
-        taken: list[str] = []
         for variable in graph.inputs:
             if variable.refusal:
                 raise UnsupportedError(f"its body: {variable.name}: {variable.refusal}")
             builder.input(_value(builder, variable))
         for name in _free_names(graph):
-            value = outer.builder.value(outer.variable(name))
-            if value in outer.builder.constants:
-                builder.constant(outer.builder.constants[value], name)
-            else:
-                builder.enter(name, outer.builder.type_of(value))
-                taken.append(value)
+            builder.take(around, around.value(outer.variable(name)), name)
         self.run(scope, graph, arguments, opset)
         outputs = [_output(builder, variable) for variable in graph.outputs]
-        return builder.body(outputs, "its body:"), taken
+        return builder.body(outputs, "its body:"), [*builder.taken.values()]
 
 
 def _resolved(value: Any, arguments: Mapping[str, Any]) -> Any:

@@ -104,7 +104,5 @@ def _write(w: Writing, node: Node) -> None:
 def _fetch(w: Writing, name: str) -> None:
     """Under the value's own name."""
     if w.value(name) != name:  # the same variable as another value
-        copied = w.copy(w.value(name))
-        w.program.operations[-1].outputs["Out"] = [name]
-        w.program.variables[name] = w.program.variables.pop(copied)
+        w.renamed(w.copy(w.value(name)), name)
     w.program.fetches.append(name)

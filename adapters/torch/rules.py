@@ -329,7 +329,7 @@ def _linear(op: TorchOperator) -> str:
         raise UnsupportedError(f"a weight of {op.rank_of(weight)} axes")
     op.tie(x, op.rank_of(x) - 1, WEIGHTS)
     if op.rank_of(x) == 2:
-        return op.emit("Gemm", x, weight, *([bias] if bias else []), transB=1)
+        return op.emit("Gemm", x, weight, bias, transB=1)
     out = op.emit("MatMul", x, op.transposed(weight, 1, 0))
     return op.emit("Add", out, bias) if bias else out
 
@@ -379,8 +379,7 @@ def _layer_norm(op: TorchOperator) -> str:
             raise UnsupportedError("a norm without weights of a size that is open")
         weight = op.constant(np.ones([int(size or 0) for size in sizes], op.dtype_of(x)), "ones")
     epsilon = op.epsilon
-    weights = [weight, bias] if bias else [weight]
-    return op.emit("LayerNormalization", x, *weights, axis=-count, epsilon=epsilon)
+    return op.emit("LayerNormalization", x, weight, bias, axis=-count, epsilon=epsilon)
 
 
 @rule("batch_norm _native_batch_norm_legit_no_training")
@@ -436,9 +435,8 @@ def _convolution(op: TorchOperator) -> str:
     else:
         attributes["pads"] = op.integers("padding", [0], axes) * 2
     op.only("output_padding", [0] * len(op.attribute("output_padding", [])))
-    if op.attribute("transposed", False):
-        return op.emit("ConvTranspose", x, weight, *([bias] if bias else []), **attributes)
-    return op.emit("Conv", x, weight, *([bias] if bias else []), **attributes)
+    kind = "ConvTranspose" if op.attribute("transposed", False) else "Conv"
+    return op.emit(kind, x, weight, bias, **attributes)
 
 
 def _named_padding(
