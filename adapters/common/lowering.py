@@ -560,6 +560,12 @@ class GraphBuilder:
         if names:
             self.nodes[first:] = [node.renamed(names) for node in self.nodes[first:]]
 
+    def copied(self, value: str, name: str) -> str:
+        """Another value of the same numbers, called so: an output's own."""
+        variable = f"={name}"
+        self.give(variable, self.emit("Identity", (value,)), name)
+        return self.value(variable)
+
     def forget(self, variable: str) -> None:
         """Lets go of a large constant made here, held by a variable that is not read any more."""
         value = self.value(variable)

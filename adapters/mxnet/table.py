@@ -442,9 +442,7 @@ def lower_nodes(context: Context) -> list[str]:
             result in values or result.split("#")[0] != name
         ):  # another node's value, or a second time
             builder.origin = (NativeOp(at, node.op, node.name),)
-            again = f"head {len(values)}"
-            builder.give(again, builder.emit("Identity", (result,)), name)
-            result = builder.value(again)
+            result = builder.copied(result, name)
         values[result] = None
     return list(values)
 

@@ -233,7 +233,5 @@ def _output(builder: TorchBuilder, program: Program, at: int) -> Value | None:
     names = [each.name for each in program.outputs[:at] if isinstance(each, Ref | Open)]
     taken = value in [builder.value(name) for name in names]
     if value in builder.constants or taken or any(value == each.name for each in builder.inputs):
-        value = builder.emit("Identity", (value,))
-        builder.give(f"{output.name}#{at}", value, f"output_{at}")
-        value = builder.value(f"{output.name}#{at}")
+        value = builder.copied(value, f"output_{at}")
     return builder.output(value)

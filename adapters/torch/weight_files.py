@@ -18,6 +18,7 @@ from onernn.adapters.common.files import numbers_of, opened, pairs, parsed_json,
 from onernn.ir.arrays import Array
 from onernn.ir.budget import FileBudget, loading
 from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
+from onernn.ir.files import unzipped
 from onernn.reorders import torch
 from onernn.reorders.layers import PivotLayer
 
@@ -395,13 +396,8 @@ class Archive:
     @contextmanager
     def opened(cls, file: str | Path, raw: IO[bytes]) -> Iterator[Self]:
         """Raises `ModelFormatError` for what is no archive, or has damaged members."""
-        try:
-            with ZipFile(raw) as zipped:
-                yield cls(file, zipped, loading())
-        except (OnernnError, OSError):
-            raise
-        except Exception as error:  # zipfile raises kinds of its own
-            raise ModelFormatError(f"cannot be read as an archive: {error}", file) from error
+        with unzipped(raw, "cannot be read as an archive", file) as zipped:
+            yield cls(file, zipped, loading())
 
     @property
     def names(self) -> list[str]:
