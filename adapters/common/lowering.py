@@ -354,6 +354,31 @@ class NativeOperator(Tape):
             return self.ints(*self.builder.constants[value].shape)
         return self.emit("Shape", value)
 
+    def swapped(self, value: str, one: int = -1, other: int = -2) -> str:
+        """The value with two axes exchanged, its rank known or not."""
+        rank = self.builder.type_of(value).rank
+        if rank is None:
+            return self.emit("Einsum", value, equation=swap_equation(one, other))
+        perm = list(range(rank))
+        if not (-rank <= one < rank and -rank <= other < rank):
+            raise UnsupportedError(f"axes {one} and {other} of a value of {rank} axes")
+        perm[one], perm[other] = perm[other], perm[one]
+        return self.transposed(value, *perm)
+
+
+def swap_equation(one: int, other: int) -> str:
+    """The einsum that exchanges two axes of an array of any rank: (0, 1) is ``ab...->ba...``."""
+    front = max([axis + 1 for axis in (one, other) if axis >= 0], default=0)
+    back = max([-axis for axis in (one, other) if axis < 0], default=0)
+    if front + back > 26:
+        raise UnsupportedError(f"axes {one} and {other}")
+    letters = [chr(ord("a") + n) for n in range(front + back)]
+    before = [*letters[:front], "...", *letters[front:]]
+    after = list(before)
+    at = [axis if axis >= 0 else len(before) + axis for axis in (one, other)]
+    after[at[0]], after[at[1]] = before[at[1]], before[at[0]]
+    return f"{''.join(before)}->{''.join(after)}"
+
 
 def _one(slot: Slot, names: list[str]) -> str:
     if len(names) > 1:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.bodies import channels_first, channels_last, pooled, windowed
+from onernn.adapters.common.bodies import NEAREST, channels_first, channels_last, pooled, windowed
 from onernn.adapters.keras import rules
 from onernn.adapters.keras.read import group_names
 from onernn.adapters.keras.table import KerasLayer, Made, Tensor, rule
@@ -171,13 +171,7 @@ def _upsampling(op: KerasLayer) -> str:
     op.only("interpolation", "nearest")
     times = op.integers("size", axes, 2)
     scales = (1.0, 1.0, *times) if first else (1.0, *times, 1.0)
-    return op.emit(
-        "Resize",
-        op.floats,
-        scales=tuple(map(float, scales)),
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-    )
+    return op.emit("Resize", op.floats, scales=tuple(map(float, scales)), **NEAREST)
 
 
 @rule("ZeroPadding1D ZeroPadding2D ZeroPadding3D")

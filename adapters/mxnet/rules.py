@@ -91,9 +91,8 @@ def _leaky_relu(op: MxnetOperator, x: str) -> str:
         return op.emit(kind.capitalize(), x)
     if kind == "prelu":  # a slope for each channel, which is axis 1
         gamma = op.array("gamma").reshape(-1)
-        if gamma.size > 1 and (rank := op.known_rank(x, "attribute act_type='prelu'")) > 2:
-            gamma = gamma.reshape(-1, *[1] * (rank - 2))
-        return op.emit("PRelu", x, op.constant(gamma, "gamma"))
+        rank = op.known_rank(x, "attribute act_type='prelu'") if gamma.size > 1 else 0
+        return bodies.sloped(op, x, gamma, rank, "gamma")
     raise UnsupportedError(f"attribute act_type={kind!r}")
 
 
@@ -159,13 +158,8 @@ def _remainder(op: MxnetOperator, one: str, other: str) -> str:
     """Of the sign of the divisor, and 0 where that is 0."""
     op.check_floats(one, other)
     zero = op.scalar(0.0, one)
-    rest = op.emit("Mod", one, other, fmod=1)  # of the sign of the dividend
-    negative = [op.emit("Less", each, zero) for each in (rest, other)]
-    moved = op.emit("Add", rest, other)
-    rest = op.emit("Where", op.emit("Xor", *negative), moved, rest)
-    exact = op.emit("Equal", op.emit("Mod", one, other, fmod=1), zero)
-    none = op.emit("Or", exact, op.emit("Equal", other, zero))
-    return op.emit("Where", none, zero, rest)
+    none = op.emit("Equal", other, zero)
+    return op.emit("Where", none, zero, bodies.remainder(op, one, other))
 
 
 def _hypotenuse(op: MxnetOperator, one: str, other: str) -> str:

@@ -117,13 +117,8 @@ def _fused_matmul(op: OnnxOperator) -> Results:
 def _turned(op: OnnxOperator, index: int, name: str) -> str:
     """A factor, its last two axes exchanged if the attribute says so; a vector has only one."""
     x = op.value(index)
-    if not op.attribute(name, 0):
-        return x
-    rank = op.builder.type_of(x).rank
-    if rank is None:
-        raise UnsupportedError(f"attribute {name}: how many axes input {index} has is not known")
-    order = (*range(rank - 2), rank - 1, rank - 2)
-    return x if rank == 1 else op.emit("Transpose", x, perm=order)
+    turned = op.attribute(name, 0) and op.builder.type_of(x).rank != 1
+    return op.swapped(x) if turned else x
 
 
 @rule("FusedGemm")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.bodies import recurrent_stack
+from onernn.adapters.common.bodies import NEAREST, recurrent_stack
 from onernn.adapters.common.lowering import Results, Rules
 from onernn.adapters.onnx import microsoft
 from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
@@ -672,7 +672,8 @@ def _resize(op: OnnxOperator) -> Results:
         attributes = op.given(record)
     else:
         x, roi, sizes = op.value(), "", ""
-        attributes = {"mode": op.attribute("mode", "nearest"), **_OLD_RESIZE}
+        # The scales of an Upsample are at least 1.
+        attributes = {**NEAREST, "mode": op.attribute("mode", "nearest")}
         factors = op.attribute("scales", None) if op.opset < 9 else None
         scales = op.value(1) if factors is None else op.constant(np.float32(factors), "scales")
     array = op.builder.constants.get(scales)
@@ -685,7 +686,3 @@ def _resize(op: OnnxOperator) -> Results:
         if not all(scale >= 1 or math.frexp(scale)[0] == 0.5 for scale in factors):
             raise UnsupportedError("before opset 11 the nearest element is not defined")
     return op.emit("Resize", x, roi, scales, sizes, **attributes)
-
-
-_OLD_RESIZE = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-"""What Resize means before opset 11, and Upsample: the latter's scales are at least 1."""

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.common.bodies import (
+    NEAREST,
+    PAD_MODES,
     channels_first,
     channels_last,
     pooled,
@@ -466,34 +468,22 @@ def _attributes(op: PaddleOperator, axes: int) -> dict[str, Any]:
     return {"strides": strides, "dilations": dilations, "group": op.attribute("groups", 1), **pads}
 
 
-def _biased(op: PaddleOperator, out: str, axes: int) -> str:
-    bias = op.optional("Bias")
-    if not bias:
-        return out
-    return op.emit("Add", out, op.reshaped(bias, 1, -1, *[1] * axes))
-
-
-@rule("conv2d depthwise_conv2d conv3d")
+@rule("conv2d depthwise_conv2d conv3d conv2d_transpose depthwise_conv2d_transpose")
 def _convolution(op: PaddleOperator) -> Results:
-    rank = op.rank("Input")
-    (x, last), attributes = _image(op, "Input"), _attributes(op, rank - 2)
-    out = _biased(op, op.emit("Conv", x, op.value("Filter"), **attributes), rank - 2)
-    return _back(op, out, last)
-
-
-@rule("conv2d_transpose depthwise_conv2d_transpose")
-def _convolution_back(op: PaddleOperator) -> Results:
     """A given ``output_size`` is one that a larger ``output_padding`` would give."""
-    rank = op.rank("Input")
-    (x, last), attributes = _image(op, "Input"), _attributes(op, rank - 2)
-    if op.attribute("output_size", ()) or op.optional("OutputSize"):
-        raise UnsupportedError("attribute output_size: give output_padding instead")
-    if "auto_pad" in attributes:
-        raise UnsupportedError("attribute padding_algorithm='SAME' of a convolution back")
-    more = op.attribute("output_padding", ()) or (0,) * (rank - 2)
-    weight = op.value("Filter")
-    out = op.emit("ConvTranspose", x, weight, output_padding=more, **attributes)
-    return _back(op, _biased(op, out, rank - 2), last)
+    axes, kind = op.rank("Input") - 2, "Conv"
+    (x, last), attributes = _image(op, "Input"), _attributes(op, axes)
+    if op.at.type.endswith("transpose"):
+        if op.attribute("output_size", ()) or op.optional("OutputSize"):
+            raise UnsupportedError("attribute output_size: give output_padding instead")
+        if "auto_pad" in attributes:
+            raise UnsupportedError("attribute padding_algorithm='SAME' of a convolution back")
+        more = op.attribute("output_padding", ()) or (0,) * axes
+        kind, attributes = "ConvTranspose", {"output_padding": more, **attributes}
+    out = op.emit(kind, x, op.value("Filter"), **attributes)
+    if bias := op.optional("Bias"):
+        out = op.emit("Add", out, op.reshaped(bias, 1, -1, *[1] * axes))
+    return _back(op, out, last)
 
 
 @rule("pool2d pool3d max_pool2d_with_index")
@@ -577,9 +567,6 @@ def _prelu(op: PaddleOperator) -> Results:
     return op.emit("PRelu", op.value("X"), slope)
 
 
-_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-
-
 @rule("pad pad2d pad3d")
 def _pad(op: PaddleOperator) -> Results:
     """``pad3d`` and ``pad2d`` list the last axis first, ``pad`` all axes in order."""
@@ -595,12 +582,13 @@ def _pad(op: PaddleOperator) -> Results:
     axes = range(first, first + len(pads) // 2)
     if op.at.type == "pad3d":
         pads = [number for at in reversed(range(0, len(pads), 2)) for number in pads[at : at + 2]]
-    if mode not in _MODES or len(pads) % 2 or len(axes) > rank - first:
+    if mode not in PAD_MODES or len(pads) % 2 or len(axes) > rank - first:
         raise UnsupportedError(f"attributes mode={mode!r}, paddings={pads} of {rank} axes")
     if 0 in axes and op.is_ragged(x) and any(pads[:2]):
         raise UnsupportedError("attribute paddings: the words of a LoD")
     filled = op.scalar(value, op.dtype("X"))
-    return op.emit("Pad", op.dense(x), [*pads[::2], *pads[1::2]], filled, axes, mode=_MODES[mode])
+    ends = [*pads[::2], *pads[1::2]]
+    return op.emit("Pad", op.dense(x), ends, filled, axes, mode=PAD_MODES[mode])
 
 
 @rule(
@@ -619,11 +607,10 @@ def _interpolated(op: PaddleOperator) -> Results:
     if method == "nearest":
         if corners:
             raise UnsupportedError("attribute align_corners of nearest elements")
-        way, more = "asymmetric", {"nearest_mode": "floor"}
+        attributes = NEAREST
     else:
-        way, more = "align_corners" if corners else "half_pixel" if mode == 0 else "asymmetric", {}
-    attributes = {"coordinate_transformation_mode": way, **more}
-    attributes["mode"] = "nearest" if method == "nearest" else "linear"
+        way = "align_corners" if corners else "half_pixel" if mode == 0 else "asymmetric"
+        attributes = {"coordinate_transformation_mode": way, "mode": "linear"}
     if scale:
         scale = scale * (rank - 2) if len(scale) == 1 else scale
         by = op.constant(np.array([1, 1, *scale], np.float32), "scales")

@@ -163,9 +163,8 @@ def _matmul(op: PaddleOperator) -> Results:
     x, rank, factors = op.value("X"), op.rank("X"), []
     for slot, flag in (("X", "trans_x"), ("Y", "trans_y")):
         value = op.plain(slot)
-        if op.attribute(flag, False) and len(sizes := op.shape(slot)) > 1:
-            perm = [*range(len(sizes) - 2), len(sizes) - 1, len(sizes) - 2]
-            value = op.transposed(value, *perm)
+        if op.attribute(flag, False) and op.rank(slot) > 1:
+            value = op.swapped(value)
         factors.append(value)
     out = op.emit("MatMul", *factors)
     if op.version < 3_000_000 or not op.is_ragged(x):

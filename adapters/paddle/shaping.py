@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onernn.adapters.common.bodies import FORMULAS, stacked
+from onernn.adapters.common.bodies import FORMULAS, remainder, stacked
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.paddle.table import PaddleOperator, rule
 from onernn.ir.errors import UnsupportedError
@@ -258,10 +258,7 @@ def _divide(op: PaddleOperator) -> Results:
     if dtype.kind == "f":
         if op.at.type == "elementwise_floordiv":
             return op.emit("Floor", op.emit("Div", x, y))
-        rest, zero = op.emit("Mod", x, y, fmod=1), op.scalar(0, dtype)
-        apart = op.emit("Xor", op.emit("Less", rest, zero), op.emit("Less", y, zero))
-        wrong = op.emit("And", apart, op.emit("Not", op.emit("Equal", rest, zero)))
-        return op.emit("Where", wrong, op.emit("Add", rest, y), rest)
+        return remainder(op, x, y)
     if op.at.type == "elementwise_mod":
         return op.emit("Mod", x, y)
     divisor = op.builder.constants.get(y)

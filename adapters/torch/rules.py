@@ -13,6 +13,7 @@ from onernn.adapters.common.bodies import (
     pooled,
     pooled_whole,
     recurrent_stack,
+    sloped,
 )
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import Results
@@ -118,9 +119,7 @@ def _elu(op: TorchOperator) -> str:
 def _prelu(op: TorchOperator) -> str:
     """A slope for each channel, which is axis 1."""
     x, slope = op.value(), op.array("weight").reshape(-1)
-    if slope.size > 1:
-        slope = slope.reshape(-1, *[1] * (op.rank_of(x) - 2))
-    return op.emit("PRelu", x, op.constant(slope, "slope"))
+    return sloped(op, x, slope, op.rank_of(x))
 
 
 @rule("dropout feature_dropout alpha_dropout native_dropout")
@@ -579,9 +578,7 @@ def _attention(op: TorchOperator) -> str:
         if width is None:
             raise UnsupportedError("a width that is open")
         scale = width**-0.5
-    perm = [*range(op.rank_of(k))]
-    perm[-1], perm[-2] = perm[-2], perm[-1]
-    scores = op.emit("MatMul", q, op.transposed(k, *perm))
+    scores = op.emit("MatMul", q, op.swapped(k))
     scores = op.emit("Mul", scores, op.scalar(scale, op.result_dtype()))
     if mask := op.optional("attn_mask"):
         if op.dtype_of(mask).kind == "b":

@@ -14,7 +14,7 @@ from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
-from onernn.adapters.common.files import numbers_of, opened, pairs, parsed_json, stored
+from onernn.adapters.common.files import count_of, numbers_of, opened, pairs, parsed_json, stored
 from onernn.ir.arrays import Array
 from onernn.ir.budget import FileBudget, loading
 from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
@@ -438,11 +438,9 @@ class Storages:
         """A read-only array, a view where that is dense. bfloat16 comes as float32."""
         storage, offset, sizes, strides = tensor
         flat = self._flat(storage, what)
-        if len(sizes) > _MOST_AXES:
-            raise self._error(what, f"{len(sizes)} axes")
+        if count_of(sizes, _MOST_AXES) is None:
+            raise self._error(what, f"impossible shape {sizes}")
         if 0 in sizes:
-            if math.prod(max(size, 1) for size in sizes) > 2**56:
-                raise self._error(what, f"impossible shape {sizes}")
             return np.empty(sizes, flat.dtype)
         reach = offset + sum((s - 1) * by for s, by in zip(sizes, strides, strict=True))
         if reach >= len(flat):
@@ -617,11 +615,10 @@ def _entry(entry: Any, name: str, size: int, file: Path) -> _Entry:
     if not all(isinstance(w, list) and all(type(n) is int and n >= 0 for n in w) for w in whole):
         raise ModelFormatError(f"{name}: expected lists of sizes and places", file)
     kind = DTYPES[SAFETENSORS[dtype]]
-    if len(shape) > 32 or len(places) != 2 or not places[0] <= places[1] <= size:
+    if len(places) != 2 or not places[0] <= places[1] <= size:
         raise ModelFormatError(f"{name}: its numbers lie outside of the file", file)
-    elements = math.prod(size or 1 for size in shape)  # beside a zero sizes cost no bytes
-    used = 0 if 0 in shape else elements * kind.itemsize
-    if elements > 2**56 or used != places[1] - places[0]:
+    elements = count_of(shape, _MOST_AXES)
+    if elements is None or elements * kind.itemsize != places[1] - places[0]:
         raise ModelFormatError(
             f"{name}: {tuple(shape)} of {dtype} in {places[1] - places[0]} bytes", file
         )
