@@ -44,7 +44,12 @@ def reading(path: StrPath) -> Iterator[None]:
 
 @contextmanager
 def opened(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
-    """A file's bytes, and the budget of the load, which counts the file."""
+    """A file's bytes, and the budget of the load, which counts the file.
+
+    Raises `ModelFormatError` for what is no file: a pipe would be waited for.
+    """
+    if not os.path.isfile(file):
+        raise ModelFormatError("no such file", file)
     try:
         with Path(file).open("rb") as raw:
             budget = loading()

@@ -20,7 +20,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from onernn.adapters.common.adapter import require
-from onernn.adapters.common.files import parsed_json
+from onernn.adapters.common.files import opened, parsed_json
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
@@ -525,14 +525,9 @@ class Model:
 def read_model(path: str | Path) -> Model:
     """The model in a file. Raises `ModelFormatError` for what is none."""
     file = Path(path)
-    if not os.path.isfile(file):
-        raise ModelFormatError("no such file", file)
-    loading().reads(os.stat(file))
-    with open(file, "rb") as stream:
-        magic = stream.read(4)
-    if magic[:2] == b"PK":
-        return _archive(file)
-    return _legacy(file)
+    with opened(file) as (raw, _):
+        zipped = raw.read(2) == b"PK"
+    return _archive(file) if zipped else _legacy(file)
 
 
 _NONE = "not a Keras model"
@@ -599,10 +594,8 @@ def _model(file: Path, config: Any, version: Any, weights: Weights) -> Model:
 def read_weights(path: str | Path) -> dict[str, Array] | None:
     """The arrays by their paths in the file; None for a file with a model in it."""
     file = Path(path)
-    if not os.path.isfile(file):
-        raise ModelFormatError("no such file", file)
-    loading().reads(os.stat(file))
-    held = read(file, file)
+    with opened(file):  # which the budget counts
+        held = read(file, file)
     return None if "@model_config" in held.texts else held.arrays
 
 

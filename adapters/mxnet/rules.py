@@ -216,14 +216,10 @@ def _on_alike(formula: Formula, op: MxnetOperator, one: str, other: str) -> str:
     return _on_two(formula, op, one, other)
 
 
-def _with_scalar(formula: Formula, op: MxnetOperator, x: str) -> str:
+def _with_scalar(formula: Formula, op: MxnetOperator, x: str, *, behind: bool = False) -> str:
     x = _beside_scalar(op, x)
-    return formula(op, x, op.scalar(op.number("scalar", 1.0), x))
-
-
-def _behind_scalar(formula: Formula, op: MxnetOperator, x: str) -> str:
-    x = _beside_scalar(op, x)
-    return formula(op, op.scalar(op.number("scalar", 1.0), x), x)
+    pair = [x, op.scalar(op.number("scalar", 1.0), x)]
+    return formula(op, *pair[::-1] if behind else pair)
 
 
 def _beside_scalar(op: MxnetOperator, x: str) -> str:
@@ -251,7 +247,7 @@ for name, formula in FORMULAS.items():
     rule(scalar, "data", inferred="all")(partial(_with_scalar, formula))
     if name in ("sub", "div", "power", "mod"):
         behind = f"_r{legacy}_scalar _npi_r{numpy}_scalar"
-        rule(behind, "data", inferred="all")(partial(_behind_scalar, formula))
+        rule(behind, "data", inferred="all")(partial(_with_scalar, formula, behind=True))
 rule("_npi_hypot", "lhs rhs")(partial(_on_two, _hypotenuse))
 rule("add_n", "*args", inferred="all")(lambda op, *values: op.emit("Sum", *values))
 

@@ -354,8 +354,6 @@ def read_model(path: str | Path) -> Model:
     format that are not read.
     """
     file = Path(path)
-    if not os.path.isfile(file):
-        raise ModelFormatError("no such file", file)
     with opened(file) as (raw, budget):
         return parse_model(raw.read(), file, budget)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -81,13 +81,15 @@ def _unchanged_from_outside(
         if name == inside.name and outside and outside not in own:
             fixed.append(slot)
             names.append(Operator(op.at.position, "", "Identity", (outside,), (name,), {}))
-    gone = {slots.index(slot) for slot in fixed}
-    return replace(
-        graph,
-        operators=(*names, *graph.operators),
-        inputs=tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in gone),
-        outputs=tuple(v for at, v in enumerate(graph.outputs) if at - 1 not in gone),
-    ), fixed
+    left = _without(graph, {slots.index(slot) for slot in fixed})
+    return replace(left, operators=(*names, *graph.operators)), fixed
+
+
+def _without(graph: Subgraph, carried: Collection[int]) -> Subgraph:
+    """The body of a loop without these of the values that it carries."""
+    inputs = tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in carried)
+    outputs = tuple(v for at, v in enumerate(graph.outputs) if at - 1 not in carried)
+    return replace(graph, inputs=inputs, outputs=outputs)
 
 
 def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
@@ -111,13 +113,9 @@ def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
             appended.append(slot)
     gone = {graph.outputs[1 + slot].name for slot in appended}
     results = [Variable(inserts[graph.outputs[1 + slot].name].inputs[1]) for slot in appended]
-    kept = [v for at, v in enumerate(graph.outputs) if at - 1 not in appended]
-    return replace(
-        graph,
-        operators=tuple(o for o in graph.operators if not gone.intersection(o.outputs)),
-        inputs=tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in appended),
-        outputs=(*kept, *results),
-    ), appended
+    operators = tuple(o for o in graph.operators if not gone.intersection(o.outputs))
+    left = _without(graph, appended)
+    return replace(left, operators=operators, outputs=(*left.outputs, *results)), appended
 
 
 def sequence_empty(op: OnnxOperator) -> Results:

@@ -523,31 +523,21 @@ def _parts(sizes: Sequence[int | None], wanted: Sequence[int]) -> tuple[int, ...
     return tuple((size or 0) // part for size, part in zip(sizes, wanted, strict=True))
 
 
-def _affine(op: PaddleOperator, slots: Sequence[str], like: str) -> list[str]:
+@rule("instance_norm group_norm")
+def _norm(op: PaddleOperator) -> Results:
     """Scale and Bias: ones and zeros where they are absent."""
-    channels = op.shape(like)[1]
-    made = []
-    for slot, number in zip(slots, (1, 0), strict=True):
+    channels, epsilon, affine = op.shape("X")[1], op.attribute("epsilon", 1e-5), []
+    for slot, number in (("Scale", 1), ("Bias", 0)):
         value = op.optional(slot)
         if not value and channels is None:
             raise UnsupportedError(f"input {slot} is missing, and the channels are not known")
-        filled = np.full(channels or 0, number, op.dtype(like))
-        made.append(value or op.constant(filled, slot.lower()))
-    return made
-
-
-@rule("instance_norm")
-def _instance_norm(op: PaddleOperator) -> Results:
-    epsilon, affine = op.attribute("epsilon", 1e-5), _affine(op, ("Scale", "Bias"), "X")
-    return op.emit("InstanceNormalization", op.plain("X"), *affine, epsilon=epsilon)
-
-
-@rule("group_norm")
-def _group_norm(op: PaddleOperator) -> Results:
+        filled = np.full(channels or 0, number, op.dtype("X"))
+        affine.append(value or op.constant(filled, slot.lower()))
+    if op.at.type == "instance_norm":
+        return op.emit("InstanceNormalization", op.plain("X"), *affine, epsilon=epsilon)
     layout, groups = op.attribute("data_layout", "NCHW"), op.attribute("groups", 1)
     if layout in _LAST:
         raise UnsupportedError(f"attribute data_layout={layout!r}: give (N, C, ...)")
-    epsilon, affine = op.attribute("epsilon", 1e-5), _affine(op, ("Scale", "Bias"), "X")
     x = op.plain("X")
     return op.emit("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)
 
