@@ -269,11 +269,12 @@ class NativeOperator(Tape):
         """Reads attributes that cannot change what this operator computes."""
         self._unread -= {("attribute", name) for name in names}
 
-    def only(self, name: str, value: Any) -> None:
-        """Refuses every value of an attribute but one."""
-        result = self.attribute(name, value)
-        if result != value:
-            raise UnsupportedError(f"attribute {name}={result!r}: only {value!r} is supported")
+    def only(self, **values: Any) -> None:
+        """Refuses every value of attributes but one."""
+        for name, value in values.items():
+            result = self.attribute(name, value)
+            if result != value:
+                raise UnsupportedError(f"attribute {name}={result!r}: only {value!r} is supported")
 
     def one_of(self, name: str, default: Any, known: Collection[Any]) -> Any:
         """An attribute's value. Raises `UnsupportedError` for all but those that are known."""

@@ -102,7 +102,7 @@ def _depthwise(op: KerasLayer) -> str:
     """Windows over each channel; a separable one has products of all channels behind them."""
     axes, first = _layout(op)
     windows, separable = _windows(op, axes, "kernel_size"), op.at.type.startswith("Separable")
-    op.only("groups", 1)
+    op.only(groups=1)
     op.ignore("depth_multiplier")
     names = ["kernel|depthwise_kernel", *["pointwise_kernel"] * separable]
     kernel, *others = op.weights(*names, *["bias"] * op.flag("use_bias", True))
@@ -157,7 +157,7 @@ def _global_pool(op: KerasLayer) -> Made:
 @rule("UpSampling1D UpSampling2D UpSampling3D")
 def _upsampling(op: KerasLayer) -> str:
     axes, first = _layout(op)
-    op.only("interpolation", "nearest")
+    op.only(interpolation="nearest")
     times = op.integers("size", axes, 2)
     scales = (1.0, 1.0, *times) if first else (1.0, *times, 1.0)
     return op.emit("Resize", op.floats, scales=tuple(map(float, scales)), **NEAREST)
@@ -216,7 +216,7 @@ def _affine(op: KerasLayer, *statistics: str) -> dict[str, Array]:
 @rule("BatchNormalization", masks=True)
 def _batch(op: KerasLayer) -> str:
     """By the statistics that training left."""
-    op.only("renorm", False)
+    op.only(renorm=False)
     op.ignore("renorm_clipping", "renorm_momentum")
     x, axes = op.floats, _normalized_axes(op)
     if len(axes) != 1:
@@ -240,7 +240,7 @@ def _batch(op: KerasLayer) -> str:
 @rule("LayerNormalization", masks=True)
 def _layer_norm(op: KerasLayer) -> str:
     x, axes, rank = op.floats, _normalized_axes(op), op.rank_of(op.x)
-    op.only("rms_scaling", False)
+    op.only(rms_scaling=False)
     if axes != [*range(axes[0], rank)]:
         raise UnsupportedError(f"attribute axis={axes}: only the last axes, of {rank}")
     held = _affine(op)
@@ -469,7 +469,7 @@ def _cells(op: KerasLayer) -> tuple[PivotLayer, ...]:
     cell = op.inner(config, "cell")
     held = [cell]
     if cell.at.type == "StackedRNNCells" and not cell.layer.foreign:
-        cell.only("reverse_state_order", False)
+        cell.only(reverse_state_order=False)
         listed = cell.attribute("cells", None)
         groups = group_names(each["class_name"] for each in listed)
         held = [

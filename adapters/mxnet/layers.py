@@ -94,7 +94,7 @@ def _one_hot(op: MxnetOperator, at: str) -> str:
 def _pick(op: MxnetOperator, x: str, index: str) -> str:
     """One element along an axis for each of the others; an index outside is clipped."""
     axis = op.integer("axis", -1)
-    op.only("mode", "clip")
+    op.only(mode="clip")
     shape = op.resized(op.sizes_of(x), axis, 1)  # the index may have the axis, or not
     at = op.emit("Reshape", op.cast(index, np.int64), shape)
     out = op.emit("GatherElements", x, _clipped_index(op, at, x, axis), axis=axis)
@@ -220,8 +220,7 @@ def _reduction(op: MxnetOperator, x: str) -> str:
     kind = f"Reduce{op.name.rpartition('_')[2].capitalize()}"
     op.check_floats(x)
     if op.numpy:
-        for name in ("dtype", "initial"):
-            op.only(name, "None")
+        op.only(dtype="None", initial="None")
     if op.flag("exclude") and axes:
         known = op.known_rank(x, "attribute exclude")
         axes = tuple(sorted(set(range(known)) - {axis % known for axis in axes}))

@@ -275,7 +275,7 @@ def _reshape(op: MxnetOperator, x: str) -> str:
 @rule("_npx_reshape", "data")
 def _npx_reshape(op: MxnetOperator, x: str) -> str:
     """Codes of NumPy mode: -2 keeps, -3 skips one of size 1, -4 keeps all, -5 joins, -6 splits."""
-    op.only("order", "C")
+    op.only(order="C")
     target = op.sizes("newshape")
     names = {-2: 0, -4: -2, -5: -3, -6: -4}
     if -3 in target or 0 in target:
@@ -286,7 +286,7 @@ def _npx_reshape(op: MxnetOperator, x: str) -> str:
 
 @rule("_np_reshape", "data")
 def _np_reshape(op: MxnetOperator, x: str) -> str:
-    op.only("order", "C")
+    op.only(order="C")
     target = op.sizes("newshape")
     if 0 in target or min(target, default=0) < -1:
         raise UnsupportedError(f"attribute newshape={target}")
@@ -346,8 +346,7 @@ rule("Flatten", "data", inferred="first")(lambda op, x: op.matrix(x))
 
 @rule("reshape_like", "lhs rhs")
 def _reshape_like(op: MxnetOperator, x: str, like: str) -> str:
-    for name in ("lhs_begin", "lhs_end", "rhs_begin", "rhs_end"):
-        op.only(name, "None")
+    op.only(lhs_begin="None", lhs_end="None", rhs_begin="None", rhs_end="None")
     return op.emit("Reshape", x, op.sizes_of(like))
 
 
@@ -387,7 +386,7 @@ def _concat(op: MxnetOperator, *values: str) -> str:
 
 @rule("_rnn_param_concat", "*data")
 def _rnn_param_concat(op: MxnetOperator, *values: str) -> str:
-    op.only("dim", "0")
+    op.only(dim="0")
     return op.joined(*values)
 
 
@@ -480,8 +479,7 @@ def _broadcast_axis(op: MxnetOperator, x: str) -> str:
 
 @rule("broadcast_like", "lhs rhs")
 def _broadcast_like(op: MxnetOperator, x: str, like: str) -> str:
-    for name in ("lhs_axes", "rhs_axes"):
-        op.only(name, "None")
+    op.only(lhs_axes="None", rhs_axes="None")
     return op.emit("Expand", x, op.sizes_of(like))
 
 
@@ -501,7 +499,7 @@ def _filled(op: MxnetOperator) -> str:
 def _arange(op: MxnetOperator) -> str:
     start, step, repeat = op.number("start", 0.0), op.number("step", 1.0), op.integer("repeat", 1)
     stop, dtype = op.optional_number("stop"), op.dtype("dtype")
-    op.only("infer_range", "False")
+    op.only(infer_range="False")
     if stop is None:
         start, stop = 0.0, start
     numbers = [parse.finite(number) for number in (start, stop, step)]

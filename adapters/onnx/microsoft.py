@@ -107,8 +107,7 @@ def _skip_layer_normalization(op: OnnxOperator) -> Results:
 
 @rule("FusedMatMul")
 def _fused_matmul(op: OnnxOperator) -> Results:
-    for name in ("transBatchA", "transBatchB"):
-        op.only(name, 0)
+    op.only(transBatchA=0, transBatchB=0)
     y = op.emit("MatMul", _turned(op, 0, "transA"), _turned(op, 1, "transB"))
     alpha = op.attribute("alpha", 1.0)
     return y if alpha == 1 else op.emit("Mul", y, op.scalar(alpha, y))
@@ -140,7 +139,7 @@ def _fused_conv(op: OnnxOperator) -> Results:
         y = op.emit("Add", y, op.value(3))
     numbers = op.attribute("activation_params", ())
     if op.attributes.get("activation") == "Clip" and len(numbers) == 2:
-        op.only("activation", "Clip")
+        op.only(activation="Clip")
         return op.emit("Clip", y, *(op.scalar(number, y) for number in numbers))
     if len(numbers) > 2:
         raise UnsupportedError(f"attribute activation_params={numbers}: expected two at most")
@@ -186,7 +185,7 @@ def _quantized_concat(op: OnnxOperator) -> Results:
 
 @rule("QLinearGlobalAveragePool")
 def _quantized_mean(op: OnnxOperator) -> Results:
-    op.only("channels_last", 0)
+    op.only(channels_last=0)
     return _quantized(op, op.emit("GlobalAveragePool", _dequantized(op, 0)), 3)
 
 

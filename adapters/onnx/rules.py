@@ -519,7 +519,7 @@ def _constant(op: OnnxOperator) -> Results:
 @rule("Range")
 def _range(op: OnnxOperator) -> Results:
     """Halves are counted in float32."""
-    op.only("stash_type", 1)
+    op.only(stash_type=1)
     given = [op.value(index) for index in range(3)]
     if op.dtype_of(given[0]) != "float16":
         return op.emit("Range", *given)
@@ -602,21 +602,20 @@ def _quantize(op: OnnxOperator) -> Results:
         raise UnsupportedError("attribute output_dtype with a scale of unknown shape")
     zero = op.constant(np.zeros(shape, dtype_of(number)), "zero")
     axis = op.attribute("axis", 1)
-    op.only("block_size", 0)
-    op.only("precision", 0)
+    op.only(block_size=0, precision=0)
     return op.emit("QuantizeLinear", op.value(), scale, zero, axis=axis)
 
 
 @rule("DequantizeLinear")
 def _dequantize(op: OnnxOperator) -> Results:
     """In the dtype of its scale."""
-    op.only("output_dtype", 0)
+    op.only(output_dtype=0)
     return _plain(op)
 
 
 @rule("Split")
 def _split(op: OnnxOperator) -> Results:
-    op.only("num_outputs", len(op.outputs))
+    op.only(num_outputs=len(op.outputs))
     return _plain(op)
 
 

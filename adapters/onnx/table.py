@@ -251,8 +251,7 @@ class OnnxOperator(NativeOperator):
 
     def given(self, record: CanonicalOperator) -> dict[str, Any]:
         """The attributes of a canonical operator that the model gives; it knows the defaults."""
-        for name in _ONLY.keys() & self.attributes.keys():
-            self.only(name, _ONLY[name])
+        self.only(**_ONLY)
         like = {k: v for k, v in record.attributes.items() if v is not None and v is not REQUIRED}
         like = {**_LIKE, **like}
         present = [name for name in record.attributes if name in self.attributes]

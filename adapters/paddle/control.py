@@ -131,7 +131,7 @@ def _if(op: PaddleOperator) -> Results:
 @rule("conditional_block")
 def _conditional_block(op: PaddleOperator) -> Results:
     """Runs where the condition holds; else variables stay what they were."""
-    op.only("is_scalar_condition", True)
+    op.only(is_scalar_condition=True)
     op.variables("Input")
     return _branches(op, [_block(op, "sub_block"), -1], [[], []])
 

@@ -230,13 +230,18 @@ def _gru_cell(
     return replace(cell, activations=chosen, update=update), layout
 
 
-@rule("gru")
+@rule("gru gru_unit")
 def _gru(op: PaddleOperator) -> Results:
-    flat = op.array("Weight")
-    spec, layout = _gru_cell(op, flat)
+    """A unit is one step of N sentences: a batch of one word each."""
+    unit, flat = op.at.type == "gru_unit", op.array("Weight")
+    spec, layout = _gru_cell(op, flat, _UNIT_FUNCTIONS if unit else _FUNCTIONS)
     weights = paddle.gru_weights(flat, op.optional_array("Bias"), layout)
-    x = op.emit("GateLayout", op.ragged("Input"), layout=layout)
-    return _over_words(op, x, spec, weights, 1, "H0")[0]
+    if not unit:
+        x = op.emit("GateLayout", op.ragged("Input"), layout=layout)
+        return _over_words(op, x, spec, weights, 1, "H0")[0]
+    op.value("HiddenPrev")
+    x = op.unsqueezed(op.emit("GateLayout", op.plain("Input"), layout=layout), 0)
+    return op.squeezed(_over_words(op, x, spec, weights, 1, "HiddenPrev")[0], 0)
 
 
 @rule("fusion_gru")
@@ -280,19 +285,6 @@ def _multi_gru(op: PaddleOperator) -> Results:
     numbers = layer_numbers(op, spec, op.arrays("Scale_weights"))
     at = {"spec": spec, "weights": weights, "precision": numbers.precision}
     return numbers.given(op.emit("Rnn", numbers.x, **at))
-
-
-@rule("gru_unit")
-def _gru_unit(op: PaddleOperator) -> Results:
-    """One step of N sentences: a batch of one word each."""
-    flat = op.array("Weight")
-    spec, layout = _gru_cell(op, flat, _UNIT_FUNCTIONS)
-    weights = paddle.gru_weights(flat, op.optional_array("Bias"), layout)
-    op.value("HiddenPrev")
-    x = op.emit("GateLayout", op.plain("Input"), layout=layout)
-    x = op.unsqueezed(x, 0)
-    (y,) = _over_words(op, x, spec, weights, 1, "HiddenPrev")
-    return op.squeezed(y, 0)
 
 
 @rule("lstm")
@@ -454,8 +446,7 @@ def _pads(op: PaddleOperator, axes: int) -> dict[str, Any]:
 
 
 def _attributes(op: PaddleOperator, axes: int) -> dict[str, Any]:
-    for name, value in _UNFUSED.items():
-        op.only(name, value)
+    op.only(**_UNFUSED)
     op.ignore("workspace_size_MB", "use_cudnn")
     op.ignore(
         "fuse_alpha", "fuse_beta", "fuse_brelu_threshold"

@@ -73,7 +73,7 @@ def _gelu(op: TorchOperator) -> str:
 @rule("softplus")
 def _softplus(op: TorchOperator) -> str:
     """The identity beyond the threshold, where they differ by less than float32 resolves."""
-    op.only("beta", 1.0)
+    op.only(beta=1.0)
     if op.attribute("threshold", 20.0) < 17:
         raise UnsupportedError("argument threshold below 17")
     return op.emit("Softplus", op.value())
@@ -110,8 +110,7 @@ def _leaky_relu(op: TorchOperator) -> str:
 
 @rule("elu")
 def _elu(op: TorchOperator) -> str:
-    op.only("scale", 1.0)
-    op.only("input_scale", 1.0)
+    op.only(scale=1.0, input_scale=1.0)
     return op.emit("Elu", op.value(), alpha=float(op.number("alpha", 1.0)))
 
 
@@ -170,7 +169,7 @@ for kind, name in _TWO.items():
 
 @rule("rsub.Scalar rsub.Tensor")
 def _rsub(op: TorchOperator) -> str:
-    op.only("alpha", 1.0)
+    op.only(alpha=1.0)
     pair = (
         op.operand(slot, op.result_dtype(), _usual("Sub", op.result_dtype()))
         for slot in ("other", "self")
@@ -188,7 +187,7 @@ def _larger(op: TorchOperator) -> str:
 
 @rule("addcmul")
 def _addcmul(op: TorchOperator) -> str:
-    op.only("value", 1.0)
+    op.only(value=1.0)
     values = [op.operand(slot, op.result_dtype()) for slot in ("self", "tensor1", "tensor2")]
     return op.emit("Add", values[0], op.emit("Mul", *values[1:]))
 
@@ -344,8 +343,7 @@ def _addmm(op: TorchOperator) -> str:
     first, second = ("mat1", "mat2") if op.at.type == "addmm" else ("batch1", "batch2")
     if op.at.type == "addmv":
         first, second = "mat", "vec"
-    op.only("beta", 1.0)
-    op.only("alpha", 1.0)
+    op.only(beta=1.0, alpha=1.0)
     product = op.emit("MatMul", op.value(first), op.value(second))
     return op.emit("Add", product, op.value())
 
@@ -359,7 +357,7 @@ def _einsum(op: TorchOperator) -> str:
 @rule("softmax.int log_softmax.int _softmax _log_softmax")
 def _softmax(op: TorchOperator) -> str:
     op.ignore("dtype")
-    op.only("half_to_float", False)
+    op.only(half_to_float=False)
     x = op.promoted()
     kind = "LogSoftmax" if "log" in op.at.type else "Softmax"
     return op.emit(kind, x, axis=op.axis(x))
@@ -408,7 +406,7 @@ def _group_norm(op: TorchOperator) -> str:
 @rule("instance_norm")
 def _instance_norm(op: TorchOperator) -> str:
     op.ignore("momentum", "cudnn_enabled")
-    op.only("use_input_stats", True)
+    op.only(use_input_stats=True)
     if op.optional("running_mean") or op.optional("running_var"):
         raise UnsupportedError("statistics that training tracked")
     epsilon = op.epsilon
@@ -433,7 +431,7 @@ def _convolution(op: TorchOperator) -> str:
         attributes["pads"] = _named_padding(op, weight, padding, attributes["dilations"])
     else:
         attributes["pads"] = op.integers("padding", [0], axes) * 2
-    op.only("output_padding", [0] * len(op.attribute("output_padding", [])))
+    op.only(output_padding=[0] * len(op.attribute("output_padding", [])))
     kind = "ConvTranspose" if op.attribute("transposed", False) else "Conv"
     return op.emit(kind, x, weight, bias, **attributes)
 
@@ -524,7 +522,7 @@ def _extreme(op: TorchOperator) -> tuple[str, str]:
 def _argument(op: TorchOperator) -> str:
     x, kind = op.value(), "ArgMax" if op.at.type == "argmax" else "ArgMin"
     if op.attribute("dim", None) is None:
-        op.only("keepdim", False)
+        op.only(keepdim=False)
         return extreme_index(op, x, kind, None)
     return extreme_index(op, x, kind, op.axis(x), op.flag("keepdim"))
 
@@ -568,9 +566,7 @@ def _topk(op: TorchOperator) -> tuple[str, ...]:
 @rule("scaled_dot_product_attention")
 def _attention(op: TorchOperator) -> str:
     """softmax(q @ k.T * scale + mask) @ v."""
-    op.only("is_causal", False)
-    op.only("dropout_p", 0.0)
-    op.only("enable_gqa", False)
+    op.only(is_causal=False, dropout_p=0.0, enable_gqa=False)
     q, k, v = (op.value(slot) for slot in ("query", "key", "value"))
     width = op.builder.type_of(q).counts[-1]
     scale = op.attribute("scale", None)
