@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from onernn.fuse_passes.rewriting import fresh
@@ -15,6 +15,14 @@ from onernn.ops.control import types_inside
 def bodies(node: Node) -> dict[str, Graph]:
     """The graphs among a node's attributes."""
     return {name: each for name, each in node.attributes.items() if isinstance(each, Graph)}
+
+
+def every_node(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph, those inside of loops and branches behind their operators."""
+    for node in graph.nodes:
+        yield node
+        for body in bodies(node).values():
+            yield from every_node(body)
 
 
 def numbers(graph: Graph, name: str) -> Array | None:

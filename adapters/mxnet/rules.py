@@ -92,9 +92,8 @@ def _leaky_relu(op: MxnetOperator, x: str) -> str:
         return op.emit(kind.capitalize(), x)
     if kind == "prelu":  # a slope for each channel, which is axis 1
         gamma = op.array("gamma").reshape(-1)
-        if gamma.size > 1 and (rank := op.known_rank(x, "attribute act_type='prelu'")) > 2:
-            gamma = gamma.reshape(-1, *[1] * (rank - 2))
-        return op.emit("PRelu", x, op.constant(gamma, "gamma"))
+        rank = op.known_rank(x, "attribute act_type='prelu'") if gamma.size > 1 else 0
+        return bodies.sloped(op, x, gamma, rank, "gamma")
     raise UnsupportedError(f"attribute act_type={kind!r}")
 
 
@@ -160,13 +159,8 @@ def _remainder(op: MxnetOperator, one: str, other: str) -> str:
     """Of the sign of the divisor, and 0 where that is 0."""
     op.check_floats(one, other)
     zero = op.scalar(0.0, one)
-    rest = op.emit("Mod", one, other, fmod=1)  # of the sign of the dividend
-    negative = [op.emit("Less", each, zero) for each in (rest, other)]
-    moved = op.emit("Add", rest, other)
-    rest = op.emit("Where", op.emit("Xor", *negative), moved, rest)
-    exact = op.emit("Equal", op.emit("Mod", one, other, fmod=1), zero)
-    none = op.emit("Or", exact, op.emit("Equal", other, zero))
-    return op.emit("Where", none, zero, rest)
+    none = op.emit("Equal", other, zero)
+    return op.emit("Where", none, zero, bodies.remainder(op, one, other))
 
 
 def _hypotenuse(op: MxnetOperator, one: str, other: str) -> str:
@@ -223,14 +217,10 @@ def _on_alike(formula: Formula, op: MxnetOperator, one: str, other: str) -> str:
     return _on_two(formula, op, one, other)
 
 
-def _with_scalar(formula: Formula, op: MxnetOperator, x: str) -> str:
+def _with_scalar(formula: Formula, op: MxnetOperator, x: str, *, behind: bool = False) -> str:
     x = _beside_scalar(op, x)
-    return formula(op, x, op.scalar(op.number("scalar", 1.0), x))
-
-
-def _behind_scalar(formula: Formula, op: MxnetOperator, x: str) -> str:
-    x = _beside_scalar(op, x)
-    return formula(op, op.scalar(op.number("scalar", 1.0), x), x)
+    pair = [x, op.scalar(op.number("scalar", 1.0), x)]
+    return formula(op, *pair[::-1] if behind else pair)
 
 
 def _beside_scalar(op: MxnetOperator, x: str) -> str:
@@ -258,7 +248,7 @@ for name, formula in FORMULAS.items():
     rule(scalar, "data", inferred="all")(partial(_with_scalar, formula))
     if name in ("sub", "div", "power", "mod"):
         behind = f"_r{legacy}_scalar _npi_r{numpy}_scalar"
-        rule(behind, "data", inferred="all")(partial(_behind_scalar, formula))
+        rule(behind, "data", inferred="all")(partial(_with_scalar, formula, behind=True))
 rule("_npi_hypot", "lhs rhs")(partial(_on_two, _hypotenuse))
 rule("add_n", "*args", inferred="all")(lambda op, *values: op.emit("Sum", *values))
 
@@ -286,7 +276,7 @@ def _reshape(op: MxnetOperator, x: str) -> str:
 @rule("_npx_reshape", "data")
 def _npx_reshape(op: MxnetOperator, x: str) -> str:
     """Codes of NumPy mode: -2 keeps, -3 skips one of size 1, -4 keeps all, -5 joins, -6 splits."""
-    op.only("order", "C")
+    op.only(order="C")
     target = op.sizes("newshape")
     names = {-2: 0, -4: -2, -5: -3, -6: -4}
     if -3 in target or 0 in target:
@@ -297,7 +287,7 @@ def _npx_reshape(op: MxnetOperator, x: str) -> str:
 
 @rule("_np_reshape", "data")
 def _np_reshape(op: MxnetOperator, x: str) -> str:
-    op.only("order", "C")
+    op.only(order="C")
     target = op.sizes("newshape")
     if 0 in target or min(target, default=0) < -1:
         raise UnsupportedError(f"attribute newshape={target}")
@@ -357,8 +347,7 @@ rule("Flatten", "data", inferred="first")(lambda op, x: op.matrix(x))
 
 @rule("reshape_like", "lhs rhs")
 def _reshape_like(op: MxnetOperator, x: str, like: str) -> str:
-    for name in ("lhs_begin", "lhs_end", "rhs_begin", "rhs_end"):
-        op.only(name, "None")
+    op.only(lhs_begin="None", lhs_end="None", rhs_begin="None", rhs_end="None")
     return op.emit("Reshape", x, op.sizes_of(like))
 
 
@@ -398,7 +387,7 @@ def _concat(op: MxnetOperator, *values: str) -> str:
 
 @rule("_rnn_param_concat", "*data")
 def _rnn_param_concat(op: MxnetOperator, *values: str) -> str:
-    op.only("dim", "0")
+    op.only(dim="0")
     return op.joined(*values)
 
 
@@ -491,8 +480,7 @@ def _broadcast_axis(op: MxnetOperator, x: str) -> str:
 
 @rule("broadcast_like", "lhs rhs")
 def _broadcast_like(op: MxnetOperator, x: str, like: str) -> str:
-    for name in ("lhs_axes", "rhs_axes"):
-        op.only(name, "None")
+    op.only(lhs_axes="None", rhs_axes="None")
     return op.emit("Expand", x, op.sizes_of(like))
 
 
@@ -512,7 +500,7 @@ def _filled(op: MxnetOperator) -> str:
 def _arange(op: MxnetOperator) -> str:
     start, step, repeat = op.number("start", 0.0), op.number("step", 1.0), op.integer("repeat", 1)
     stop, dtype = op.optional_number("stop"), op.dtype("dtype")
-    op.only("infer_range", "False")
+    op.only(infer_range="False")
     if stop is None:
         start, stop = 0.0, start
     numbers = [parse.finite(number) for number in (start, stop, step)]

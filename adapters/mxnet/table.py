@@ -283,32 +283,6 @@ class MxnetOperator(NativeOperator):
         kept = self.emit("Slice", whole, skipped, [LAST], [0])
         return self.emit("Reshape", value, kept)
 
-    def swapped(self, value: str, one: int, other: int) -> str:
-        """The value with two axes exchanged, its rank known or not."""
-        rank = self.rank(value)
-        if rank is not None:
-            perm = list(range(rank))
-            if not (-rank <= one < rank and -rank <= other < rank):
-                raise UnsupportedError(f"axes {one} and {other} of a value of {rank} axes")
-            perm[one], perm[other] = perm[other], perm[one]
-            return self.transposed(value, *perm)
-        equation = swap_equation(one, other)
-        return self.emit("Einsum", value, equation=equation)
-
-
-def swap_equation(one: int, other: int) -> str:
-    """The einsum that exchanges two axes of an array of any rank: (0, 1) is ``ab...->ba...``."""
-    front = max([axis + 1 for axis in (one, other) if axis >= 0], default=0)
-    back = max([-axis for axis in (one, other) if axis < 0], default=0)
-    if front + back > 26:
-        raise UnsupportedError(f"axes {one} and {other}")
-    letters = [chr(ord("a") + n) for n in range(front + back)]
-    before = [*letters[:front], "...", *letters[front:]]
-    after = list(before)
-    at = [axis if axis >= 0 else len(before) + axis for axis in (one, other)]
-    after[at[0]], after[at[1]] = before[at[1]], before[at[0]]
-    return f"{''.join(before)}->{''.join(after)}"
-
 
 # The registry of the tables: MXNet's operators and the rules that lower them.
 
@@ -445,9 +419,7 @@ def lower_nodes(context: Context) -> list[str]:
             result in values or result.split("#")[0] != name
         ):  # another node's value, or a second time
             builder.origin = (NativeOp(at, node.op, node.name),)
-            again = f"head {len(values)}"
-            builder.give(again, builder.emit("Identity", (result,)), name)
-            result = builder.value(again)
+            result = builder.copied(result, name)
         values[result] = None
     return list(values)
 

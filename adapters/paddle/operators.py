@@ -49,7 +49,6 @@ class Row:
     type: str
     op: str
     inputs: tuple[str, ...] = ("X",)
-    output: str = "Out"
     attributes: Mapping[str, Named] = field(default_factory=dict)
     only: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, Any] = field(default_factory=dict)
@@ -146,7 +145,7 @@ ROWS = (
     _binary("logical_or", "Or"),
     _binary("logical_xor", "Xor"),
     Row("sequence_softmax", "SequenceSoftmax", only={"data_format": "AnyLayout"}, pir="-"),
-    Row("sequence_reverse", "SequenceReverse", output="Y", pir="-"),
+    Row("sequence_reverse", "SequenceReverse", pir="-"),
 )
 
 REDUCTIONS = (
@@ -199,7 +198,7 @@ def _of(type_: str, inputs: str = "X", outputs: str = "Out", **more: Any) -> Mea
 
 
 def _of_row(row: Row) -> Meaning:
-    return Meaning(row.type, row.inputs, (row.output,), renamed=row.renamed)
+    return Meaning(row.type, row.inputs, renamed=row.renamed)
 
 
 def _of_reduction(row: Row) -> Meaning:

@@ -275,6 +275,13 @@ def test_pipes_in_a_folder_are_no_files_of_a_model(tmp_path: Path) -> None:
             load(model)
 
 
+@pytest.mark.parametrize("suffix", [".keras", ".onnx", ".pt2"])
+def test_a_pipe_is_no_file_of_a_model(suffix: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"model{suffix}")
+    with pytest.raises(ModelFormatError, match="no such file"):
+        load(tmp_path / f"model{suffix}")
+
+
 def test_half_a_character_is_no_name(data: Path, tmp_path: Path) -> None:
     pir = next(iter(data.glob("paddle/pir_*/model.json"))).read_bytes()
     (tmp_path / "model.json").write_bytes(pir.replace(b'"magic"', b'"\\ud800":0,"magic"', 1))

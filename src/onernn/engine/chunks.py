@@ -11,7 +11,7 @@ import numpy as np
 
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
-from onernn.fuse_passes.bodies import bodies
+from onernn.fuse_passes.bodies import bodies, every_node
 from onernn.fuse_passes.over_time import check_states
 from onernn.fuse_passes.rewriting import Tape, fresh
 from onernn.ir.arrays import Array
@@ -52,7 +52,7 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
                 _describes_shape(node, index) for index in read
             ):
                 yield node, "it computes with the number of steps"
-        within = [each for body in bodies(node).values() for each in _nodes(body)]
+        within = [each for body in bodies(node).values() for each in every_node(body)]
         if any(each.op in ("Shape", "Size") or each.op == "Slice" for each in within):
             if any(goes_along(graph.types, name, time) for name in node.inputs if name):
                 yield node, "what is inside may compute with the number of steps"
@@ -82,13 +82,6 @@ def _plain(size: Size, time: str) -> bool | None:
 def goes_along(types: Types, name: str, time: str) -> bool:
     """Whether a value has the steps on an axis."""
     return any(size and time in size.names for size in types[name].shape or ())
-
-
-def _nodes(body: Graph) -> Iterator[Node]:
-    for node in body.nodes:
-        yield node
-        for inner in bodies(node).values():
-            yield from _nodes(inner)
 
 
 def far_steps(types: Types, node: Node, time: str) -> str:

@@ -13,9 +13,9 @@ from support.graphs import reference
 from support.mxnet_files import node, symbol, symbol_text, var, write_params
 
 from onernn import Graph, Session, UnsupportedError, load
+from onernn.adapters.common.lowering import swap_equation
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import Declared, match, parse_symbol
-from onernn.adapters.mxnet.table import swap_equation
 from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import UNSUPPORTED
 from onernn.reorders import mxnet
