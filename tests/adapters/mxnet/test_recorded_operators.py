@@ -34,10 +34,13 @@ def test_the_comparison_sees_a_wrong_number_and_a_wrong_dtype() -> None:
 
 
 def test_every_operator_of_the_table_has_a_recording(data: Path) -> None:
-    """_rnn_param_concat and RNN's other forms are in the recorded models."""
+    """_rnn_param_concat and RNN's other forms are in the recorded models. Numbers that are drawn
+    are compared by their moments, here in tests/ops, beside MXNet in tests/frameworks.
+    """
     symbols = [case.symbol for case in OPERATORS]
     symbols += [json.loads(file.read_text()) for file in data.glob("mxnet/*/model-symbol.json")]
-    assert sorted(set(RULES) - set().union(*map(operators_of, symbols))) == []
+    without = set(RULES) - set().union(*map(operators_of, symbols))
+    assert [name for name in without if not name.startswith(("_random_", "_sample_"))] == []
 
 
 @pytest.mark.parametrize("name", ["gluon_language_model", "gluon_bidirectional_ntc"])
