@@ -142,7 +142,7 @@ def register() -> None:
             super().__init__()
             self._live, self._name, self._order = live, name, order
             alive.add(self)
-            self._recorded: Any = "nothing ran forward in training mode"
+            self._recorded: Any = None
 
         def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
             with _logged_errors(self._name):
@@ -150,7 +150,7 @@ def register() -> None:
                 if is_train:
                     results, self._recorded = self._live.run_training(arrays)
                 else:
-                    results = self._live.run(arrays)
+                    results, self._recorded = self._live.run(arrays), None
                 _put(results, out_data, req)
 
         def backward(
@@ -158,7 +158,11 @@ def register() -> None:
         ) -> None:
             with _logged_errors(self._name):
                 heads = [view(grad, "output gradient") for grad in out_grad]
-                grads = self._live.backward(self._views(in_data), self._recorded, heads)
+                arrays = self._views(in_data)
+                if self._recorded is None:  # outside of training, where nothing is dropped
+                    undropped = {name: a for name, a in arrays.items() if name != "seed"}
+                    _, self._recorded = self._live.run_training(undropped)
+                grads = self._live.backward(arrays, self._recorded, heads)
                 _put([grads[name] for name in self._order], in_grad, req)
 
         def _views(self, arrays: Sequence[Any]) -> dict[str, Array]:

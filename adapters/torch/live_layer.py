@@ -18,7 +18,6 @@ from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from onernn.adapters.common import gain
 from onernn.adapters.common.live import Watched, joined_states
 from onernn.backend import Backend, Stack, Tape, open_backend
 from onernn.backend.compiled.backend import KernelsBackend
@@ -351,8 +350,9 @@ class LiveLayer:
         self._channels = spec.output_size
         kind = "LSTM" if spec.cell is Cell.LSTM else "GRU" if spec.gates > 1 else "RNN"
         # A padded LSTM of PyTorch is one call of oneDNN, others are run step by step.
-        by_steps = "GRU" if kind == "LSTM" else kind
-        self._cases = by_steps if spec.projection_size else kind, by_steps
+        by_steps = f"torch {'GRU' if kind == 'LSTM' else kind} trained"
+        self.trained = by_steps if spec.projection_size else f"torch {kind} trained", by_steps
+        """What `gain` calls training with padded batches, and with packed ones."""
         self.like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
         self.ran = ""
@@ -361,11 +361,6 @@ class LiveLayer:
     def state_shapes(self, sequences: int) -> list[tuple[int, ...]]:
         """Of the states of so many sequences."""
         return [(parts, sequences, width) for parts, width in self.like]
-
-    def trains_faster(self, steps: int, words: int, is_packed: bool) -> bool:
-        """Whether such a batch takes less time here, forward and back."""
-        case, units = f"torch {self._cases[is_packed]} trained", self.spec.hidden_size
-        return gain.is_faster(case, steps, words // (steps or 1), units)
 
     def forget(self) -> None:
         """The next call packs anew."""

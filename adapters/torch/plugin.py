@@ -12,7 +12,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import finalize
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from torch.autograd import forward_ad, profiler
 from torch.compiler import is_compiling, is_exporting
 from torch.nn.utils.rnn import PackedSequence
 
+from onernn.adapters.common import gain
 from onernn.adapters.common.live import (
     NOT_CALLED,
     NOT_SEEN,
@@ -153,7 +154,8 @@ _CALLED = (
 )
 """Methods that are PyTorch's own in a module that may be replaced."""
 
-_LIVE: WeakKeyDictionary[nn.Module, LiveLayer] = WeakKeyDictionary()
+_LIVE: dict[int, LiveLayer] = {}
+"""By the module's id, as long as it lives."""
 
 
 class _Left(Exception):
@@ -189,11 +191,12 @@ def obstacle(module: nn.Module) -> str:
 
 def live_of(module: nn.Module) -> LiveLayer:
     """What is packed of a module; copies of it pack their own."""
-    result = _LIVE.get(module)
+    result = _LIVE.get(id(module))
     if result is None:
         names = tuple(_names(module))
         result = LiveLayer(spec_of(module), names, type(module).onernn_options)
-        _LIVE[module] = result
+        _LIVE[id(module)] = result
+        finalize(module, _LIVE.pop, id(module), None).atexit = False
     return result
 
 
@@ -294,7 +297,7 @@ def _check_dtype(x: torch.Tensor, weight: torch.Tensor) -> None:
     if x.dtype != weight.dtype:
         raise _Left(f"x is {x.dtype}, the weights are {weight.dtype}")
     if x.dtype != torch.float32:
-        raise _Left(f"{x.dtype}, in which PyTorch is faster")
+        raise _Left(f"x is {x.dtype}, which is not faster here")
 
 
 def _run(module: Any, live: LiveLayer, given: Any, hx: Any) -> Any:
@@ -348,7 +351,7 @@ def _why_left(module: Any, live: LiveLayer, given: Any, is_cell: bool, trains: b
     if type(x) is not torch.Tensor:
         return ""
     if x.dtype is not torch.float32 and not torch.is_autocast_enabled("cpu"):
-        return f"{x.dtype}, in which PyTorch is faster"
+        return f"x is {x.dtype}, which is not faster here"
     if not trains:
         return ""
     if not x.requires_grad:
@@ -365,7 +368,8 @@ def _why_left(module: Any, live: LiveLayer, given: Any, is_cell: bool, trains: b
         steps = len(given.batch_sizes)
     elif len(shape) == 3:
         words, steps = words * shape[1], shape[module.batch_first]
-    return "" if live.trains_faster(steps, words, is_packed) else FEW
+    sizes = steps, words // (steps or 1), live.spec.hidden_size
+    return "" if gain.is_faster(live.trained[is_packed], *sizes) else FEW
 
 
 @cache
@@ -460,7 +464,7 @@ def as_theirs(module: Any) -> Any:
 def forget(module: nn.Module) -> None:
     """The next call of the module packs its parameters anew, in compiled graphs, too."""
     forget_compiled(module._parameters.get("weight_ih_l0"))
-    if (live := _LIVE.get(module)) is not None:
+    if (live := _LIVE.get(id(module))) is not None:
         live.forget()
 
 
