@@ -230,7 +230,7 @@ FRAMEWORKS := paddle-2.6.2 paddle-3.3.1 mxnet-1.9.1 torch-2.13.0 chromium
 frameworks: $(addprefix frameworks-,$(FRAMEWORKS))
 $(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
 # oneDNN 3.6 is inside; the other tests build graphs as Paddle 2 does.
-$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library corpus audit plugin dygraph processes profiler write indexing pir programs))
+$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library corpus audit plugin dygraph processes profiler write indexing pir programs scripts))
 $(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5 onnx==1.14.1))
 $(eval $(call framework,torch-2.13.0,torch==2.13.0 onnx onnxscript expecttest keras==3.15.1))
 # By name only: their layouts and exports are recorded, and no release changes them. Keras's tests

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -14,7 +14,7 @@ from onernn.adapters.common.files import reading
 from onernn.adapters.loading import arrays_in, load
 from onernn.adapters.registry import ADAPTERS
 from onernn.fuse_passes import fuse
-from onernn.fuse_passes.bodies import bodies
+from onernn.fuse_passes.bodies import every_node
 from onernn.ir.errors import UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Node, Value, is_named_here, layer_operators
 from onernn.ir.operator import OPERATORS
@@ -190,7 +190,7 @@ def stacks_of(model: Graph, node: str | None = None) -> dict[str, PivotLayer]:
     fused = fuse(joined_layers(without_states(fuse(model).model))).model
     result: dict[str, PivotLayer] = {}
     called: dict[str, list[str]] = {}
-    for each in filter(lambda each: each.op == "Rnn", _nodes(fused)):
+    for each in filter(lambda each: each.op == "Rnn", every_node(fused)):
         rnn = Recurrent.of(each)
         layers = layer_operators(each.origin)
         native = [name for op in layers for name in (op.name, op.value) if name]
@@ -209,23 +209,16 @@ def stacks_of(model: Graph, node: str | None = None) -> dict[str, PivotLayer]:
     if result:
         return result if node is None else {node: result[node]}
     raise UnsupportedError(
-        f"{model.name}: it has no recurrent layer. {len([*_nodes(model)])} operators were searched,"
-        " those inside of loops and branches, too: for layers, for loops over one cell, and for"
-        " cells unrolled over all steps of a sequence. Cells that stay unrolled, or are several in"
-        " one loop, are not layers: onernn inspect shows what they are"
+        f"{model.name}: it has no recurrent layer. {len([*every_node(model)])} operators were"
+        " searched, those inside of loops and branches, too: for layers, for loops over one cell,"
+        " and for cells unrolled over all steps of a sequence. Cells that stay unrolled, or are"
+        " several in one loop, are not layers: onernn inspect shows what they are"
     )
 
 
 def _refused(path: StrPath, node: str, layers: Mapping[str, PivotLayer]) -> NoReturn:
     listed = ", ".join(map(repr, layers)) + did_you_mean(node, layers)
     raise UnsupportedError(f"{path}: no such recurrent layer: {node!r}; there are: {listed}")
-
-
-def _nodes(graph: Graph) -> Iterator[Node]:
-    for node in graph.nodes:
-        yield node
-        for body in bodies(node).values():
-            yield from _nodes(body)
 
 
 def _same(one: PivotLayer, other: PivotLayer) -> bool:

@@ -99,12 +99,12 @@ def main() -> None:
     given = parser.parse_args()
     kernels: Any = open_backend("kernels")
     onednn: Any = open_backend("onednn")
-    told = machine()
+    computer = machine()
     lines = [
         f"# oneDNN beside the kernels: {kernels.kernels.isa}",
         "",
         f"oneDNN's time ({onednn.library.effective_isa}) over that of the kernels"
-        f" ({kernels.kernels.isa}). {told['cpu']}, {told['date'][:10]}, one thread.",
+        f" ({kernels.kernels.isa}). {computer['cpu']}, {computer['date'][:10]}, one thread.",
     ]
     print("\n".join(lines))
     for dtype in given.dtypes.split(","):

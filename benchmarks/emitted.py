@@ -26,9 +26,9 @@ def prepare(model: Model, _: str) -> Prepared:
     session = Session(model.path, model.dtype, model.threads)
     graph = load(model.path)
     declared = {
-        each.name: Value(each.name, each.dtype, tuple(None if n < 0 else n for n in told["shape"]))
+        each.name: Value(each.name, each.dtype, tuple(None if n < 0 else n for n in entry["shape"]))
         for each in graph.inputs
-        if not (told := model.inputs[each.name]).get("ragged")
+        if not (entry := model.inputs[each.name]).get("ragged")
     }
     try:
         emitted = build({"whole": graph}, folder, _FLAGS, declared=declared)["whole"]

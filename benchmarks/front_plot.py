@@ -77,8 +77,8 @@ def drawn(results: Mapping[str, Any]) -> str:
                 f'<line x1="{_LEFT + low:.1f}" x2="{_LEFT + high:.1f}" y1="{y + 15}" y2="{y + 15}"'
                 ' stroke="#1f2937" stroke-width="2"/>'
             )
-        told = f"{median(values):.1f}"
-        lines.append(f'<text x="{_LEFT + max(long, high) + 8:.1f}" y="{y + 19}">{told}</text>')
+        number = f"{median(values):.1f}"
+        lines.append(f'<text x="{_LEFT + max(long, high) + 8:.1f}" y="{y + 19}">{number}</text>')
     foot = "Every output was checked. Each peer in its fastest form; how, and all rows: benchmarks."
     lines += [f'<text x="10" y="{height - 12}" font-size="12">{foot}</text>', "</svg>"]
     return "\n".join(lines) + "\n"

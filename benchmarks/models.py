@@ -152,13 +152,13 @@ def models() -> dict[str, dict[str, Any]]:
     listed = tomllib.loads(FILE.read_text())
     packages = listed["packages"]
     return {
-        name: told | ({"sha256": packages[told["package"]]} if "package" in told else {})
-        for name, told in listed["models"].items()
+        name: entry | ({"sha256": packages[entry["package"]]} if "package" in entry else {})
+        for name, entry in listed["models"].items()
     }
 
 
 def rows(name: str) -> Iterator[Model]:
     """The rows of a model; its path is that in the package or the checkout."""
-    told = models()[name]
-    for row in told["rows"]:
-        yield Model(name, told["kind"], told["path"], told["inputs"], **row)
+    entry = models()[name]
+    for row in entry["rows"]:
+        yield Model(name, entry["kind"], entry["path"], entry["inputs"], **row)

@@ -23,7 +23,7 @@ from benchmarks.worker import timed
 SECONDS = 1.0
 
 
-def told(model: Model) -> list[str]:
+def table_of(model: Model) -> list[str]:
     """The lines of a row, in microseconds a call."""
     spent: Counter[str] = Counter()
 
@@ -56,7 +56,7 @@ def main(wanted: str) -> int:
                 print(f"benchmarks.operator_times: {error}", file=sys.stderr)
                 return 2
             made = model.with_(path=str(path)).written(Path(folder) / "numbers.npz")
-            print(*told(made), "", sep="\n")
+            print(*table_of(made), "", sep="\n")
     return 0 if chosen else 2
 
 

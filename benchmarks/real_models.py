@@ -44,7 +44,7 @@ def entry(label: str) -> Entry | str:
 
 
 def results_of(name: str, path: Path) -> dict[str, Any]:
-    """What each way told of a model; a text in place of that where there is none."""
+    """What each way measured of a model; a text in its place where nothing was."""
     task = next(rows(name))
     task = task.with_(path=str(path), calls=min(task.calls, CALLS))
     labels = dict(zip(WAYS, (*MODES[task.kind], "emitted"), strict=True))
@@ -62,13 +62,13 @@ def results_of(name: str, path: Path) -> dict[str, Any]:
             for way in TIMED:
                 if way in entries:
                     entries[way].turn(EFFORT)
-        told = {way: each.told() for way, each in entries.items()}
+        results = {way: each.record() for way, each in entries.items()}
         for each in entries.values():
             each.close()
-    for each in told.values():
+    for each in results.values():
         if "median" in each:
             each["median"] /= task.calls
-    return {**taking, **told, "row": str(task).partition(", ")[2]}
+    return {**taking, **results, "row": str(task).partition(", ")[2]}
 
 
 def known_faults(path: Path) -> str:
@@ -78,31 +78,31 @@ def known_faults(path: Path) -> str:
     return ", ".join(dict.fromkeys(wrong))
 
 
-def cell(way: str, told: Any, host: Any, known: str = "") -> str:
+def cell(way: str, result: Any, host: Any, known: str = "") -> str:
     """A way beside the framework: times as fast, first result, memory; or why not.
 
     ``known``: faults of the framework, for which outputs differ.
     """
-    if isinstance(told, str):
-        return told
-    if known and "rejected" in told:
-        return f"{told['rejected'].partition(',')[0]}: {known}"
+    if isinstance(result, str):
+        return result
+    if known and "rejected" in result:
+        return f"{result['rejected'].partition(',')[0]}: {known}"
     for word in ("left out", "rejected", "failed"):
-        if word in told:
+        if word in result:
             said = {"left out": "refused", "rejected": "**differs**", "failed": "**failed**"}[word]
-            return f"{said}: {told[word].replace('|', '/')[:160]}"
-    if "median" not in told:
+            return f"{said}: {result[word].replace('|', '/')[:160]}"
+    if "median" not in result:
         return "equal"
-    costs = f"{told['first'] * 1e3:.0f} ms, {told['resident']:.0f} MB"
+    costs = f"{result['first'] * 1e3:.0f} ms, {result['resident']:.0f} MB"
     if way == "framework":
-        return f"{told['median']:.3g} ms; {costs}"
+        return f"{result['median']:.3g} ms; {costs}"
     if not isinstance(host, dict) or "median" not in host:
-        return f"{told['median']:.3g} ms; {costs}"
-    return f"{host['median'] / told['median']:.2f}; {costs}"
+        return f"{result['median']:.3g} ms; {costs}"
+    return f"{host['median'] / result['median']:.2f}; {costs}"
 
 
 def main(names: list[str]) -> int:
-    listed = [name for name, told in models().items() if "package" in told]
+    listed = [name for name, entry in models().items() if "package" in entry]
     lines = [
         "| model | call | framework: ms a call; first, memory | alone: times as fast; first, memory"
         " | inside | converted | emitted |",
@@ -110,9 +110,9 @@ def main(names: list[str]) -> int:
     ]
     wrong = 0
     for name in names or listed:
-        told = models()[name]
+        entry = models()[name]
         try:
-            path = fetched(told)
+            path = fetched(entry)
         except NotThere as error:
             lines.append(f"| {name} | left out: {error} |||||||")
             continue
@@ -121,7 +121,7 @@ def main(names: list[str]) -> int:
         known = known_faults(path)
         cells = [cell(way, found[way], found["framework"], known) for way in WAYS]
         wrong |= any("**" in each for each in cells)
-        label = f"{name} ({FRAMEWORKS[told['kind']]})"
+        label = f"{name} ({FRAMEWORKS[entry['kind']]})"
         lines.append(f"| {' | '.join([label, found['row'], *cells])} |")
         print(lines[-1])
     if not names:

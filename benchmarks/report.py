@@ -63,8 +63,8 @@ def _table(rows: Iterable[Row]) -> list[str]:
             f"{row['faster'][kind]:.2f}" if "faster" in row else "-" for kind in ("median", "min")
         ]
         own = cells.get(OURS, "-")
-        told = [_milliseconds(row["roof"]), own, share, *faster]
-        lines.append([row["row"], *told, *(cells.get(name, "-") for name in peers)])
+        ours = [_milliseconds(row["roof"]), own, share, *faster]
+        lines.append([row["row"], *ours, *(cells.get(name, "-") for name in peers)])
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
@@ -79,8 +79,8 @@ def _of_models(rows: Iterable[Row]) -> list[str]:
         for row in rows:
             cells = {c["name"]: c.get(key) for c in row["contenders"]}
             numbers = [cells.get(name) for name in names]
-            told = [_milliseconds(None if n is None else n * scale) for n in numbers]
-            lines.append([row["row"], *told])
+            times = [_milliseconds(None if n is None else n * scale) for n in numbers]
+            lines.append([row["row"], *times])
         return [*(f"| {' | '.join(line)} |" for line in lines), ""]
 
     head = ["", "beside", "times faster", "by minima", "of the CPU", "wanted", "verdict"]
@@ -129,7 +129,7 @@ def _targets(rows: Iterable[Row]) -> list[str]:
         if workload == "ragged" and dtype == "u8"
         if ms >= own.get((workload, row, threads, "bf16"), ms + 1)
     ]
-    told = [f"- u8 is not faster than bf16: {', '.join(slow)}", ""] if slow else []
+    warning = [f"- u8 is not faster than bf16: {', '.join(slow)}", ""] if slow else []
     return [
         f"## Targets: {met} of {len(rows)} met",
         "",
@@ -138,7 +138,7 @@ def _targets(rows: Iterable[Row]) -> list[str]:
         "",
         *(f"| {' | '.join(line)} |" for line in lines),
         "",
-        *told,
+        *warning,
     ]
 
 
@@ -158,8 +158,8 @@ def _aside(rows: Iterable[Row]) -> list[str]:
             for kind in ("rejected", "failed", "left out"):
                 if kind in c:
                     reasons.setdefault(f"{c['name']} {kind}: {c[kind]}", []).append(row["row"])
-    told = [f"- {reason} ({', '.join(where)})" for reason, where in reasons.items()]
-    return [*told, ""] if told else []
+    lines = [f"- {reason} ({', '.join(where)})" for reason, where in reasons.items()]
+    return [*lines, ""] if lines else []
 
 
 def plot(results: Mapping[str, Any], file: Path) -> None:

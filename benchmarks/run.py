@@ -141,7 +141,7 @@ def chosen_entries(given: argparse.Namespace) -> tuple[list[Entry], dict[str, st
 
 def versions(entries: list[Entry], patience: float) -> tuple[dict[str, str], dict[str, str]]:
     """What each contender's first process says; and why those do not start that do not."""
-    told: dict[str, str] = {}
+    versions: dict[str, str] = {}
     broken: dict[str, str] = {}
     for file in dict.fromkeys(entry.file for entry in entries):
         first = next(entry for entry in entries if entry.file == file)
@@ -149,8 +149,8 @@ def versions(entries: list[Entry], patience: float) -> tuple[dict[str, str], dic
         if "failed" in answer:
             broken[named(file)] = f"installed, but does not start: {answer['failed']}"
         else:
-            told |= answer["versions"]
-    return told, broken
+            versions |= answer["versions"]
+    return versions, broken
 
 
 def machine() -> dict[str, Any]:
@@ -240,8 +240,10 @@ def main() -> int:
         print(f"benchmarks.run: interrupted; {given.out} has the rows before", file=sys.stderr)
         return 130
     print(table)
-    told = [c for row in results["rows"] for c in row["contenders"] if c["name"].split()[0] == OURS]
-    return int(OURS in results["left out"] or any(set(c) & set(UNMEASURED[1:]) for c in told))
+    measured = [
+        c for row in results["rows"] for c in row["contenders"] if c["name"].split()[0] == OURS
+    ]
+    return int(OURS in results["left out"] or any(set(c) & set(UNMEASURED[1:]) for c in measured))
 
 
 if __name__ == "__main__":

@@ -161,8 +161,8 @@ def main() -> None:
             if not re.search(given.only, row.name):
                 continue
             times = measured(row, timed, given.seconds) if timed else {}
-            told = [account(row, n) | times.get(n, {}) for n in sorted({*counts, *timed})]
-            results.append({"row": row.name, "threads": told})
+            counted = [account(row, n) | times.get(n, {}) for n in sorted({*counts, *timed})]
+            results.append({"row": row.name, "threads": counted})
             if not given.json:
                 print(*table(results[-1]), "", sep="\n", flush=True)
     if given.json:

@@ -62,12 +62,14 @@ def timed(work: Callable[[], None]) -> float:
 
 def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
     """A row of the table: microseconds a frame, their ratio, streams in real time, memory."""
-    told, path = MODELS[name], str(fetched(models()[name]))
+    settings, path = MODELS[name], str(fetched(models()[name]))
     rng = np.random.default_rng(0)
-    frame = {key: rng.uniform(-1, 1, shape).astype("f4") for key, shape in told["frame"].items()}
-    frame |= told["given"]
+    frame = {
+        key: rng.uniform(-1, 1, shape).astype("f4") for key, shape in settings["frame"].items()
+    }
+    frame |= settings["given"]
     before = resident()
-    ours = Session(path, threads=1).streams(streams, told["states"])
+    ours = Session(path, threads=1).streams(streams, settings["states"])
     opened = [ours.open() for _ in range(streams)]
 
     def tick() -> None:
@@ -95,7 +97,7 @@ def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
 
     each()
     grown = resident() - before
-    axes = told.get("batch", {})
+    axes = settings.get("batch", {})
     wide = {name: np.repeat(feed[name], clients, axis) for name, axis in axes.items()}
 
     def lockstep() -> None:
@@ -107,7 +109,7 @@ def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
         peers.append(timed(each) / clients)
         batched.append(timed(lockstep) / clients)
     one, other = median(mine), median(peers)
-    real = [told["ms"] / 1000 / seconds for seconds in (one, other)]
+    real = [settings["ms"] / 1000 / seconds for seconds in (one, other)]
     return [
         name,
         f"{one * 1e6:.1f}",

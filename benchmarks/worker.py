@@ -56,8 +56,8 @@ def timed(prepared: Prepared, seconds: float) -> dict[str, Any]:
         cpu = (used() - before) / len(times)
     finally:
         gc.enable()
-    told = {"median": median(times), "min": min(times), "cpu": cpu, "calls": len(times)}
-    return told | {"resident": resident()}
+    result = {"median": median(times), "min": min(times), "cpu": cpu, "calls": len(times)}
+    return result | {"resident": resident()}
 
 
 def resident() -> int:

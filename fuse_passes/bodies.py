@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from onernn.fuse_passes.rewriting import fresh
@@ -15,6 +15,14 @@ from onernn.ops.control import types_inside
 def bodies(node: Node) -> dict[str, Graph]:
     """The graphs among a node's attributes."""
     return {name: each for name, each in node.attributes.items() if isinstance(each, Graph)}
+
+
+def every_node(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph, those inside of loops and branches behind their operators."""
+    for node in graph.nodes:
+        yield node
+        for body in bodies(node).values():
+            yield from every_node(body)
 
 
 def numbers(graph: Graph, name: str) -> Array | None:
@@ -65,15 +73,8 @@ def inlined(graph: Graph, node: Node, name: str, arguments: Sequence[str]) -> Gr
     names = {value.name: each for value, each in zip(body.inputs, arguments, strict=True)}
     result = [*body.constants, *(each for inner in body.nodes for each in inner.outputs if each)]
     names |= {each: fresh(graph, f"{node.outputs[0]}/{each}") for each in result}
-
-    def moved(inner: Node) -> Node:
-        inputs, outputs = (
-            tuple(each and names[each] for each in values)
-            for values in (inner.inputs, inner.outputs)
-        )
-        return replace(inner, inputs=inputs, outputs=outputs, origin=node.origin)
-
+    moved = (replace(inner.renamed(names), origin=node.origin) for inner in body.nodes)
     ends = zip(body.outputs, node.outputs, strict=True)
     same = [Node("Identity", (names[v.name],), (to,), {}, node.origin) for v, to in ends if to]
     constants = {names[each]: array for each, array in body.constants.items()}
-    return graph.splice((node,), (*map(moved, body.nodes), *same), constants)
+    return graph.splice((node,), (*moved, *same), constants)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,14 +47,9 @@ class PairDirections:
         spec = replace(backward.spec, direction="left2right")
         if spec != forward.spec or spec.layers > 1:
             return Refusal("the directions compute different cells", where)
-        if forward.attention != backward.attention:
-            return Refusal("each direction has an attention of its own", where)
-        weights = [rnn.layers[0] for rnn in both]
-        if weights[0].iter.dtype != weights[1].iter.dtype:
-            return Refusal("the directions compute in different dtypes", where)
-        if joined(forward.precision, backward.precision) is None:
-            return Refusal("the directions have precisions of their own", where)
-        if len({each.layer is None for each in weights}) > 1:
+        if reason := _apart(forward, backward, "direction"):
+            return Refusal(reason, where)
+        if len({rnn.layers[0].layer is None for rnn in both}) > 1:
             return Refusal("only one direction has input weights", where)
         if node.attributes["axis"] not in (-1, (graph.types[forward.y].rank or 0) - 1):
             return Refusal("the directions are not concatenated along the channels", where)
@@ -63,8 +58,6 @@ class PairDirections:
                 return Refusal(f"{rnn.y!r} has another user", where)
             if graph.is_read(rnn.cells):
                 return Refusal("the cell of every word of one direction is used", where)
-        if [*map(bool, forward.states)] != [*map(bool, backward.states)]:
-            return Refusal("only one direction has an initial state", where)
         if depends_on(graph, forward.states, other.outputs) or depends_on(
             graph, backward.states, one.outputs
         ):
@@ -97,16 +90,28 @@ class PairDirections:
         return exchanged(graph, (*old, concat), (*joins, new.node(), *parted))
 
 
+def _apart(one: Recurrent, other: Recurrent, kind: str) -> str:
+    """Why two layers that follow each other, or two directions, stay two; "" where they need not.
+
+    ``kind``: "layer" or "direction".
+    """
+    if one.attention != other.attention:
+        return f"each {kind} has an attention of its own"
+    if one.layers[0].iter.dtype != other.layers[0].iter.dtype:
+        return f"the {kind}s compute in different dtypes"
+    if joined(one.precision, other.precision) is None:
+        return f"the {kind}s have precisions of their own"
+    if [*map(bool, one.states)] != [*map(bool, other.states)]:
+        return f"only one {kind} has an initial state"
+    return ""
+
+
 def _stacked(*sides: RnnWeights) -> RnnWeights:
     """The weights of both directions; a bias that only one has is zero in the other one."""
-    arrays: dict[str, Any] = {}
-    for name in (field.name for field in fields(RnnWeights)):
-        halves = [getattr(weights, name) for weights in sides]
-        known = next((half for half in halves if half is not None), None)
-        if known is not None:
-            known = np.concatenate([np.zeros_like(known) if h is None else h for h in halves], 1)
-        arrays[name] = known
-    return RnnWeights(**arrays)
+    bias = next((weights.bias for weights in sides if weights.bias is not None), None)
+    zeros = None if bias is None else np.zeros_like(bias)
+    whole = [replace(w, bias=zeros if w.bias is None else w.bias) for w in sides]
+    return RnnWeights.joined(whole, 1)
 
 
 # Consecutive layers become one stack, which stays packed from the first to the last.
@@ -133,21 +138,14 @@ class StackLayers:
             return Refusal("the layers compute different cells", upper.y)
         if upper.spec.stacking != "framework":
             return Refusal("oneDNN's own stacking joins layers in another way", upper.y)
-        if lower.attention != upper.attention:
-            return Refusal("each layer has an attention of its own", upper.y)
-        first = upper.layers[0]
-        if first.layer is None:
+        if upper.layers[0].layer is None:
             return Refusal("the upper layer has no input weights", upper.y)
-        if lower.layers[0].iter.dtype != first.iter.dtype:
-            return Refusal("the layers compute in different dtypes", upper.y)
-        if joined(lower.precision, upper.precision) is None:
-            return Refusal("the layers have precisions of their own", upper.y)
+        if reason := _apart(lower, upper, "layer"):
+            return Refusal(reason, upper.y)
         if not graph.used_only_by(lower.y, node):
             return Refusal(f"{lower.y!r} has another user", upper.y)
         if any(map(graph.is_read, (*below.outputs[1:], *node.outputs[1:]))):
             return Refusal("a final state of one layer is used", upper.y)
-        if [*map(bool, lower.states)] != [*map(bool, upper.states)]:
-            return Refusal("only one layer has an initial state", upper.y)
         return Consecutive(lower, upper, (below, node))
 
     def rewrite(self, graph: Graph, match: Consecutive) -> Graph:

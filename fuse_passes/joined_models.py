@@ -31,7 +31,7 @@ def join(*models: Graph) -> Graph:
     nodes, constants, inputs = list[Node](), dict[str, Array](), dict[str, Value]()
     for model in _in_order(models, makers):
         own = {each.name for each in (*model.inputs, *model.outputs)}
-        names: dict[str, str] = {name: name for name in own}
+        names = dict[str, str]()
         inner = (name for node in model.nodes for name in (*node.inputs, *node.outputs) if name)
         for name in dict.fromkeys((*inner, *model.constants)):
             if name not in own and (name in used or name in face):
@@ -39,10 +39,10 @@ def join(*models: Graph) -> Graph:
                 while (free := f"{PurePath(model.name).stem}/{name}{at or ''}") in used | face:
                     at += 1
                 names[name] = free
-        used.update(names.get(name, name) for node in model.nodes for name in node.outputs if name)
-        used.update(names.get(name, name) for name in model.constants)
-        nodes += [node.renamed(names) for node in model.nodes]
-        constants |= {names.get(name, name): array for name, array in model.constants.items()}
+        moved = [node.renamed(names) for node in model.nodes]
+        numbers = {names.get(name, name): array for name, array in model.constants.items()}
+        used.update(numbers, *(filter(None, node.outputs) for node in moved))
+        nodes, constants = nodes + moved, constants | numbers
         for value in model.inputs:
             maker = makers.get(value.name)
             given = inputs.get(value.name) if maker is None else _output(maker, value.name)

@@ -67,10 +67,9 @@ class UnflattenRows:
         node, view, width = match
         end = node.outputs[0]
         inner, sizes = fresh(graph, f"{end}/{node.op}"), fresh(graph, f"{end}/sizes")
-        whole = {view.outputs[0]: view.inputs[0]}
-        inputs = tuple(whole.get(name, name) for name in node.inputs)
+        whole = node.renamed({view.outputs[0]: view.inputs[0]})
         new = [
-            replace(node, inputs=inputs, outputs=(inner,)),
+            replace(whole, outputs=(inner,)),
             Node("Reshape", (inner, sizes), (end,), origin=view.origin),
         ]
         return exchanged(graph, [node], new, {sizes: np.array([-1, width], np.int64)})
@@ -161,24 +160,22 @@ def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
     if node := graph.producer(name, "Reciprocal"):
         return _deviation(graph, node.inputs[0])
     node = graph.producer(name, "Div")
-    return (
-        _deviation(graph, node.inputs[1]) if node and _number(graph, node.inputs[0]) == 1 else None
-    )
+    return _deviation(graph, node.inputs[1]) if node and graph.number(node.inputs[0]) == 1 else None
 
 
 def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
     """(x, epsilon) of sqrt(variance of x + epsilon)."""
     root = graph.producer(name, "Sqrt", "Pow")
-    if root is None or (root.op == "Pow" and _number(graph, root.inputs[1]) != 0.5):
+    if root is None or (root.op == "Pow" and graph.number(root.inputs[1]) != 0.5):
         return None
     for variance, added in orders(graph.producer(root.inputs[0], "Add")):
-        epsilon = _number(graph, added)
+        epsilon = graph.number(added)
         node = graph.producer(_mean(graph, variance) or "", "Mul", "Pow")
         if epsilon is None or node is None:
             continue
         x = _centred(graph, node.inputs[0])
         twice = (
-            _number(graph, node.inputs[1]) == 2
+            graph.number(node.inputs[1]) == 2
             if node.op == "Pow"
             else (_centred(graph, node.inputs[1]) == x)
         )
@@ -202,11 +199,6 @@ def _mean(graph: Graph, name: str) -> str | None:
     rank = graph.types[node.inputs[0]].rank
     last = axes is not None and [*axes.reshape(-1)] in ([-1], [None if rank is None else rank - 1])
     return node.inputs[0] if last else None
-
-
-def _number(graph: Graph, name: str) -> float | None:
-    array = graph.constants.get(name)
-    return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
 def _is_vector(graph: Graph, name: str) -> bool:

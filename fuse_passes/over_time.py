@@ -14,7 +14,7 @@ from onernn.fuse_passes.mapping import Mapper
 from onernn.fuse_passes.pipeline import fuse
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.arrays import Array
-from onernn.ir.errors import MISFITS, OnernnError, Refusal, UnsupportedError
+from onernn.ir.errors import MISFITS, OnernnError, Refusal, UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
@@ -77,11 +77,11 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
         if not each.isdisjoint(node.outputs):
             mapper.add(node)
         if not last.isdisjoint(node.outputs) and not ends.keys().isdisjoint(node.inputs):
-            inputs = tuple(ends.get(name, name) for name in node.inputs)
-            if not mapper.mapped.isdisjoint(inputs):
+            behind = node.renamed(ends)
+            if not mapper.mapped.isdisjoint(behind.inputs):
                 raise mapper.refused(node, "a state is made of what only one frame saw")
             outputs = tuple(fresh(graph, f"{name}/last") if name else "" for name in node.outputs)
-            mapper.nodes.append(replace(node, inputs=inputs, outputs=outputs))
+            mapper.nodes.append(replace(behind, outputs=outputs))
             ends |= zip(node.outputs, outputs, strict=True)
         elif each.isdisjoint(node.outputs) and ends.keys().isdisjoint(node.outputs):
             mapper.nodes.append(node)
@@ -98,14 +98,7 @@ def _apart(graph: Graph, states: Mapping[str, str]) -> Graph:
     read = {name for node in graph.nodes for name in node.inputs}
     read -= {value.name for value in graph.inputs}
     own = {n: fresh(graph, f"{n}/frame") for n in states.values() if n in read}
-    nodes = [
-        replace(
-            node,
-            inputs=tuple(own.get(name, name) for name in node.inputs),
-            outputs=tuple(own.get(name, name) for name in node.outputs),
-        )
-        for node in graph.nodes
-    ]
+    nodes = [node.renamed(own) for node in graph.nodes]
     nodes += [Node("Identity", (name,), (after,)) for after, name in own.items()]
     return replace(graph, nodes=tuple(nodes)) if own else graph
 
@@ -123,10 +116,11 @@ def _refused(graph: Graph, why: str, where: str) -> UnsupportedError:
 def _check_names(graph: Graph, kind: str, names: Iterable[str]) -> None:
     known = [value.name for value in (graph.inputs if kind == "input" else graph.outputs)]
     for name, count in Counter(iter(names)).items():
+        why = "" if count == 1 else f"one {kind} of two states"
         if name not in known:
-            raise _refused(graph, f"no such {kind}; there are {', '.join(known)}", name)
-        if count > 1:
-            raise _refused(graph, f"one {kind} of two states", name)
+            why = f"no such {kind}; there are {', '.join(known)}{did_you_mean(name, known)}"
+        if why:
+            raise UnsupportedError(f"{graph.name}:", (Refusal(why, name),))
 
 
 def _ancestors(graph: Graph, goals: Iterable[str]) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,31 +55,29 @@ class FuseLinearRnn:
         weights, *others = rnn.layers
         if weights.layer is not None or others:
             return None
-        if rnn.precision.is_narrow:
-            return Refusal(of_another_input(rnn), rnn.y)
+        linear = _in_front(graph, order, rnn, rnn.spec.gates * rnn.spec.hidden_size)
+        if isinstance(linear, Refusal):
+            return linear
         if not graph.used_only_by(rnn.x, node):
             return Refusal(f"{rnn.x!r} has another user", rnn.y)
-        linear = find_linear(graph, order)
-        if isinstance(linear, Refusal):
-            return replace(linear, where=rnn.y)
-        if linear.weight.dtype != weights.iter.dtype:
-            return Refusal(f"the projection is {linear.weight.dtype}", rnn.y)
-        if linear.weight.shape[1] != rnn.spec.gates * rnn.spec.hidden_size:
-            return Refusal(f"the projection gives {linear.weight.shape[1]} columns", rnn.y)
         return LinearRnn(linear, order, node)
 
     def rewrite(self, graph: Graph, match: LinearRnn) -> Graph:
         linear, rnn = match.linear, Recurrent.of(match.node)
         order, spec, (old,) = match.layout.attributes["layout"], rnn.spec, rnn.layers
-        bias, folded = old.bias, summed_bias(order, linear.bias)
-        if folded is not None:
-            rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
-            # The row u' of LBR cells stands inside r*(...): it stays.
-            bias = np.zeros(rows, old.iter.dtype) if bias is None else bias.copy()
-            bias[:, :, : spec.gates] += folded
+        folded = summed_bias(order, linear.bias)
+        bias = old.bias if folded is None else _added(old.bias, folded, spec, old.iter.dtype)
         layer = np.repeat(input_layer(linear.weight, order), spec.directions, axis=1)
         weights = replace(old, layer=layer, bias=bias)
         return folded_into(graph, rnn, weights, linear, (match.node, match.layout))
+
+
+def _added(bias: Array | None, folded: Array, spec: RnnSpec, dtype: Any) -> Array:
+    """A layer's bias and that of its gates' sums. The row u' of LBR cells is inside r*(...)."""
+    rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
+    out = np.zeros(rows, dtype) if bias is None else bias.astype(dtype)
+    out[:, :, : spec.gates] += folded
+    return out
 
 
 def of_another_input(rnn: Recurrent) -> str:
@@ -103,6 +101,20 @@ def folded_into(
         origin=tuple(dict.fromkeys(op for node in reversed(gone) for op in node.origin)),
     )
     return graph.splice(gone, [new.node()])
+
+
+def _in_front(graph: Graph, user: Node, rnn: Recurrent, width: int) -> Linear | Refusal:
+    """The projection to so many columns that a layer reads through ``user``."""
+    if rnn.precision.is_narrow:
+        return Refusal(of_another_input(rnn), rnn.y)
+    linear = find_linear(graph, user)
+    if isinstance(linear, Refusal):
+        return replace(linear, where=rnn.y)
+    if linear.weight.dtype != rnn.layers[0].iter.dtype:
+        return Refusal(f"the projection is {linear.weight.dtype}", rnn.y)
+    if linear.weight.shape[1] != width:
+        return Refusal(f"the projection gives {linear.weight.shape[1]} columns", rnn.y)
+    return linear
 
 
 def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
@@ -173,16 +185,10 @@ class FuseLinearInput:
         first, *others = rnn.layers
         if first.layer is None:
             return None  # the pass linear_rnn's business
-        if rnn.precision.is_narrow:
-            return Refusal(of_another_input(rnn), rnn.y)
-        linear = find_linear(graph, node)
+        linear = _in_front(graph, node, rnn, first.layer.shape[2])
         if isinstance(linear, Refusal):
-            return replace(linear, where=rnn.y)
-        if linear.weight.dtype != first.iter.dtype:
-            return Refusal(f"the projection is {linear.weight.dtype}", rnn.y)
+            return linear
         (inner, outer), columns = linear.weight.shape, first.layer[0, :, 0].size
-        if first.layer.shape[2] != outer:
-            return Refusal(f"the projection gives {outer} columns", rnn.y)
         if others and rnn.spec.stacking == "onednn" and inner != outer:
             return Refusal("oneDNN's own stacking has one input size for all layers", rnn.y)
         if inner * columns >= inner * outer + outer * columns:
@@ -210,10 +216,8 @@ def _folded(first: RnnWeights, linear: Linear, spec: RnnSpec) -> RnnWeights:
     product: Array = np.einsum("ij,ldjgo->ldigo", linear.weight.astype(np.float64), layer)
     dtype, bias = first.iter.dtype, first.bias
     if linear.bias is not None:
-        added = np.einsum("j,ldjgo->ldgo", linear.bias.reshape(-1).astype(np.float64), layer)
-        rows = (*added.shape[:2], spec.cell.bias_rows, spec.hidden_size)
-        bias = np.zeros(rows) if bias is None else bias.astype(np.float64)
-        bias[:, :, : spec.gates] += added  # the row u' of LBR cells stands inside r*(...): it stays
+        own = linear.bias.reshape(-1).astype(np.float64)
+        bias = _added(bias, np.einsum("j,ldjgo->ldgo", own, layer), spec, np.float64)
     return replace(
         first, layer=product.astype(dtype), bias=None if bias is None else bias.astype(dtype)
     )

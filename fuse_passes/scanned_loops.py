@@ -188,9 +188,9 @@ def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
         if node.op == "Cast" and node.attrs.to not in _WIDE:
             return None
         name = node.inputs[0]
-    array = graph.constants.get(name)
-    if array is not None and array.dtype.kind == "f":
-        return Size.of(array.item()) if array.size == 1 and array.item() % 1 == 0 else None
+    number = graph.number(name)
+    if isinstance(number, float):
+        return Size.of(number) if number % 1 == 0 else None
     value = types[name].value
     if isinstance(value, tuple):
         return value[0] if len(value) == 1 else None

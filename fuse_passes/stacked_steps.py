@@ -181,11 +181,10 @@ def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
     if squeeze is None or not squeeze.input(1):
         return None
     split = graph.producer(squeeze.inputs[0], "Split")
-    axes = graph.constants.get(squeeze.inputs[1])
-    if split is None or split.input(1) or axes is None or axes.size != 1:
+    if split is None or split.input(1):
         return None
-    axis = split.attributes.get("axis", 0)
-    if int(axes.reshape(())) != axis:
+    axis: int = split.attrs.axis
+    if graph.number(squeeze.inputs[1]) != axis:
         return None
     return split.inputs[0], axis, split.outputs.index(squeeze.inputs[0]), len(split.outputs)
 

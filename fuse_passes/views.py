@@ -171,10 +171,10 @@ def _view(graph: Graph, node: Node) -> str | tuple[int, ...] | None:
         return SWAP
     if node.op != "Slice" or len(node.inputs) < 5:
         return None
-    cuts = [graph.constants.get(name) for name in node.inputs[1:5]]
-    if any(cut is None or cut.size != 1 for cut in cuts):
+    cuts = [graph.number(name) for name in node.inputs[1:5]]
+    if None in cuts:
         return None
-    start, end, axis, step = (int(cut.reshape(())) for cut in cuts if cut is not None)
+    start, end, axis, step = cuts
     return (axis,) if (start, step) == (-1, -1) and end < -(2**31) else None
 
 

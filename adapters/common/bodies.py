@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from onernn.adapters.common.lowering import NativeOperator
+from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import OWN, LayerPrecision, RnnWeights
@@ -119,6 +120,37 @@ def extreme_index(
     if axis is None:
         return op.emit(kind, op.reshaped(x, -1), axis=0, keepdims=0)
     return op.emit(kind, x, axis=axis, keepdims=int(keepdims))
+
+
+def sloped(op: NativeOperator, x: str, slope: Array, rank: int, name: str = "slope") -> str:
+    """A function with one slope below zero, or one for each channel, which is axis 1."""
+    if slope.size > 1:
+        slope = slope.reshape(-1, *[1] * (rank - 2))
+    return op.emit("PRelu", x, op.constant(slope, name))
+
+
+def remainder(op: NativeOperator, x: str, y: str) -> str:
+    """What the quotient towards minus infinity leaves of floats: it has the sign of the divisor."""
+    rest, zero = op.emit("Mod", x, y, fmod=1), op.scalar(0, x)
+    apart = op.emit("Xor", op.emit("Less", rest, zero), op.emit("Less", y, zero))
+    wrong = op.emit("And", apart, op.emit("Not", op.emit("Equal", rest, zero)))
+    return op.emit("Where", wrong, op.emit("Add", rest, y), rest)
+
+
+NEAREST = {
+    "coordinate_transformation_mode": "asymmetric",
+    "nearest_mode": "floor",
+    "mode": "nearest",
+}
+"""A Resize that repeats elements, or leaves some out."""
+
+PAD_MODES = {
+    "constant": "constant",
+    "reflect": "reflect",
+    "replicate": "edge",
+    "circular": "wrap",
+}
+"""What stands in pads, by the names of PyTorch and Paddle."""
 
 
 def stacked(op: NativeOperator, values: Sequence[str], axis: int) -> str:

@@ -44,7 +44,12 @@ def reading(path: StrPath) -> Iterator[None]:
 
 @contextmanager
 def opened(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
-    """A file's bytes, and the budget of the load, which counts the file."""
+    """A file's bytes, and the budget of the load, which counts the file.
+
+    Raises `ModelFormatError` for what is no file: a pipe would be waited for.
+    """
+    if not os.path.isfile(file):
+        raise ModelFormatError("no such file", file)
     try:
         with Path(file).open("rb") as raw:
             budget = loading()
@@ -113,6 +118,16 @@ def stored(dtype: str) -> np.dtype[Any]:
     return np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)).newbyteorder("<")
 
 
+def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
+    """How many numbers a shape has, None for an impossible one.
+
+    Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all.
+    """
+    most = math.prod(size or 1 for size in sizes)
+    possible = len(sizes) <= most_axes and min(sizes, default=0) >= 0 and most <= 2**56
+    return math.prod(sizes) if possible else None
+
+
 def numbers_of(flat: Array, dtype: str) -> Array:
     """The numbers that were `stored`: bfloat16 as float32 of the same values."""
     if dtype == "bfloat16":
@@ -158,9 +173,7 @@ class ByteStream:
     def checked_shape(
         self, sizes: Sequence[int], most: int, what: str, start: int
     ) -> tuple[int, ...]:
-        """Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all."""
-        elements = math.prod(size or 1 for size in sizes)
-        if len(sizes) > most or min(sizes, default=0) < 0 or elements > 2**56:
+        if count_of(sizes, most) is None:
             raise self.error(f"{what}: impossible shape {tuple(sizes)}", start)
         return tuple(sizes)
 

@@ -269,11 +269,12 @@ class NativeOperator(Tape):
         """Reads attributes that cannot change what this operator computes."""
         self._unread -= {("attribute", name) for name in names}
 
-    def only(self, name: str, value: Any) -> None:
-        """Refuses every value of an attribute but one."""
-        result = self.attribute(name, value)
-        if result != value:
-            raise UnsupportedError(f"attribute {name}={result!r}: only {value!r} is supported")
+    def only(self, **values: Any) -> None:
+        """Refuses every value of attributes but one."""
+        for name, value in values.items():
+            result = self.attribute(name, value)
+            if result != value:
+                raise UnsupportedError(f"attribute {name}={result!r}: only {value!r} is supported")
 
     def one_of(self, name: str, default: Any, known: Collection[Any]) -> Any:
         """An attribute's value. Raises `UnsupportedError` for all but those that are known."""
@@ -313,7 +314,10 @@ class NativeOperator(Tape):
     # What it becomes.
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
-        return self.builder.emit(op, self.named(inputs), attributes)
+        named = self.named(inputs)
+        while named and not named[-1]:  # absent ones at the end have no position
+            named.pop()
+        return self.builder.emit(op, named, attributes)
 
     def emit_many(
         self, op: str, count: int, *inputs: Operand, **attributes: Any
@@ -351,6 +355,31 @@ class NativeOperator(Tape):
             return self.ints(*self.builder.constants[value].shape)
         return self.emit("Shape", value)
 
+    def swapped(self, value: str, one: int = -1, other: int = -2) -> str:
+        """The value with two axes exchanged, its rank known or not."""
+        rank = self.builder.type_of(value).rank
+        if rank is None:
+            return self.emit("Einsum", value, equation=swap_equation(one, other))
+        perm = list(range(rank))
+        if not (-rank <= one < rank and -rank <= other < rank):
+            raise UnsupportedError(f"axes {one} and {other} of a value of {rank} axes")
+        perm[one], perm[other] = perm[other], perm[one]
+        return self.transposed(value, *perm)
+
+
+def swap_equation(one: int, other: int) -> str:
+    """The einsum that exchanges two axes of an array of any rank: (0, 1) is ``ab...->ba...``."""
+    front = max([axis + 1 for axis in (one, other) if axis >= 0], default=0)
+    back = max([-axis for axis in (one, other) if axis < 0], default=0)
+    if front + back > 26:
+        raise UnsupportedError(f"axes {one} and {other}")
+    letters = [chr(ord("a") + n) for n in range(front + back)]
+    before = [*letters[:front], "...", *letters[front:]]
+    after = list(before)
+    at = [axis if axis >= 0 else len(before) + axis for axis in (one, other)]
+    after[at[0]], after[at[1]] = before[at[1]], before[at[0]]
+    return f"{''.join(before)}->{''.join(after)}"
+
 
 def _one(slot: Slot, names: list[str]) -> str:
     if len(names) > 1:
@@ -366,7 +395,8 @@ class GraphBuilder:
     """Collects nodes; names values after the framework's variables, each value once.
 
     A variable may be assigned again: `value` gives the one that it holds now. ``budget``: what
-    constants that are computed here may take; the builder of a body shares it.
+    constants that are computed here may take; the builder of a body shares it. ``taken``: of a
+    body, values of the graph around it by the names of its inputs.
     """
 
     def __init__(self, name: str, budget: FoldingBudget | None = None) -> None:
@@ -376,6 +406,7 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
         self.notes: dict[str, None] = {}
+        self.taken: dict[str, str] = {}
         self.origin: tuple[NativeOp, ...] = ()
         self._values: dict[str, str] = {}
         self._names = Names()
@@ -442,6 +473,14 @@ class GraphBuilder:
         """An input of a body, of which the graph around it knows this."""
         self.input(Value(name, known.dtype, None if known.shape is None else known.counts))
         self.declare(name, known)
+
+    def take(self, outer: GraphBuilder, value: str, name: str) -> None:
+        """Makes a value of the graph around known in a body, by this name."""
+        if value in outer.constants:
+            self.constant(outer.constants[value], name)
+        else:
+            self.enter(name, outer.type_of(value))
+            self.taken[name] = value
 
     def output(self, value: str) -> Value:
         """A value with what is known of it."""
@@ -546,6 +585,12 @@ class GraphBuilder:
             self._values[variable] = names.get(value, value)
         if names:
             self.nodes[first:] = [node.renamed(names) for node in self.nodes[first:]]
+
+    def copied(self, value: str, name: str) -> str:
+        """Another value of the same numbers, called so: an output's own."""
+        variable = f"={name}"
+        self.give(variable, self.emit("Identity", (value,)), name)
+        return self.value(variable)
 
     def forget(self, variable: str) -> None:
         """Lets go of a large constant made here, held by a variable that is not read any more."""

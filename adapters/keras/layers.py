@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.bodies import channels_first, channels_last, pooled, windowed
+from onernn.adapters.common.bodies import NEAREST, channels_first, channels_last, pooled, windowed
 from onernn.adapters.keras import rules
 from onernn.adapters.keras.read import group_names
 from onernn.adapters.keras.table import KerasLayer, Made, Tensor, rule
@@ -97,40 +97,29 @@ def _conv(op: KerasLayer) -> str:
     return _bias(op, y, [], first)
 
 
-@rule("DepthwiseConv1D DepthwiseConv2D")
+@rule("DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D")
 def _depthwise(op: KerasLayer) -> str:
+    """Windows over each channel; a separable one has products of all channels behind them."""
     axes, first = _layout(op)
-    windows = _windows(op, axes, "kernel_size")
-    op.only("groups", 1)
+    windows, separable = _windows(op, axes, "kernel_size"), op.at.type.startswith("Separable")
+    op.only(groups=1)
     op.ignore("depth_multiplier")
-    kernel, *bias = op.weights("kernel|depthwise_kernel", *["bias"] * op.flag("use_bias", True))
-    y = windowed(op, op.floats, not first, lambda x: _over_each(op, x, kernel, axes, windows))
-    return _bias(op, y, bias, first)
-
-
-def _over_each(op: KerasLayer, x: str, kernel: Array, axes: int, windows: dict[str, Any]) -> str:
+    names = ["kernel|depthwise_kernel", *["pointwise_kernel"] * separable]
+    kernel, *others = op.weights(*names, *["bias"] * op.flag("use_bias", True))
     if kernel.shape[:axes] != (*windows["kernel_shape"],):
         raise UnsupportedError(f"kernel: {kernel.shape} for {windows['kernel_shape']}")
-    weights = op.constant(_each_channel(kernel, axes), "kernel")
-    return op.emit("Conv", x, weights, group=kernel.shape[axes], **windows)
-
-
-@rule("SeparableConv1D SeparableConv2D")
-def _separable(op: KerasLayer) -> str:
-    axes, first = _layout(op)
-    windows = _windows(op, axes, "kernel_size")
-    op.only("groups", 1)
-    op.ignore("depth_multiplier")
-    biased = ["bias"] * op.flag("use_bias", True)
-    kernel, points, *bias = op.weights("depthwise_kernel", "pointwise_kernel", *biased)
-    if points.shape[-1] != op.integer("filters"):
+    points = others.pop(0) if separable else None
+    if points is not None and points.shape[-1] != op.integer("filters"):
         raise UnsupportedError(f"pointwise_kernel: {points.shape}")
-    weights = op.constant(_kernel(points, axes), "points")
 
-    def both(x: str) -> str:
-        return op.emit("Conv", _over_each(op, x, kernel, axes, windows), weights)
+    def convolved(x: str) -> str:
+        weights = op.constant(_each_channel(kernel, axes), "kernel")
+        y = op.emit("Conv", x, weights, group=kernel.shape[axes], **windows)
+        if points is None:
+            return y
+        return op.emit("Conv", y, op.constant(_kernel(points, axes), "points"))
 
-    return _bias(op, windowed(op, op.floats, not first, both), bias, first)
+    return _bias(op, windowed(op, op.floats, not first, convolved), others, first)
 
 
 @rule("MaxPooling1D MaxPooling2D MaxPooling3D AveragePooling1D AveragePooling2D AveragePooling3D")
@@ -168,16 +157,10 @@ def _global_pool(op: KerasLayer) -> Made:
 @rule("UpSampling1D UpSampling2D UpSampling3D")
 def _upsampling(op: KerasLayer) -> str:
     axes, first = _layout(op)
-    op.only("interpolation", "nearest")
+    op.only(interpolation="nearest")
     times = op.integers("size", axes, 2)
     scales = (1.0, 1.0, *times) if first else (1.0, *times, 1.0)
-    return op.emit(
-        "Resize",
-        op.floats,
-        scales=tuple(map(float, scales)),
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-    )
+    return op.emit("Resize", op.floats, scales=tuple(map(float, scales)), **NEAREST)
 
 
 @rule("ZeroPadding1D ZeroPadding2D ZeroPadding3D")
@@ -224,24 +207,23 @@ def _normalized_axes(op: KerasLayer) -> list[int]:
     return sorted(axis % rank for axis in listed)
 
 
-def _affine(op: KerasLayer) -> tuple[str, ...]:
-    """The names of the weights behind the norm."""
-    return ("gamma",) * op.flag("scale", True) + ("beta",) * op.flag("center", True)
+def _affine(op: KerasLayer, *statistics: str) -> dict[str, Array]:
+    """The weights of the norm that it has, by their names."""
+    names = ["gamma"] * op.flag("scale", True) + ["beta"] * op.flag("center", True)
+    return dict(zip([*names, *statistics], op.weights(*names, *statistics), strict=True))
 
 
 @rule("BatchNormalization", masks=True)
 def _batch(op: KerasLayer) -> str:
     """By the statistics that training left."""
-    op.only("renorm", False)
+    op.only(renorm=False)
     op.ignore("renorm_clipping", "renorm_momentum")
     x, axes = op.floats, _normalized_axes(op)
     if len(axes) != 1:
         raise UnsupportedError(f"attribute axis={axes}: expected one")
-    names = _affine(op)
-    arrays = op.weights(*names, "moving_mean", "moving_variance")
-    held = dict(zip((*names, "mean", "variance"), arrays, strict=True))
+    held = _affine(op, "moving_mean", "moving_variance")
     epsilon = op.number("epsilon", 1e-3)
-    factor = 1 / np.sqrt(held["variance"].astype(np.float64) + epsilon)
+    factor = 1 / np.sqrt(held["moving_variance"].astype(np.float64) + epsilon)
     factor = factor * held["gamma"] if "gamma" in held else factor
     shape = [1] * op.rank_of(x)
     shape[axes[0]] = -1
@@ -249,18 +231,19 @@ def _batch(op: KerasLayer) -> str:
     def along(array: Array, name: str) -> str:
         return op.constant(array.astype(op.compute).reshape(shape), name)
 
-    y = op.emit("Mul", op.emit("Sub", x, along(held["mean"], "mean")), along(factor, "factor"))
+    y = op.emit(
+        "Mul", op.emit("Sub", x, along(held["moving_mean"], "mean")), along(factor, "factor")
+    )
     return op.emit("Add", y, along(held["beta"], "beta")) if "beta" in held else y
 
 
 @rule("LayerNormalization", masks=True)
 def _layer_norm(op: KerasLayer) -> str:
     x, axes, rank = op.floats, _normalized_axes(op), op.rank_of(op.x)
-    op.only("rms_scaling", False)
+    op.only(rms_scaling=False)
     if axes != [*range(axes[0], rank)]:
         raise UnsupportedError(f"attribute axis={axes}: only the last axes, of {rank}")
-    names = _affine(op)
-    held = dict(zip(names, op.weights(*names), strict=True))
+    held = _affine(op)
     sizes = op.shape_of(x)[axes[0] :]
     if "gamma" not in held and None in sizes:
         raise UnsupportedError("axes of open sizes")
@@ -292,8 +275,7 @@ def _group(op: KerasLayer) -> str:
     channels = op.shape_of(x)[axes[0]]
     if channels is None:
         raise UnsupportedError("channels of an open number")
-    names = _affine(op)
-    held = dict(zip(names, op.weights(*names), strict=True))
+    held = _affine(op)
     groups = op.integer("groups", 32)
     groups = channels if groups == -1 else groups
     weights = [
@@ -487,7 +469,7 @@ def _cells(op: KerasLayer) -> tuple[PivotLayer, ...]:
     cell = op.inner(config, "cell")
     held = [cell]
     if cell.at.type == "StackedRNNCells" and not cell.layer.foreign:
-        cell.only("reverse_state_order", False)
+        cell.only(reverse_state_order=False)
         listed = cell.attribute("cells", None)
         groups = group_names(each["class_name"] for each in listed)
         held = [

@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
@@ -22,11 +20,11 @@ from zipfile import ZipFile
 import numpy as np
 
 from onernn.adapters.common.adapter import require
-from onernn.adapters.common.files import parsed_json
+from onernn.adapters.common.files import opened, parsed_json
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
-from onernn.ir.files import most_unpacked, read_member
+from onernn.ir.files import most_unpacked, read_member, unzipped
 from onernn.ir.records import dataclass
 from onernn.reorders import keras as layout
 from onernn.reorders.layers import PivotLayer
@@ -39,17 +37,18 @@ from onernn.reorders.layers import PivotLayer
 
 
 class Tree:
-    """A group of a ``.keras`` file, and its own reader: nothing in it is read by its order.
+    """A group of a ``.keras`` file: nothing in it is read by its order.
 
     ``reader`` begins again to give the arrays of one layer, each once. ``inside``: those of a layer
-    that the layer holds under this name.
+    that the layer holds under this name; ``finish`` of the outer one counts them, too.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], path: str = "") -> None:
+    def __init__(
+        self, arrays: Mapping[str, Array], path: str = "", left: set[str] | None = None
+    ) -> None:
         self._arrays, self._path = arrays, path
-        self._left = {
-            name for name in arrays if name.startswith(path) and "seed_generator/" not in name
-        }
+        own = {name for name in arrays if name.startswith(path) and "seed_generator/" not in name}
+        self._left = own if left is None else left
 
     def reader(self) -> Tree:
         return Tree(self._arrays, self._path)
@@ -72,13 +71,11 @@ class Tree:
         for name, path in zip(names, own, strict=True):
             if path not in self._arrays:
                 raise ShapeError(f"{name}: no {path!r} among the weights")
-        self._left -= set(own)
+        self._left.difference_update(own)
         return [self._arrays[path] for path in own]
 
     def inside(self, attribute: str) -> Tree:
-        inner = Tree(self._arrays, f"{self._path}{attribute}/")
-        self._left -= inner._left
-        return inner
+        return Tree(self._arrays, f"{self._path}{attribute}/", self._left)
 
     def finish(self) -> None:
         """Raises `ShapeError` for arrays that were not taken."""
@@ -86,13 +83,16 @@ class Tree:
 
 
 class Flat:
-    """The list of an ``.h5`` file for one layer: (path, array) in the order of the layer."""
+    """The list of an ``.h5`` file for one layer: (path, array) in the order of the layer.
+
+    What the layer holds goes on in the list where the layer is.
+    """
 
     def __init__(self, entries: Sequence[tuple[str, Array]]) -> None:
-        self.entries = tuple(entries)
+        self.entries, self._at = tuple(entries), 0
 
-    def reader(self) -> Cursor:
-        return Cursor(self)
+    def reader(self) -> Flat:
+        return Flat(self.entries)
 
     def inside(self, attribute: str) -> Flat:
         return self
@@ -108,6 +108,21 @@ class Flat:
             parts[owners[0]].append((path, array))
         return [Flat(parts[name]) for name in names]
 
+    def take(self, names: Sequence[str]) -> list[Array]:
+        result = self.entries[self._at : self._at + len(names)]
+        if len(result) != len(names):
+            have = [path for path, _ in self.entries]
+            raise ShapeError(f"{', '.join(names)}: missing among the weights {have}")
+        for name, (path, _) in zip(names, result, strict=True):
+            # Keras 2 writes "kernel:0"; a variable of another name would be another layer's.
+            if path.rpartition("/")[2].partition(":")[0] not in name.split("|"):
+                raise ShapeError(f"{name}: expected among the weights, got {path!r}")
+        self._at += len(names)
+        return [array for _, array in result]
+
+    def finish(self) -> None:
+        _nothing([path for path, _ in self.entries[self._at :]])
+
 
 class Lists(Flat):
     """Those of the outermost model of an ``.h5`` file, by the names of its layers."""
@@ -120,46 +135,7 @@ class Lists(Flat):
         return [self._lists.get(name, Flat(())) for _, name in named]
 
 
-class Cursor:
-    """Goes through a list; what a layer holds goes on where the layer is."""
-
-    def __init__(self, flat: Flat) -> None:
-        self._flat, self._at = flat, 0
-
-    def take(self, names: Sequence[str]) -> list[Array]:
-        result = self._flat.entries[self._at : self._at + len(names)]
-        if len(result) != len(names):
-            have = [path for path, _ in self._flat.entries]
-            raise ShapeError(f"{', '.join(names)}: missing among the weights {have}")
-        for name, (path, _) in zip(names, result, strict=True):
-            # Keras 2 writes "kernel:0"; a variable of another name would be another layer's.
-            if path.rpartition("/")[2].partition(":")[0] not in name.split("|"):
-                raise ShapeError(f"{name}: expected among the weights, got {path!r}")
-        self._at += len(names)
-        return [array for _, array in result]
-
-    def inside(self, attribute: str) -> Cursor:
-        return _Inner(self)
-
-    def finish(self) -> None:
-        _nothing([path for path, _ in self._flat.entries[self._at :]])
-
-
-class _Inner(Cursor):
-    """A part of a list of which only the whole knows where it ends."""
-
-    def __init__(self, outer: Cursor) -> None:
-        self._outer = outer
-
-    def take(self, names: Sequence[str]) -> list[Array]:
-        return self._outer.take(names)
-
-    def finish(self) -> None:
-        """The outer layer checks that."""
-
-
 Weights = Tree | Flat
-Reader = Tree | Cursor
 
 
 def _nothing(left: Sequence[str]) -> None:
@@ -549,29 +525,19 @@ class Model:
 def read_model(path: str | Path) -> Model:
     """The model in a file. Raises `ModelFormatError` for what is none."""
     file = Path(path)
-    if not os.path.isfile(file):
-        raise ModelFormatError("no such file", file)
-    loading().reads(os.stat(file))
-    with open(file, "rb") as stream:
-        magic = stream.read(4)
-    if magic[:2] == b"PK":
-        return _archive(file)
-    return _legacy(file)
+    with opened(file) as (raw, _):
+        zipped = raw.read(2) == b"PK"
+    return _archive(file) if zipped else _legacy(file)
 
 
 _NONE = "not a Keras model"
 
 
 def _archive(file: Path) -> Model:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            said = parsed_json(_member(archive, "metadata.json"), file, _NONE)
-            config = parsed_json(_member(archive, "config.json"), file, _NONE)
-            weights = _member(archive, "model.weights.h5")
-    except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise ModelFormatError(f"{_NONE}: {str(error)[:200]}", file) from error
-    except (EOFError, zlib.error) as error:
-        raise ModelFormatError(f"{_NONE}: the archive is damaged", file) from error
+    with unzipped(file, _NONE, file) as archive:
+        said = parsed_json(_member(archive, "metadata.json"), file, _NONE)
+        config = parsed_json(_member(archive, "config.json"), file, _NONE)
+        weights = _member(archive, "model.weights.h5")
     with tempfile.NamedTemporaryFile(suffix=".h5") as stream:
         stream.write(weights)
         stream.flush()
@@ -580,7 +546,7 @@ def _archive(file: Path) -> Model:
     return _model(file, config, version, Tree(held.arrays))
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+def _member(archive: ZipFile, name: str) -> bytes:
     member = archive.getinfo(name)
     if member.file_size > most_unpacked(member.compress_size):
         raise ValueError(
@@ -628,10 +594,8 @@ def _model(file: Path, config: Any, version: Any, weights: Weights) -> Model:
 def read_weights(path: str | Path) -> dict[str, Array] | None:
     """The arrays by their paths in the file; None for a file with a model in it."""
     file = Path(path)
-    if not os.path.isfile(file):
-        raise ModelFormatError("no such file", file)
-    loading().reads(os.stat(file))
-    held = read(file, file)
+    with opened(file):  # which the budget counts
+        held = read(file, file)
     return None if "@model_config" in held.texts else held.arrays
 
 

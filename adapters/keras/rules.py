@@ -398,9 +398,7 @@ def _unit_normalization(op: KerasLayer) -> str:
 def _attention(op: KerasLayer) -> Made:
     """softmax(query key') value; keys that a mask hides get nothing."""
     query, value, *rest = op.tensors
-    op.only("score_mode", "dot")
-    op.only("use_causal_mask=", False)
-    op.only("return_attention_scores=", False)
+    op.only(score_mode="dot", **{"use_causal_mask=": False, "return_attention_scores=": False})
     if len(rest) > 1 or any(op.rank_of(each.value) != 3 for each in (query, value, *rest)):
         raise UnsupportedError("expected two or three tensors (N, T, C)")
     key = (rest or [value])[0].value

@@ -22,8 +22,8 @@ from onernn.adapters.keras.read import (
     Layer,
     Model,
     Network,
-    Reader,
     Ref,
+    Weights,
     inner_layer,
     network,
 )
@@ -60,14 +60,14 @@ class KerasLayer(NativeOperator):
     ``tensors``: those that it is called with, in order. ``reader`` gives its weights.
     ``compute``: the dtype it computes in. ``major``: of the Keras that wrote the file.
     ``path``: its name with those of the models around it, ``depth`` of these. ``wraps``: another
-    layer takes its weights.
+    layer checks that all its weights are taken.
     """
 
     def __init__(
         self,
         lowering: Lowering,
         layer: Layer,
-        reader: Reader | None,
+        reader: Weights | None,
         arguments: Sequence[Any] = (),
         options: Mapping[str, Any] | None = None,
         path: str = "",
@@ -174,7 +174,9 @@ class KerasLayer(NativeOperator):
         reader = self._reader
         for name in path:
             reader = reader and reader.inside(name)
-        return KerasLayer(self.lowering, layer, reader)
+        made = KerasLayer(self.lowering, layer, reader)
+        made.wraps = True
+        return made
 
     def weights(self, *names: str, inside: str = "") -> list[Array]:
         """The layer's own variables, or those of its cell, in the type that it computes in."""
@@ -279,17 +281,14 @@ class Lowering:
 
     def keep(self, name: str, value: str) -> None:
         """The state behind a call, under a name of its own."""
-        self.states[name] = f"{name}/next"
-        self.builder.give(f"{name}/next", self.builder.emit("Identity", (value,)))
+        self.states[name] = self.builder.copied(value, f"{name}/next")
 
     def output(self, value: str, name: str) -> Value:
         """An output of the graph under a name of its own."""
         builder = self.builder
         taken = value in self._given or any(each.name == value for each in builder.inputs)
         if value != name or taken:
-            chosen = builder.fresh(name)
-            builder.give(f"output {chosen}", builder.emit("Identity", (value,)), chosen)
-            value = builder.value(f"output {chosen}")
+            value = builder.copied(value, builder.fresh(name))
         self._given.add(value)
         return builder.output(value)
 

@@ -43,7 +43,8 @@ def _foreach(op: MxnetOperator, *given: str) -> tuple[str, ...]:
     outs = op.emit_many(
         "Scan",
         count,
-        *(value for _, value in (*carried, *sequences, *_taken(builder, others))),
+        *(value for _, value in (*carried, *sequences)),
+        *builder.taken.values(),
         **scan_attributes(graph, len(carried), scanned),
     )
     return outs[len(carried) :] + outs[: len(carried)]
@@ -72,7 +73,7 @@ def _while_loop(op: MxnetOperator, *given: str) -> tuple[str, ...]:
     graph, values = _asked(op, condition, asked, now)
     missing = [pair for pair in asked if pair[1] in set(values) - {v for _, v in inside}]
     for name, value in missing:
-        _give(op, builder, name, value)
+        builder.take(op.builder, value, name)
     now = {value: name for name, value in (*others, *missing)} | now
     again = _decided(op, builder, graph, [now[value] for value in values])
     first = _decided(op, op.builder, graph, values)
@@ -82,7 +83,8 @@ def _while_loop(op: MxnetOperator, *given: str) -> tuple[str, ...]:
         count,
         most,
         first,
-        *(value for _, value in (*carried, *_taken(builder, (*others, *missing)))),
+        *(value for _, value in carried),
+        *builder.taken.values(),
         body=graph,
         carried=len(carried),
     )
@@ -104,8 +106,7 @@ def _cond(op: MxnetOperator, *given: str) -> tuple[str, ...]:
         builder, heads = _body(op, branch, {}, pairs)
         if len(heads) != count:
             raise UnsupportedError(f"its branches do not give {count} outputs")
-        taken = [value for _, value in _taken(builder, pairs)]
-        bodies.append((_finished(builder, heads), taken))
+        bodies.append((_finished(builder, heads), [*builder.taken.values()]))
     return op.builder.branches(choice, *bodies)
 
 
@@ -175,6 +176,13 @@ def _settled(
     return lowered() if ranked else (builder, heads)
 
 
+class _Body(GraphBuilder):
+    def enter(self, name: str, known: Type) -> None:
+        """Without a shape: what a loop carries may grow from a size of 1."""
+        self.input(Value(name, known.dtype))
+        self.declare(name, known)
+
+
 def _body(
     op: MxnetOperator, body: Symbol, own: Mapping[str, Type], others: Pairs
 ) -> tuple[GraphBuilder, list[str]]:
@@ -182,31 +190,14 @@ def _body(
 
     ``own``: what each turn gives, in this order; ``others``: values of outside.
     """
-    builder = GraphBuilder(op.node.name, op.builder.budget)
+    builder = _Body(op.node.name, op.builder.budget)
     builder.origin = op.builder.origin
     for name, known in own.items():
-        _declare(builder, name, known)
+        builder.enter(name, known)
     for name, value in others:
-        _give(op, builder, name, value)
-    return builder, lower_nodes(replace(op.context, builder=builder, symbol=body, inferred=set()))
-
-
-def _give(op: MxnetOperator, builder: GraphBuilder, name: str, value: str) -> None:
-    """A value of outside for a body, by the name of its variable there."""
-    if value in op.builder.constants:
-        builder.constant(op.builder.constants[value], name)
-    else:
-        _declare(builder, name, op.builder.type_of(value))
-
-
-def _declare(builder: GraphBuilder, name: str, known: Type) -> None:
-    builder.input(Value(name, known.dtype))  # what a loop carries may grow from a size of 1
-    builder.declare(name, known)
-
-
-def _taken(builder: GraphBuilder, pairs: Pairs) -> list[tuple[str, str]]:
-    """Those that are no constants of the body."""
-    return [pair for pair in pairs if pair[0] not in builder.constants]
+        builder.take(op.builder, value, name)
+    context = replace(op.context, builder=builder, symbol=body, inferred=set(), is_body=True)
+    return builder, lower_nodes(context)
 
 
 def _finished(builder: GraphBuilder, outputs: Iterable[str]) -> Graph:
@@ -226,7 +217,7 @@ def _asked(
     builder, heads = _body(op, condition, types, others)
     if len(heads) != 1:
         raise UnsupportedError(f"its condition gives {len(heads)} values, expected one")
-    return _finished(builder, heads), [value for _, value in (*own, *_taken(builder, others))]
+    return _finished(builder, heads), [*(value for _, value in own), *builder.taken.values()]
 
 
 def _decided(op: MxnetOperator, into: GraphBuilder, graph: Graph, values: Sequence[str]) -> str:

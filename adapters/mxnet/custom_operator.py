@@ -143,14 +143,15 @@ def register() -> None:
             self._live, self._name, self._order = live, name, order
             alive.add(self)
             self._recorded: Any = None
+            self._drops = False
 
         def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
             with _logged_errors(self._name):
-                arrays = self._views(in_data)
+                arrays, self._recorded, self._drops = self._views(in_data), None, is_train
                 if is_train:
                     results, self._recorded = self._live.run_training(arrays)
                 else:
-                    results, self._recorded = self._live.run(arrays), None
+                    results = self._live.run(arrays)
                 _put(results, out_data, req)
 
         def backward(
@@ -158,11 +159,14 @@ def register() -> None:
         ) -> None:
             with _logged_errors(self._name):
                 heads = [view(grad, "output gradient") for grad in out_grad]
-                arrays = self._views(in_data)
-                if self._recorded is None:  # outside of training, where nothing is dropped
-                    undropped = {name: a for name, a in arrays.items() if name != "seed"}
-                    _, self._recorded = self._live.run_training(undropped)
-                grads = self._live.backward(arrays, self._recorded, heads)
+                arrays, recorded, self._recorded = self._views(in_data), self._recorded, None
+                if (
+                    recorded is None
+                ):  # a second way back; or an executor of symbols ran forward with
+                    # the ``is_train`` of the call queued last, a prediction behind the training
+                    given = {k: a for k, a in arrays.items() if self._drops or k != "seed"}
+                    _, recorded = self._live.run_training(given)
+                grads = self._live.backward(arrays, recorded, heads)
                 _put([grads[name] for name in self._order], in_grad, req)
 
         def _views(self, arrays: Sequence[Any]) -> dict[str, Array]:

@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import extreme_index, pooled, pooled_whole, recurrent_stack
+from onernn.adapters.common.bodies import (
+    NEAREST,
+    extreme_index,
+    pooled,
+    pooled_whole,
+    recurrent_stack,
+)
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.read import SymbolNode
 from onernn.adapters.mxnet.table import MxnetOperator, rule
@@ -23,12 +29,12 @@ from onernn.reorders import mxnet
 @rule("FullyConnected", "data weight bias?", inferred="first")
 def _fully_connected(op: MxnetOperator, x: str, weight: str) -> str:
     """x @ weight.T + bias; ``flatten`` makes a matrix of x, else its last axis is projected."""
-    bias = [] if op.flag("no_bias") else [op.value("bias")]
+    bias = "" if op.flag("no_bias") else op.value("bias")
     _check_rows(op, weight, op.integer("num_hidden"))
     if op.flag("flatten", True):
-        return op.emit("Gemm", op.matrix(x), weight, *bias, transB=1)
+        return op.emit("Gemm", op.matrix(x), weight, bias, transB=1)
     out = op.emit("MatMul", x, _transposed(op, weight))
-    return op.emit("Add", out, *bias) if bias else out
+    return op.emit("Add", out, bias) if bias else out
 
 
 def _check_rows(op: MxnetOperator, weight: str, rows: int) -> None:
@@ -88,7 +94,7 @@ def _one_hot(op: MxnetOperator, at: str) -> str:
 def _pick(op: MxnetOperator, x: str, index: str) -> str:
     """One element along an axis for each of the others; an index outside is clipped."""
     axis = op.integer("axis", -1)
-    op.only("mode", "clip")
+    op.only(mode="clip")
     shape = op.resized(op.sizes_of(x), axis, 1)  # the index may have the axis, or not
     at = op.emit("Reshape", op.cast(index, np.int64), shape)
     out = op.emit("GatherElements", x, _clipped_index(op, at, x, axis), axis=axis)
@@ -214,8 +220,7 @@ def _reduction(op: MxnetOperator, x: str) -> str:
     kind = f"Reduce{op.name.rpartition('_')[2].capitalize()}"
     op.check_floats(x)
     if op.numpy:
-        for name in ("dtype", "initial"):
-            op.only(name, "None")
+        op.only(dtype="None", initial="None")
     if op.flag("exclude") and axes:
         known = op.known_rank(x, "attribute exclude")
         axes = tuple(sorted(set(range(known)) - {axis % known for axis in axes}))
@@ -257,9 +262,9 @@ def _dot(op: MxnetOperator, *pair: str) -> str:
 @rule("batch_dot", "lhs rhs")
 def _product(op: MxnetOperator, one: str, other: str) -> str:
     if op.flag("transpose_a"):
-        one = op.swapped(one, -1, -2)
+        one = op.swapped(one)
     if op.flag("transpose_b"):
-        other = op.swapped(other, -1, -2)
+        other = op.swapped(other)
     return op.emit("MatMul", one, other)
 
 
@@ -309,36 +314,30 @@ def _checked(op: MxnetOperator, weight: str, kernel: tuple[int, ...], axis: int,
         )
 
 
-@rule("Convolution", "data weight bias?")
+@rule("Convolution Deconvolution", "data weight bias?")
 def _convolution(op: MxnetOperator, x: str, weight: str) -> str:
-    """ONNX's Conv: the weights are (num_filter, C / num_group, *kernel)."""
-    windows, group = _windows(op, x), op.integer("num_group", 1)
-    windows["dilations"] = _numbers(op, "dilate", windows["kernel_shape"], 1)
-    bias = [] if op.flag("no_bias") else [op.value("bias")]
-    _checked(op, weight, windows["kernel_shape"], 0, op.integer("num_filter"))
-    return op.emit("Conv", x, weight, *bias, group=group, **windows)
-
-
-@rule("Deconvolution", "data weight bias?")
-def _deconvolution(op: MxnetOperator, x: str, weight: str) -> str:
-    """ONNX's ConvTranspose: the weights are (C, num_filter / num_group, *kernel).
+    """ONNX's Conv and ConvTranspose: the weights are (num_filter, C / num_group, *kernel), and
+    (C, num_filter / num_group, *kernel).
 
     ``target_shape`` is ONNX's output_shape; ``pad`` and ``adj`` are nothing beside it.
     """
-    windows, group = _windows(op, x), op.integer("num_group", 1)
-    kernel, wanted = windows["kernel_shape"], op.sizes("target_shape")
+    group, back = op.integer("num_group", 1), op.name[0] == "D"
+    windows = {"group": group, **_windows(op, x)}
+    kernel = windows["kernel_shape"]
     windows["dilations"] = _numbers(op, "dilate", kernel, 1)
-    more = _numbers(op, "adj", kernel, 0)
-    bias = [] if op.flag("no_bias", True) else [op.value("bias")]
+    bias = "" if op.flag("no_bias", back) else op.value("bias")
     if group < 1:
         raise UnsupportedError(f"attribute num_group={group}")
-    _checked(op, weight, kernel, 1, op.integer("num_filter") // group)
+    _checked(op, weight, kernel, int(back), op.integer("num_filter") // (group if back else 1))
+    if not back:
+        return op.emit("Conv", x, weight, bias, **windows)
+    wanted, more = op.sizes("target_shape"), _numbers(op, "adj", kernel, 0)
     if any(wanted):
         windows["pads"] = None
         windows["output_shape"] = _numbers(op, "target_shape", kernel, 0)
     else:
         windows["output_padding"] = more
-    return op.emit("ConvTranspose", x, weight, *bias, group=group, **windows)
+    return op.emit("ConvTranspose", x, weight, bias, **windows)
 
 
 @rule("UpSampling", "*data")
@@ -360,12 +359,10 @@ def _upsampling(op: MxnetOperator, *inputs: str) -> str:
     if kind != "nearest" or not count or how not in ("concat", "sum"):
         raise UnsupportedError(f"attributes sample_type={kind!r}, multi_input_mode={how!r}")
     first, *others = inputs
-    attributes = {"mode": "nearest", "nearest_mode": "floor"}
-    attributes["coordinate_transformation_mode"] = "asymmetric"
-    images = [op.emit("Resize", first, **attributes, scales=(1.0, 1.0, float(scale), float(scale)))]
+    images = [op.emit("Resize", first, **NEAREST, scales=(1.0, 1.0, float(scale), float(scale)))]
     for other in others:
         sizes = op.joined(op.part(op.sizes_of(other), 0, 2), op.part(op.sizes_of(images[0]), 2, 4))
-        images.append(op.emit("Resize", other, "", "", sizes, **attributes))
+        images.append(op.emit("Resize", other, "", "", sizes, **NEAREST))
     if how == "concat":
         return op.emit("Concat", *images, axis=1) if others else images[0]
     out = images[0]

@@ -67,6 +67,9 @@ FLOATS = ("float16", "float32", "float64")
 _OWN_TYPES = ("sequence_length", "seed")
 """Arguments that are of another type than the data."""
 
+_OPEN = (-1, -1, -1)
+"""The sizes of data of which nothing is known. MXNet crashes where an output has no axes."""
+
 LINEAR = "linear_"
 """What attributes of a FullyConnected begin with that is part of an RNN operator."""
 
@@ -218,9 +221,7 @@ class LiveRnn(LiveOperator):
         self.layer = LiveLayer(self._pack, self._unpack, options)
 
     def shapes(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
-        if len(given["data"]) != 3:
-            return {k: list(v) for k, v in given.items()}, [[]] * len(self.outputs)
-        t, n, channels = given["data"]
+        t, n, channels = given["data"] if len(given["data"]) == 3 else _OPEN
         shapes: Any = {**input_shapes(self.stack, t, n, channels), "seed": (2,)}
         if self._units:
             shapes["parameters"] = (self.stack.elements(self._units),)
@@ -389,12 +390,11 @@ class LiveCells(LiveOperator):
         self.layer = LiveLayer(formula.pack, formula.gradients, options)
 
     def shapes(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
-        formula, sizes = self._formula, list(given["data"])
-        if len(sizes) < 3:
-            return {k: list(v) for k, v in given.items()}, [[]] * len(self.outputs)
+        formula = self._formula
+        sizes = given["data"] if len(given["data"]) > 2 else _OPEN
         time, batch = sizes[formula.x_axis], sizes[1 - formula.x_axis]
         width = int(np.prod(sizes[2:])) if min(sizes[2:]) > 0 else 0
-        shapes = {"data": sizes}
+        shapes = {"data": list(given["data"])}
         for k, name in enumerate(self.parameters):
             shape = formula.shape(k, width)
             shapes[name] = list(given[name]) if len(shape) > 1 and not shape[1] else shape

@@ -106,7 +106,7 @@ def _graph(
     notes: Iterable[str],
 ) -> tuple[Graph, list[str]]:
     """The graph, and where the two meanings differ for it, in words."""
-    context, heads = _ranked(symbol, arrays, semantics, name)
+    context, heads = _lowered(symbol, arrays, semantics, name)
     builder = context.builder
     builder.notes = dict.fromkeys([*notes, *context.labelled(context.notes)])
     graph = builder.graph([Value(head, builder.type_of(head).dtype) for head in heads])
@@ -118,23 +118,11 @@ def traced(symbol: Symbol, arrays: Mapping[str, Array]) -> tuple[Graph, dict[Ent
 
     Outputs of several nodes are one value where operators do nothing in inference.
     """
-    context, heads = _ranked(symbol, arrays, "documented", "symbol")
+    context, heads = _lowered(symbol, arrays, "documented", "symbol")
     entries = {Entry(*entry[:2]) for node in symbol.nodes for entry in node.inputs}
     entries |= {Entry(*head[:2]) for head in symbol.heads}
     values = {entry: context.builder.value(variable_of(*entry[:2])) for entry in sorted(entries)}
     return context.builder.graph([Value(head) for head in heads]), values
-
-
-def _ranked(
-    symbol: Symbol, arrays: Mapping[str, Array], semantics: str, name: str
-) -> tuple[Context, list[str]]:
-    """The graph under construction, with the ranks that later operators want of earlier values."""
-    shapes = _shapes(symbol, arrays)
-    context, heads = _lowered(symbol, arrays, semantics, name, shapes)
-    if context.unranked:  # a later operator may have given the rank that an earlier one lacked
-        shapes |= {each.name: each.shape for each in context.builder.inputs if each.shape}
-        context, heads = _lowered(symbol, arrays, semantics, name, shapes)
-    return context, heads
 
 
 def _lowered(
@@ -142,9 +130,13 @@ def _lowered(
     arrays: Mapping[str, Array],
     semantics: str,
     name: str,
-    shapes: Mapping[str, Shape],
+    ranked: Mapping[str, Shape] | None = None,
 ) -> tuple[Context, list[str]]:
-    """The graph under construction, and the values of the heads."""
+    """The graph under construction, and the values of the heads.
+
+    ``ranked``: shapes of inputs, as operators wanted them when it was lowered before.
+    """
+    shapes = _shapes(symbol, arrays) | dict(ranked or {})
     builder = GraphBuilder(name, FoldingBudget(arrays.values()))
     context = Context(builder, semantics, symbol)
     for key, array in arrays.items():
@@ -164,7 +156,11 @@ def _lowered(
         dtype = _input_dtype(node, uses.get(node.name, set()), arrays)
         builder.input(Value(node.name, dtype, shape))
         known.add(node.name)
-    return context, lower_nodes(context)
+    heads = lower_nodes(context)
+    if context.unranked and ranked is None:  # a later operator may have given what was lacked
+        again = {each.name: each.shape for each in builder.inputs if each.shape}
+        return _lowered(symbol, arrays, semantics, name, again)
+    return context, heads
 
 
 def _variables(symbol: Symbol) -> Iterator[Declared]:

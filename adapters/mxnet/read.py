@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from io import BufferedReader
@@ -27,8 +26,8 @@ from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
 from onernn.ir.arrays import Array, widened
 from onernn.ir.budget import FileBudget
-from onernn.ir.errors import ModelFormatError, OnernnError
-from onernn.ir.files import inside, only_file, read_member
+from onernn.ir.errors import ModelFormatError
+from onernn.ir.files import inside, only_file, read_member, unzipped
 from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
 from onernn.reorders import mxnet
@@ -350,23 +349,18 @@ def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Arra
 
 def _read_npz(raw: BufferedReader, file: str | Path, budget: FileBudget) -> dict[str, Array]:
     """Dense arrays; stored as they are, so that none can be larger than the file."""
-    try:
-        with zipfile.ZipFile(raw) as archive:
-            packed = [info.filename for info in archive.infolist() if info.compress_type]
-            if packed:
-                raise ModelFormatError(f"{packed[0]} is compressed; MXNet saves npz without", file)
-            arrays = {}
-            for info in archive.infolist():
-                if not info.filename.endswith(".npy") or "/" in info.filename:
-                    raise ModelFormatError(f"{info.filename} is no dense array", file)
-                array = read_member(archive, info, budget)
-                bfloat = array.dtype.names == ("bfloat16",)
-                arrays[info.filename[:-4]] = widened(array["bfloat16"]) if bfloat else array
-            return arrays
-    except (OnernnError, OSError):
-        raise
-    except Exception as error:  # zipfile and tokenize raise kinds of their own
-        raise ModelFormatError(f"cannot be read as an npz: {error}", file) from error
+    with unzipped(raw, "cannot be read as an npz", file) as archive:
+        packed = [info.filename for info in archive.infolist() if info.compress_type]
+        if packed:
+            raise ModelFormatError(f"{packed[0]} is compressed; MXNet saves npz without", file)
+        arrays = {}
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy") or "/" in info.filename:
+                raise ModelFormatError(f"{info.filename} is no dense array", file)
+            array = read_member(archive, info, budget)
+            bfloat = array.dtype.names == ("bfloat16",)
+            arrays[info.filename[:-4]] = widened(array["bfloat16"]) if bfloat else array
+        return arrays
 
 
 # Which array belongs to which variable: the key styles of MXNet's parameter files.

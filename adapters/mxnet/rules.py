@@ -12,6 +12,7 @@ from onernn.adapters.common import bodies
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.table import FIRST, LAST, MxnetOperator, rule
 from onernn.ir.errors import UnsupportedError
+from onernn.ir.graph import Value
 from onernn.ops import OPERATORS
 
 # The rules of operators on each element of a value.
@@ -91,9 +92,8 @@ def _leaky_relu(op: MxnetOperator, x: str) -> str:
         return op.emit(kind.capitalize(), x)
     if kind == "prelu":  # a slope for each channel, which is axis 1
         gamma = op.array("gamma").reshape(-1)
-        if gamma.size > 1 and (rank := op.known_rank(x, "attribute act_type='prelu'")) > 2:
-            gamma = gamma.reshape(-1, *[1] * (rank - 2))
-        return op.emit("PRelu", x, op.constant(gamma, "gamma"))
+        rank = op.known_rank(x, "attribute act_type='prelu'") if gamma.size > 1 else 0
+        return bodies.sloped(op, x, gamma, rank, "gamma")
     raise UnsupportedError(f"attribute act_type={kind!r}")
 
 
@@ -159,13 +159,8 @@ def _remainder(op: MxnetOperator, one: str, other: str) -> str:
     """Of the sign of the divisor, and 0 where that is 0."""
     op.check_floats(one, other)
     zero = op.scalar(0.0, one)
-    rest = op.emit("Mod", one, other, fmod=1)  # of the sign of the dividend
-    negative = [op.emit("Less", each, zero) for each in (rest, other)]
-    moved = op.emit("Add", rest, other)
-    rest = op.emit("Where", op.emit("Xor", *negative), moved, rest)
-    exact = op.emit("Equal", op.emit("Mod", one, other, fmod=1), zero)
-    none = op.emit("Or", exact, op.emit("Equal", other, zero))
-    return op.emit("Where", none, zero, rest)
+    none = op.emit("Equal", other, zero)
+    return op.emit("Where", none, zero, bodies.remainder(op, one, other))
 
 
 def _hypotenuse(op: MxnetOperator, one: str, other: str) -> str:
@@ -222,14 +217,10 @@ def _on_alike(formula: Formula, op: MxnetOperator, one: str, other: str) -> str:
     return _on_two(formula, op, one, other)
 
 
-def _with_scalar(formula: Formula, op: MxnetOperator, x: str) -> str:
+def _with_scalar(formula: Formula, op: MxnetOperator, x: str, *, behind: bool = False) -> str:
     x = _beside_scalar(op, x)
-    return formula(op, x, op.scalar(op.number("scalar", 1.0), x))
-
-
-def _behind_scalar(formula: Formula, op: MxnetOperator, x: str) -> str:
-    x = _beside_scalar(op, x)
-    return formula(op, op.scalar(op.number("scalar", 1.0), x), x)
+    pair = [x, op.scalar(op.number("scalar", 1.0), x)]
+    return formula(op, *pair[::-1] if behind else pair)
 
 
 def _beside_scalar(op: MxnetOperator, x: str) -> str:
@@ -257,7 +248,7 @@ for name, formula in FORMULAS.items():
     rule(scalar, "data", inferred="all")(partial(_with_scalar, formula))
     if name in ("sub", "div", "power", "mod"):
         behind = f"_r{legacy}_scalar _npi_r{numpy}_scalar"
-        rule(behind, "data", inferred="all")(partial(_behind_scalar, formula))
+        rule(behind, "data", inferred="all")(partial(_with_scalar, formula, behind=True))
 rule("_npi_hypot", "lhs rhs")(partial(_on_two, _hypotenuse))
 rule("add_n", "*args", inferred="all")(lambda op, *values: op.emit("Sum", *values))
 
@@ -285,7 +276,7 @@ def _reshape(op: MxnetOperator, x: str) -> str:
 @rule("_npx_reshape", "data")
 def _npx_reshape(op: MxnetOperator, x: str) -> str:
     """Codes of NumPy mode: -2 keeps, -3 skips one of size 1, -4 keeps all, -5 joins, -6 splits."""
-    op.only("order", "C")
+    op.only(order="C")
     target = op.sizes("newshape")
     names = {-2: 0, -4: -2, -5: -3, -6: -4}
     if -3 in target or 0 in target:
@@ -296,7 +287,7 @@ def _npx_reshape(op: MxnetOperator, x: str) -> str:
 
 @rule("_np_reshape", "data")
 def _np_reshape(op: MxnetOperator, x: str) -> str:
-    op.only("order", "C")
+    op.only(order="C")
     target = op.sizes("newshape")
     if 0 in target or min(target, default=0) < -1:
         raise UnsupportedError(f"attribute newshape={target}")
@@ -356,8 +347,7 @@ rule("Flatten", "data", inferred="first")(lambda op, x: op.matrix(x))
 
 @rule("reshape_like", "lhs rhs")
 def _reshape_like(op: MxnetOperator, x: str, like: str) -> str:
-    for name in ("lhs_begin", "lhs_end", "rhs_begin", "rhs_end"):
-        op.only(name, "None")
+    op.only(lhs_begin="None", lhs_end="None", rhs_begin="None", rhs_end="None")
     return op.emit("Reshape", x, op.sizes_of(like))
 
 
@@ -397,7 +387,7 @@ def _concat(op: MxnetOperator, *values: str) -> str:
 
 @rule("_rnn_param_concat", "*data")
 def _rnn_param_concat(op: MxnetOperator, *values: str) -> str:
-    op.only("dim", "0")
+    op.only(dim="0")
     return op.joined(*values)
 
 
@@ -490,8 +480,7 @@ def _broadcast_axis(op: MxnetOperator, x: str) -> str:
 
 @rule("broadcast_like", "lhs rhs")
 def _broadcast_like(op: MxnetOperator, x: str, like: str) -> str:
-    for name in ("lhs_axes", "rhs_axes"):
-        op.only(name, "None")
+    op.only(lhs_axes="None", rhs_axes="None")
     return op.emit("Expand", x, op.sizes_of(like))
 
 
@@ -511,7 +500,7 @@ def _filled(op: MxnetOperator) -> str:
 def _arange(op: MxnetOperator) -> str:
     start, step, repeat = op.number("start", 0.0), op.number("step", 1.0), op.integer("repeat", 1)
     stop, dtype = op.optional_number("stop"), op.dtype("dtype")
-    op.only("infer_range", "False")
+    op.only(infer_range="False")
     if stop is None:
         start, stop = 0.0, start
     numbers = [parse.finite(number) for number in (start, stop, step)]
@@ -542,3 +531,41 @@ def _repeat(op: MxnetOperator, x: str) -> str:
     wide = op.unsqueezed(x, axis + 1)
     wide = op.emit("Expand", wide, op.joined(before, [times], after))
     return op.emit("Reshape", wide, op.joined(op.part(whole, 0, axis), [-1], after))
+
+
+# Random numbers. MXNet has one generator; here they are made of an input, which a run gives.
+
+_DISTRIBUTIONS = {
+    "uniform": {"low": 0.0, "high": 1.0},
+    "normal": {"mu loc": 0.0, "sigma scale": 1.0},
+    "gamma": {"alpha": 1.0, "beta": 1.0},
+    "exponential": {"lam": 1.0},
+    "poisson": {"lam": 1.0},
+}
+"""Parameters, by the names of inputs, and of attributes where they differ; their defaults."""
+
+
+def _sampled(distribution: str, op: MxnetOperator, *parameters: str) -> str:
+    context, shape = op.context, op.sizes("shape")
+    if context.is_body:
+        raise UnsupportedError("each turn of a loop would draw the same numbers")
+    if not parameters:
+        shape = shape or (1,)
+        named = _DISTRIBUTIONS[distribution].items()
+        numbers = [op.number(name.split()[-1], default) for name, default in named]
+        parameters = tuple(op.constant(np.float32(each), "parameter") for each in numbers)
+    if not context.seed:
+        context.seed = op.builder.fresh("seed")
+        op.builder.input(Value(context.seed, "int64", ()))
+        context.notes[
+            f"random numbers are made of the input {context.seed!r}: any whole number"
+        ] = []
+    dtype = op.dtype("dtype") if op.text("dtype", "None") != "None" else np.dtype(np.float32)
+    given = {"distribution": distribution, "shape": shape, "stream": op.at.position}
+    return op.emit("Sample", context.seed, *parameters, dtype=dtype.name, **given)
+
+
+for kind, numbers in _DISTRIBUTIONS.items():
+    slots = " ".join(name.split()[0] for name in numbers)
+    rule(f"_sample_{kind}", slots)(partial(_sampled, kind))
+    rule(f"_random_{kind}", "")(partial(_sampled, kind))

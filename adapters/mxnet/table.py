@@ -85,7 +85,8 @@ class Context:
     are added to. Here the unknown sizes are 1, and broadcasting gives the same numbers.
     ``unranked``: values whose rank an operator lacked.
     ``notes``: what a user should know, and the nodes it is true of; ``differing`` are those of
-    them that say where the two meanings differ.
+    them that say where the two meanings differ. ``seed``: the input that random numbers are made
+    of, once there are any. ``is_body``: whether this is a part that another graph runs.
     """
 
     builder: GraphBuilder
@@ -95,6 +96,8 @@ class Context:
     unranked: set[str] = field(default_factory=set)
     notes: dict[str, list[str]] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
+    seed: str = ""
+    is_body: bool = False
 
     def note(self, text: str, node: str) -> None:
         nodes = self.notes.setdefault(text, [])
@@ -280,32 +283,6 @@ class MxnetOperator(NativeOperator):
         kept = self.emit("Slice", whole, skipped, [LAST], [0])
         return self.emit("Reshape", value, kept)
 
-    def swapped(self, value: str, one: int, other: int) -> str:
-        """The value with two axes exchanged, its rank known or not."""
-        rank = self.rank(value)
-        if rank is not None:
-            perm = list(range(rank))
-            if not (-rank <= one < rank and -rank <= other < rank):
-                raise UnsupportedError(f"axes {one} and {other} of a value of {rank} axes")
-            perm[one], perm[other] = perm[other], perm[one]
-            return self.transposed(value, *perm)
-        equation = swap_equation(one, other)
-        return self.emit("Einsum", value, equation=equation)
-
-
-def swap_equation(one: int, other: int) -> str:
-    """The einsum that exchanges two axes of an array of any rank: (0, 1) is ``ab...->ba...``."""
-    front = max([axis + 1 for axis in (one, other) if axis >= 0], default=0)
-    back = max([-axis for axis in (one, other) if axis < 0], default=0)
-    if front + back > 26:
-        raise UnsupportedError(f"axes {one} and {other}")
-    letters = [chr(ord("a") + n) for n in range(front + back)]
-    before = [*letters[:front], "...", *letters[front:]]
-    after = list(before)
-    at = [axis if axis >= 0 else len(before) + axis for axis in (one, other)]
-    after[at[0]], after[at[1]] = before[at[1]], before[at[0]]
-    return f"{''.join(before)}->{''.join(after)}"
-
 
 # The registry of the tables: MXNet's operators and the rules that lower them.
 
@@ -442,9 +419,7 @@ def lower_nodes(context: Context) -> list[str]:
             result in values or result.split("#")[0] != name
         ):  # another node's value, or a second time
             builder.origin = (NativeOp(at, node.op, node.name),)
-            again = f"head {len(values)}"
-            builder.give(again, builder.emit("Identity", (result,)), name)
-            result = builder.value(again)
+            result = builder.copied(result, name)
         values[result] = None
     return list(values)
 

@@ -9,18 +9,11 @@ from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, Writer, def
 
 def __getattr__(name: str) -> Any:
     """What is imported when it is asked for: the reader does not need what it needs."""
-    if name == "optimize":
-        from onernn.adapters.onnx.plugin import optimize
+    if name in ("optimize", "plug", "InferenceSession"):
+        from onernn.adapters.onnx import plugin
 
-        return optimize
-    if name == "plug":
-        from onernn.adapters.onnx.plugin import plug
-
-        return plug
-    if name == "InferenceSession":
-        from onernn.adapters.onnx.plugin import inference_session
-
-        return inference_session()
+        made = name == "InferenceSession"
+        return plugin.inference_session() if made else getattr(plugin, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

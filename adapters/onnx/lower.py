@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -60,7 +59,7 @@ def lower(
     precisions = StoredPrecisions.of(model)
     builder = OnnxBuilder(str(model.file), FoldingBudget(given), precisions)
     builder.semantics = semantics
-    scope = Scope(builder)
+    scope = Scope(builder, model.opset)
     for name, array in bound.items():
         builder.constant(array, name)
     for variable in model.graph.inputs:
@@ -68,7 +67,7 @@ def lower(
             builder.refuse(variable.name, variable.refusal)
         elif variable.name not in bound:
             builder.input(_value(builder, variable))
-    lowering.run(scope, model.graph, {}, model.opset)
+    lowering.run(scope, model.graph)
     outputs = [_output(builder, variable) for variable in model.graph.outputs]
     builder.notes |= dict.fromkeys(precisions.notes())
     return builder.graph([_completed(builder, output) for output in outputs])
@@ -111,8 +110,8 @@ class _Lowering:
         self.model = model
         self._calls = 0
 
-    def run(self, scope: Scope, graph: Subgraph, arguments: Mapping[str, Any], opset: int) -> None:
-        """Lowers a graph's constants and operators; ``arguments`` are those of the call around."""
+    def run(self, scope: Scope, graph: Subgraph) -> None:
+        """Lowers a graph's constants and operators."""
         for name, array in graph.constants.items():
             scope.builder.constant(array, name)
         for name, reason in graph.unread.items():
@@ -120,45 +119,31 @@ class _Lowering:
         made = Counter(name for op in graph.operators for name in op.outputs if name)
         if twice := [name for name, times in made.items() if times > 1]:
             raise ModelFormatError(f"value {twice[0]!r} is made twice", self.model.file)
-        steps = [self._step(scope, op, op.native, arguments, opset, 0) for op in graph.operators]
+        steps = [self._step(scope, op, op.native) for op in graph.operators]
         lower_steps(scope.builder, steps, [variable.name for variable in graph.outputs])
 
-    def _step(
-        self,
-        scope: Scope,
-        op: Operator,
-        origin: NativeOp,
-        arguments: Mapping[str, Any],
-        opset: int,
-        depth: int,
-    ) -> LoweringStep:
+    def _step(self, scope: Scope, op: Operator, origin: NativeOp) -> LoweringStep:
         outputs = [
             Output(str(at), scope.variable(name)) for at, name in enumerate(op.outputs) if name
         ]
 
         def lower() -> Results:
-            attributes = {k: _resolved(v, arguments) for k, v in op.attributes.items()}
+            attributes = {k: _resolved(v, scope.arguments) for k, v in op.attributes.items()}
             present = {k: v for k, v in attributes.items() if v is not None}
             if (op.domain, op.type) in self.model.functions:
-                return self._call(scope, op, origin, present, depth + 1)
+                return self._call(scope, op, origin, present)
             rule = rule_for(op.domain, op.type)
-            body = partial(self._body, arguments=arguments, opset=opset)
-            return OnnxOperator(scope, op, present, opset, body).lowered(rule)
+            return OnnxOperator(scope, op, present, self._body).lowered(rule)
 
         reads = tuple(map(scope.variable, _reads(op)))
         return LoweringStep(origin, reads, lower, lambda _: outputs)
 
     def _call(
-        self,
-        scope: Scope,
-        op: Operator,
-        origin: NativeOp,
-        arguments: Mapping[str, Any],
-        depth: int,
+        self, scope: Scope, op: Operator, origin: NativeOp, arguments: Mapping[str, Any]
     ) -> Results:
         """Lowers what a function's operators compute in the place of a call."""
         function, self._calls = self.model.functions[op.domain, op.type], self._calls + 1
-        if depth > _DEEPEST or self._calls > _MOST_CALLS:
+        if scope.depth >= _DEEPEST or self._calls > _MOST_CALLS:
             raise UnsupportedError("functions call functions, too deep or too often")
         if len(op.inputs) > len(function.inputs) or len(op.outputs) > len(function.outputs):
             raise UnsupportedError("the call has more inputs or outputs than the function")
@@ -169,42 +154,31 @@ class _Lowering:
         for name, actual in zip(formal, (*op.inputs, *op.outputs), strict=True):
             if actual or name in function.inputs:
                 names[name] = actual and scope.variable(actual)
-        inner = Scope(scope.builder, names, f"{op.type}#{self._calls}/")
-        known = {**function.attributes, **arguments}
-        steps = [
-            self._step(inner, each, origin, known, function.opset, depth)
-            for each in function.operators
-        ]
+        known, prefix = {**function.attributes, **arguments}, f"{op.type}#{self._calls}/"
+        inner = Scope(scope.builder, function.opset, known, names, prefix, scope.depth + 1)
+        steps = [self._step(inner, each, origin) for each in function.operators]
         lower_steps(scope.builder, steps, filter(None, names.values()))
         made = map(inner.variable, function.outputs[: len(op.outputs)])
         return tuple(map(scope.builder.value, made))
 
-    def _body(
-        self, graph: Subgraph, op: OnnxOperator, arguments: Mapping[str, Any], opset: int
-    ) -> tuple[Graph, list[str]]:
+    def _body(self, graph: Subgraph, op: OnnxOperator) -> tuple[Graph, list[str]]:
         """The graph inside an operator, and the values of outside that it takes."""
         outer, around = op.scope, op.builder
         builder = OnnxBuilder(f"body of {op.at.type}", around.budget, around.precisions)
         builder.semantics, builder.notes = around.semantics, around.notes
-        scope = Scope(builder)
+        scope = Scope(builder, outer.opset, outer.arguments)
         builder.stacked |= {
-            name for name in _free_names(graph) if outer.variable(name) in op.builder.stacked
+            name for name in _free_names(graph) if outer.variable(name) in around.stacked
         }
-        taken: list[str] = []
         for variable in graph.inputs:
             if variable.refusal:
                 raise UnsupportedError(f"its body: {variable.name}: {variable.refusal}")
             builder.input(_value(builder, variable))
         for name in _free_names(graph):
-            value = outer.builder.value(outer.variable(name))
-            if value in outer.builder.constants:
-                builder.constant(outer.builder.constants[value], name)
-            else:
-                builder.enter(name, outer.builder.type_of(value))
-                taken.append(value)
-        self.run(scope, graph, arguments, opset)
+            builder.take(around, around.value(outer.variable(name)), name)
+        self.run(scope, graph)
         outputs = [_output(builder, variable) for variable in graph.outputs]
-        return builder.body(outputs, "its body:"), taken
+        return builder.body(outputs, "its body:"), [*builder.taken.values()]
 
 
 def _resolved(value: Any, arguments: Mapping[str, Any]) -> Any:

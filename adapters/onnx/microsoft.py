@@ -107,8 +107,7 @@ def _skip_layer_normalization(op: OnnxOperator) -> Results:
 
 @rule("FusedMatMul")
 def _fused_matmul(op: OnnxOperator) -> Results:
-    for name in ("transBatchA", "transBatchB"):
-        op.only(name, 0)
+    op.only(transBatchA=0, transBatchB=0)
     y = op.emit("MatMul", _turned(op, 0, "transA"), _turned(op, 1, "transB"))
     alpha = op.attribute("alpha", 1.0)
     return y if alpha == 1 else op.emit("Mul", y, op.scalar(alpha, y))
@@ -117,13 +116,8 @@ def _fused_matmul(op: OnnxOperator) -> Results:
 def _turned(op: OnnxOperator, index: int, name: str) -> str:
     """A factor, its last two axes exchanged if the attribute says so; a vector has only one."""
     x = op.value(index)
-    if not op.attribute(name, 0):
-        return x
-    rank = op.builder.type_of(x).rank
-    if rank is None:
-        raise UnsupportedError(f"attribute {name}: how many axes input {index} has is not known")
-    order = (*range(rank - 2), rank - 1, rank - 2)
-    return x if rank == 1 else op.emit("Transpose", x, perm=order)
+    turned = op.attribute(name, 0) and op.builder.type_of(x).rank != 1
+    return op.swapped(x) if turned else x
 
 
 @rule("FusedGemm")
@@ -145,7 +139,7 @@ def _fused_conv(op: OnnxOperator) -> Results:
         y = op.emit("Add", y, op.value(3))
     numbers = op.attribute("activation_params", ())
     if op.attributes.get("activation") == "Clip" and len(numbers) == 2:
-        op.only("activation", "Clip")
+        op.only(activation="Clip")
         return op.emit("Clip", y, *(op.scalar(number, y) for number in numbers))
     if len(numbers) > 2:
         raise UnsupportedError(f"attribute activation_params={numbers}: expected two at most")
@@ -191,7 +185,7 @@ def _quantized_concat(op: OnnxOperator) -> Results:
 
 @rule("QLinearGlobalAveragePool")
 def _quantized_mean(op: OnnxOperator) -> Results:
-    op.only("channels_last", 0)
+    op.only(channels_last=0)
     return _quantized(op, op.emit("GlobalAveragePool", _dequantized(op, 0)), 3)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.files import Schema, numbers_of, opened, stored
+from onernn.adapters.common.files import Schema, count_of, numbers_of, opened, stored
 from onernn.ir.arrays import Array
 from onernn.ir.budget import FileBudget
 from onernn.ir.errors import ModelFormatError, UnsupportedError
@@ -193,13 +192,12 @@ def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
     for numbers that NumPy does not have.
     """
     kind, dims = dtype_of(tensor.data_type), tuple(tensor.dims)
-    # Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all the same.
-    most = math.prod(size or 1 for size in dims)
-    if len(dims) > _MOST_AXES or min(dims, default=0) < 0 or most > 2**56:
+    count = count_of(dims, _MOST_AXES)
+    if count is None:
         raise ModelFormatError(f"{what}: impossible shape {dims}", external.model)
     if tensor.HasField("segment"):
         raise UnsupportedError("a tensor in segments is not read")
-    count, size = math.prod(dims), stored(kind).itemsize
+    size = stored(kind).itemsize
     flat: Array | None = None
     if tensor.data_location == 1:
         flat = external.array(what, tensor.external_data, kind, count * size)
@@ -356,8 +354,6 @@ def read_model(path: str | Path) -> Model:
     format that are not read.
     """
     file = Path(path)
-    if not os.path.isfile(file):
-        raise ModelFormatError("no such file", file)
     with opened(file) as (raw, budget):
         return parse_model(raw.read(), file, budget)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.bodies import recurrent_stack
+from onernn.adapters.common.bodies import NEAREST, recurrent_stack
 from onernn.adapters.common.lowering import Results, Rules
 from onernn.adapters.onnx import microsoft
 from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
@@ -81,13 +81,15 @@ def _unchanged_from_outside(
         if name == inside.name and outside and outside not in own:
             fixed.append(slot)
             names.append(Operator(op.at.position, "", "Identity", (outside,), (name,), {}))
-    gone = {slots.index(slot) for slot in fixed}
-    return replace(
-        graph,
-        operators=(*names, *graph.operators),
-        inputs=tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in gone),
-        outputs=tuple(v for at, v in enumerate(graph.outputs) if at - 1 not in gone),
-    ), fixed
+    left = _without(graph, {slots.index(slot) for slot in fixed})
+    return replace(left, operators=(*names, *graph.operators)), fixed
+
+
+def _without(graph: Subgraph, carried: Collection[int]) -> Subgraph:
+    """The body of a loop without these of the values that it carries."""
+    inputs = tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in carried)
+    outputs = tuple(v for at, v in enumerate(graph.outputs) if at - 1 not in carried)
+    return replace(graph, inputs=inputs, outputs=outputs)
 
 
 def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
@@ -111,13 +113,9 @@ def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
             appended.append(slot)
     gone = {graph.outputs[1 + slot].name for slot in appended}
     results = [Variable(inserts[graph.outputs[1 + slot].name].inputs[1]) for slot in appended]
-    kept = [v for at, v in enumerate(graph.outputs) if at - 1 not in appended]
-    return replace(
-        graph,
-        operators=tuple(o for o in graph.operators if not gone.intersection(o.outputs)),
-        inputs=tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in appended),
-        outputs=(*kept, *results),
-    ), appended
+    operators = tuple(o for o in graph.operators if not gone.intersection(o.outputs))
+    left = _without(graph, appended)
+    return replace(left, operators=operators, outputs=(*left.outputs, *results)), appended
 
 
 def sequence_empty(op: OnnxOperator) -> Results:
@@ -521,7 +519,7 @@ def _constant(op: OnnxOperator) -> Results:
 @rule("Range")
 def _range(op: OnnxOperator) -> Results:
     """Halves are counted in float32."""
-    op.only("stash_type", 1)
+    op.only(stash_type=1)
     given = [op.value(index) for index in range(3)]
     if op.dtype_of(given[0]) != "float16":
         return op.emit("Range", *given)
@@ -604,21 +602,20 @@ def _quantize(op: OnnxOperator) -> Results:
         raise UnsupportedError("attribute output_dtype with a scale of unknown shape")
     zero = op.constant(np.zeros(shape, dtype_of(number)), "zero")
     axis = op.attribute("axis", 1)
-    op.only("block_size", 0)
-    op.only("precision", 0)
+    op.only(block_size=0, precision=0)
     return op.emit("QuantizeLinear", op.value(), scale, zero, axis=axis)
 
 
 @rule("DequantizeLinear")
 def _dequantize(op: OnnxOperator) -> Results:
     """In the dtype of its scale."""
-    op.only("output_dtype", 0)
+    op.only(output_dtype=0)
     return _plain(op)
 
 
 @rule("Split")
 def _split(op: OnnxOperator) -> Results:
-    op.only("num_outputs", len(op.outputs))
+    op.only(num_outputs=len(op.outputs))
     return _plain(op)
 
 
@@ -672,7 +669,8 @@ def _resize(op: OnnxOperator) -> Results:
         attributes = op.given(record)
     else:
         x, roi, sizes = op.value(), "", ""
-        attributes = {"mode": op.attribute("mode", "nearest"), **_OLD_RESIZE}
+        # The scales of an Upsample are at least 1.
+        attributes = {**NEAREST, "mode": op.attribute("mode", "nearest")}
         factors = op.attribute("scales", None) if op.opset < 9 else None
         scales = op.value(1) if factors is None else op.constant(np.float32(factors), "scales")
     array = op.builder.constants.get(scales)
@@ -685,7 +683,3 @@ def _resize(op: OnnxOperator) -> Results:
         if not all(scale >= 1 or math.frexp(scale)[0] == 0.5 for scale in factors):
             raise UnsupportedError("before opset 11 the nearest element is not defined")
     return op.emit("Resize", x, roi, scales, sizes, **attributes)
-
-
-_OLD_RESIZE = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-"""What Resize means before opset 11, and Upsample: the latter's scales are at least 1."""

@@ -197,15 +197,22 @@ class OnnxBuilder(GraphBuilder):
 
 
 class Scope:
-    """Where operators stand: a graph, or a function's call, whose names are others outside."""
+    """Where operators stand: a graph, or a function's call, whose names are others outside.
+
+    ``arguments``: the attributes of the call. ``depth``: of calls inside calls.
+    """
 
     def __init__(
         self,
         builder: OnnxBuilder,
+        opset: int,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
         names: Mapping[str, str] = MappingProxyType({}),
         prefix: str = "",
+        depth: int = 0,
     ) -> None:
         self.builder, self._names, self._prefix = builder, names, prefix
+        self.opset, self.arguments, self.depth = opset, arguments, depth
 
     def variable(self, name: str) -> str:
         """The builder's variable of a name."""
@@ -229,7 +236,6 @@ class OnnxOperator(NativeOperator):
         scope: Scope,
         op: Operator,
         attributes: Mapping[str, Any],
-        opset: int,
         body: Callable[[Subgraph, OnnxOperator], tuple[Graph, list[str]]],
     ) -> None:
         slots = {at: (name,) for at, name in enumerate(op.inputs)}
@@ -238,16 +244,14 @@ class OnnxOperator(NativeOperator):
         for name, value in attributes.items():
             if isinstance(value, Unread):
                 raise UnsupportedError(f"attribute {name}: {value.reason}")
-        self.opset, self.scope = opset, scope
-        self._body = body
+        self.opset, self.scope, self._body = scope.opset, scope, body
 
     def resolve(self, variable: str) -> str:
         return self.builder.value(self.scope.variable(variable))
 
     def given(self, record: CanonicalOperator) -> dict[str, Any]:
         """The attributes of a canonical operator that the model gives; it knows the defaults."""
-        for name in _ONLY.keys() & self.attributes.keys():
-            self.only(name, _ONLY[name])
+        self.only(**_ONLY)
         like = {k: v for k, v in record.attributes.items() if v is not None and v is not REQUIRED}
         like = {**_LIKE, **like}
         present = [name for name in record.attributes if name in self.attributes]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, Writer, deferred
 
 if TYPE_CHECKING:
     from onernn.adapters.common.fault import FaultyModel
-    from onernn.ir.graph import Graph
 
 
 def __getattr__(name: str) -> Any:
@@ -24,13 +21,6 @@ def __getattr__(name: str) -> Any:
 
         return register_operators
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _write(model: Graph, path: Path, *, note: Callable[[str], None], **options: Any) -> None:
-    from onernn.adapters.paddle.write import write_paddle
-
-    for refusal in write_paddle(model, path, **options):
-        note(f"not placed on oneDNN: {refusal}")
 
 
 def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
@@ -61,7 +51,11 @@ ADAPTER = Adapter(
         ".pdiparams": "only parameters of Paddle: load NAME.pdmodel, with this file as params",
         **dict.fromkeys((".pdparams", ".pdopt"), _SAVE_BOTH),
     },
-    writer=Writer(suffix=".pdmodel", write=_write, options={"place": "cpu", "fused": None}),
+    writer=Writer(
+        suffix=".pdmodel",
+        write=deferred("paddle.write.write_paddle"),
+        options={"place": "cpu", "fused": None},
+    ),
     runtime=Runtime(
         name="paddle",
         packages=("paddlepaddle", "paddlepaddle-gpu"),

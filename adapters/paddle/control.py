@@ -131,7 +131,7 @@ def _if(op: PaddleOperator) -> Results:
 @rule("conditional_block")
 def _conditional_block(op: PaddleOperator) -> Results:
     """Runs where the condition holds; else variables stay what they were."""
-    op.only("is_scalar_condition", True)
+    op.only(is_scalar_condition=True)
     op.variables("Input")
     return _branches(op, [_block(op, "sub_block"), -1], [[], []])
 
@@ -170,7 +170,7 @@ def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Gr
     builder, blocks = outer.inner("branch"), outer.blocks
     read = blocks.free(number) | blocks.written(number) if number >= 0 else set[str]()
     for name in sorted({*read, *names}):
-        builder.take(name)
+        builder.take_variable(name)
     if number >= 0:
         lower_operators(builder, blocks.operators(number), names)
     for name in names:
@@ -319,7 +319,7 @@ class _While:
             builder.arrays[array.inside] = TensorArray((Part("", count, last),))
         free = blocks.free(self.number) - {self.condition}
         for name in sorted(free - {each.inside for each in (*self.carried, *self.arrays)}):
-            builder.take(name)
+            builder.take_variable(name)
         kept = [self.again, *(each.after for each in self.carried)]
         lower_operators(builder, blocks.operators(self.number), kept)
         for array in self.arrays:

@@ -267,6 +267,9 @@ def replace_recurrent(
     refusals: list[Refusal] = []
     values: list[tuple[Any, Any]] = []
     for op, is_inner in [*_recurrent(block)]:
+        if op.name().endswith(NAME):
+            lines.append(f"operator {NAME}, already")
+            continue
         label = f"{op.attrs().get('struct_name', '')} ({op.name().removeprefix('pd_op.')})".strip()
         try:
             given = _arguments(op, chosen, fixed)
@@ -299,7 +302,7 @@ def append_operator(
 def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]:
     """The operators in a block and those inside of it, and whether they stand there."""
     for op in block.ops:
-        if op.name() == "pd_op.rnn" or op.name() in _OF_LOD:
+        if op.name() == "pd_op.rnn" or op.name() in _OF_LOD or op.name().endswith(f".{NAME}"):
             yield op, is_inner
         for inner in op.blocks():
             yield from _recurrent(inner, True)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.common.bodies import (
+    NEAREST,
+    PAD_MODES,
     channels_first,
     channels_last,
     pooled,
@@ -228,13 +230,18 @@ def _gru_cell(
     return replace(cell, activations=chosen, update=update), layout
 
 
-@rule("gru")
+@rule("gru gru_unit")
 def _gru(op: PaddleOperator) -> Results:
-    flat = op.array("Weight")
-    spec, layout = _gru_cell(op, flat)
+    """A unit is one step of N sentences: a batch of one word each."""
+    unit, flat = op.at.type == "gru_unit", op.array("Weight")
+    spec, layout = _gru_cell(op, flat, _UNIT_FUNCTIONS if unit else _FUNCTIONS)
     weights = paddle.gru_weights(flat, op.optional_array("Bias"), layout)
-    x = op.emit("GateLayout", op.ragged("Input"), layout=layout)
-    return _over_words(op, x, spec, weights, 1, "H0")[0]
+    if not unit:
+        x = op.emit("GateLayout", op.ragged("Input"), layout=layout)
+        return _over_words(op, x, spec, weights, 1, "H0")[0]
+    op.value("HiddenPrev")
+    x = op.unsqueezed(op.emit("GateLayout", op.plain("Input"), layout=layout), 0)
+    return op.squeezed(_over_words(op, x, spec, weights, 1, "HiddenPrev")[0], 0)
 
 
 @rule("fusion_gru")
@@ -278,19 +285,6 @@ def _multi_gru(op: PaddleOperator) -> Results:
     numbers = layer_numbers(op, spec, op.arrays("Scale_weights"))
     at = {"spec": spec, "weights": weights, "precision": numbers.precision}
     return numbers.given(op.emit("Rnn", numbers.x, **at))
-
-
-@rule("gru_unit")
-def _gru_unit(op: PaddleOperator) -> Results:
-    """One step of N sentences: a batch of one word each."""
-    flat = op.array("Weight")
-    spec, layout = _gru_cell(op, flat, _UNIT_FUNCTIONS)
-    weights = paddle.gru_weights(flat, op.optional_array("Bias"), layout)
-    op.value("HiddenPrev")
-    x = op.emit("GateLayout", op.plain("Input"), layout=layout)
-    x = op.unsqueezed(x, 0)
-    (y,) = _over_words(op, x, spec, weights, 1, "HiddenPrev")
-    return op.squeezed(y, 0)
 
 
 @rule("lstm")
@@ -452,8 +446,7 @@ def _pads(op: PaddleOperator, axes: int) -> dict[str, Any]:
 
 
 def _attributes(op: PaddleOperator, axes: int) -> dict[str, Any]:
-    for name, value in _UNFUSED.items():
-        op.only(name, value)
+    op.only(**_UNFUSED)
     op.ignore("workspace_size_MB", "use_cudnn")
     op.ignore(
         "fuse_alpha", "fuse_beta", "fuse_brelu_threshold"
@@ -466,34 +459,22 @@ def _attributes(op: PaddleOperator, axes: int) -> dict[str, Any]:
     return {"strides": strides, "dilations": dilations, "group": op.attribute("groups", 1), **pads}
 
 
-def _biased(op: PaddleOperator, out: str, axes: int) -> str:
-    bias = op.optional("Bias")
-    if not bias:
-        return out
-    return op.emit("Add", out, op.reshaped(bias, 1, -1, *[1] * axes))
-
-
-@rule("conv2d depthwise_conv2d conv3d")
+@rule("conv2d depthwise_conv2d conv3d conv2d_transpose depthwise_conv2d_transpose")
 def _convolution(op: PaddleOperator) -> Results:
-    rank = op.rank("Input")
-    (x, last), attributes = _image(op, "Input"), _attributes(op, rank - 2)
-    out = _biased(op, op.emit("Conv", x, op.value("Filter"), **attributes), rank - 2)
-    return _back(op, out, last)
-
-
-@rule("conv2d_transpose depthwise_conv2d_transpose")
-def _convolution_back(op: PaddleOperator) -> Results:
     """A given ``output_size`` is one that a larger ``output_padding`` would give."""
-    rank = op.rank("Input")
-    (x, last), attributes = _image(op, "Input"), _attributes(op, rank - 2)
-    if op.attribute("output_size", ()) or op.optional("OutputSize"):
-        raise UnsupportedError("attribute output_size: give output_padding instead")
-    if "auto_pad" in attributes:
-        raise UnsupportedError("attribute padding_algorithm='SAME' of a convolution back")
-    more = op.attribute("output_padding", ()) or (0,) * (rank - 2)
-    weight = op.value("Filter")
-    out = op.emit("ConvTranspose", x, weight, output_padding=more, **attributes)
-    return _back(op, _biased(op, out, rank - 2), last)
+    axes, kind = op.rank("Input") - 2, "Conv"
+    (x, last), attributes = _image(op, "Input"), _attributes(op, axes)
+    if op.at.type.endswith("transpose"):
+        if op.attribute("output_size", ()) or op.optional("OutputSize"):
+            raise UnsupportedError("attribute output_size: give output_padding instead")
+        if "auto_pad" in attributes:
+            raise UnsupportedError("attribute padding_algorithm='SAME' of a convolution back")
+        more = op.attribute("output_padding", ()) or (0,) * axes
+        kind, attributes = "ConvTranspose", {"output_padding": more, **attributes}
+    out = op.emit(kind, x, op.value("Filter"), **attributes)
+    if bias := op.optional("Bias"):
+        out = op.emit("Add", out, op.reshaped(bias, 1, -1, *[1] * axes))
+    return _back(op, out, last)
 
 
 @rule("pool2d pool3d max_pool2d_with_index")
@@ -533,31 +514,21 @@ def _parts(sizes: Sequence[int | None], wanted: Sequence[int]) -> tuple[int, ...
     return tuple((size or 0) // part for size, part in zip(sizes, wanted, strict=True))
 
 
-def _affine(op: PaddleOperator, slots: Sequence[str], like: str) -> list[str]:
+@rule("instance_norm group_norm")
+def _norm(op: PaddleOperator) -> Results:
     """Scale and Bias: ones and zeros where they are absent."""
-    channels = op.shape(like)[1]
-    made = []
-    for slot, number in zip(slots, (1, 0), strict=True):
+    channels, epsilon, affine = op.shape("X")[1], op.attribute("epsilon", 1e-5), []
+    for slot, number in (("Scale", 1), ("Bias", 0)):
         value = op.optional(slot)
         if not value and channels is None:
             raise UnsupportedError(f"input {slot} is missing, and the channels are not known")
-        filled = np.full(channels or 0, number, op.dtype(like))
-        made.append(value or op.constant(filled, slot.lower()))
-    return made
-
-
-@rule("instance_norm")
-def _instance_norm(op: PaddleOperator) -> Results:
-    epsilon, affine = op.attribute("epsilon", 1e-5), _affine(op, ("Scale", "Bias"), "X")
-    return op.emit("InstanceNormalization", op.plain("X"), *affine, epsilon=epsilon)
-
-
-@rule("group_norm")
-def _group_norm(op: PaddleOperator) -> Results:
+        filled = np.full(channels or 0, number, op.dtype("X"))
+        affine.append(value or op.constant(filled, slot.lower()))
+    if op.at.type == "instance_norm":
+        return op.emit("InstanceNormalization", op.plain("X"), *affine, epsilon=epsilon)
     layout, groups = op.attribute("data_layout", "NCHW"), op.attribute("groups", 1)
     if layout in _LAST:
         raise UnsupportedError(f"attribute data_layout={layout!r}: give (N, C, ...)")
-    epsilon, affine = op.attribute("epsilon", 1e-5), _affine(op, ("Scale", "Bias"), "X")
     x = op.plain("X")
     return op.emit("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)
 
@@ -577,9 +548,6 @@ def _prelu(op: PaddleOperator) -> Results:
     return op.emit("PRelu", op.value("X"), slope)
 
 
-_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-
-
 @rule("pad pad2d pad3d")
 def _pad(op: PaddleOperator) -> Results:
     """``pad3d`` and ``pad2d`` list the last axis first, ``pad`` all axes in order."""
@@ -595,12 +563,13 @@ def _pad(op: PaddleOperator) -> Results:
     axes = range(first, first + len(pads) // 2)
     if op.at.type == "pad3d":
         pads = [number for at in reversed(range(0, len(pads), 2)) for number in pads[at : at + 2]]
-    if mode not in _MODES or len(pads) % 2 or len(axes) > rank - first:
+    if mode not in PAD_MODES or len(pads) % 2 or len(axes) > rank - first:
         raise UnsupportedError(f"attributes mode={mode!r}, paddings={pads} of {rank} axes")
     if 0 in axes and op.is_ragged(x) and any(pads[:2]):
         raise UnsupportedError("attribute paddings: the words of a LoD")
     filled = op.scalar(value, op.dtype("X"))
-    return op.emit("Pad", op.dense(x), [*pads[::2], *pads[1::2]], filled, axes, mode=_MODES[mode])
+    ends = [*pads[::2], *pads[1::2]]
+    return op.emit("Pad", op.dense(x), ends, filled, axes, mode=PAD_MODES[mode])
 
 
 @rule(
@@ -619,11 +588,10 @@ def _interpolated(op: PaddleOperator) -> Results:
     if method == "nearest":
         if corners:
             raise UnsupportedError("attribute align_corners of nearest elements")
-        way, more = "asymmetric", {"nearest_mode": "floor"}
+        attributes = NEAREST
     else:
-        way, more = "align_corners" if corners else "half_pixel" if mode == 0 else "asymmetric", {}
-    attributes = {"coordinate_transformation_mode": way, **more}
-    attributes["mode"] = "nearest" if method == "nearest" else "linear"
+        way = "align_corners" if corners else "half_pixel" if mode == 0 else "asymmetric"
+        attributes = {"coordinate_transformation_mode": way, "mode": "linear"}
     if scale:
         scale = scale * (rank - 2) if len(scale) == 1 else scale
         by = op.constant(np.array([1, 1, *scale], np.float32), "scales")

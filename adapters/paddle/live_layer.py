@@ -255,11 +255,6 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _whole(forward: Any) -> Any:
-    """A method that Paddle 2 does not compile from its source, which does not hold its closure."""
-    return live_paddle().jit.not_to_static(forward)
-
-
 def _by_arrays(layer: Any, call: LayerCall, chosen: Options) -> Results:
     """The call in Python, as Paddle's tensors that know their gradients."""
     paddle = require("paddle", "paddle")
@@ -337,6 +332,10 @@ def _function() -> Any:
 # ``paddle.nn.RNN`` and ``BiRNN`` of Paddle's own cells, which Paddle runs step by step.
 
 _WEIGHTS = ("weight_ih", "weight_hh"), ("bias_ih", "bias_hh")
+_MORE = (
+    "sequence_length, behind which Paddle computes on, or other arguments; nn.GRU, nn.LSTM and"
+    " nn.SimpleRNN take lengths"
+)
 
 
 def cells_obstacle(layer: Any, kind: Any) -> str:
@@ -364,10 +363,13 @@ def ours_of_cells(kind: Any, chosen: Options) -> type:
 
     @untraced
     def run(self: Any, inputs: Any, states: Any, lengths: Any, more: dict[str, Any]) -> Any:
-        # What Paddle gives behind a length is computed from what stands there; hooks may be new.
-        if not more and lengths is None and not cells_obstacle(self, kind):
-            if (result := _run(self, inputs, states, chosen)) is not None:
-                return result
+        obstacle = cells_obstacle(self, kind)  # hooks may be new
+        if more or lengths is not None:
+            obstacle = _MORE
+        if obstacle:
+            leave(self, HOST, obstacle, self.full_name)
+        elif (result := _run(self, inputs, states, chosen)) is not None:
+            return result
         return kind.forward(self, inputs, states, lengths, **more)
 
     def forward(
@@ -379,7 +381,8 @@ def ours_of_cells(kind: Any, chosen: Options) -> type:
     ) -> Any:
         return run(self, inputs, initial_states, sequence_length, kwargs)
 
-    return derived(kind, chosen, forward=_whole(forward))
+    whole = require("paddle", "paddle").jit.not_to_static  # 2.6 would lose what it closes over
+    return derived(kind, chosen, forward=whole(forward))
 
 
 def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, Any] | None:
@@ -579,5 +582,5 @@ def _ours(kind: Any, chosen: Options, is_short: bool) -> type:
 
     members: dict[str, Any] = {"_cudnn_impl": untraced(kernel)}
     if kind.forward is paddle.nn.layer.rnn.RNNBase.forward:
-        members = {"_cudnn_impl": kernel, "forward": _whole(forward)}
+        members = {"_cudnn_impl": kernel, "forward": paddle.jit.not_to_static(forward)}
     return derived(kind, chosen, **members)

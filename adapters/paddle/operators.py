@@ -49,7 +49,6 @@ class Row:
     type: str
     op: str
     inputs: tuple[str, ...] = ("X",)
-    output: str = "Out"
     attributes: Mapping[str, Named] = field(default_factory=dict)
     only: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, Any] = field(default_factory=dict)
@@ -146,7 +145,7 @@ ROWS = (
     _binary("logical_or", "Or"),
     _binary("logical_xor", "Xor"),
     Row("sequence_softmax", "SequenceSoftmax", only={"data_format": "AnyLayout"}, pir="-"),
-    Row("sequence_reverse", "SequenceReverse", output="Y", pir="-"),
+    Row("sequence_reverse", "SequenceReverse", pir="-"),
 )
 
 REDUCTIONS = (
@@ -199,7 +198,7 @@ def _of(type_: str, inputs: str = "X", outputs: str = "Out", **more: Any) -> Mea
 
 
 def _of_row(row: Row) -> Meaning:
-    return Meaning(row.type, row.inputs, (row.output,), renamed=row.renamed)
+    return Meaning(row.type, row.inputs, renamed=row.renamed)
 
 
 def _of_reduction(row: Row) -> Meaning:
@@ -242,6 +241,7 @@ OPERATORS: dict[str, Meaning] = {
     "matmul": _of("matmul_v2", "X Y", renamed={"transpose_x": "trans_x", "transpose_y": "trans_y"}),
     "transpose": _of("transpose2", outputs=_XSHAPE, renamed={"perm": "axis"}),
     "reshape": _of("reshape2", "X =shape|Shape", _XSHAPE, lists=True),
+    "flatten": _of("flatten_contiguous_range", outputs=_XSHAPE),
     "squeeze": _of("squeeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
     "unsqueeze": _of("unsqueeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
     "full": _of("fill_constant", "", coded={"dtype": "dtype"}),
@@ -338,6 +338,7 @@ OPERATORS: dict[str, Meaning] = {
     "masked_select": _of("masked_select", "X Mask", "Y"),
     "one_hot": _of("one_hot_v2", "X =depth|depth_tensor"),
     "roll": _of("roll", "X =shifts|ShiftsTensor", lists=True),
+    "viterbi_decode": _of("viterbi_decode", "Input Transition Length", "Scores Path"),
     "rnn": _of(
         "rnn",
         "Input PreState WeightList SequenceLength -",

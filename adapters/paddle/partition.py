@@ -111,7 +111,7 @@ _INT, _STRINGS = 0, 5
 class ReplaceablePart:
     """Operators that become one, and the variables that go in and out of it.
 
-    ``sources`` make constants of parameters: they run here, too, but stay in the program.
+    ``sources`` make constants of parameters: they run here, too, and stay where others read them.
     ``depths``: how many LoD levels each of ``data`` has as far as the program says.
     """
 
@@ -222,6 +222,12 @@ class LiveProgram:
         block = desc.blocks[0]
         at_last = {part.operators[-1].position: number for number, part in parts.items()}
         gone = {op.position for part in parts.values() for op in part.operators}
+        sources = {op.position for part in parts.values() for op in part.sources}
+        for at in sorted(sources - gone, reverse=True):
+            # One of which nothing is read would crash Paddle's squared_mat_sub_fuse_pass.
+            left = [use.reads for k, use in enumerate(self._flow.uses) if k not in gone]
+            if self._flow.uses[at].makes.isdisjoint(self._wanted.union(*left)):
+                gone.add(at)
         operators = [
             _py_func(parts[at_last[at]], at_last[at], backward) if at in at_last else op
             for at, op in enumerate(self._desc.blocks[0].ops)

@@ -10,15 +10,21 @@ import tempfile
 import zlib  # noqa: F401
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any
 
 from onernn.adapters.common.adapter import require
-from onernn.adapters.common.live import NOT_SEEN, Explained
+from onernn.adapters.common.live import NOT_SEEN, Explained, Slower
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.paddle import messages
-from onernn.adapters.paddle.custom_operators import HOST, explained, is_pir, replace_recurrent
+from onernn.adapters.paddle.custom_operators import (
+    HOST,
+    explained,
+    is_pir,
+    register_operators,
+    replace_recurrent,
+)
 from onernn.adapters.paddle.live_layer import (
     batch,
     explained_layer,
@@ -28,7 +34,7 @@ from onernn.adapters.paddle.live_layer import (
     view,
 )
 from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options
-from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
+from onernn.adapters.paddle.read import NAME, Files, Variable, combined, find, read_program
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 
@@ -114,11 +120,14 @@ def explain(target: Any) -> str:
 
 
 def restore(target: Any) -> Any:
-    """A paddle.nn.Layer, whose recurrent layers Paddle runs again; it is returned.
+    """A paddle.nn.Layer, whose recurrent layers Paddle runs again; it is returned. Of a program of
+    Paddle 2 the one that it was made of.
 
     Raises `UnsupportedError` for what `optimize` has changed for good.
     """
     paddle = require("paddle", "paddle")
+    if hasattr(target, _THEIRS):
+        return getattr(target, _THEIRS)
     programs = "Program", "Config", "PirTranslatedLayer", "TranslatedLayer"
     if type(target).__name__ in programs or not isinstance(target, paddle.nn.Layer):
         raise UnsupportedError(
@@ -137,7 +146,30 @@ def _optimized_program(program: Any, scope: Any, fetch_list: Iterable[Any], chos
     rewritten, done = _rewritten(LiveProgram(data, held, wanted), chosen)
     made = paddle.static.Program.parse_from_string(rewritten)
     made.replaced, made.refusals = done
+    setattr(made, _THEIRS, program)
+    _save_originals()
     return made
+
+
+_THEIRS = "onernn_program"
+
+
+@cache
+def _save_originals() -> None:
+    """Paddle saves the program that ours was made of: a py_func lives in this process only."""
+    static: Any = require("paddle.static", "paddle")
+    normalize = static.io.normalize_program
+
+    @wraps(normalize)
+    def normalized(program: Any, feeds: Any, fetches: Any, *more: Any, **named: Any) -> Any:
+        if theirs := getattr(program, _THEIRS, None):
+            find, listed = theirs.global_block().var, require("paddle.utils", "paddle").flatten
+            feeds, fetches = (
+                [find(each.name) for each in listed(given)] for given in (feeds, fetches)
+            )
+        return normalize(theirs or program, feeds, fetches, *more, **named)
+
+    static.normalize_program = static.io.normalize_program = normalized
 
 
 def _optimized_translated(target: Any, chosen: Options) -> Any:
@@ -147,7 +179,7 @@ def _optimized_translated(target: Any, chosen: Options) -> Any:
             "what paddle.jit.load gives is a program of Paddle 2's format; optimize the"
             " paddle.inference.Config of its files, or the paddle.nn.Layer it was saved from"
         )
-    result = False
+    replaced: list[str] = []
     refused: list[Refusal] = []
     for each in programs:
         try:
@@ -156,9 +188,11 @@ def _optimized_translated(target: Any, chosen: Options) -> Any:
             refused += error.refusals
             continue
         each._output_vars = [done.value(value) for value in each._output_vars]
-        result = True
-    if not result:
+        replaced += done.explained.replaced
+        refused += done.explained.refusals
+    if not replaced and not any(isinstance(each, Slower) for each in refused):
         raise UnsupportedError("no recurrent operator can be replaced", refused)
+    target.replaced, target.refusals = tuple(replaced), tuple(refused)
     target._partial_program_layers.clear()  # made of the programs as they were
     return target
 
@@ -199,6 +233,8 @@ def _changed_pir(files: Files, chosen: Options) -> Files:
             f"{files.model}: a program of PIR, which FLAGS_enable_pir_api=0 switches off; unset it"
         )
     program = paddle.pir.Program()
+    if NAME in files.model.read_text():  # saved of what was optimized: it runs here already
+        register_operators()
     paddle.base.core.deserialize_pir_program(str(files.model), program)
     replace_recurrent(program, chosen, all_known=True, fixed=True)
     changed = Path(tempfile.mkdtemp(dir=_folder().name), "model.json")

@@ -73,8 +73,7 @@ def _not_equal(op: PaddleOperator) -> Results:
 
 
 def _attributes(row: Row, op: PaddleOperator) -> dict[str, Any]:
-    for name, value in row.only.items():
-        op.only(name, value)
+    op.only(**row.only)
     return {
         name: named.ours(op.attribute(named.name, named.default))
         for name, named in row.attributes.items()
@@ -111,9 +110,7 @@ def _project(op: PaddleOperator, slot: str, columns: int, weight: str) -> str:
 
 @rule("mul")
 def _mul(op: PaddleOperator) -> Results:
-    for scale in ("scale_x", "scale_out"):
-        op.only(scale, 1.0)
-    op.only("scale_y", (1.0,))
+    op.only(scale_x=1.0, scale_y=(1.0,), scale_out=1.0)
     y, sizes = op.value("Y"), op.shape("Y")
     columns, split = op.attribute("x_num_col_dims", 1), op.attribute("y_num_col_dims", 1)
     if not 0 < split < len(sizes):
@@ -143,12 +140,7 @@ _ACTIVATIONS = {
 
 @rule("fc")
 def _fc(op: PaddleOperator) -> Results:
-    op.only("padding_weights", False)
-    op.only("Scale_in", 1.0)
-    op.only("Scale_weights", (1.0,))
-    op.only("Scale_out", 1.0)
-    for name, neutral in _FUSED.items():
-        op.only(name, neutral)
+    op.only(padding_weights=False, Scale_in=1.0, Scale_weights=(1.0,), Scale_out=1.0, **_FUSED)
     out = _project(op, "Input", op.attribute("in_num_col_dims", 1), op.value("W"))
     if op.optional("Bias"):
         flat = op.constant(op.array("Bias").reshape(-1), "Bias")
@@ -163,9 +155,8 @@ def _matmul(op: PaddleOperator) -> Results:
     x, rank, factors = op.value("X"), op.rank("X"), []
     for slot, flag in (("X", "trans_x"), ("Y", "trans_y")):
         value = op.plain(slot)
-        if op.attribute(flag, False) and len(sizes := op.shape(slot)) > 1:
-            perm = [*range(len(sizes) - 2), len(sizes) - 1, len(sizes) - 2]
-            value = op.transposed(value, *perm)
+        if op.attribute(flag, False) and op.rank(slot) > 1:
+            value = op.swapped(value)
         factors.append(value)
     out = op.emit("MatMul", *factors)
     if op.version < 3_000_000 or not op.is_ragged(x):
@@ -216,14 +207,14 @@ def _rsqrt(op: PaddleOperator) -> Results:
 
 @rule("swish silu")
 def _swish(op: PaddleOperator) -> Results:
-    op.only("beta", 1.0)
+    op.only(beta=1.0)
     return FORMULAS["silu"](op, op.value("X"))
 
 
 @rule("softplus")
 def _softplus(op: PaddleOperator) -> Results:
     """Above the threshold it is x itself, which is what rounding gives."""
-    op.only("beta", 1.0)
+    op.only(beta=1.0)
     if op.attribute("threshold", 20.0) < 20:
         raise UnsupportedError("attribute threshold: below 20 the function jumps")
     return op.emit("Softplus", op.value("X"))
@@ -274,7 +265,7 @@ def _pow(op: PaddleOperator) -> Results:
 @rule("round")
 def _round(op: PaddleOperator) -> Results:
     """Paddle 2 rounds halves away from zero, Paddle 3 to even numbers."""
-    op.only("decimals", 0)
+    op.only(decimals=0)
     x, dtype = op.value("X"), op.dtype("X")
     if op.attribute("halves_to_even", op.version >= 3_000_000):
         return op.emit("Round", x)
@@ -354,7 +345,7 @@ def _batch_norm(op: PaddleOperator) -> Results:
     op.attribute("momentum", 0.9)
     if not fixed or op.attribute("trainable_statistics", False):
         raise UnsupportedError("saved in training mode: it normalizes by the statistics of a batch")
-    op.only("fuse_with_relu", False)
+    op.only(fuse_with_relu=False)
     rank, layout = op.rank("X"), op.attribute("data_layout", "NCHW")
     if rank > 2 and layout not in ("NCHW", "AnyLayout"):
         raise UnsupportedError(f"attribute data_layout={layout!r} of {rank} axes")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onernn.adapters.common.bodies import FORMULAS, stacked
+from onernn.adapters.common.bodies import FORMULAS, remainder, stacked
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.paddle.table import PaddleOperator, rule
 from onernn.ir.errors import UnsupportedError
@@ -43,7 +43,7 @@ def _known(sizes: Sequence[int | None]) -> int | None:
 
 @rule("transpose2")
 def _transpose(op: PaddleOperator) -> Results:
-    op.only("data_format", "AnyLayout")
+    op.only(data_format="AnyLayout")
     return op.transposed(op.plain("X"), *op.attribute("axis", ()))
 
 
@@ -228,7 +228,7 @@ def _strided_slice(op: PaddleOperator) -> Results:
     for role in ("Starts", "Ends", "Strides"):
         op.absent(f"{role}Tensor", f"{role}TensorList")
     op.attribute("infer_flags", ())
-    op.only("decrease_axis", ())
+    op.only(decrease_axis=())
     x, axes, steps = op.value("Input"), op.attribute("axes", ()), op.attribute("strides", ())
     if min(steps, default=1) < 1:
         raise UnsupportedError(f"attribute strides={steps}: backwards")
@@ -253,15 +253,12 @@ def _input(op: PaddleOperator, slot: str = "X") -> str:
 @rule("elementwise_floordiv elementwise_mod")
 def _divide(op: PaddleOperator) -> Results:
     """The quotient towards minus infinity, and what it leaves: it has the sign of the divisor."""
-    op.only("axis", -1)
+    op.only(axis=-1)
     x, y, dtype = _input(op), _input(op, "Y"), op.dtype("X")
     if dtype.kind == "f":
         if op.at.type == "elementwise_floordiv":
             return op.emit("Floor", op.emit("Div", x, y))
-        rest, zero = op.emit("Mod", x, y, fmod=1), op.scalar(0, dtype)
-        apart = op.emit("Xor", op.emit("Less", rest, zero), op.emit("Less", y, zero))
-        wrong = op.emit("And", apart, op.emit("Not", op.emit("Equal", rest, zero)))
-        return op.emit("Where", wrong, op.emit("Add", rest, y), rest)
+        return remainder(op, x, y)
     if op.at.type == "elementwise_mod":
         return op.emit("Mod", x, y)
     divisor = op.builder.constants.get(y)
@@ -455,8 +452,7 @@ def _pool(op: PaddleOperator) -> Results:
 @rule("sequence_conv")
 def _conv(op: PaddleOperator) -> Results:
     """A window of words around each one, times the filter; zeros stand outside of the sentence."""
-    op.only("contextStride", 1)
-    op.only("paddingTrainable", False)
+    op.only(contextStride=1, paddingTrainable=False)
     if op.optional("PaddingData"):
         raise UnsupportedError("input PaddingData: trained padding")
     length, start = op.attribute("contextLength", 1), op.attribute("contextStart", 0)
@@ -512,7 +508,7 @@ def _unpad(op: PaddleOperator) -> Results:
 
 @rule("lod_reset")
 def _lod_reset(op: PaddleOperator) -> Results:
-    op.only("append", False)
+    op.only(append=False)
     x, like, target = op.value("X"), op.optional("Y"), op.attribute("target_lod", ())
     if like and op.is_ragged(like):  # Y comes before target_lod
         return op.under(x, like)
@@ -532,3 +528,18 @@ def _crf_decoding(op: PaddleOperator) -> Results:
         agreed = op.emit("Equal", path, op.reshaped(op.dense(label), -1, 1))
         path = op.cast(agreed, "int64")
     return path
+
+
+@rule("viterbi_decode")
+def _viterbi_decode(op: PaddleOperator) -> Results:
+    """The paths of padded sequences; nothing computes their scores.
+
+    The last row of the transitions starts a sequence, the one before ends it: Paddle's documents
+    say columns, its kernels take rows.
+    """
+    between = op.array("Transition")
+    ends = between[:-3:-1] * op.attribute("include_bos_eos_tag", True)
+    whole = op.constant(np.concatenate([ends, between]), "transition")
+    ragged = op.emit("SequenceUnpad", op.plain("Input"), op.plain("Length"))
+    path = op.emit("CrfDecode", ragged, whole)
+    return {"Path": op.squeezed(op.emit("SequenceFill", path, op.constant(0, "zero")), 2)}

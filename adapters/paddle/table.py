@@ -298,9 +298,8 @@ class PaddleBuilder(GraphBuilder):
 
     ``version``: of the Paddle that saved the program. ``arrays``: by variable; ``stacked``: those
     that a variable holds along its first axis. ``narrow``: variables that hold bytes for floats,
-    or bf16 numbers. Of a block: ``outer`` is the graph around it,
-    ``taken`` are values of that by the names of its inputs, ``indices`` those whose element i is i,
-    and ``turn`` is what a loop counts.
+    or bf16 numbers. Of a block: ``outer`` is the graph around it, ``indices`` are values whose
+    element i is i, and ``turn`` is what a loop counts.
     """
 
     def __init__(
@@ -317,7 +316,6 @@ class PaddleBuilder(GraphBuilder):
         self.stacked: dict[str, TensorArray] = {}
         self.narrow: set[str] = outer.narrow if outer else set()
         self.indices: set[str] = set()
-        self.taken: dict[str, str] = {}
         self.turn: Size | None = None
         self.depth: int = outer.depth + 1 if outer else 0
         self._lowered: list[int] = outer._lowered if outer else [0]
@@ -355,7 +353,7 @@ class PaddleBuilder(GraphBuilder):
         zero = self.constant([0], "axes")
         return array.all(lambda op, *values, **at: self.emit(op, values, at), zero)
 
-    def take(self, variable: str) -> None:
+    def take_variable(self, variable: str) -> None:
         """Makes a variable of outside known in a block; it may be without a value."""
         assert self.outer is not None
         if self.outer.is_array(variable):
@@ -369,13 +367,9 @@ class PaddleBuilder(GraphBuilder):
             value = self.outer.value(variable)
         else:
             return
-        if value in self.outer.constants:
-            self.constant(self.outer.constants[value], variable)
-        else:
-            self.enter(variable, self.outer.type_of(value))
-            self.taken[variable] = value
-            if self.outer.counts_up(value):
-                self.indices.add(variable)
+        self.take(self.outer, value, variable)
+        if variable in self.taken and self.outer.counts_up(value):
+            self.indices.add(variable)
 
     def enter(self, name: str, known: Type) -> None:
         """An input of a block."""

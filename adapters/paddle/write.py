@@ -5,7 +5,7 @@ A ragged value is a tensor with a LoD, as Paddle has it: see design/0014.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,12 +33,13 @@ def write_paddle(
     fused: bool | None = None,
     inputs: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-) -> tuple[Refusal, ...]:
+    note: Callable[[str], None] = lambda _: None,
+) -> None:
     """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``, which Paddle 2.6 and 3.x load.
 
     ``fused``: recurrent layers as fusion_gru and fusion_lstm rather than mul and gru or lstm;
     by default, where ``place`` is "onednn". That sets use_mkldnn on fused recurrent operators and
-    on no others; what comes back is where it was not set, and why. ``inputs``: a batch that the
+    on no others; ``note`` is told where it was not set, and why. ``inputs``: a batch that the
     graph runs on, where made-up ones do not fit. Give a graph that is fused already.
 
     What is written is read again before it gets its name. Raises `UnsupportedError` naming
@@ -52,7 +53,8 @@ def write_paddle(
         outputs = [graph.types[name] for name in dict.fromkeys(v.name for v in graph.outputs)]
         check_again(lambda: load_paddle(trial), path, outputs)
     save(program, path)
-    return unplaced
+    for refusal in unplaced:
+        note(f"not placed on oneDNN: {refusal}")
 
 
 def to_paddle(
@@ -104,7 +106,5 @@ def _write(w: Writing, node: Node) -> None:
 def _fetch(w: Writing, name: str) -> None:
     """Under the value's own name."""
     if w.value(name) != name:  # the same variable as another value
-        copied = w.copy(w.value(name))
-        w.program.operations[-1].outputs["Out"] = [name]
-        w.program.variables[name] = w.program.variables.pop(copied)
+        w.renamed(w.copy(w.value(name)), name)
     w.program.fetches.append(name)

@@ -36,14 +36,8 @@ def size_of(w: Writing, x: str, axis: int) -> str:
 
 def pooled(w: Writing, x: str, kind: str, empty: float = 0.0) -> str:
     """One row a sentence, under the LoD levels above."""
-    return w.emit(
-        "sequence_pool",
-        {"X": x},
-        also=("MaxIndex",),
-        pooltype=kind.upper(),
-        pad_value=float(empty),
-        is_test=True,
-    )
+    attributes = {"pooltype": kind.upper(), "pad_value": float(empty), "is_test": True}
+    return w.emit("sequence_pool", {"X": x}, **attributes)
 
 
 def lengths_of(w: Writing, x: str) -> str:
@@ -312,7 +306,7 @@ def _sequence_pad(w: Writing) -> Written:
 @rule("CrfDecode")
 def _crf_decode(w: Writing) -> Written:
     slots = {"Emission": ragged(w, w.x), "Transition": w.inputs[1]}
-    return w.emit("crf_decoding", slots, out="ViterbiPath")
+    return w.emit("crf_decoding", slots)
 
 
 # Recurrent layers as Paddle's operators: gru and lstm over LoD, or fused, and rnn over padding.
@@ -424,7 +418,7 @@ def _rnn(
     x: str,
     states: Sequence[str],
     lengths: str,
-) -> tuple[str, list[str]]:
+) -> tuple[str, Sequence[str]]:
     """(T, N, D*O) and the final states (L*D, N, O) of one operator over some of the layers."""
     spec, mode = rnn.spec, _MODES[rnn.spec.cell]
     arrays = paddle.rnn_weights_back([_with_bias(spec, each) for each in layers], mode)
@@ -629,4 +623,4 @@ def _last(w: Writing, words: str, start: str, backwards: bool) -> str:
     if start:
         empty = w.binary("equal", lengths_of(w, words), w.constant(np.zeros(1, np.int64)))
         end = w.add(end, w.times(start, w.cast(empty, "float32")))
-    return w.emit("unsqueeze2", {"X": end}, also=("XShape",), axes=[0])
+    return w.emit("unsqueeze2", {"X": end}, axes=[0])

@@ -23,7 +23,7 @@ def _unary(row: Row, w: Writing) -> str:
     attributes = {
         named.name: named.theirs(getattr(w.attrs, name)) for name, named in row.attributes.items()
     }
-    return w.emit(row.type, {"X": w.x}, out=row.output, **attributes, **row.written)
+    return w.emit(row.type, {"X": w.x}, **attributes, **row.written)
 
 
 def _binary(row: Row, w: Writing) -> str:
@@ -203,8 +203,6 @@ def _layer_norm(w: Writing) -> Written:
     return w.emit(
         "layer_norm",
         slots,
-        out="Y",
-        also=("Mean", "Variance"),
         epsilon=float(w.attrs.epsilon),
         begin_norm_axis=axis,
     )
@@ -217,11 +215,11 @@ def _batch_norm(w: Writing) -> Written:
         slot: w.constant(w.array(index, slot), f"{w.node.outputs[0]}.{slot}")
         for index, slot in enumerate(("Scale", "Bias", "Mean", "Variance"), 1)
     }
-    made = w.emit(
+    outputs = {"Y": 1, "SavedMean": 1, "SavedVariance": 1}
+    made = w.emit_all(
         "batch_norm",
         {"X": w.x, **numbers},
-        out="Y",
-        also=("SavedMean", "SavedVariance"),
+        {**outputs, "MeanOut": numbers["Mean"], "VarianceOut": numbers["Variance"]},
         is_test=True,
         use_global_stats=True,
         trainable_statistics=False,
@@ -229,9 +227,7 @@ def _batch_norm(w: Writing) -> Written:
         data_layout="NCHW",
         epsilon=float(w.attrs.epsilon),
     )
-    given = {"MeanOut": [numbers["Mean"]], "VarianceOut": [numbers["Variance"]]}
-    w.program.operations[-1].outputs.update(given)
-    return made
+    return made["Y"]
 
 
 # Operators of ONNX's names as Paddle's: what moves, joins, counts and fills.
@@ -255,7 +251,7 @@ def _gather(w: Writing) -> Written:
     made = w.emit("gather", {"X": w.dense(table), "Index": flat}, axis=axis)
     if w.rank(at):
         return made
-    return w.emit("squeeze2", {"X": made}, also=("XShape",), axes=[axis])
+    return w.emit("squeeze2", {"X": made}, axes=[axis])
 
 
 def _from_the_end(w: Writing, table: str, at: str, axis: int) -> str:
@@ -327,7 +323,7 @@ def _einsum(w: Writing) -> Written:
 def _squeeze(w: Writing) -> Written:
     whole = max(w.out_rank, w.rank(w.x))
     axes = sorted(axis % whole for axis in w.numbers(1, "axes"))
-    return w.emit(f"{w.node.op.lower()}2", {"X": w.x}, also=("XShape",), axes=axes)
+    return w.emit(f"{w.node.op.lower()}2", {"X": w.x}, axes=axes)
 
 
 @rule("Slice")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from onernn.adapters.common.writing import NodeWriter
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES as READING
 from onernn.adapters.paddle.messages import CODES
+from onernn.adapters.paddle.operators import OPERATORS
 from onernn.adapters.paddle.read import Operator
 from onernn.adapters.paddle.table import PaddleBuilder, PaddleOperator, listed
 from onernn.ir.arrays import Array
@@ -34,17 +35,12 @@ VERSION = 2006002
 """Of the format: that of Paddle 2.6.2, which 3.x reads, too."""
 _MOST_DIMS = 2**31 - 1  # attributes are int32
 
-Slots = dict[str, list[str]]
-
-
-@dataclass(eq=False)
-class Operation:
-    """An operator: variables by slot; attributes are bool, int, float, str, or lists of these."""
-
-    type: str
-    inputs: Slots
-    outputs: Slots
-    attributes: dict[str, Any]
+_OUTPUTS = {
+    **{meaning.type: meaning.outputs for meaning in OPERATORS.values()},
+    "sequence_pool": ("Out", "MaxIndex"),
+    "crf_decoding": ("ViterbiPath",),
+}
+"""The output slots that an operator insists on, the main one first; ``Out`` for all others."""
 
 
 class VariableNames(Names):
@@ -58,7 +54,7 @@ class ProgramWriter:
     names: VariableNames
     feeds: list[str] = field(default_factory=list)
     fetches: list[str] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[Operator] = field(default_factory=list)
     variables: dict[str, Type] = field(default_factory=dict)
     parameters: dict[str, Array] = field(default_factory=dict)
 
@@ -74,17 +70,18 @@ class ProgramWriter:
         self,
         type: str,
         inputs: Mapping[str, str | Sequence[str]],
-        outputs: Slots,
+        outputs: Mapping[str, tuple[str, ...]],
         attributes: Mapping[str, Any],
-    ) -> Operation:
+    ) -> Operator:
         """Appends an operator; input slots of "" and of nothing are left out."""
-        slots = {slot: [v] if isinstance(v, str) else list(v) for slot, v in inputs.items()}
+        slots = {slot: (v,) if isinstance(v, str) else tuple(v) for slot, v in inputs.items()}
         given = {slot: names for slot, names in slots.items() if any(names)}
-        made = Operation(type, given, outputs, dict(attributes))
+        lists = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()}
+        made = Operator(len(self.operations), type, given, outputs, lists)
         self.operations.append(made)
         return made
 
-    def pruned(self) -> list[Operation]:
+    def pruned(self) -> list[Operator]:
         """The operators that a fetched value needs."""
         needed, kept = set(self.fetches), []
         for each in reversed(self.operations):
@@ -109,13 +106,13 @@ class ProgramWriter:
         for name in sorted(used):
             self._declare(block, name)
         for column, name in enumerate(self.feeds):
-            slots = ({"X": ["feed"]}, {"Out": [name]})
-            _write_operation(block, Operation("feed", *slots, {"col": column}))
+            slots = ({"X": ("feed",)}, {"Out": (name,)})
+            _write_operation(block, Operator(column, "feed", *slots, {"col": column}))
         for each in operations:
             _write_operation(block, each)
         for column, name in enumerate(self.fetches):
-            slots = ({"X": [name]}, {"Out": ["fetch"]})
-            _write_operation(block, Operation("fetch", *slots, {"col": column}))
+            slots = ({"X": (name,)}, {"Out": ("fetch",)})
+            _write_operation(block, Operator(column, "fetch", *slots, {"col": column}))
         tensors = [_tensor(self.parameters[name]) for name in sorted(self.parameters.keys() & used)]
         return desc.SerializeToString(deterministic=True), tensors
 
@@ -153,13 +150,13 @@ _SINGLE = {bool: "b", int: "i", float: "f", str: "s"}
 _LISTS = {bool: "bools", int: "ints", float: "floats", str: "strings"}
 
 
-def _write_operation(block: Any, operation: Operation) -> None:
+def _write_operation(block: Any, operation: Operator) -> None:
     op = block.ops.add(type=operation.type)
     for slots, into in ((operation.inputs, op.inputs), (operation.outputs, op.outputs)):
         for slot, names in slots.items():
             into.add(parameter=slot, arguments=names)
     for name, value in operation.attributes.items():
-        several = isinstance(value, list | tuple)
+        several = isinstance(value, tuple)
         kind = type(value[0] if value else 0) if several else type(value)
         for number in value if several else [value]:
             if kind is int and abs(number) > _MOST_DIMS:
@@ -260,45 +257,31 @@ class Writing(NodeWriter):
     def bind(self, name: str, variable: str) -> None:
         self._values[name] = variable
 
-    def emit(
-        self,
-        type: str,
-        inputs: SlotNames,
-        /,
-        *,
-        out: str = "Out",
-        also: Sequence[str] = (),
-        **attributes: Any,
-    ) -> str:
-        """Appends an operator and gives a provisional name for the variable in its slot ``out``.
-
-        ``also``: slots of side outputs that the operator insists on.
-        """
-        outputs = {out: 1, **dict.fromkeys(also, 1)}
-        return self.emit_all(type, inputs, outputs, **attributes)[out][0]
+    def emit(self, type: str, inputs: SlotNames, /, **attributes: Any) -> str:
+        """Appends an operator and gives a provisional name for its main output."""
+        outputs = dict.fromkeys(_OUTPUTS.get(type, ("Out",)), 1)
+        return next(iter(self.emit_all(type, inputs, outputs, **attributes).values()))[0]
 
     def emit_all(
-        self, type: str, inputs: SlotNames, outputs: Mapping[str, int], /, **attributes: Any
-    ) -> dict[str, list[str]]:
-        """As `emit`, of so many variables in each slot; the first slot is the main one."""
-        made: dict[str, list[str]] = {}
-        for slot, count in outputs.items():
-            stem = f"{type}.{slot if made else 'out'}"
-            made[slot] = [self.program.names.fresh(stem) for _ in range(count)]
-        names = [name for several in made.values() for name in several]
-        self._makers.update(dict.fromkeys(names, len(self.program.operations)))
-        self._read(self.program.add(type, inputs, made, attributes))
-        return {slot: [*names] for slot, names in made.items()}
+        self, type: str, inputs: SlotNames, outputs: Mapping[str, int | str], /, **attributes: Any
+    ) -> dict[str, tuple[str, ...]]:
+        """As `emit`, of so many variables in each slot, or of one that is there already.
 
-    def _read(self, operation: Operation) -> None:
+        The first slot is the main one.
+        """
+        made: dict[str, tuple[str, ...]] = {}
+        for slot, given in outputs.items():
+            if isinstance(given, str):
+                made[slot] = (given,)
+                continue
+            stem = f"{type}.{slot if made else 'out'}"
+            made[slot] = tuple(self.program.names.fresh(stem) for _ in range(given))
+            self._makers.update(dict.fromkeys(made[slot], len(self.program.operations)))
+        self._read(self.program.add(type, inputs, made, attributes))
+        return made
+
+    def _read(self, op: Operator) -> None:
         """Tells what an operator's outputs are; side outputs are declared as the main one."""
-        op = Operator(
-            len(self.program.operations) - 1,
-            operation.type,
-            {slot: tuple(names) for slot, names in operation.inputs.items()},
-            {slot: tuple(names) for slot, names in operation.outputs.items()},
-            {k: tuple(v) if isinstance(v, list) else v for k, v in operation.attributes.items()},
-        )
         results = PaddleOperator(self._reader, {}, op, VERSION).lowered(READING[op.type])
         like = UNKNOWN
         for place, name in (e for slot, names in op.outputs.items() for e in listed(slot, names)):
@@ -307,7 +290,7 @@ class Writing(NodeWriter):
                 like = self._reader.type_of(self._reader.value(name))
                 if None in (like.dtype, like.shape, like.lod):
                     raise UnsupportedError(f"the result of Paddle's {op.type} is not known")
-            self.program.variables[name] = like
+            self.program.variables.setdefault(name, like)
 
     def give(self, variable: str, index: int = 0) -> None:
         """Binds an output, where it has a name, with the LoD that it must have."""
@@ -321,10 +304,9 @@ class Writing(NodeWriter):
             variable = self.dense(variable)
         if (held.dtype, held.rank) != (result.dtype, result.rank):
             raise UnsupportedError(f"{name!r}: Paddle gives {held}, expected {result}")
-        if (place := self._makers.pop(variable, None)) is not None:
-            self._rename(variable, name, place)
+        variable = self.renamed(variable, name)
+        if variable == name:
             self.program.variables[name] = result
-            variable = name
         self.bind(name, variable)
 
     def under(self, variable: str, like: str) -> str:
@@ -351,10 +333,10 @@ class Writing(NodeWriter):
         slots = {"X": variable}
         if computed:
             slots["Shape"] = self.cast(computed, "int32")
-        return self.emit("reshape2", slots, also=("XShape",), shape=list(sizes))
+        return self.emit("reshape2", slots, shape=list(sizes))
 
     def transpose(self, variable: str, perm: Sequence[int]) -> str:
-        return self.emit("transpose2", {"X": variable}, also=("XShape",), axis=list(perm))
+        return self.emit("transpose2", {"X": variable}, axis=list(perm))
 
     def take(
         self, variable: str, cuts: Mapping[int, tuple[int, int]], gone: Sequence[int] = ()
@@ -389,7 +371,7 @@ class Writing(NodeWriter):
     def concat(self, variables: Sequence[str], axis: int) -> str:
         return self.emit("concat", {"X": variables}, axis=axis)
 
-    def split(self, x: str, axis: int, count: int, sections: Sequence[int] = ()) -> list[str]:
+    def split(self, x: str, axis: int, count: int, sections: Sequence[int] = ()) -> Sequence[str]:
         """Parts of these sizes, or so many of one size."""
         number = 0 if sections else count
         made = self.emit_all(
@@ -416,13 +398,21 @@ class Writing(NodeWriter):
                 return self._values[name]
         raise UnsupportedError(f"no input of {depth} LoD levels to take them from")
 
-    def _rename(self, old: str, new: str, place: int) -> None:
-        for each in self.program.operations[place:]:
-            for slots in (each.inputs, each.outputs):
-                for names in slots.values():
-                    names[:] = [new if name == old else name for name in names]
+    def renamed(self, old: str, new: str) -> str:
+        """A variable under another name, where its own is provisional."""
+        place = self._makers.pop(old, None)
+        if place is None:
+            return old
+        operations = self.program.operations
+        for at in range(place, len(operations)):
+            inputs, outputs = (
+                {slot: tuple(new if n == old else n for n in names) for slot, names in each.items()}
+                for each in (operations[at].inputs, operations[at].outputs)
+            )
+            operations[at] = replace(operations[at], inputs=inputs, outputs=outputs)
         self.program.variables[new] = self.program.variables.pop(old)
         self._reader.give(new, self._reader.value(old))
+        return new
 
 
 Written = str | Sequence[str]

@@ -162,14 +162,16 @@ def _step(builder: TorchBuilder, node: Node, at: int) -> LoweringStep:
         _check(builder, node, results)
         return results
 
-    reads = tuple(
-        each.name
-        for value in node.inputs.values()
-        for each in (value if isinstance(value, list) else [value])
-        if isinstance(each, Ref | Open)
-    )
+    reads = tuple(each.name for each in _read(node))
     outputs = [Output(str(at), each) for at, each in enumerate(node.outputs) if each]
     return LoweringStep(origin, reads, lower, lambda _: outputs)
+
+
+def _read(node: Node) -> list[Ref | Open]:
+    """The values of the graph among a node's arguments, one or in lists."""
+    values = node.inputs.values()
+    flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    return [each for each in flat if isinstance(each, Ref | Open)]
 
 
 def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
@@ -196,13 +198,7 @@ def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
 def _check_mutations(program: Program) -> None:
     """Raises `UnsupportedError` where a tensor is changed in its place that others may read."""
     producers = {name: node for node in program.nodes for name in node.outputs}
-    reads = Counter(
-        each.name
-        for node in program.nodes
-        for value in node.inputs.values()
-        for each in (value if isinstance(value, list) else [value])
-        if isinstance(each, Ref)
-    )
+    reads = Counter(each.name for node in program.nodes for each in _read(node))
     reads.update(each.name for each in program.outputs if isinstance(each, Ref))
     for node in program.nodes:
         name = node.target.removeprefix(_ATEN).removesuffix(".default")
@@ -233,7 +229,5 @@ def _output(builder: TorchBuilder, program: Program, at: int) -> Value | None:
     names = [each.name for each in program.outputs[:at] if isinstance(each, Ref | Open)]
     taken = value in [builder.value(name) for name in names]
     if value in builder.constants or taken or any(value == each.name for each in builder.inputs):
-        value = builder.emit("Identity", (value,))
-        builder.give(f"{output.name}#{at}", value, f"output_{at}")
-        value = builder.value(f"{output.name}#{at}")
+        value = builder.copied(value, f"output_{at}")
     return builder.output(value)

@@ -146,6 +146,8 @@ def _tried(
 STACKS = (nn.RNN, nn.LSTM, nn.GRU)
 CELLS = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
 
+_KINDS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
+_OPERATORS = [f"aten::{name}{end}" for name in _KINDS for end in ("", "_cell")]
 _CELL_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 _CALLED = (
@@ -178,7 +180,10 @@ def is_recurrent(module: nn.Module) -> bool:
 def obstacle(module: nn.Module) -> str:
     """Why a recurrent module stays PyTorch's, "" where it may be replaced."""
     if isinstance(module, torch.jit.ScriptModule):
-        return "TorchScript has compiled it: optimize the module before torch.jit, or export it"
+        return (
+            "TorchScript has compiled it: optimize the module before torch.jit, or run in"
+            " onernn.Session what torch.onnx.export(..., dynamo=False) writes of it"
+        )
     kind = theirs(module)
     own = next(one for one in STACKS + CELLS if issubclass(kind, one))
     for name in _CALLED:
@@ -610,12 +615,19 @@ def explain(module: nn.Module) -> str:
 
 
 def _recurrent(whole: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The recurrent modules of a tree, those that are compiled among them, by name."""
+    """The recurrent modules of a tree, those that are compiled among them, by name.
+
+    Where torch.jit.freeze has left operators of them, the module whose operators they are.
+    """
     kinds = [kind.__name__ for kind in STACKS + CELLS]
     for name, each in whole.named_modules():
         is_compiled = isinstance(each, torch.jit.ScriptModule)
         if is_recurrent(each) or is_compiled and each.original_name in kinds:
             yield name or type(each).__name__, each
+        elif is_compiled and hasattr(each, "forward"):
+            for kind in _OPERATORS:
+                for node in each.graph.findAllNodes(kind):
+                    yield f"{name} {node.kind()}".strip(), each
 
 
 def refresh(module: nn.Module) -> None:

@@ -13,6 +13,7 @@ from onernn.adapters.common.bodies import (
     pooled,
     pooled_whole,
     recurrent_stack,
+    sloped,
 )
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import Results
@@ -72,7 +73,7 @@ def _gelu(op: TorchOperator) -> str:
 @rule("softplus")
 def _softplus(op: TorchOperator) -> str:
     """The identity beyond the threshold, where they differ by less than float32 resolves."""
-    op.only("beta", 1.0)
+    op.only(beta=1.0)
     if op.attribute("threshold", 20.0) < 17:
         raise UnsupportedError("argument threshold below 17")
     return op.emit("Softplus", op.value())
@@ -109,8 +110,7 @@ def _leaky_relu(op: TorchOperator) -> str:
 
 @rule("elu")
 def _elu(op: TorchOperator) -> str:
-    op.only("scale", 1.0)
-    op.only("input_scale", 1.0)
+    op.only(scale=1.0, input_scale=1.0)
     return op.emit("Elu", op.value(), alpha=float(op.number("alpha", 1.0)))
 
 
@@ -118,9 +118,7 @@ def _elu(op: TorchOperator) -> str:
 def _prelu(op: TorchOperator) -> str:
     """A slope for each channel, which is axis 1."""
     x, slope = op.value(), op.array("weight").reshape(-1)
-    if slope.size > 1:
-        slope = slope.reshape(-1, *[1] * (op.rank_of(x) - 2))
-    return op.emit("PRelu", x, op.constant(slope, "slope"))
+    return sloped(op, x, slope, op.rank_of(x))
 
 
 @rule("dropout feature_dropout alpha_dropout native_dropout")
@@ -171,7 +169,7 @@ for kind, name in _TWO.items():
 
 @rule("rsub.Scalar rsub.Tensor")
 def _rsub(op: TorchOperator) -> str:
-    op.only("alpha", 1.0)
+    op.only(alpha=1.0)
     pair = (
         op.operand(slot, op.result_dtype(), _usual("Sub", op.result_dtype()))
         for slot in ("other", "self")
@@ -189,7 +187,7 @@ def _larger(op: TorchOperator) -> str:
 
 @rule("addcmul")
 def _addcmul(op: TorchOperator) -> str:
-    op.only("value", 1.0)
+    op.only(value=1.0)
     values = [op.operand(slot, op.result_dtype()) for slot in ("self", "tensor1", "tensor2")]
     return op.emit("Add", values[0], op.emit("Mul", *values[1:]))
 
@@ -329,7 +327,7 @@ def _linear(op: TorchOperator) -> str:
         raise UnsupportedError(f"a weight of {op.rank_of(weight)} axes")
     op.tie(x, op.rank_of(x) - 1, WEIGHTS)
     if op.rank_of(x) == 2:
-        return op.emit("Gemm", x, weight, *([bias] if bias else []), transB=1)
+        return op.emit("Gemm", x, weight, bias, transB=1)
     out = op.emit("MatMul", x, op.transposed(weight, 1, 0))
     return op.emit("Add", out, bias) if bias else out
 
@@ -345,8 +343,7 @@ def _addmm(op: TorchOperator) -> str:
     first, second = ("mat1", "mat2") if op.at.type == "addmm" else ("batch1", "batch2")
     if op.at.type == "addmv":
         first, second = "mat", "vec"
-    op.only("beta", 1.0)
-    op.only("alpha", 1.0)
+    op.only(beta=1.0, alpha=1.0)
     product = op.emit("MatMul", op.value(first), op.value(second))
     return op.emit("Add", product, op.value())
 
@@ -360,7 +357,7 @@ def _einsum(op: TorchOperator) -> str:
 @rule("softmax.int log_softmax.int _softmax _log_softmax")
 def _softmax(op: TorchOperator) -> str:
     op.ignore("dtype")
-    op.only("half_to_float", False)
+    op.only(half_to_float=False)
     x = op.promoted()
     kind = "LogSoftmax" if "log" in op.at.type else "Softmax"
     return op.emit(kind, x, axis=op.axis(x))
@@ -379,8 +376,7 @@ def _layer_norm(op: TorchOperator) -> str:
             raise UnsupportedError("a norm without weights of a size that is open")
         weight = op.constant(np.ones([int(size or 0) for size in sizes], op.dtype_of(x)), "ones")
     epsilon = op.epsilon
-    weights = [weight, bias] if bias else [weight]
-    return op.emit("LayerNormalization", x, *weights, axis=-count, epsilon=epsilon)
+    return op.emit("LayerNormalization", x, weight, bias, axis=-count, epsilon=epsilon)
 
 
 @rule("batch_norm _native_batch_norm_legit_no_training")
@@ -410,7 +406,7 @@ def _group_norm(op: TorchOperator) -> str:
 @rule("instance_norm")
 def _instance_norm(op: TorchOperator) -> str:
     op.ignore("momentum", "cudnn_enabled")
-    op.only("use_input_stats", True)
+    op.only(use_input_stats=True)
     if op.optional("running_mean") or op.optional("running_var"):
         raise UnsupportedError("statistics that training tracked")
     epsilon = op.epsilon
@@ -435,10 +431,9 @@ def _convolution(op: TorchOperator) -> str:
         attributes["pads"] = _named_padding(op, weight, padding, attributes["dilations"])
     else:
         attributes["pads"] = op.integers("padding", [0], axes) * 2
-    op.only("output_padding", [0] * len(op.attribute("output_padding", [])))
-    if op.attribute("transposed", False):
-        return op.emit("ConvTranspose", x, weight, *([bias] if bias else []), **attributes)
-    return op.emit("Conv", x, weight, *([bias] if bias else []), **attributes)
+    op.only(output_padding=[0] * len(op.attribute("output_padding", [])))
+    kind = "ConvTranspose" if op.attribute("transposed", False) else "Conv"
+    return op.emit(kind, x, weight, bias, **attributes)
 
 
 def _named_padding(
@@ -527,7 +522,7 @@ def _extreme(op: TorchOperator) -> tuple[str, str]:
 def _argument(op: TorchOperator) -> str:
     x, kind = op.value(), "ArgMax" if op.at.type == "argmax" else "ArgMin"
     if op.attribute("dim", None) is None:
-        op.only("keepdim", False)
+        op.only(keepdim=False)
         return extreme_index(op, x, kind, None)
     return extreme_index(op, x, kind, op.axis(x), op.flag("keepdim"))
 
@@ -571,9 +566,7 @@ def _topk(op: TorchOperator) -> tuple[str, ...]:
 @rule("scaled_dot_product_attention")
 def _attention(op: TorchOperator) -> str:
     """softmax(q @ k.T * scale + mask) @ v."""
-    op.only("is_causal", False)
-    op.only("dropout_p", 0.0)
-    op.only("enable_gqa", False)
+    op.only(is_causal=False, dropout_p=0.0, enable_gqa=False)
     q, k, v = (op.value(slot) for slot in ("query", "key", "value"))
     width = op.builder.type_of(q).counts[-1]
     scale = op.attribute("scale", None)
@@ -581,9 +574,7 @@ def _attention(op: TorchOperator) -> str:
         if width is None:
             raise UnsupportedError("a width that is open")
         scale = width**-0.5
-    perm = [*range(op.rank_of(k))]
-    perm[-1], perm[-2] = perm[-2], perm[-1]
-    scores = op.emit("MatMul", q, op.transposed(k, *perm))
+    scores = op.emit("MatMul", q, op.swapped(k))
     scores = op.emit("Mul", scores, op.scalar(scale, op.result_dtype()))
     if mask := op.optional("attn_mask"):
         if op.dtype_of(mask).kind == "b":

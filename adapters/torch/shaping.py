@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from onernn.adapters.common.bodies import stacked
+from onernn.adapters.common.bodies import PAD_MODES, stacked
 from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.table import LAST, TorchOperator, rule
 from onernn.ir.budget import loading
@@ -249,12 +249,9 @@ def _view_as(op: TorchOperator) -> str:
 @rule("transpose.int t numpy_T swapaxes transpose_")
 def _transpose(op: TorchOperator) -> str:
     x = op.value()
-    perm = [*range(op.rank_of(x))]
     if op.at.type in ("t", "numpy_T"):
-        return op.transposed(x, *reversed(perm))
-    one, other = (op.axis(x, name) for name in ("dim0", "dim1"))
-    perm[one], perm[other] = perm[other], perm[one]
-    return op.transposed(x, *perm)
+        return op.transposed(x, *reversed(range(op.rank_of(x))))
+    return op.swapped(x, *(op.axis(x, name) for name in ("dim0", "dim1")))
 
 
 @rule("permute")
@@ -489,14 +486,11 @@ def _triangle(op: TorchOperator) -> str:
     return op.emit("Trilu", op.value(), k, upper=int(op.at.type == "triu"))
 
 
-_PADS = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-
-
 @rule("constant_pad_nd pad")
 def _pad(op: TorchOperator) -> str:
     """Pairs of what is added before and behind each axis, from the last one."""
     x, widths = op.value(), op.integers("pad")
-    mode = op.one_of("mode", "constant", _PADS)
+    mode = op.one_of("mode", "constant", PAD_MODES)
     value = [op.scalar(op.number("value", 0.0), op.result_dtype())] if mode == "constant" else []
     rank, pairs = op.rank_of(x), list(zip(widths[::2], widths[1::2], strict=True))
     for at in range(len(pairs)):
@@ -504,4 +498,4 @@ def _pad(op: TorchOperator) -> str:
             op.builder.tie_numbers([n for n in pairs[at] if abs(n) > 1], op.why)
     pairs = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
     ends = [*(a for a, _ in pairs), *(b for _, b in pairs)]
-    return op.emit("Pad", x, ends, *value, mode=_PADS[mode])
+    return op.emit("Pad", x, ends, *value, mode=PAD_MODES[mode])

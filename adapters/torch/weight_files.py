@@ -14,10 +14,11 @@ from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
-from onernn.adapters.common.files import numbers_of, opened, pairs, parsed_json, stored
+from onernn.adapters.common.files import count_of, numbers_of, opened, pairs, parsed_json, stored
 from onernn.ir.arrays import Array
 from onernn.ir.budget import FileBudget, loading
 from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
+from onernn.ir.files import unzipped
 from onernn.reorders import torch
 from onernn.reorders.layers import PivotLayer
 
@@ -58,8 +59,8 @@ SAFETENSORS = pairs(
 # Pickles of PyTorch's tensors, read without pickle: nothing that stands in them is run.
 #
 # A pickle is a program for a stack machine. This one knows numbers, texts, containers, and the few
-# names with which torch.save writes tensors; every other name is refused. Opcodes: pickletools of
-# Python; names: torch/_utils.py and torch/_weights_only_unpickler.py of PyTorch 2.13.
+# names with which torch.save writes tensors; every other name is refused. These names stand in
+# torch/_utils.py and torch/_weights_only_unpickler.py of PyTorch 2.13.
 
 _OBJECT = 128
 """Bytes that we ask for before a container is made."""
@@ -168,9 +169,20 @@ def unpickle(
     ``scripted``: objects of TorchScript's classes are there, too. Raises `ModelFormatError` with
     the place, `UnsupportedError` for a name that is not known.
     """
-    machine = _Machine(data, start, scripted)
+    from pickletools import genops  # decodes opcodes, and runs none
+
+    stream, machine = io.BytesIO(data), _Machine(scripted)
+    stream.seek(start)
     try:
-        return Unpickled(machine.run(), machine.at)
+        for opcode, argument, _ in genops(stream):
+            operation = _OPERATIONS.get(opcode.name)
+            if operation is None:
+                raise ValueError(f"opcode {opcode.name}")
+            operation(machine, argument)
+        (value,) = machine.last(1)
+        if isinstance(value, _Mark):
+            raise ValueError("no value")
+        return Unpickled(value, stream.tell())
     except _Refused as refused:
         raise UnsupportedError(
             f"{file}: {what} names {refused}, which is not run here: only tensors and containers"
@@ -180,7 +192,7 @@ def unpickle(
         *(struct.error, IndexError, KeyError, TypeError, ValueError),
         *(ArithmeticError, AttributeError),
     ) as error:
-        raise ModelFormatError(f"{what}: no such pickle: {error}", file, machine.at) from error
+        raise ModelFormatError(f"{what}: no such pickle: {error}", file, stream.tell()) from error
 
 
 class _Refused(Exception):
@@ -188,47 +200,21 @@ class _Refused(Exception):
 
 
 class _Machine:
-    def __init__(self, data: bytes, at: int, scripted: bool) -> None:
-        self.data, self.at, self.scripted = data, at, scripted
+    def __init__(self, scripted: bool) -> None:
+        self.scripted = scripted
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
         self.budget = loading()
 
-    def run(self) -> Any:
-        while True:
-            code = self.take(1)[0]
-            if code == 0x2E:  # STOP
-                (value,) = self.last(1)
-                if isinstance(value, _Mark):
-                    raise ValueError("no value")
-                return value
-            operation = _OPERATIONS.get(code)
-            if operation is None:
-                raise ValueError(f"opcode {code:#x}")
-            operation(self)
-
-    def take(self, count: int) -> bytes:
-        end = self.at + count
-        if end > len(self.data):
-            raise ValueError(f"{count} bytes expected, {len(self.data) - self.at} are left")
-        result = self.data[self.at : end]
-        self.at = end
-        return result
-
-    def number(self, form: str) -> Any:
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
-
-    def line(self) -> str:
-        end = self.data.index(b"\n", self.at)
-        text = self.take(end - self.at).decode()
-        self.at += 1
-        return text
-
-    def text(self, form: str) -> str:
-        return self.take(self.number(form)).decode()
-
     def push(self, value: Any) -> None:
         self.stack.append(value)
+
+    def text(self, text: str, encoding: str = "utf-8") -> None:
+        """What bytes say in UTF-8, where genops takes half characters, or other bytes, too."""
+        self.push(text.encode(encoding).decode())
+
+    def put(self, at: int) -> None:
+        self.memo[at] = self.stack[-1]
 
     def made(self, container: Any) -> None:
         self.budget.take(_OBJECT, "the pickle's containers")
@@ -252,8 +238,7 @@ class _Machine:
         del self.stack[len(self.stack) - count :]
         return tuple(result)
 
-    def name(self, *parts: Any) -> None:
-        whole = ".".join(parts)
+    def name(self, whole: str) -> None:
         if whole in _NAMES:
             self.push(_NAMES[whole])
         elif self.scripted and whole.startswith("__torch__."):
@@ -309,64 +294,44 @@ class _Machine:
         self.push(Storage(key, dtype.name, count))
 
 
-def _put(form: str) -> Callable[[_Machine], None]:
-    def put(machine: _Machine) -> None:
-        machine.memo[machine.number(form)] = machine.stack[-1]
-
-    return put
+_Operation = Callable[[_Machine, Any], Any]
 
 
-def _long(machine: _Machine) -> None:
-    machine.push(int.from_bytes(machine.take(machine.number("B")), "little", signed=True))
+def _each(names: str, operation: _Operation) -> dict[str, _Operation]:
+    return dict.fromkeys(names.split(), operation)
 
 
-_OPERATIONS: dict[int, Callable[[_Machine], Any]] = {
-    ord(code): operation
-    for code, operation in {
-        "\x80": lambda m: m.take(1),  # PROTO
-        "\x95": lambda m: m.take(8),  # FRAME
-        "(": lambda m: m.push(_Mark()),
-        "0": lambda m: m.last(1),
-        "1": lambda m: m.items(),
-        "}": lambda m: m.made({}),
-        "]": lambda m: m.made([]),
-        ")": lambda m: m.push(()),
-        "\x8f": lambda m: m.made(set()),
-        "N": lambda m: m.push(None),
-        "\x88": lambda m: m.push(True),
-        "\x89": lambda m: m.push(False),
-        "J": lambda m: m.push(m.number("<i")),
-        "K": lambda m: m.push(m.number("B")),
-        "M": lambda m: m.push(m.number("<H")),
-        "\x8a": _long,
-        "G": lambda m: m.push(m.number(">d")),
-        "X": lambda m: m.push(m.text("<I")),
-        "\x8c": lambda m: m.push(m.text("B")),
-        "T": lambda m: m.push(m.text("<I")),  # texts of Python 2
-        "U": lambda m: m.push(m.text("B")),
-        "B": lambda m: m.push(m.take(m.number("<I"))),
-        "C": lambda m: m.push(m.take(m.number("B"))),
-        "t": lambda m: m.made(tuple(m.items())),
-        "\x85": lambda m: m.made(m.last(1)),
-        "\x86": lambda m: m.made(m.last(2)),
-        "\x87": lambda m: m.made(m.last(3)),
-        "a": lambda m: m.extend([*m.last(1)]),
-        "e": lambda m: m.extend(m.items()),
-        "\x90": lambda m: m.extend(m.items()),
-        "s": lambda m: m.set([*m.last(2)]),
-        "u": lambda m: m.set(m.items()),
-        "q": _put("B"),
-        "r": _put("<I"),
-        "\x94": lambda m: m.memo.update({len(m.memo): m.stack[-1]}),
-        "h": lambda m: m.push(m.memo[m.number("B")]),
-        "j": lambda m: m.push(m.memo[m.number("<I")]),
-        "c": lambda m: m.name(m.line(), m.line()),
-        "\x93": lambda m: m.name(*m.last(2)),
-        "R": lambda m: m.call(),
-        "\x81": lambda m: m.call(),  # NEWOBJ
-        "b": lambda m: m.build(),
-        "Q": lambda m: m.persistent(),
-    }.items()
+_OPERATIONS: dict[str, _Operation] = {
+    **_each("PROTO FRAME STOP", lambda m, _: None),
+    **_each("BININT BININT1 BININT2 LONG1 BINFLOAT BINBYTES SHORT_BINBYTES", _Machine.push),
+    **_each("BINUNICODE SHORT_BINUNICODE", _Machine.text),
+    **_each("BINSTRING SHORT_BINSTRING", lambda m, text: m.text(text, "latin-1")),  # of Python 2
+    **_each("BINPUT LONG_BINPUT", _Machine.put),
+    **_each("BINGET LONG_BINGET", lambda m, at: m.push(m.memo[at])),
+    **_each("APPENDS ADDITEMS", lambda m, _: m.extend(m.items())),
+    **_each("REDUCE NEWOBJ", lambda m, _: m.call()),
+    "MARK": lambda m, _: m.push(_Mark()),
+    "POP": lambda m, _: m.last(1),
+    "POP_MARK": lambda m, _: m.items(),
+    "EMPTY_DICT": lambda m, _: m.made({}),
+    "EMPTY_LIST": lambda m, _: m.made([]),
+    "EMPTY_TUPLE": lambda m, _: m.push(()),
+    "EMPTY_SET": lambda m, _: m.made(set()),
+    "NONE": lambda m, _: m.push(None),
+    "NEWTRUE": lambda m, _: m.push(True),
+    "NEWFALSE": lambda m, _: m.push(False),
+    "TUPLE": lambda m, _: m.made(tuple(m.items())),
+    "TUPLE1": lambda m, _: m.made(m.last(1)),
+    "TUPLE2": lambda m, _: m.made(m.last(2)),
+    "TUPLE3": lambda m, _: m.made(m.last(3)),
+    "APPEND": lambda m, _: m.extend([*m.last(1)]),
+    "SETITEM": lambda m, _: m.set([*m.last(2)]),
+    "SETITEMS": lambda m, _: m.set(m.items()),
+    "MEMOIZE": lambda m, _: m.put(len(m.memo)),
+    "GLOBAL": lambda m, names: m.name(names.replace(" ", ".")),
+    "STACK_GLOBAL": lambda m, _: m.name(".".join(m.last(2))),
+    "BUILD": lambda m, _: m.build(),
+    "BINPERSID": lambda m, _: m.persistent(),
 }
 
 
@@ -395,13 +360,8 @@ class Archive:
     @contextmanager
     def opened(cls, file: str | Path, raw: IO[bytes]) -> Iterator[Self]:
         """Raises `ModelFormatError` for what is no archive, or has damaged members."""
-        try:
-            with ZipFile(raw) as zipped:
-                yield cls(file, zipped, loading())
-        except (OnernnError, OSError):
-            raise
-        except Exception as error:  # zipfile raises kinds of its own
-            raise ModelFormatError(f"cannot be read as an archive: {error}", file) from error
+        with unzipped(raw, "cannot be read as an archive", file) as zipped:
+            yield cls(file, zipped, loading())
 
     @property
     def names(self) -> list[str]:
@@ -442,11 +402,9 @@ class Storages:
         """A read-only array, a view where that is dense. bfloat16 comes as float32."""
         storage, offset, sizes, strides = tensor
         flat = self._flat(storage, what)
-        if len(sizes) > _MOST_AXES:
-            raise self._error(what, f"{len(sizes)} axes")
+        if count_of(sizes, _MOST_AXES) is None:
+            raise self._error(what, f"impossible shape {sizes}")
         if 0 in sizes:
-            if math.prod(max(size, 1) for size in sizes) > 2**56:
-                raise self._error(what, f"impossible shape {sizes}")
             return np.empty(sizes, flat.dtype)
         reach = offset + sum((s - 1) * by for s, by in zip(sizes, strides, strict=True))
         if reach >= len(flat):
@@ -621,11 +579,10 @@ def _entry(entry: Any, name: str, size: int, file: Path) -> _Entry:
     if not all(isinstance(w, list) and all(type(n) is int and n >= 0 for n in w) for w in whole):
         raise ModelFormatError(f"{name}: expected lists of sizes and places", file)
     kind = DTYPES[SAFETENSORS[dtype]]
-    if len(shape) > 32 or len(places) != 2 or not places[0] <= places[1] <= size:
+    if len(places) != 2 or not places[0] <= places[1] <= size:
         raise ModelFormatError(f"{name}: its numbers lie outside of the file", file)
-    elements = math.prod(size or 1 for size in shape)  # beside a zero sizes cost no bytes
-    used = 0 if 0 in shape else elements * kind.itemsize
-    if elements > 2**56 or used != places[1] - places[0]:
+    elements = count_of(shape, _MOST_AXES)
+    if elements is None or elements * kind.itemsize != places[1] - places[0]:
         raise ModelFormatError(
             f"{name}: {tuple(shape)} of {dtype} in {places[1] - places[0]} bytes", file
         )

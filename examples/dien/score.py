@@ -22,8 +22,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", choices=("paddle", "mxnet", "onnx"), default="onnx")
     name = parser.parse_args().model
-    told = json.loads((HERE / name / "training.json").read_text())
-    batch, taken = clicks(told["heldout"], 1)
+    training = json.loads((HERE / name / "training.json").read_text())
+    batch, taken = clicks(training["heldout"], 1)
     if name == "mxnet":  # time first, floats, and the names that its export gives
         arrays = batch["history"].T, batch["lengths"], batch["offer"]
         batch = {f"data{k}": array.astype(np.float32) for k, array in enumerate(arrays)}
@@ -31,7 +31,9 @@ def main() -> None:
     (scores,) = session.run(batch).values()
     print(session.explain())
     area = auc(scores, taken)
-    same = "as measured in the framework" if abs(area - told["auc"]) < 1e-4 else f"not {told}"
+    same = (
+        "as measured in the framework" if abs(area - training["auc"]) < 1e-4 else f"not {training}"
+    )
     print(f"AUC {area:.4f}, {same}")
 
 

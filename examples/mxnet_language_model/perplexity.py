@@ -98,13 +98,13 @@ def main() -> None:
     if chosen.text:
         print(" ".join(expected(model, words, chosen.text)))
         return
-    told = json.loads((HERE / "training.json").read_text())
+    training = json.loads((HERE / "training.json").read_text())
     value, speed = max(perplexity(model.begun(), ids) for _ in range(5))
     print(model.session.explain())
-    print(f"perplexity {value:.6f}, in MXNet {told['perplexity']:.6f}")
+    print(f"perplexity {value:.6f}, in MXNet {training['perplexity']:.6f}")
     print(
-        f"words a second {speed:.0f}, in MXNet {told['words_a_second']} where it was trained"
-        f" (threads: {told['threads']})"
+        f"words a second {speed:.0f}, in MXNet {training['words_a_second']} where it was trained"
+        f" (threads: {training['threads']})"
     )
 
 

@@ -92,7 +92,7 @@ def loaded(folder: Path) -> Any:
 
 
 def trained(chosen: argparse.Namespace) -> dict[str, object]:
-    """Writes the model and the words that it has not seen; what is to be told of it."""
+    """Writes the model and the words that it has not seen; returns what to write about it."""
     np.random.seed(SEED)
     mx.random.seed(SEED)
     split: tuple[list[str], list[str]] = ([], [])
@@ -136,15 +136,15 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true", help="only measure what is there")
     chosen = parser.parse_args()
     file = chosen.output / "training.json"
-    told = json.loads(file.read_text()) if chosen.evaluate else trained(chosen)
+    results = json.loads(file.read_text()) if chosen.evaluate else trained(chosen)
     with np.load(chosen.output / "heldout.npz") as saved:
         ids = saved["ids"]
     model = loaded(chosen.output)
     value, speed = max(perplexity(Stateful(model), ids) for _ in range(5))
     threads = os.environ.get("OMP_NUM_THREADS", "all")
-    told |= {"perplexity": value, "words_a_second": round(speed), "threads": threads}
-    file.write_text(json.dumps(told, indent=2) + "\n")
-    print(json.dumps(told, indent=2))
+    results |= {"perplexity": value, "words_a_second": round(speed), "threads": threads}
+    file.write_text(json.dumps(results, indent=2) + "\n")
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

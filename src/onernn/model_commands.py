@@ -44,7 +44,7 @@ from onernn.showing import (
 from onernn.verification.conversion import Repair, convert, over_time, repair
 from onernn.verification.inspecting import inspect_model, write_graph_page
 from onernn.verification.references import open_against
-from onernn.verification.report import check_report
+from onernn.verification.report import check_report, write_quantized
 from onernn.verification.verifying import SECONDS, Report, verify
 
 
@@ -350,10 +350,8 @@ def quantize_command(
         options: dict[str, Any] = {"opset": opset, "allow_functions": allow_functions}
         write_model(result.model, out, inputs=result.example, note=complain, **options)
         if report is not None:
-            from onernn.verification.quantization_page import write_page
-
             tell("writing the report", 0, 0)
-            write_page(result, report, shlex.join(["onernn", *sys.argv[1:]]))
+            write_quantized(result, report, shlex.join(["onernn", *sys.argv[1:]]))
     for note in result.notes:
         complain(note)
     if json:

@@ -47,7 +47,7 @@ def test_an_mxnet_model_that_tells_no_ranks_is_written_without_a_recording(
 
 
 def test_a_recording_tells_rank_and_dtype() -> None:
-    relu = _graph(new_node("Relu", "x", "y"))
+    relu = _graph(new_node("y = Relu x"))
     (x,) = declared(relu, {"x": np.zeros((2, 3), np.float64)}).inputs
     assert x == Value("x", "float64", (None, None))
     told = _graph(*relu.nodes, inputs=(Value("x", "float32", (None, 3)),))
@@ -55,12 +55,12 @@ def test_a_recording_tells_rank_and_dtype() -> None:
 
 
 def test_the_rank_is_one_with_which_every_type_is_known() -> None:
-    gemm = _graph(new_node("Gemm", "x w", "y"), w=np.zeros((4, 5), np.float32))
+    gemm = _graph(new_node("y = Gemm x w"), w=np.zeros((4, 5), np.float32))
     assert declared(gemm).inputs == (Value("x", "float32", (None, None)),)
     taken = _graph(
-        new_node("Gemm", "x w", "m"),
-        new_node("MatMul", "x v", "n"),
-        new_node("Add", "m n", "y"),
+        new_node("m = Gemm x w"),
+        new_node("n = MatMul x v"),
+        new_node("y = Add m n"),
         w=np.zeros((4, 5), np.float32),
         v=np.zeros((3, 5), np.float32),
     )
@@ -73,8 +73,8 @@ def test_the_rank_is_one_with_which_every_type_is_known() -> None:
 def test_of_ranks_that_differ_in_axes_that_are_merged_the_smallest_is_taken() -> None:
     """As MXNet's FullyConnected flattens all axes but the first."""
     flat = _graph(
-        new_node("Reshape", "x shape", "f"),
-        new_node("Gemm", "f w", "y"),
+        new_node("f = Reshape x shape"),
+        new_node("y = Gemm f w"),
         shape=np.array([0, -1]),
         w=np.zeros((4, 5), np.float32),
     )
@@ -97,5 +97,5 @@ def test_many_inputs_without_ranks_are_refused_at_once() -> None:
 
 @pytest.mark.parametrize("size", [2**32 - 1, 2**62])
 def test_a_size_that_fills_the_memory_is_only_a_number(size: int) -> None:
-    wide = _graph(new_node("Relu", "x", "y"), inputs=(Value("x", "float32", (size, None)),))
+    wide = _graph(new_node("y = Relu x"), inputs=(Value("x", "float32", (size, None)),))
     assert declared(wide).types["y"].counts == (size, None)

@@ -11,77 +11,70 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
-from support.mxnet_files import symbol, var
-from support.onnx_models import info, model, ours, parsed_nodes, read, theirs
-from support.paddle_programs import op as paddle_op
+from onnx import TensorProto
+from support.graphs import reference
+from support.mxnet_files import node, symbol, var
+from support.onnx_models import model, ours, parsed_nodes, read, theirs
+from support.paddle_operators import op, program
 
-from onernn import Ragged, Session
+from onernn import Ragged
 from onernn.adapters.mxnet.lower import lower as lower_symbol
 from onernn.adapters.onnx.lower import lower as lower_onnx
 from onernn.adapters.onnx.read import parse_model
 from onernn.adapters.paddle.lower import lower as lower_program
-from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.adapters.paddle.read import Variable
 
 F32 = np.float32
 Constants = dict[str, np.ndarray]
-Nodes = list[onnx.NodeProto]
-Chain = Callable[[str, np.ndarray], tuple[Nodes, Constants]]
+Chain = Callable[[str, np.ndarray], tuple[str, Constants]]
+"""Nodes that make the array of that name, and the constants that they begin with."""
 
 
-def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(kind, inputs, [output], **attributes)
-
-
-def halves(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+def halves(name: str, array: np.ndarray) -> tuple[str, Constants]:
     """Directions and halves of gates stored in float16, turned: cast, turned, shaped, joined."""
-    nodes, constants, directions = Nodes(), Constants(), []
+    nodes, constants, directions = "", Constants(), []
     for d, rows in enumerate(array):
         parts = []
         for h, half in enumerate(np.array_split(rows, 2)):
             p = f"{name}{d}{h}"
             constants[p] = np.ascontiguousarray(half.T).astype(np.float16)
             constants[f"{p}s"] = np.array([1, *half.shape])
-            nodes.append(node("Cast", [p], f"{p}c", to=TensorProto.FLOAT))
-            nodes.append(node("Transpose", [f"{p}c"], f"{p}t"))
-            nodes.append(node("Reshape", [f"{p}t", f"{p}s"], f"{p}r"))
+            nodes += f" {p}c = Cast <to = 1> ({p}) {p}t = Transpose ({p}c)"
+            nodes += f" {p}r = Reshape ({p}t, {p}s)"
             parts.append(f"{p}r")
-        nodes.append(node("Concat", parts, f"{name}{d}", axis=1))
+        nodes += f" {name}{d} = Concat <axis = 1> ({', '.join(parts)})"
         directions.append(f"{name}{d}")
-    return [*nodes, node("Concat", directions, name, axis=0)], constants
+    return f"{nodes} {name} = Concat <axis = 0> ({', '.join(directions)})", constants
 
 
-def narrow(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
-    cast = node("Cast", [f"{name}0"], name, to=TensorProto.FLOAT)
-    return [cast], {f"{name}0": array.astype(np.float16)}
+def narrow(name: str, array: np.ndarray) -> tuple[str, Constants]:
+    return f" {name} = Cast <to = 1> ({name}0)", {f"{name}0": array.astype(np.float16)}
 
 
-def rounded(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+def rounded(name: str, array: np.ndarray) -> tuple[str, Constants]:
     """To bfloat16 and back."""
-    there = node("Cast", [f"{name}0"], f"{name}1", to=TensorProto.BFLOAT16)
-    return [there, node("Cast", [f"{name}1"], name, to=TensorProto.FLOAT)], {f"{name}0": array}
+    nodes = f" {name}1 = Cast <to = 16> ({name}0) {name} = Cast <to = 1> ({name}1)"
+    return nodes, {f"{name}0": array}
 
 
-def reordered(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+def reordered(name: str, array: np.ndarray) -> tuple[str, Constants]:
     """Gates in another order."""
     order = np.random.default_rng(3).permutation(array.shape[1])
     stored = {f"{name}0": array[:, order], f"{name}i": np.argsort(order)}
-    return [node("Gather", [f"{name}0", f"{name}i"], name, axis=1)], stored
+    return f" {name} = Gather <axis = 1> ({name}0, {name}i)", stored
 
 
-def scaled(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+def scaled(name: str, array: np.ndarray) -> tuple[str, Constants]:
     """Arithmetic: half of it, and half of it."""
-    half = node("Mul", [f"{name}0", f"{name}h"], f"{name}1")
-    both = node("Add", [f"{name}1", f"{name}1"], f"{name}2")
+    nodes = f" {name}1 = Mul ({name}0, {name}h) {name}2 = Add ({name}1, {name}1)"
     stored = {f"{name}0": array, f"{name}h": np.array(0.5, F32)}
-    return [half, both, node("Identity", [f"{name}2"], name)], stored
+    return f"{nodes} {name} = Identity ({name}2)", stored
 
 
-def shaped(name: str, array: np.ndarray) -> tuple[Nodes, Constants]:
+def shaped(name: str, array: np.ndarray) -> tuple[str, Constants]:
     """A shape that is computed."""
     stored = {f"{name}0": array.reshape(-1), f"{name}like": np.zeros(array.shape, np.int8)}
-    sizes = node("Shape", [f"{name}like"], f"{name}s")
-    return [sizes, node("Reshape", [f"{name}0", f"{name}s"], name)], stored
+    return f" {name}s = Shape ({name}like) {name} = Reshape ({name}0, {name}s)", stored
 
 
 def layer(kind: str, chain: Chain, hidden: int) -> tuple[onnx.ModelProto, Constants]:
@@ -90,12 +83,11 @@ def layer(kind: str, chain: Chain, hidden: int) -> tuple[onnx.ModelProto, Consta
     w, r = (rng.normal(size=(2, rows, hidden)) / hidden**0.5 for _ in range(2))
     b = rng.normal(size=(2, 2 * rows, 1)) / 10
     made = [chain(name, each.astype(F32)) for name, each in (("W", w), ("R", r), ("B1", b))]
-    flat = node("Reshape", ["B1", "Bs"], "B")
-    layer = node(kind, ["X", *"WRB"], "Y", hidden_size=hidden, direction="bidirectional")
+    nodes = "".join(each for each, _ in made) + " B = Reshape (B1, Bs) "
+    nodes += f'Y = {kind} <hidden_size = {hidden}, direction = "bidirectional"> (X, W, R, B)'
     constants = {k: v for _, stored in made for k, v in stored.items()}
     constants["Bs"] = np.array([2, 2 * rows])
-    nodes = [each for nodes, _ in made for each in nodes]
-    return model([*nodes, flat, layer], {"X": x}, ["Y"], constants=constants), {"X": x}
+    return model(nodes, {"X": x}, ["Y"], constants=constants), {"X": x}
 
 
 @pytest.mark.parametrize("chain", [halves, rounded, reordered, scaled, shaped])
@@ -117,13 +109,14 @@ def test_weights_inside_a_body_load(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     w, r = (rng.normal(size=(1, 12, n)).astype(F32) for n in (3, 4))
     (outside, stored), (inside, more) = halves("W", w), scaled("R", r)
-    gru = node("GRU", ["X", "W", "R"], "inner", hidden_size=4)
-    then = helper.make_graph([*inside, gru], "then", [], [info("inner")])
-    nodes = parsed_nodes("other = GRU <hidden_size = 4> (X, W, R0) nothing = Sub (other, other)")
-    other = helper.make_graph(nodes, "other", [], [info("nothing")])
-    branch = helper.make_node("If", ["yes"], ["Y"], then_branch=then, else_branch=other)
+    branch = f"""Y = If (yes) <
+        then_branch = then () => (inner) {{ {inside} inner = GRU <hidden_size = 4> (X, W, R) }},
+        else_branch = other () => (nothing) {{
+            other = GRU <hidden_size = 4> (X, W, R0) nothing = Sub (other, other)
+        }}
+    >"""
     x = {"X": rng.normal(size=(3, 2, 3)).astype(F32), "yes": np.array(True)}
-    made = model([*outside, branch], x, ["Y"], constants={**stored, **more})
+    made = model(f"{outside} {branch}", x, ["Y"], constants={**stored, **more})
     for mine, want in zip(ours(made, x), theirs(made, x), strict=True):
         np.testing.assert_allclose(mine, want, rtol=1e-5, atol=1e-6)
 
@@ -195,50 +188,26 @@ def test_parameters_of_paddle_are_widened_wherever_the_cast_stands() -> None:
     rng = np.random.default_rng(5)
     weight = rng.uniform(-0.5, 0.5, (3, 9)).astype(np.float16)
     stored = {"a": np.ascontiguousarray(weight[:, :4].T), "b": weight[:, 4:].reshape(-1)}
-    operators = [
-        paddle_op("transpose2", {"X": "a"}, {"Out": "at"}, axis=[1, 0]),
-        paddle_op("cast", {"X": "at"}, {"Out": "ac"}, in_dtype=4, out_dtype=5),
-        paddle_op("reshape2", {"X": "b"}, {"Out": "br"}, shape=[3, 5]),
-        paddle_op("cast", {"X": "br"}, {"Out": "bc"}, in_dtype=4, out_dtype=5),
-        paddle_op("concat", {"X": "ac bc"}, {"Out": "w"}, axis=1),
-        paddle_op("gru", {"Input": "x", "Weight": "w"}, {"Hidden": "y"}),
+    gru = op("gru Input=x Weight=w -> Hidden=y")
+    chain = [
+        op("transpose2 X=a -> Out=at", axis=[1, 0]),
+        op("cast X=at -> Out=ac", in_dtype=4, out_dtype=5),
+        op("reshape2 X=b -> Out=br", shape=[3, 5]),
+        op("cast X=br -> Out=bc", in_dtype=4, out_dtype=5),
+        op("concat X=ac,bc -> Out=w", axis=1),
     ]
-    x = rng.uniform(-1, 1, (5, 9)).astype(F32)
-    plain = [paddle_op("gru", {"Input": "x", "Weight": "w"}, {"Hidden": "y"})]
-    batch = {"x": Ragged(x, [0, 2, 5])}
+    shapes = {"a": (4, 3), "b": (15,), "at": (3, 4), "br": (3, 5)}
+    narrow = {n: Variable(n, 7, "float16", shape, 0, n in stored) for n, shape in shapes.items()}
+    batch = {"x": Ragged(rng.uniform(-1, 1, (5, 9)).astype(F32), [0, 2, 5])}
+    wide = {"x": Variable("x", 7, "float32", (None, 9), 1, False)}
     got, want = (
-        Session(lower_program(_program(each, parameters)), backend="reference").run(batch)["y"]
-        for each, parameters in ((operators, stored), (plain, {"w": weight.astype(F32)}))
+        reference(lower_program(each), batch)["y"]
+        for each in (
+            program(*chain, gru, parameters=stored, **wide, **narrow),
+            program(gru, parameters={"w": weight.astype(F32)}, **wide),
+        )
     )
     np.testing.assert_array_equal(got.data, want.data)
-
-
-def _program(operators: list[Any], parameters: Constants) -> Program:
-    placed = [
-        paddle_op("feed", {"X": "feed"}, {"Out": "x"}, col=0),
-        *operators,
-        paddle_op("fetch", {"X": "y"}, {"Out": "fetch"}, col=0),
-    ]
-    made = tuple(
-        Operator(
-            at,
-            each.type,
-            *({k: tuple(v.split()) for k, v in s.items()} for s in (each.inputs, each.outputs)),
-            each.attributes,
-        )
-        for at, each in enumerate(placed)
-    )
-    names = {n for o in made for s in (o.inputs, o.outputs) for v in s.values() for n in v}
-    variables = {n: Variable(n, 7, "float32", (None, 9), int(n == "x"), False) for n in names}
-    narrow = {n: a for n, a in parameters.items() if a.dtype == np.float16}
-    for name, shape in {
-        **{n: a.shape for n, a in narrow.items()},
-        "at": (3, 4),
-        "br": (3, 5),
-    }.items():
-        if name in variables:
-            variables[name] = Variable(name, 7, "float16", shape, 0, name in narrow)
-    return Program(Path("m.pdmodel"), made, variables, parameters, 2006002, 1)
 
 
 def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:
@@ -251,17 +220,17 @@ def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:
 
     def run(stored: Constants, *nodes: Any) -> Any:
         graph = lower_symbol(symbol(var("data"), var("state"), *nodes), stored)
-        return next(iter(Session(graph, backend="reference").run({"data": x, "state": h}).values()))
+        return next(iter(reference(graph, {"data": x, "state": h}).values()))
 
     def net(parameters: str) -> Any:
-        return "RNN", "net", rnn, ["data", parameters, "state"]
+        return node(f"net = RNN data {parameters} state", **rnn)
 
     want = run({"w": flat}, var("w"), net("w"))
     joined = [
         *map(var, ("end", "begin")),
-        ("Concat", "w", {"dim": "0", "num_args": "2"}, ["begin", "end"]),
-        ("negative", "n", {}, ["w"]),
-        ("negative", "nn", {}, ["n"]),
+        node("w = Concat begin end", dim="0", num_args="2"),
+        node("n = negative w"),
+        node("nn = negative n"),
         net("nn"),
     ]
     np.testing.assert_array_equal(run({"begin": cut[0], "end": cut[1]}, *joined), want)

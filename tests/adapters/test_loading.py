@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from support.mxnet_files import write_params
+from support.mxnet_files import symbol_text, var, write_params
 from support.onnx_models import parsed
 
 from onernn import BudgetError, ModelFormatError, OnernnError, UnsupportedError, load
@@ -53,12 +52,9 @@ def mxnet(folder: Path, hidden: int) -> Path:
     numbers = np.zeros(6 * hidden * hidden + 6 * hidden, np.float32)
     write_params({"arg:p": numbers}, folder / "m-0000.params")
     attributes = {"mode": "gru", "num_layers": "1", "state_size": str(hidden)}
-    names = ("data", "p", "state")
-    nodes = [{"op": "null", "name": name, "inputs": []} for name in names]
-    layer = {"op": "RNN", "name": "r", "attrs": attributes, "inputs": [[k, 0, 0] for k in range(3)]}
-    whole = {"nodes": [*nodes, layer], "arg_nodes": [0, 1, 2], "heads": [[3, 0, 0]]}
-    whole["attrs"] = {"mxnet_version": ["int", 10901]}
-    (folder / "m-symbol.json").write_text(json.dumps(whole))
+    names = ["data", "p", "state"]
+    text = symbol_text(*map(var, names), ("RNN", "r", attributes, names))
+    (folder / "m-symbol.json").write_text(text)
     return folder / "m-symbol.json"
 
 
@@ -277,6 +273,13 @@ def test_pipes_in_a_folder_are_no_files_of_a_model(tmp_path: Path) -> None:
     for model in (path, tmp_path, tmp_path / "symbol", tmp_path / "symbol" / "m"):
         with pytest.raises(ModelFormatError, match=r"no \.params file|no such file"):
             load(model)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".onnx", ".pt2"])
+def test_a_pipe_is_no_file_of_a_model(suffix: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"model{suffix}")
+    with pytest.raises(ModelFormatError, match="no such file"):
+        load(tmp_path / f"model{suffix}")
 
 
 def test_half_a_character_is_no_name(data: Path, tmp_path: Path) -> None:

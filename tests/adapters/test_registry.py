@@ -16,7 +16,7 @@ from onernn.adapters.registry import ADAPTERS, RUNTIMES, WRITERS, adapter_of
 from onernn.ir.graph import Value
 
 FACE = (Value("x", "float32", (2, 3)), Value("y", "float32", (2, 3)))
-MODEL = Graph("model", FACE[:1], FACE[1:], (new_node("Tanh", "x", "y"),), {})
+MODEL = Graph("model", FACE[:1], FACE[1:], (new_node("y = Tanh x"),), {})
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def test_layers_with_states_of_their_own_are_one_stack(name: str) -> None:
 
 def test_a_layer_of_which_only_the_last_state_is_read_is_kept() -> None:
     spec = RnnSpec(Cell.LBR_GRU, 3, 2)
-    rnn = new_node("Rnn", "x", " h", spec=spec, weights=random_weights(spec, 0))
-    last = new_node("Relu", "h", "out")
+    rnn = new_node(" h = Rnn x", spec=spec, weights=random_weights(spec, 0))
+    last = new_node("out = Relu h")
     face = Value("x", "float32", (None, None, 3)), Value("out", "float32")
     model = without_states(Graph("g", face[:1], face[1:], (rnn, last), {}))
     assert [node.op for node in onernn.fuse(model).model.nodes] == ["Rnn", "Relu"]

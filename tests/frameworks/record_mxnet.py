@@ -19,6 +19,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from support.arrays import uniform
 from support.recorded_operators import Recorded, read_recorded, write_recorded
 from tests.frameworks.mxnet_crnn import Crnn
 from tests.frameworks.mxnet_graphs import numpy_mode, run, run_recorded, save
@@ -36,7 +37,7 @@ def model(function: Callable[[Path], None]) -> Callable[[Path], None]:
 
 
 def words(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+    return uniform(*shape, seed=seed)
 
 
 def record(folder: Path, inputs: dict[str, Array], outputs: list[Array], name: str = "io") -> None:
@@ -162,40 +163,31 @@ def _rest(folder: Path, inputs: dict[str, Array]) -> list[Array]:
     return run(symbol, {**inputs, **arrays}, numpy=True)[1:]
 
 
-def _legacy(mode: str, bidirectional: bool) -> tuple[Any, Any]:
-    cell = mx.rnn.FusedRNNCell(H, 2, mode, bidirectional=bidirectional, prefix=f"{mode}_")
-    return cell, mx.sym.Variable("data")
-
-
-def _head(outputs: Any, width: int) -> Any:
-    hidden = mx.sym.Reshape(outputs, shape=(-1, width))
-    return mx.sym.SoftmaxOutput(
-        mx.sym.FullyConnected(hidden, num_hidden=4, name="fc"), name="softmax"
-    )
+def _legacy(folder: Path, cell: Any) -> tuple[Any, dict[str, Array]]:
+    """Sentences' classes by an unrolled cell."""
+    outputs, _ = cell.unroll(T, mx.sym.Variable("data"), layout="NTC", merge_outputs=True)
+    hidden = mx.sym.Reshape(outputs, shape=(-1, 2 * H))
+    scores = mx.sym.FullyConnected(hidden, num_hidden=4, name="fc")
+    symbol, x = mx.sym.SoftmaxOutput(scores, name="softmax"), words(N, T, C)
+    params = contractive(np.random.default_rng(1), symbol, {"data": x}, "float32")
+    params.pop("softmax_label")
+    record(folder, {"data": x}, run(symbol, {"data": x, **params}))
+    return symbol, params
 
 
 @model
 def legacy_fused_checkpoint(folder: Path) -> None:
     """As mx.rnn.save_rnn_checkpoint writes it: an array for each gate."""
-    cell, data = _legacy("lstm", True)
-    outputs, _ = cell.unroll(T, data, layout="NTC", merge_outputs=True)
-    symbol, x = _head(outputs, 2 * H), words(N, T, C)
-    params = contractive(np.random.default_rng(1), symbol, {"data": x}, "float32")
-    params.pop("softmax_label")
+    cell = mx.rnn.FusedRNNCell(H, 2, "lstm", bidirectional=True, prefix="lstm_")
+    symbol, params = _legacy(folder, cell)
     made = {name: mx.nd.array(array) for name, array in params.items()}
     mx.rnn.save_rnn_checkpoint(cell, str(folder / "model"), 0, symbol, made, {})
-    record(folder, {"data": x}, run(symbol, {"data": x, **params}))
 
 
 @model
 def legacy_unfused(folder: Path) -> None:
-    cell, data = _legacy("gru", True)
-    outputs, _ = cell.unfuse().unroll(T, data, layout="NTC", merge_outputs=True)
-    symbol, x = _head(outputs, 2 * H), words(N, T, C)
-    params = contractive(np.random.default_rng(1), symbol, {"data": x}, "float32")
-    params.pop("softmax_label")
-    save(symbol, params, folder / "model")
-    record(folder, {"data": x}, run(symbol, {"data": x, **params}))
+    cell = mx.rnn.FusedRNNCell(H, 2, "gru", bidirectional=True, prefix="gru_")
+    save(*_legacy(folder, cell.unfuse()), folder / "model")
 
 
 def added(name: str, expression: str, *inputs: str) -> Recorded:

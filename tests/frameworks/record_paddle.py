@@ -20,7 +20,6 @@ from onernn import Ragged
 from onernn.ir.arrays import Array
 
 Feeds = dict[str, Batch]
-GRU = ("BatchGate", "BatchResetHiddenPrev", "BatchHidden", "Hidden")
 OFFSETS = [0, 3, 3, 4, 9, 11]
 
 
@@ -69,7 +68,7 @@ class Builder:
         inputs = {"Input": projected, "Weight": self.parameter(hidden, 3 * hidden)}
         inputs |= {"Bias": bias} if bias is not None else {}
         inputs |= {"H0": state} if state is not None else {}
-        return self.op("gru", inputs, GRU, **attributes)[-1]
+        return self.op("gru", inputs, **attributes)
 
     def done(self, *fetches: Variable) -> tuple[PaddleGraph, list[Variable], Feeds]:
         return self.graph, list(fetches), self.feeds
@@ -153,7 +152,7 @@ def fc_relu() -> Any:
 def dropout_downgrade() -> Any:
     """In inference this dropout multiplies by 1 - p."""
     b = Builder(10)
-    kept = b.op("dropout", {"X": b.x}, ("Out", "Mask"), dropout_prob=0.3, is_test=True)[0]
+    kept = b.op("dropout", {"X": b.x}, dropout_prob=0.3, is_test=True)
     return b.done(b.gru(b.fc(kept, 4, 15), bias=b.parameter(1, 15)))
 
 
@@ -166,7 +165,7 @@ def embedding_crf() -> Any:
     both = b.op("elementwise_add", {"X": words, "Y": b.x}, axis=-1)
     emission = b.fc(b.gru(b.fc(both, 4, 15), bias=b.parameter(1, 15)), 5, 5)
     inputs = {"Emission": emission, "Transition": b.parameter(7, 5)}
-    path = b.op("crf_decoding", inputs, ("ViterbiPath",), gives="int64")
+    path = b.op("crf_decoding", inputs)
     return b.done(emission, path)
 
 

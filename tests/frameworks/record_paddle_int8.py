@@ -23,11 +23,6 @@ if not hasattr(np, "Inf"):  # Paddle 2.6.2's pass asks NumPy 1 for it
 IrGraph = paddle.base.framework.IrGraph
 Quantizer = paddle.static.quantization.Quant2Int8MkldnnPass
 MODELS, model = registry()
-GRU = ("Hidden", "XX", "ReorderedH0", "BatchedInput", "BatchedOut")
-LSTM = (
-    *("Hidden", "Cell", "XX", "BatchedInput", "BatchedHidden", "BatchedCell"),
-    *("ReorderedH0", "ReorderedC0", "CheckedCell"),
-)
 RANGE = 0.5
 """The largest magnitude of x and h that bytes hold: some of both are beyond it."""
 
@@ -67,14 +62,14 @@ def gru(b: Builder, **attributes: Any) -> Variable:
     state = attributes.pop("state", None)
     inputs = {"X": b.x, "WeightX": b.parameter(4, 15), "WeightH": b.parameter(5, 15)}
     inputs |= {"Bias": b.parameter(1, 15)} | ({} if state is None else {"H0": state})
-    return b.op("fusion_gru", inputs, GRU, use_mkldnn=True, **attributes)[0]
+    return b.op("fusion_gru", inputs, use_mkldnn=True, **attributes)
 
 
 def lstm(b: Builder, *states: Variable, **attributes: Any) -> Variable:
     inputs = {"X": b.x, "WeightX": b.parameter(4, 20), "WeightH": b.parameter(5, 20)}
     inputs |= {"Bias": b.parameter(1, 20)} | dict(zip(("H0", "C0"), states, strict=False))
     attributes |= {"use_mkldnn": True, "use_peepholes": False}
-    return b.op("fusion_lstm", inputs, LSTM, **attributes)[0]
+    return b.op("fusion_lstm", inputs, **attributes)[0]
 
 
 @model
@@ -109,7 +104,7 @@ def multi_gru() -> Any:
     for rows in (4, 4, 10, 10):
         for slot, size in zip(weights, (rows, 5, 1), strict=True):
             weights[slot].append(b.parameter(size, 15))
-    out = b.op("multi_gru", {"X": b.x, **weights}, ("Hidden",), layers=2, use_mkldnn=True)
+    out = b.op("multi_gru", {"X": b.x, **weights}, layers=2, use_mkldnn=True)
     return b, [out], int8
 
 
@@ -117,10 +112,10 @@ def multi_gru() -> Any:
 def gru_bytes() -> Any:
     """One scale for all weights, and the hidden states as bytes, beside what these stand for."""
     b, scale = Builder(6), {"Scale": 127 / RANGE, "Shift": 128.0}
-    b.x = b.op("quantize", {"Input": b.x}, ("Output",), gives="uint8", **scale)
+    b.x = b.op("quantize", {"Input": b.x}, gives="uint8", **scale)
     told = {"mkldnn_data_type": "int8", "Scale_data": 127 / RANGE, "Shift_data": 128.0}
     hidden = gru(b, **told, Scale_weights=[250.0])
-    return b, [b.op("dequantize", {"Input": hidden}, ("Output",), **scale)], plain
+    return b, [b.op("dequantize", {"Input": hidden}, **scale)], plain
 
 
 @model
@@ -148,12 +143,12 @@ def bytes_around() -> Any:
         gives = "int8" if negative and not shift else "uint8"
         to = {"Scale": scale, "Shift": shift}
         told = to | {"is_negative_input": negative}
-        q = b.op("quantize", {"Input": x}, ("Output",), gives=gives, **told)
-        outs.append(b.op("dequantize", {"Input": q}, ("Output",), **to))
+        q = b.op("quantize", {"Input": x}, gives=gives, **told)
+        outs.append(b.op("dequantize", {"Input": q}, **to))
         again = {"Scale_in": scale, "Shift_in": 0.0, "Scale_out": 31.7, "Shift_out": 9.0}
         again |= {"Shift_in": shift, "Shift_out": 200.0} if shift else {}
-        q = b.op("requantize", {"Input": q}, ("Output",), gives="uint8", **again)
-        outs.append(b.op("dequantize", {"Input": q}, ("Output",)))
+        q = b.op("requantize", {"Input": q}, gives="uint8", **again)
+        outs.append(b.op("dequantize", {"Input": q}))
     return b, outs, plain
 
 

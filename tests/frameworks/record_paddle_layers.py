@@ -21,11 +21,6 @@ from tests.frameworks.recording import strip_call_stacks
 from onernn import Ragged
 
 OTHERS = set(record_paddle.MODELS)
-LSTM = ("Hidden", "Cell", "BatchGate", "BatchCellPreAct")
-FUSION = (
-    *("Hidden", "Cell", "XX", "BatchedInput", "BatchedHidden", "BatchedCell"),
-    *("ReorderedH0", "ReorderedC0"),
-)
 FILLED = [0, 3, 4, 9, 11]
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
@@ -43,7 +38,7 @@ def lstm(b: Builder, x: Variable, hidden: int, **attributes: Any) -> tuple[Varia
     inputs = {"Input": x, "Weight": b.parameter(hidden, 4 * hidden)}
     inputs |= {"Bias": b.parameter(1, rows * hidden)}
     inputs |= attributes.pop("states", {})
-    return b.op("lstm", inputs, LSTM, **attributes)[:2]
+    return b.op("lstm", inputs, **attributes)
 
 
 def rnn(b: Builder, x: Variable, mode: str, states: list[Variable], **attributes: Any) -> Any:
@@ -60,7 +55,6 @@ def rnn(b: Builder, x: Variable, mode: str, states: list[Variable], **attributes
     made = b.op(
         "rnn",
         inputs,
-        ("Out", "State", "Reserve", "DropoutState"),
         counts={"State": len(states)},
         mode=mode,
         input_size=4,
@@ -80,7 +74,7 @@ def state_feed(b: Builder, name: str, rows: int) -> Variable:
 def batch_first(b: Builder, name: str, steps: int) -> Variable:
     """(N, T, 4) as the operator wants it, (T, N, 4)."""
     x = b.feed(name, b.array(5, steps, 4) * 2)
-    return b.op("transpose2", {"X": x}, ("Out", "XShape"), axis=[1, 0, 2])[0]
+    return b.op("transpose2", {"X": x}, axis=[1, 0, 2])
 
 
 @model
@@ -113,8 +107,7 @@ def fusion_lstm() -> Any:
     b.feeds["x"] = Ragged(b.feeds["x"].data, FILLED)  # Paddle's kernel needs words everywhere
     inputs = {"X": b.x, "WeightX": b.parameter(4, 12), "WeightH": b.parameter(3, 12)}
     inputs |= {"Bias": b.parameter(1, 21)}
-    made = b.op("fusion_lstm", inputs, (*FUSION, "CheckedCell"), use_peepholes=True)
-    return b.done(*made[:2])
+    return b.done(*b.op("fusion_lstm", inputs, use_peepholes=True))
 
 
 @model
@@ -124,8 +117,7 @@ def fused_embedding_fc_lstm() -> Any:
     ids = b.feed("ids", Ragged(b.rng.integers(0, 6, (11, 1)), FILLED))
     inputs = {"Ids": ids, "Embeddings": b.parameter(6, 12), "WeightH": b.parameter(3, 12)}
     inputs |= {"Bias": b.parameter(1, 21)}
-    made = b.op("fused_embedding_fc_lstm", inputs, FUSION, use_peepholes=True, is_reverse=True)
-    return b.done(*made[:2])
+    return b.done(*b.op("fused_embedding_fc_lstm", inputs, use_peepholes=True, is_reverse=True))
 
 
 @model
@@ -146,7 +138,7 @@ def multi_gru_two_layers() -> Any:
         "WeightH": [b.parameter(3, 9) for _ in widths],
         "Bias": [b.parameter(1, 9) for _ in widths],
     }
-    return b.done(b.op("multi_gru", inputs, ("Hidden",), layers=2, use_mkldnn=True))
+    return b.done(b.op("multi_gru", inputs, layers=2, use_mkldnn=True))
 
 
 @model
@@ -157,7 +149,7 @@ def rnn_gru() -> Any:
     states = [state_feed(b, "h", 4)]
     lengths = b.feed("lengths", np.array([2, 0, 4, 1, 3]))
     out, state = rnn(b, x, "GRU", states, num_layers=2, is_bidirec=True, lengths=lengths)
-    return b.done(b.op("transpose2", {"X": out}, ("Out", "XShape"), axis=[1, 0, 2])[0], state)
+    return b.done(b.op("transpose2", {"X": out}, axis=[1, 0, 2]), state)
 
 
 @model
@@ -188,7 +180,7 @@ def gru_unit() -> Any:
     b = without_words(31)
     x, h = b.feed("gates", b.array(5, 9)), b.feed("h", b.array(5, 3))
     inputs = {"Input": x, "HiddenPrev": h, "Weight": b.parameter(3, 9), "Bias": b.parameter(1, 9)}
-    return b.done(b.op("gru_unit", inputs, ("Hidden", "Gate", "ResetHiddenPrev"))[0])
+    return b.done(b.op("gru_unit", inputs))
 
 
 @model
@@ -196,11 +188,9 @@ def pooled() -> Any:
     """One row a sentence, in every way; sentences without words give a number."""
     b = Builder(32)
     kinds = ("AVERAGE", "SUM", "SQRT", "LAST", "FIRST", "MAX")
-    made = (
-        b.op("sequence_pool", {"X": b.x}, ("Out", "MaxIndex"), pooltype=kind, pad_value=0.5)
-        for kind in kinds
+    return b.done(
+        *(b.op("sequence_pool", {"X": b.x}, pooltype=kind, pad_value=0.5) for kind in kinds)
     )
-    return b.done(*(out for out, _ in made))
 
 
 @model
@@ -208,7 +198,7 @@ def attention() -> Any:
     """What weighs the words of a sentence by its mean."""
     b = Builder(33)
     b.feeds["x"] = Ragged(b.feeds["x"].data, FILLED)
-    mean = b.op("sequence_pool", {"X": b.x}, ("Out", "MaxIndex"), pooltype="AVERAGE")[0]
+    mean = b.op("sequence_pool", {"X": b.x}, pooltype="AVERAGE")
     both = b.op("elementwise_mul", {"X": b.x, "Y": b.op("sequence_expand", {"X": mean, "Y": b.x})})
     score = b.op("sequence_softmax", {"X": b.mul(both, 4, 1)})
     return b.done(b.op("elementwise_mul", {"X": b.x, "Y": score}, axis=0), score)
@@ -220,11 +210,10 @@ def sentences() -> Any:
     b = Builder(34)
     inputs = {"X": b.x, "Filter": b.parameter(12, 4)}
     seen = b.op("sequence_conv", inputs, contextLength=3, contextStart=-1)
-    back = b.op("sequence_reverse", {"X": seen}, ("Y",))
+    back = b.op("sequence_reverse", {"X": seen})
     joined = b.op("sequence_concat", {"X": [b.x, back]})
     inputs = {"X": joined, "PadValue": b.parameter(1)}
-    gives = {"Out": "float32", "Length": "int64"}
-    padded, lengths = b.op("sequence_pad", inputs, ("Out", "Length"), gives=gives)
+    padded, lengths = b.op("sequence_pad", inputs)
     words = b.op("sequence_unpad", {"X": b.op("tanh", {"X": padded}), "Length": lengths})
     return b.done(padded, lengths, words)
 
@@ -234,16 +223,14 @@ def normalized() -> Any:
     """layer_norm and batch_norm around a GRU, and the best two of its last states."""
     b = Builder(35)
     inputs = {"X": b.x, "Scale": b.parameter(4), "Bias": b.parameter(4)}
-    x = b.op("layer_norm", inputs, ("Y", "Mean", "Variance"), begin_norm_axis=1)[0]
+    x = b.op("layer_norm", inputs, begin_norm_axis=1)
     hidden = b.gru(b.fc(x, 4, 9), 3, bias=b.parameter(1, 9))
-    last = b.op("sequence_pool", {"X": hidden}, ("Out", "MaxIndex"), pooltype="LAST")[0]
+    last = b.op("sequence_pool", {"X": hidden}, pooltype="LAST")
     inputs = {slot: b.parameter(3) for slot in ("Scale", "Bias", "Mean")}
     inputs |= {"X": last, "Variance": b.graph.parameter(np.abs(b.array(3)))}
     into = {f"{slot}Out": inputs[slot] for slot in ("Mean", "Variance")}
-    outputs = ("Y", "SavedMean", "SavedVariance")
-    y = b.op("batch_norm", inputs, outputs, into=into, is_test=True, data_layout="NCHW")[0]
-    gives = {"Out": "float32", "Indices": "int64"}
-    return b.done(*b.op("top_k_v2", {"X": y}, ("Out", "Indices"), gives=gives, k=2))
+    y = b.op("batch_norm", inputs, into=into, is_test=True, data_layout="NCHW")
+    return b.done(*b.op("top_k_v2", {"X": y}, k=2))
 
 
 @model
@@ -251,7 +238,7 @@ def shuffled() -> Any:
     """split, stack, slice, reduce_*, cast and a state of zeros made from a batch's size."""
     b = Builder(36)
     left, right = b.op("split", {"X": b.x}, counts={"Out": 2}, num=2, axis=1)
-    stacked = b.op("stack", {"X": [left, right]}, ("Y",), axis=1)
+    stacked = b.op("stack", {"X": [left, right]}, axis=1)
     cut = b.op(
         "slice", {"Input": stacked}, axes=[1], starts=[1], ends=[2], infer_flags=[1],
         decrease_axis=[1],

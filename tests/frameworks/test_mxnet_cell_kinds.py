@@ -12,13 +12,14 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet.gluon import contrib
+from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import losses_of, operators_of, optimize
 
 from onernn.adapters.mxnet import explain
 from onernn.ir.arrays import Array
 
 T, N, C, H, R = 12, 3, 6, 5, 4
-X = np.random.default_rng(0).uniform(-1, 1, (N, T, C)).astype(np.float32)
+X = uniform(N, T, C)
 LENGTHS = np.array([12, 3, 7], np.float32)
 cells = mx.gluon.rnn
 

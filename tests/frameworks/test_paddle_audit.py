@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.frameworks import paddle_paths
-from tests.frameworks.paddle_graphs import OUTPUTS, PaddleGraph, Variable, differences
+from tests.frameworks.paddle_graphs import Variable, differences
+from tests.frameworks.record_paddle import Builder
 
 from onernn import Ragged, audit, load
 from onernn.ir.arrays import Array
@@ -27,64 +28,54 @@ LSTM_FUNCTIONS = {
 }
 
 
-class Build:
-    """A graph with its numbers."""
+class Build(Builder):
+    """A graph with numbers so large that what a fault changes is seen."""
 
     def __init__(self, size: int = O) -> None:
-        self.graph, self.rng, self.size = PaddleGraph(), np.random.default_rng(5), size
-        self.x = self.graph.feed("x", [-1, I], lod_level=1)
+        self.size = size
+        super().__init__(5)
 
-    def numbers(self, *shape: int) -> Array:
+    def array(self, *shape: int) -> Array:
         return (self.rng.uniform(-1.5, 1.5, shape) / self.size**0.5).astype(np.float32)
-
-    def parameter(self, *shape: int) -> Variable:
-        return self.graph.parameter(self.numbers(*shape))
-
-    def projection(self, gates: int, *, bias: bool) -> Variable:
-        inputs = {"X": self.x, "Y": self.parameter(I, gates * self.size)}
-        out = self.graph.op("mul", inputs, x_num_col_dims=1, y_num_col_dims=1)
-        if bias:
-            added = self.parameter(gates * self.size)
-            out = self.graph.op("elementwise_add", {"X": out, "Y": added}, axis=1)
-        return out
 
     def states(self, *slots: str) -> dict[str, Variable]:
         return {slot: self.graph.feed(slot.lower(), [-1, self.size]) for slot in slots}
 
     def layer(self, kind: str, gates: int, states: Any, **attributes: Any) -> Any:
-        """Hidden and all behind it, of an input that is projected already or of x."""
+        """Hidden, and Cell of an LSTM, of an input that is projected already or of x."""
         wide, bias = gates * self.size, attributes.pop("bias", None)
         if kind.startswith("fusion"):
             inputs, weight = {"X": self.x, "WeightX": self.parameter(I, wide)}, "WeightH"
             attributes = {"use_seq": True, **attributes}
         else:
-            inputs = {"Input": self.projection(gates, bias=attributes.pop("fc", False))}
+            project = self.fc if attributes.pop("fc", False) else self.mul
+            inputs = {"Input": project(self.x, I, wide)}
             weight = "Weight"
         inputs |= {weight: self.parameter(self.size, wide)}
         inputs |= {"Bias": bias or self.parameter(1, wide), **self.states(*states)}
-        return self.graph.op(kind, inputs, OUTPUTS[kind], **{"is_reverse": False, **attributes})
+        return self.op(kind, inputs, **{"is_reverse": False, **attributes})
 
     def gru(self, *states: str, fc: bool = True, **attributes: Any) -> Variable:
         given = {"origin_mode": False, **GRU_FUNCTIONS, **attributes}
-        return self.layer("gru", 3, states, fc=fc, **given)[0]
+        return self.layer("gru", 3, states, fc=fc, **given)
 
     def fusion_gru(self, *states: str, **attributes: Any) -> Variable:
         given = {"origin_mode": False, **GRU_FUNCTIONS, **attributes}
-        return self.layer("fusion_gru", 3, states, **given)[0]
+        return self.layer("fusion_gru", 3, states, **given)
 
     def lstm(self, *states: str, **attributes: Any) -> tuple[Variable, Variable]:
         given = {"use_peepholes": False, **LSTM_FUNCTIONS, **attributes}
-        return self.layer("lstm", 4, states, **given)[:2]
+        return self.layer("lstm", 4, states, **given)
 
     def fusion_lstm(self, *states: str, **attributes: Any) -> tuple[Variable, Variable]:
         given = {"use_peepholes": False, **LSTM_FUNCTIONS, **attributes}
-        return self.layer("fusion_lstm", 4, states, **given)[:2]
+        return self.layer("fusion_lstm", 4, states, **given)
 
 
 def shared(build: Build) -> list[Variable]:
     """One GRU's bias read by a fused one, one without a bias of its projection, one left alone."""
     bias = build.parameter(1, 3 * O)
-    plain = build.graph.op("elementwise_add", {"X": build.projection(3, bias=False), "Y": bias})
+    plain = build.op("elementwise_add", {"X": build.mul(build.x, I, 3 * O), "Y": bias})
     return [
         build.gru(bias=bias),
         build.gru(bias=bias, is_reverse=True),

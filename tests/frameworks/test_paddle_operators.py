@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from tests.frameworks.paddle_graphs import (
     LODS,
     Batch,
@@ -336,7 +337,7 @@ def test_a_new_first_axis_has_no_lod(axis: int, layout: str, tmp_path: Path) -> 
     case = over("unsqueeze2", (3,), axes=[axis])
     feeds = {"x": words(case, layout, 1)}
     saved = saved_graph(tmp_path, feeds, case.build)
-    got = Session(load(tmp_path), backend="reference").run(feeds)
+    got = reference(load(tmp_path), feeds)
     (theirs,) = saved.run(feeds)
     assert isinstance(theirs, Ragged) == (layout == "one-word")
     assert not differences(got, [data_of(theirs)])
@@ -364,7 +365,7 @@ def test_inputs_and_outputs_keep_the_order_and_names_of_feed_and_fetch(tmp_path:
     assert [(value.name, value.lod_depth) for value in model.inputs] == [("b", 1), ("a", 0)]
     feeds = {"a": numbers(3, 2), "b": Ragged(numbers(3, 2), [0, 2, 3])}
     assert [value.name for value in model.outputs] == [v.name for v in saved.fetches]
-    assert not differences(Session(model, backend="reference").run(feeds), saved.run(feeds))
+    assert not differences(reference(model, feeds), saved.run(feeds))
 
 
 def test_differences_tell_each_kind_of_disagreement() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,85 +14,46 @@ import paddle
 import pytest
 from tests.frameworks.paddle_graphs import (
     Batch,
-    PaddleGraph,
     SavedModel,
     Variable,
     batch,
     differences,
+    numbers,
     tensor,
 )
+from tests.frameworks.record_paddle import Builder
+from tests.frameworks.record_paddle_layers import lstm
 
-from onernn import Ragged, UnsupportedError, load, plugins_disabled
+from onernn import Ragged, UnsupportedError, plugins_disabled
 from onernn.adapters.paddle import optimize
-from onernn.ir.arrays import Array
-from onernn.verification.comparing import TOLERANCES, compare
-from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
-GRU = ("Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden")
-LSTM = ("Hidden", "Cell", "BatchGate", "BatchCellPreAct")
-FUSION_GRU = ("Hidden", "ReorderedH0", "XX", "BatchedInput", "BatchedOut")
 BATCHES = ([3, 0, 2], [1], [4, 4, 4, 4, 1, 1, 2, 5, 1], [2, 2], [0, 1], [3, 0, 2])
-I, O = 5, 4  # noqa: E741
+I, O = 4, 5  # noqa: E741
+"""Of `Builder`."""
 
 
-def numbers(*shape: int, seed: int = 0) -> Array:
-    rng = np.random.default_rng([seed, *shape])
-    return (rng.uniform(-1, 1, shape) / np.sqrt(shape[0])).astype(np.float32)
+def feeds(lengths: Sequence[int], *states: str) -> dict[str, Batch]:
+    words = Ragged.from_lengths(numbers(sum(lengths), I, seed=len(lengths)), lengths)
+    return {"x": words} | {name: numbers(len(lengths), O, seed=k) for k, name in enumerate(states)}
 
 
-def feeds(lengths: Sequence[int], *states: str, levels: int = 1) -> dict[str, Batch]:
-    words = Ragged.from_lengths(numbers(sum(lengths), I, seed=len(lengths)) * 2, lengths)
-    outer = (np.array([0, 1, len(lengths)]),) if levels == 2 else ()
-    made: dict[str, Batch] = {"x": Ragged(words.data, words.offsets, outer)}
-    return made | {name: numbers(len(lengths), O, seed=k) for k, name in enumerate(states)}
+def gru(b: Builder, x: Variable, width: int = I, **more: Any) -> Variable:
+    return b.gru(b.fc(x, width, 3 * O), **{"bias": b.parameter(1, 3 * O), **more})
 
 
-def projected(graph: PaddleGraph, x: Variable, width: int, gates: int, seed: int) -> Variable:
-    weight, bias = numbers(width, gates * O, seed=seed), numbers(gates * O, seed=seed + 1)
-    product = graph.op("mul", {"X": x, "Y": graph.parameter(weight)}, x_num_col_dims=1)
-    return graph.op("elementwise_add", {"X": product, "Y": graph.parameter(bias)}, axis=1)
+def cell_states(b: Builder, *names: str) -> dict[str, Variable]:
+    return {name.upper(): b.feed(name, numbers(1, O)) for name in names}
 
 
-def gru(
-    graph: PaddleGraph,
-    x: Variable,
-    width: int = I,
-    *,
-    seed: int = 0,
-    h0: Variable | None = None,
-    bias: Variable | None = None,
-    **attributes: Any,
-) -> Variable:
-    inputs = {
-        "Input": projected(graph, x, width, 3, seed),
-        "Weight": graph.parameter(numbers(O, 3 * O, seed=seed + 2)),
-        "Bias": bias if bias is not None else graph.parameter(numbers(1, 3 * O, seed=seed + 3)),
-    }
-    inputs |= {"H0": h0} if h0 is not None else {}
-    return graph.op("gru", inputs, GRU, **attributes)[0]
+def both(b: Builder, x: Variable, width: int = I, **more: Any) -> Variable:
+    sides = [gru(b, x, width, is_reverse=back, **more) for back in (False, True)]
+    return b.op("concat", {"X": sides}, axis=1)
 
 
-def lstm(graph: PaddleGraph, v: Mapping[str, Variable], **attributes: Any) -> Any:
-    inputs = {
-        "Input": projected(graph, v["x"], I, 4, 0),
-        "Weight": graph.parameter(numbers(O, 4 * O)),
-        "Bias": graph.parameter(numbers(1, (7 if attributes["use_peepholes"] else 4) * O)),
-    }
-    inputs |= {slot.upper(): v[slot] for slot in ("h0", "c0") if slot in v}
-    return graph.op("lstm", inputs, LSTM, **attributes)[:2]
-
-
-def both(graph: PaddleGraph, x: Variable, width: int, seed: int, h0: Any = None) -> Variable:
-    sides = [
-        gru(graph, x, width, seed=seed + 10 * side, h0=h0, is_reverse=bool(side)) for side in (0, 1)
-    ]
-    return graph.op("concat", {"X": sides}, axis=1)
-
-
-def saved(folder: Path, like: Mapping[str, Batch], build: Any) -> SavedModel:
-    graph = PaddleGraph()
-    made = build(graph, {name: graph.feed_like(name, value) for name, value in like.items()})
-    return graph.save(folder, list(made) if isinstance(made, list | tuple) else [made])
+def saved(folder: Path, build: Callable[[Builder], Any]) -> SavedModel:
+    builder = Builder(3)
+    made = build(builder)
+    return builder.graph.save(folder, list(made) if isinstance(made, list | tuple) else [made])
 
 
 class Plugged(SavedModel):
@@ -109,12 +70,15 @@ class Plugged(SavedModel):
         return [each for each in found if each not in ("feed", "fetch", "scale")]
 
 
+def config_of(folder: Path) -> Any:
+    return paddle.inference.Config(str(folder / "model.pdmodel"), str(folder / "model.pdiparams"))
+
+
 class Predictor:
     """The files of a saved model in paddle.inference, all its fusions on, with ours inside."""
 
     def __init__(self, folder: Path, onednn: bool = False, config: Any = None) -> None:
-        named = str(folder / "model.pdmodel"), str(folder / "model.pdiparams")
-        config = config or paddle.inference.Config(*named)
+        config = config or config_of(folder)
         config.disable_glog_info()
         if onednn:
             config.enable_mkldnn()
@@ -142,70 +106,54 @@ def check(plain: SavedModel, ours: Any, given: Sequence[Mapping[str, Batch]]) ->
         assert not found, found
 
 
-MODELS: dict[str, tuple[Any, tuple[str, ...], list[str]]] = {
-    "gru": (lambda g, v: gru(g, v["x"]), (), ["py_func"]),
-    "gru-reverse-origin": (
-        lambda g, v: gru(g, v["x"], origin_mode=True, is_reverse=True),
-        (),
-        ["py_func"],
-    ),
-    "gru-H0": (lambda g, v: gru(g, v["x"], h0=v["h0"]), ("h0",), ["py_func"]),
-    "pair-H0": (lambda g, v: both(g, v["x"], I, 0, v["h0"]), ("h0",), ["py_func"]),
-    "stack": (lambda g, v: both(g, both(g, v["x"], I, 0), 2 * O, 5), (), ["py_func"]),
-    "relu between": (
-        lambda g, v: both(g, g.op("relu", {"X": both(g, v["x"], I, 0)}), 2 * O, 5),
-        (),
-        ["py_func", "relu", "py_func"],
-    ),
-    "lstm": (lambda g, v: lstm(g, v, use_peepholes=False)[0], (), ["py_func"]),
+def shared_bias(b: Builder) -> list[Variable]:
+    bias = b.parameter(1, 3 * O)
+    return [gru(b, b.x, bias=bias) for _ in range(2)]
+
+
+def fusion_gru(b: Builder) -> Variable:
+    slots = {"X": b.x, "WeightX": b.parameter(I, 3 * O), "WeightH": b.parameter(O, 3 * O)}
+    slots |= {"Bias": b.parameter(1, 3 * O), **cell_states(b, "h0")}
+    return b.op("fusion_gru", slots, is_reverse=True)
+
+
+def stack(b: Builder, function: str = "") -> Variable:
+    lower = both(b, b.x)
+    return both(b, b.op(function, {"X": lower}) if function else lower, 2 * O)
+
+
+OURS = ["py_func"]
+MODELS: dict[str, tuple[Callable[[Builder], Any], tuple[str, ...], list[str]]] = {
+    "gru": (lambda b: gru(b, b.x), (), OURS),
+    "gru-reverse-origin": (lambda b: gru(b, b.x, origin_mode=True, is_reverse=True), (), OURS),
+    "gru-H0": (lambda b: gru(b, b.x, state=cell_states(b, "h0")["H0"]), ("h0",), OURS),
+    "pair-H0": (lambda b: both(b, b.x, state=cell_states(b, "h0")["H0"]), ("h0",), OURS),
+    "stack": (stack, (), OURS),
+    "relu between": (lambda b: stack(b, "relu"), (), ["py_func", "relu", "py_func"]),
+    "lstm": (lambda b: lstm(b, b.fc(b.x, I, 4 * O), O, use_peepholes=False)[0], (), OURS),
     "lstm-cells": (
-        lambda g, v: lstm(g, v, use_peepholes=True, is_reverse=True),
+        lambda b: lstm(
+            b, b.fc(b.x, I, 4 * O), O, is_reverse=True, states=cell_states(b, "h0", "c0")
+        ),
         ("h0", "c0"),
-        ["py_func"],
+        OURS,
     ),
+    "shared bias": (shared_bias, (), ["py_func", "py_func"]),
+    "fused already": (fusion_gru, ("h0",), OURS),
 }
-
-
-def shared_bias(graph: PaddleGraph, v: Mapping[str, Variable]) -> list[Variable]:
-    bias = graph.parameter(numbers(1, 3 * O, seed=77))
-    return [gru(graph, v["x"], seed=seed, bias=bias) for seed in (0, 20)]
-
-
-def fusion_gru(graph: PaddleGraph, v: Mapping[str, Variable]) -> Variable:
-    slots = {
-        "X": v["x"],
-        "WeightX": graph.parameter(numbers(I, 3 * O)),
-        "WeightH": graph.parameter(numbers(O, 3 * O)),
-        "Bias": graph.parameter(numbers(1, 3 * O)),
-        "H0": v["h0"],
-    }
-    return graph.op("fusion_gru", slots, FUSION_GRU, is_reverse=True)[0]
-
-
-MODELS["shared bias"] = (shared_bias, (), ["py_func", "py_func"])
-MODELS["fused already"] = (fusion_gru, ("h0",), ["py_func"])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_program_gives_what_it_gave(name: str, tmp_path: Path) -> None:
     """Batches of changing size through one program, sentences of length zero among them."""
     build, states, types = MODELS[name]
-    plain = saved(tmp_path, feeds(BATCHES[0], *states), build)
+    plain = saved(tmp_path, build)
     before = plain._program.desc.serialize_to_string()
     ours = Plugged(plain)
     assert plain._program.desc.serialize_to_string() == before
     assert ours.types == types and not ours.optimized.refusals
     assert len(ours.optimized.replaced) == types.count("py_func")
     check(plain, ours, [feeds(lengths, *states) for lengths in BATCHES])
-
-
-def test_two_lod_levels_run_though_one_is_declared(tmp_path: Path) -> None:
-    """Paddle's own gru takes one level only."""
-    plain = saved(tmp_path, feeds([2, 1]), MODELS["stack"][0])
-    (expected,) = plain.run(feeds([3, 0, 2]))
-    (got,) = Plugged(plain).run(feeds([3, 0, 2], levels=2))
-    assert got.lod == [[0, 1, 3], *expected.lod]
-    assert not differences({"y": Ragged(got.data, got.offsets)}, [expected])
 
 
 @pytest.mark.parametrize("onednn", [False, True], ids=["native", "onednn"])
@@ -215,25 +163,8 @@ def test_paddle_inference_gives_what_the_unfused_program_gives(
 ) -> None:
     """Paddle's own fusion drops H0, adds into a shared bias, keeps H0 of an old batch."""
     build, states, _ = MODELS[name]
-    plain = saved(tmp_path, feeds(BATCHES[0], *states), build)
+    plain = saved(tmp_path, build)
     check(plain, Predictor(tmp_path, onednn), [feeds(lengths, *states) for lengths in BATCHES])
-
-
-def test_recorded_models_give_what_they_gave(shared_models: Path) -> None:
-    """In Paddle's executor with ours inside."""
-    for folder in sorted(f for f in (shared_models / "paddle").iterdir() if f.is_dir()):
-        model, arrays = load(folder), read_arrays(folder / "io.npz")
-        ours = Plugged(SavedModel(folder / "model"))
-        got = dict(
-            zip(
-                [v.name for v in model.outputs],
-                ours.run(read_inputs(arrays, model.inputs)),
-                strict=True,
-            )
-        )
-        for name, expected in read_outputs(arrays, model.outputs).items():
-            verdict = compare(name, got[name], expected, TOLERANCES["f32"])
-            assert verdict.passed, (folder.name, verdict.reason)
 
 
 MODES = ("GRU", "LSTM", "SimpleRNN")
@@ -267,7 +198,7 @@ def test_programs_built_with_paddle_nn(mode: str, layers: int, way: str) -> None
 
 
 def test_later_changes_of_parameters_are_followed(tmp_path: Path) -> None:
-    plain = saved(tmp_path, feeds([2, 1]), MODELS["stack"][0])
+    plain = saved(tmp_path, MODELS["stack"][0])
     ours, given = Plugged(plain), feeds([3, 0, 2])
     held = [v.name for v in ours.optimized.list_vars() if v.persistable and v.name.startswith("w_")]
     assert len(held) == 16
@@ -280,8 +211,9 @@ def test_later_changes_of_parameters_are_followed(tmp_path: Path) -> None:
 
 
 def test_plugins_that_are_disabled_leave_a_program_to_paddle() -> None:
-    graph = PaddleGraph()
-    gru(graph, graph.feed("x", [-1, I], lod_level=1))
+    builder = Builder(3)
+    gru(builder, builder.x)
+    graph = builder.graph
     with plugins_disabled():
         made = optimize(graph._main, graph._scope)
     assert [op.type for op in made.global_block().ops] == [
@@ -292,7 +224,7 @@ def test_plugins_that_are_disabled_leave_a_program_to_paddle() -> None:
 
 def test_what_is_not_computed_any_more_cannot_be_fetched(tmp_path: Path) -> None:
     """Although the scope still holds what the plain program left there."""
-    plain = saved(tmp_path, feeds([2, 1]), MODELS["gru"][0])
+    plain = saved(tmp_path, MODELS["gru"][0])
     given = {k: tensor(v) for k, v in feeds([2, 1]).items()}
     (inside,) = (
         n for op in plain._program.global_block().ops if op.type == "mul" for n in op.output("Out")
@@ -311,10 +243,10 @@ def test_what_is_not_computed_any_more_cannot_be_fetched(tmp_path: Path) -> None
 def test_what_onednn_lacks_stays_with_paddle(
     function: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def build(graph: PaddleGraph, v: Mapping[str, Variable]) -> list[Variable]:
-        return [gru(graph, v["x"], activation=function), gru(graph, v["x"], seed=20)]
+    def build(b: Builder) -> list[Variable]:
+        return [gru(b, b.x, activation=function), gru(b, b.x)]
 
-    plain = saved(tmp_path, feeds([2, 1]), build)
+    plain = saved(tmp_path, build)
     with caplog.at_level(logging.INFO, "onernn"):
         ours = Plugged(plain, backend="onednn")
     assert ours.types == ["mul", "elementwise_add", "gru", "py_func"]
@@ -329,13 +261,13 @@ def test_what_onednn_lacks_stays_with_paddle(
 
 
 def test_half_precision_computes_nearly_the_same(tmp_path: Path) -> None:
-    plain = saved(tmp_path, feeds([2, 1]), MODELS["stack"][0])
+    plain = saved(tmp_path, MODELS["stack"][0])
     got, expected = (m.run(feeds([3, 0, 2]))[0].data for m in (Plugged(plain, dtype="bf16"), plain))
     assert 0 < np.abs(got - expected).max() <= 2e-2
 
 
 def test_many_threads_share_what_is_packed(tmp_path: Path) -> None:
-    plain = saved(tmp_path, feeds([2, 1], "h0"), MODELS["gru-H0"][0])
+    plain = saved(tmp_path, MODELS["gru-H0"][0])
     ours = Predictor(tmp_path)
     given = [feeds(lengths, "h0") for lengths in BATCHES]
     expected = [plain.run(each) for each in given]
@@ -348,10 +280,19 @@ def test_many_threads_share_what_is_packed(tmp_path: Path) -> None:
                 assert not differences({"y": got[0]}, want)
 
 
+def test_a_pool_gives_predictors_with_ours(tmp_path: Path) -> None:
+    plain = saved(tmp_path, MODELS["gru"][0])
+    ours = Predictor(tmp_path)
+    pool = paddle.inference.PredictorPool(optimize(config_of(tmp_path)), 2)
+    for at, lengths in enumerate(BATCHES[:2]):
+        got = ours.run(feeds(lengths), pool.retrive(at))
+        assert not differences({"y": got[0]}, plain.run(feeds(lengths)))
+
+
 def test_errors_tell_the_part_and_the_cause(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = saved(tmp_path, feeds([2, 1], "h0"), MODELS["gru-H0"][0])
+    plain = saved(tmp_path, MODELS["gru-H0"][0])
     ours, given = Plugged(plain), feeds([2, 1], "h0")
     with pytest.raises(Exception, match="state h: expected"):
         ours.run({**given, "h0": numbers(3, O)})
@@ -360,9 +301,8 @@ def test_errors_tell_the_part_and_the_cause(
 
 
 def test_gradients_of_a_program_are_refused() -> None:
-    graph = PaddleGraph()
-    x = graph.feed("x", [-1, I], lod_level=1)
-    y = gru(graph, x)
+    builder = Builder(3)
+    y, graph = gru(builder, builder.x), builder.graph
     executor = paddle.static.Executor(paddle.CPUPlace())
     ours = optimize(graph._main, graph._scope, fetch_list=[y])
     with paddle.static.scope_guard(graph._scope), paddle.static.program_guard(ours):
@@ -374,13 +314,13 @@ def test_gradients_of_a_program_are_refused() -> None:
 
 
 def test_what_cannot_be_optimized_is_told(tmp_path: Path) -> None:
-    graph = PaddleGraph()
-    x = graph.feed("x", [-1, I], lod_level=1)
+    builder = Builder(3)
+    graph = builder.graph
     with pytest.raises(
         UnsupportedError, match="no recurrent operator can be replaced: it holds none"
     ):
         optimize(graph._main, graph._scope)
-    gru(graph, x)
+    gru(builder, builder.x)
     with pytest.raises(UnsupportedError, match="hold no numbers; run the startup program"):
         optimize(graph._main, paddle.static.Scope())
     optimized = optimize(graph._main, graph._scope)
@@ -390,7 +330,7 @@ def test_what_cannot_be_optimized_is_told(tmp_path: Path) -> None:
         optimize("model.pdmodel")
     with pytest.raises(TypeError, match="unexpected keyword argument 'precision'"):
         optimize(graph._main, graph._scope, precision="f32")
-    saved(tmp_path, feeds([2, 1]), MODELS["gru"][0])
+    saved(tmp_path, MODELS["gru"][0])
     config = paddle.inference.Config(
         str(tmp_path / "model.pdmodel"), str(tmp_path / "model.pdiparams")
     )
@@ -402,7 +342,7 @@ def test_what_cannot_be_optimized_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("separate", [False, True], ids=["combined", "one file a parameter"])
 def test_the_folder_of_a_config_is_a_model(tmp_path: Path, separate: bool) -> None:
     given = feeds([3, 1, 4])
-    plain, folder = saved(tmp_path, given, MODELS["gru"][0]), tmp_path
+    plain, folder = saved(tmp_path, MODELS["gru"][0]), tmp_path
     if separate:
         folder = tmp_path / "separate"
         folder.mkdir()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from tests.frameworks.paddle_graphs import (
     Batch,
     Build,
@@ -23,7 +24,7 @@ from tests.frameworks.paddle_graphs import (
     saved_graph,
 )
 
-from onernn import Ragged, Session, load
+from onernn import Ragged, load
 from onernn.ir.arrays import Array
 
 LENGTHS = [[0, 1, 1, 5, 7]]
@@ -117,7 +118,7 @@ def test_fusion_gru_honours_origin_mode(origin: bool, reverse: bool, tmp_path: P
     plain = {"Input": product, "Weight": fixed(3, 9), "Bias": fixed(1, 9), "H0": "h"}
     saved_graph(tmp_path / "fused", feeds, gru("fusion_gru", 3, **options))
     apart = row("gru", **plain, is_reverse=reverse, origin_mode=origin)
-    got = Session(load(tmp_path / "fused"), backend="reference").run(feeds)
+    got = reference(load(tmp_path / "fused"), feeds)
     assert not differences(got, saved_graph(tmp_path / "apart", feeds, apart).run(feeds))
 
 
@@ -135,7 +136,7 @@ def test_a_sentence_of_length_zero_changes_no_other(
     else:
         build = lstm(operator, 3, peephole=True, state=True, is_reverse=reverse)
     saved = saved_graph(tmp_path, {"x": x, **begun}, build)
-    got = Session(load(tmp_path), backend="reference").run({"x": x, **begun})
+    got = reference(load(tmp_path), {"x": x, **begun})
     fewer = {name: array[kept] for name, array in begun.items()}
     without = saved.run({"x": Ragged(x.data, FILLED[0]), **fewer})
     assert not differences(got, [x.with_data(each.data) for each in without])

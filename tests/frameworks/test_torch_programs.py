@@ -48,7 +48,9 @@ def test_a_program_gives_what_its_module_gives_at_every_size_or_refuses_it(
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["Tagger", "Rows", "TextLine", "MeanOverItsLength", "Translator"])
+@pytest.mark.parametrize(
+    "name", ["tagger", "rows", "textline", "mean_over_its_length", "translator"]
+)
 def test_pytorch_itself_is_a_reference_for_its_file(name: str, tmp_path: Path) -> None:
     file = exported(name, tmp_path)
     assert onernn.verify(file, against=f"torch:{file}")
@@ -58,8 +60,8 @@ def test_pytorch_itself_is_a_reference_for_its_file(name: str, tmp_path: Path) -
 def test_older_layouts_are_such_as_pytorch_reads(save: Any, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        save(programs.program("Tagger"), tmp_path / "model.pt2")
-    module, inputs = programs.built("Tagger")
+        save(programs.program("tagger"), tmp_path / "model.pt2")
+    module, inputs = programs.built("tagger")
     values = inputs(programs.BATCH, programs.STEPS)
     theirs = torch.export.load(tmp_path / "model.pt2").module()(*values).detach().numpy()
     session = onernn.Session(tmp_path / "model.pt2")
@@ -67,7 +69,7 @@ def test_older_layouts_are_such_as_pytorch_reads(save: Any, tmp_path: Path) -> N
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["Last", "Projected", "Translator"])
+@pytest.mark.parametrize("name", ["last", "projected", "translator"])
 def test_a_live_module_is_a_reference(name: str, tmp_path: Path) -> None:
     module, _ = programs.built(name)
     assert onernn.verify(exported(name, tmp_path), against=module)

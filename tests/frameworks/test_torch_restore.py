@@ -16,6 +16,7 @@ from tests.frameworks.torch_modules import CELLS, INPUT, STACKS, UNITS, assert_s
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
+import onernn
 from onernn.adapters.torch import explain, optimize, restore
 
 OPENS = """
@@ -127,13 +128,19 @@ def test_arguments_of_the_intel_extension_are_taken(caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize("inputs", [[], [torch.ones(1, 2, 4)]], ids=["script", "trace"])
 def test_what_torchscript_has_compiled_is_said_to_stay(
-    inputs: list[Any], caplog: pytest.LogCaptureFixture
+    inputs: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     compiled = torch.jit.trace if inputs else torch.jit.script
     model = compiled(nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 6)), *inputs)
     assert "TorchScript" in explain(optimize(model))
     (warning,) = caplog.messages
     assert warning.startswith("stays with PyTorch: 1: TorchScript")
+    frozen = optimize(torch.jit.freeze(model.eval()))  # operators are left of its layers
+    assert explain(frozen).startswith("aten::lstm: stays with PyTorch: TorchScript")
+    x, file = torch.ones(1, 2, 4), str(tmp_path / "m.onnx")
+    torch.onnx.export(frozen, (x,), file, dynamo=False, input_names=["x"])
+    y, *_ = onernn.Session(file).run({"x": x.numpy()}).values()
+    assert_same(torch.from_numpy(y), frozen(x)[0])
 
 
 def test_what_stays_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,23 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from onernn.adapters.torch.weight_files import read_arrays
-from onernn.cli import app
 
 torch = pytest.importorskip("torch")
-DATA = Path(__file__).parents[1] / "data"
-
-
-def test_a_stack_with_states_is_taken_by_one_module(tmp_path: Path) -> None:
-    out = tmp_path / "state.npz"
-    model = DATA / "onnx" / "torch_tagger" / "model.onnx"
-    options = ["--to", "torch", "--prefix", "lstm.", "--output", str(out)]
-    assert CliRunner().invoke(app, ["weights", str(model), *options]).exit_code == 0
-    state = {name: torch.from_numpy(array) for name, array in np.load(out).items()}
-    layer = torch.nn.LSTM(6, 5, num_layers=2, bidirectional=True)
-    torch.nn.ModuleDict({"lstm": layer}).load_state_dict(state, strict=True)
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "old"])

@@ -42,283 +42,232 @@ def words(n: int, t: int) -> tuple[Tensor, ...]:
     return (torch.randint(0, 20, (n, t)),)
 
 
-def model(inputs: Inputs, tied: str = "") -> Callable[[type[nn.Module]], type[nn.Module]]:
-    def register(kind: type[nn.Module]) -> type[nn.Module]:
-        MODELS[kind.__name__] = (kind, inputs)
-        TIED[kind.__name__] = {*tied}
+def model(
+    inputs: Inputs, tied: str = "", **parts: Callable[[], Any]
+) -> Callable[[Callable[..., Any]], type[nn.Module]]:
+    """Of a forward function, a module with these parts."""
+
+    def register(forward: Callable[..., Any]) -> type[nn.Module]:
+        def init(self: nn.Module) -> None:
+            nn.Module.__init__(self)
+            for part, make in parts.items():
+                setattr(self, part, make())
+
+        name = forward.__name__
+        kind = type(name, (nn.Module,), {"__init__": init, "forward": forward})
+        MODELS[name], TIED[name] = (kind, inputs), {*tied}
         return kind
 
     return register
 
 
-@model(words)
-class Tagger(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(20, 6)
-        self.layer = nn.LSTM(6, 5, 2, batch_first=True, bidirectional=True, dropout=0.3)
-        self.tags = nn.Linear(10, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.log_softmax(self.tags(self.layer(self.words(x))[0]), -1)
+@model(
+    words,
+    words=lambda: nn.Embedding(20, 6),
+    layer=lambda: nn.LSTM(6, 5, 2, batch_first=True, bidirectional=True, dropout=0.3),
+    tags=lambda: nn.Linear(10, 4),
+)
+def tagger(self: Any, x: Tensor) -> Tensor:
+    return F.log_softmax(self.tags(self.layer(self.words(x))[0]), -1)
 
 
-@model(sentences)
-class Last(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.out = nn.GRU(6, 5, batch_first=True), nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y, h = self.layer(x)
-        return self.out(y[:, -1]), 1 - torch.sigmoid(self.out(h[-1]))
+@model(sentences, layer=lambda: nn.GRU(6, 5, batch_first=True), out=lambda: nn.Linear(5, 3))
+def last(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    y, h = self.layer(x)
+    return self.out(y[:, -1]), 1 - torch.sigmoid(self.out(h[-1]))
 
 
-@model(steps_first)
-class Rows(nn.Module):
+@model(steps_first, layer=lambda: nn.LSTM(6, 8), out=lambda: nn.Linear(8, 4))
+def rows(self: Any, x: Tensor) -> Tensor:
     """Steps and sentences as one axis, and back."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.out = nn.LSTM(6, 8), nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, _ = self.layer(x)
-        t, n, width = y.shape
-        return self.out(y.reshape(t * n, width)).view(t, n, 4).softmax(-1).permute(1, 0, 2)
+    y, _ = self.layer(x)
+    t, n, width = y.shape
+    return self.out(y.reshape(t * n, width)).view(t, n, 4).softmax(-1).permute(1, 0, 2)
 
 
-@model(sentences)
-class Pooled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.RNN(6, 8, batch_first=True, nonlinearity="relu")
-        self.norm = nn.LayerNorm(8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(self.layer(x)[0])
-        return torch.cat([y.mean(1), y.max(1)[0], y.amax(dim=1), y.sum(1) * 0.3], -1)
+@model(
+    sentences,
+    layer=lambda: nn.RNN(6, 8, batch_first=True, nonlinearity="relu"),
+    norm=lambda: nn.LayerNorm(8),
+)
+def pooled(self: Any, x: Tensor) -> Tensor:
+    y = self.norm(self.layer(x)[0])
+    return torch.cat([y.mean(1), y.max(1)[0], y.amax(dim=1), y.sum(1) * 0.3], -1)
 
 
-@model(sentences, tied="T")
-class MeanOverItsLength(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(6, 8, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)[0].sum(1) / x.shape[1]
+@model(sentences, tied="T", layer=lambda: nn.GRU(6, 8, batch_first=True))
+def mean_over_its_length(self: Any, x: Tensor) -> Tensor:
+    return self.layer(x)[0].sum(1) / x.shape[1]
 
 
-@model(sentences, tied="NT")  # half of 7 steps is 3, as many as there are sentences
-class FirstHalf(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(6, 8, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x[:, : x.shape[1] // 2])[0]
+@model(
+    sentences, tied="NT", layer=lambda: nn.GRU(6, 8, batch_first=True)
+)  # half of 7 steps is 3, as many as there are sentences
+def first_half(self: Any, x: Tensor) -> Tensor:
+    return self.layer(x[:, : x.shape[1] // 2])[0]
 
 
-@model(sentences)
-class OwnStates(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.LSTM(6, 8, 2, batch_first=True)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        h = torch.zeros(2, x.size(0), 8)
-        y, (h, c) = self.layer(x, (h, torch.zeros(2, x.size(0), 8).to(x.device)))
-        return y, h, c
+@model(sentences, layer=lambda: nn.LSTM(6, 8, 2, batch_first=True))
+def own_states(self: Any, x: Tensor) -> tuple[Tensor, ...]:
+    h = torch.zeros(2, x.size(0), 8)
+    y, (h, c) = self.layer(x, (h, torch.zeros(2, x.size(0), 8).to(x.device)))
+    return y, h, c
 
 
-@model(lambda n, t: (torch.randn(t, n, 6), torch.randn(2, n, 3), torch.randn(2, n, 8)))
-class Projected(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.LSTM(6, 8, bidirectional=True, proj_size=3)
-
-    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-        y, (h, c) = self.layer(x, (h, c))
-        return y, h, c
+@model(
+    lambda n, t: (torch.randn(t, n, 6), torch.randn(2, n, 3), torch.randn(2, n, 8)),
+    layer=lambda: nn.LSTM(6, 8, bidirectional=True, proj_size=3),
+)
+def projected(self: Any, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    y, (h, c) = self.layer(x, (h, c))
+    return y, h, c
 
 
-@model(lambda n, t: (torch.randn(n, 1, 12, 4 * t),))
-class TextLine(nn.Module):
+@model(
+    lambda n, t: (torch.randn(n, 1, 12, 4 * t),),
+    columns=lambda: nn.Sequential(
+        *(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(True), nn.MaxPool2d(2)),
+        *(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d((2, 1))),
+    ),
+    layer=lambda: nn.LSTM(18, 7, bidirectional=True),
+    out=lambda: nn.Linear(14, 5),
+)
+def textline(self: Any, x: Tensor) -> Tensor:
     """Convolutions over an image of a line, and an LSTM along it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.columns = nn.Sequential(
-            *(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(True), nn.MaxPool2d(2)),
-            *(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d((2, 1))),
-        )
-        self.layer, self.out = nn.LSTM(18, 7, bidirectional=True), nn.Linear(14, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.columns(x)
-        n, c, h, w = y.size()
-        y, _ = self.layer(y.view(n, c * h, w).permute(2, 0, 1))
-        t, n, width = y.size()
-        return self.out(y.view(t * n, width)).view(t, n, -1)
+    y = self.columns(x)
+    n, c, h, w = y.size()
+    y, _ = self.layer(y.view(n, c * h, w).permute(2, 0, 1))
+    t, n, width = y.size()
+    return self.out(y.view(t * n, width)).view(t, n, -1)
 
 
-@model(sentences)
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(6, 8, batch_first=True, bidirectional=True)
-        self.score = nn.Linear(16, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, _ = self.layer(x)
-        weights = F.softmax(self.score(y).squeeze(-1), dim=1)
-        return torch.bmm(weights.unsqueeze(1), y).squeeze(1)
+@model(
+    sentences,
+    layer=lambda: nn.GRU(6, 8, batch_first=True, bidirectional=True),
+    score=lambda: nn.Linear(16, 1),
+)
+def attention(self: Any, x: Tensor) -> Tensor:
+    y, _ = self.layer(x)
+    weights = F.softmax(self.score(y).squeeze(-1), dim=1)
+    return torch.bmm(weights.unsqueeze(1), y).squeeze(1)
 
 
-@model(sentences)
-class Heads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(6, 8, batch_first=True)
-        self.heads = nn.MultiheadAttention(8, 2, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, _ = self.layer(x)
-        return self.heads(y, y, y, need_weights=False)[0]
+@model(
+    sentences,
+    layer=lambda: nn.GRU(6, 8, batch_first=True),
+    heads=lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+)
+def heads(self: Any, x: Tensor) -> Tensor:
+    y, _ = self.layer(x)
+    return self.heads(y, y, y, need_weights=False)[0]
 
 
-@model(sentences, tied="NT")  # the program takes steps 1, 2, ... up to 6 by number
-class Cells(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.LSTMCell(6, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = c = x.new_zeros(x.size(0), 8)
-        outputs = []
-        for t in range(x.size(1)):
-            h, c = self.cell(x[:, t], (h, c))
-            outputs.append(h)
-        return torch.stack(outputs, 1)
+@model(
+    sentences, tied="NT", cell=lambda: nn.LSTMCell(6, 8)
+)  # the program takes steps 1, 2, ... up to 6 by number
+def cells(self: Any, x: Tensor) -> Tensor:
+    h = c = x.new_zeros(x.size(0), 8)
+    outputs = []
+    for t in range(x.size(1)):
+        h, c = self.cell(x[:, t], (h, c))
+        outputs.append(h)
+    return torch.stack(outputs, 1)
 
 
-@model(sentences)
-class Convolved(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution, self.norm = nn.Conv1d(6, 9, 3, padding="same"), nn.BatchNorm1d(9)
-        self.layer = nn.GRU(9, 4, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.gelu(self.norm(self.convolution(x.transpose(1, 2)))).transpose(1, 2)
-        return self.layer(y)[0]
-
-
-@model(sentences, tied="T")
-class Positions(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.places, self.layer = nn.Embedding(50, 6), nn.GRU(6, 4, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x + self.places(torch.arange(x.shape[1])))[0]
+@model(
+    sentences,
+    convolution=lambda: nn.Conv1d(6, 9, 3, padding="same"),
+    norm=lambda: nn.BatchNorm1d(9),
+    layer=lambda: nn.GRU(9, 4, batch_first=True),
+)
+def convolved(self: Any, x: Tensor) -> Tensor:
+    y = F.gelu(self.norm(self.convolution(x.transpose(1, 2)))).transpose(1, 2)
+    return self.layer(y)[0]
 
 
-@model(sentences, tied="T")
-class Flattened(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.out = nn.GRU(6, 4, batch_first=True), nn.Linear(4 * STEPS, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.layer(x)[0].reshape(x.size(0), -1))
-
-
-@model(lambda n, t: (*words(n, t), *words(n, t + 2)))
-class Translator(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(20, 6, padding_idx=0)
-        self.encoder = nn.GRU(6, 8, batch_first=True)
-        self.decoder, self.out = nn.GRU(6, 8, batch_first=True), nn.Linear(8, 20)
-
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        _, h = self.encoder(self.words(x))
-        outputs, h = self.decoder(self.words(y), h)
-        return self.out(outputs).argmax(-1), h
+@model(
+    sentences,
+    tied="T",
+    places=lambda: nn.Embedding(50, 6),
+    layer=lambda: nn.GRU(6, 4, batch_first=True),
+)
+def positions(self: Any, x: Tensor) -> Tensor:
+    return self.layer(x + self.places(torch.arange(x.shape[1])))[0]
 
 
-@model(sentences)
-class Masked(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(6, 8, batch_first=True)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y, _ = self.layer(x)
-        mask = x.sum(-1) > 0
-        y = y.masked_fill(~mask.unsqueeze(-1), 0.0)
-        return y.sum(1) / mask.sum(1, keepdim=True).clamp(min=1), torch.where(mask, 1.0, -1.0)
+@model(
+    sentences,
+    tied="T",
+    layer=lambda: nn.GRU(6, 4, batch_first=True),
+    out=lambda: nn.Linear(4 * STEPS, 2),
+)
+def flattened(self: Any, x: Tensor) -> Tensor:
+    return self.out(self.layer(x)[0].reshape(x.size(0), -1))
 
 
-@model(sentences)
-class Wide(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(6, 8, batch_first=True).double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.double())[0]
-
-
-@model(sentences)
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.RNN(6, 8, 2, bias=False, bidirectional=True)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        y, h = self.layer(x.transpose(0, 1).contiguous())
-        h = h.view(2, 2, -1, 8)
-        return torch.cat((h[-1, 0], h[-1, 1]), dim=1), y[0], y[-1]
+@model(
+    lambda n, t: (*words(n, t), *words(n, t + 2)),
+    words=lambda: nn.Embedding(20, 6, padding_idx=0),
+    encoder=lambda: nn.GRU(6, 8, batch_first=True),
+    decoder=lambda: nn.GRU(6, 8, batch_first=True),
+    out=lambda: nn.Linear(8, 20),
+)
+def translator(self: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    _, h = self.encoder(self.words(x))
+    outputs, h = self.decoder(self.words(y), h)
+    return self.out(outputs).argmax(-1), h
 
 
-@model(sentences, tied="N")  # 3, as many as there are sentences, is a divisor
-class Parts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(6, 8, batch_first=True)
-        self.weight = nn.Parameter(torch.randn(1, 1, 8))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        y, _ = self.layer(x)
-        (one, other), (short, long) = y.chunk(2, -1), torch.split(y, [3, 5], dim=2)
-        gated = one * torch.sigmoid(other)
-        spread = short.std(-1), long.var(2, unbiased=False)
-        return gated, *spread, x.flip(1), (y * self.weight).sum(-1) ** 2, -y + 1 - y / 3.0
+@model(sentences, layer=lambda: nn.GRU(6, 8, batch_first=True))
+def masked(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    y, _ = self.layer(x)
+    mask = x.sum(-1) > 0
+    y = y.masked_fill(~mask.unsqueeze(-1), 0.0)
+    return y.sum(1) / mask.sum(1, keepdim=True).clamp(min=1), torch.where(mask, 1.0, -1.0)
 
 
-@model(sentences, tied="NT")  # nobody can tell an axis that is 7 long from one of 7 steps
-class Expanded(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(6, 8, batch_first=True)
-        self.first = nn.Parameter(torch.randn(1, 1, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, h = self.layer(x, self.first.expand(-1, x.size(0), -1).contiguous())
-        return y + h[-1].unsqueeze(1).expand(-1, x.size(1), -1)
+@model(sentences, layer=lambda: nn.GRU(6, 8, batch_first=True).double())
+def wide(self: Any, x: Tensor) -> Tensor:
+    return self.layer(x.double())[0]
 
 
-@model(sentences, tied="T")
-class LengthAsTensor(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(6, 8, batch_first=True)
+@model(sentences, layer=lambda: nn.RNN(6, 8, 2, bias=False, bidirectional=True))
+def plain(self: Any, x: Tensor) -> tuple[Tensor, ...]:
+    y, h = self.layer(x.transpose(0, 1).contiguous())
+    h = h.view(2, 2, -1, 8)
+    return torch.cat((h[-1, 0], h[-1, 1]), dim=1), y[0], y[-1]
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)[0].sum(1) / torch.tensor(x.shape[1])
+
+@model(
+    sentences,
+    tied="N",
+    layer=lambda: nn.GRU(6, 8, batch_first=True),
+    weight=lambda: nn.Parameter(torch.randn(1, 1, 8)),
+)  # 3, as many as there are sentences, is a divisor
+def parts(self: Any, x: Tensor) -> tuple[Tensor, ...]:
+    y, _ = self.layer(x)
+    (one, other), (short, long) = y.chunk(2, -1), torch.split(y, [3, 5], dim=2)
+    gated = one * torch.sigmoid(other)
+    spread = short.std(-1), long.var(2, unbiased=False)
+    return gated, *spread, x.flip(1), (y * self.weight).sum(-1) ** 2, -y + 1 - y / 3.0
+
+
+@model(
+    sentences,
+    tied="NT",
+    layer=lambda: nn.GRU(6, 8, batch_first=True),
+    first=lambda: nn.Parameter(torch.randn(1, 1, 8)),
+)  # nobody can tell an axis that is 7 long from one of 7 steps
+def expanded(self: Any, x: Tensor) -> Tensor:
+    y, h = self.layer(x, self.first.expand(-1, x.size(0), -1).contiguous())
+    return y + h[-1].unsqueeze(1).expand(-1, x.size(1), -1)
+
+
+@model(sentences, tied="T", layer=lambda: nn.GRU(6, 8, batch_first=True))
+def length_as_tensor(self: Any, x: Tensor) -> Tensor:
+    return self.layer(x)[0].sum(1) / torch.tensor(x.shape[1])
 
 
 def built(name: str) -> tuple[nn.Module, Inputs]:
@@ -413,21 +362,19 @@ def record(folder: Path, name: str, save: Callable[[Any, Path], None], **options
     np.savez(folder / "io.npz", **feed, **outputs)
 
 
-@model(sentences)
-class Voice(nn.Module):
+@model(
+    sentences,
+    over=lambda: nn.utils.weight_norm(nn.Conv1d(6, 4, 3)),
+    whole=lambda: nn.utils.weight_norm(nn.Conv1d(6, 4, 2), dim=None),
+    layer=lambda: nn.GRU(12, 5, batch_first=True),
+)
+def voice(self: Any, x: Tensor) -> Tensor:
     """Frames with what is mirrored, repeated or goes round at both ends, and normed weights."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.over = nn.utils.weight_norm(nn.Conv1d(6, 4, 3))
-        self.whole = nn.utils.weight_norm(nn.Conv1d(6, 4, 2), dim=None)
-        self.layer = nn.GRU(12, 5, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, mirrored = x.transpose(1, 2), F.pad(x, (1, 0), mode="reflect")[..., :6].transpose(1, 2)
-        parts = [self.over(F.pad(each, (1, 1), mode="circular")) for each in (y, mirrored)]
-        parts.append(self.whole(F.pad(y, (1, 0), mode="replicate")))
-        return self.layer(torch.cat(parts, 1).transpose(1, 2))[0]
+    y, mirrored = x.transpose(1, 2), F.pad(x, (1, 0), mode="reflect")[..., :6].transpose(1, 2)
+    parts = [self.over(F.pad(each, (1, 1), mode="circular")) for each in (y, mirrored)]
+    parts.append(self.whole(F.pad(y, (1, 0), mode="replicate")))
+    return self.layer(torch.cat(parts, 1).transpose(1, 2))[0]
 
 
 class Weights(nn.Module):
@@ -462,11 +409,11 @@ def record_weights(folder: Path) -> None:
 
 
 def main() -> None:
-    for name in ("Tagger", "Rows", "Projected", "TextLine", "Heads", "Cells", "Masked", "Voice"):
-        record(DATA / name.lower(), name, torch.export.save)
-    record(DATA / "rows_dynamic", "Rows", torch.export.save, dynamic=True)
-    record(DATA / "tagger_2_5", "Tagger", save_as_2_5)
-    record(DATA / "last_2_8", "Last", save_as_2_8)
+    for name in ("tagger", "rows", "projected", "textline", "heads", "cells", "masked", "voice"):
+        record(DATA / name, name, torch.export.save)
+    record(DATA / "rows_dynamic", "rows", torch.export.save, dynamic=True)
+    record(DATA / "tagger_2_5", "tagger", save_as_2_5)
+    record(DATA / "last_2_8", "last", save_as_2_8)
     record_weights(DATA / "weights")
 
 

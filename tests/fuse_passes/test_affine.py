@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.graphs import new_node
 
 from onernn import Graph, fuse
 from onernn.fuse_passes.affine import affine
@@ -23,21 +24,17 @@ def graph(*nodes: Node, rank: int = 2) -> Graph:
     return Graph("g", inputs, (Value(nodes[-1].outputs[0]),), nodes, CONSTANTS)
 
 
-def node(op: str, *inputs: str, out: str, **attributes: int) -> Node:
-    return Node(op, inputs, (out,), attributes)
-
-
 @pytest.mark.parametrize("bias", ["b", "row"])
 def test_a_product_and_its_bias_are_a_sum(bias: str) -> None:
-    found = affine(graph(node("MatMul", "x", "W", out="p"), node("Add", bias, "p", out="y")), "y")
+    found = affine(graph(new_node("p = MatMul x W"), new_node(f"y = Add {bias} p")), "y")
     assert found is not None and list(found.terms) == ["x"] and len(found.biases) == 1
 
 
 def test_a_bias_that_adds_an_axis_makes_no_matrix() -> None:
     """Axis 1 of (1, N, 6) is the batch: its pieces are no gates."""
-    nodes = [node("MatMul", "x", "W", out="p"), node("Add", "p", "cube", out="y")]
+    nodes = [new_node("p = MatMul x W"), new_node("y = Add p cube")]
     assert affine(graph(*nodes), "y") is None
-    nodes += [node("Tanh", "y", out="t"), node("MatMul", "t", "V", out="z")]
+    nodes += [new_node("t = Tanh y"), new_node("z = MatMul t V")]
     square = np.eye(6, dtype=np.float32)
     whole = Graph(
         "g", graph(*nodes[:2]).inputs, (Value("z"),), (*nodes,), {**CONSTANTS, "V": square}
@@ -46,12 +43,12 @@ def test_a_bias_that_adds_an_axis_makes_no_matrix() -> None:
 
 
 def test_a_product_of_more_axes_is_no_sum() -> None:
-    assert affine(graph(node("MatMul", "x", "W", out="y"), rank=3), "y") is None
+    assert affine(graph(new_node("y = MatMul x W"), rank=3), "y") is None
 
 
 def test_sums_of_sums_are_read_once() -> None:
     """Each value is the sum of the one before it with itself: 2**60 ways lead to the first."""
-    nodes = [node("Gemm", "x", "W", out="v0")]
-    nodes += [node("Add", f"v{k}", f"v{k}", out=f"v{k + 1}") for k in range(60)]
-    whole = graph(*nodes, node("Tanh", "v60", out="y"))
+    nodes = [new_node("v0 = Gemm x W")]
+    nodes += [new_node(f"v{k + 1} = Add v{k} v{k}") for k in range(60)]
+    whole = graph(*nodes, new_node("y = Tanh v60"))
     assert affine(whole, "v60") is None and fuse(whole).model.nodes == whole.nodes

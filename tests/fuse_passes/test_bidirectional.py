@@ -13,7 +13,7 @@ from support.layers import random_ragged, random_weights
 from onernn import Cell, Graph, RnnSpec, Session, fuse
 from onernn.ir.graph import Node, Value
 
-SECOND = new_node("MatMul", "x w", "xw2")
+SECOND = new_node("xw2 = MatMul x w")
 LEFT, RIGHT = {"direction": "left2right"}, {"direction": "right2left"}
 
 
@@ -68,7 +68,7 @@ def two(cell: Cell, *outputs: str, attention: tuple[str, ...] = ("", "")) -> Gra
         ends = tuple(f"{name}{end}" for end in ("", *outputs))
         attributes = {"spec": spec, "weights": weights}
         nodes.append(Node("Rnn", ("x", "", "", attention[k]), ends, attributes))
-    nodes.append(new_node("Concat", "y z", "yz", axis=1))
+    nodes.append(new_node("yz = Concat y z", axis=1))
     scales = [Value(each, "float32", (None, 1), 1) for each in dict.fromkeys(attention) if each]
     made = graph([], ["x"])
     inputs = (*made.inputs, *scales)
@@ -94,7 +94,7 @@ def test_pairs_with_initial_states_become_a_stack() -> None:
     chain = ("h0", "a", "u0", "v0")  # a state of its own for each direction
     states = [Node("Tanh", each[:1], each[1:]) for each in zip(chain, chain[1:], strict=False)]
     nodes = [*states, *pair({**LEFT, "state": "h0"}, {**RIGHT, "state": "a"}), *upper]
-    nodes.append(new_node("Concat", "u v", "uv", axis=1))
+    nodes.append(new_node("uv = Concat u v", axis=1))
     result = fuse_and_check(graph(nodes, ["uv"], **constants()))
     assert [a.name for a in result.applied][-3:] == ["bidirectional"] * 2 + ["stack_layers"]
 
@@ -143,7 +143,7 @@ REFUSED = {
 def test_what_is_no_pair_is_refused_with_a_reason(reason: str) -> None:
     nodes, outputs = REFUSED[reason]
     if "starts from" in reason:  # through another operator
-        nodes = [*nodes[:4], new_node("Tanh", "h", "half"), *nodes[4:]]
+        nodes = [*nodes[:4], new_node("half = Tanh h"), *nodes[4:]]
     result = fuse_and_check(graph(nodes, outputs, **constants()))
     assert [r.reason for r in result.refusals] == [f"bidirectional: {reason}"]
 
@@ -155,7 +155,7 @@ def test_the_wrong_order_of_halves_is_refused() -> None:
 
 def test_different_inputs_are_refused() -> None:
     nodes = pair(LEFT, RIGHT)
-    nodes[1:2] = [new_node("Tanh", "x", "x2"), new_node("MatMul", "x2 w", "xw2")]
+    nodes[1:2] = [new_node("x2 = Tanh x"), new_node("xw2 = MatMul x2 w")]
     result = fuse_and_check(graph(nodes, ["yz"], **constants()))
     assert [r.reason for r in result.refusals] == [
         "bidirectional: the directions read different inputs"

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.graphs import new_node, unfused
 
-from onernn import Graph, Session, fuse
+from onernn import Graph, fuse
 from onernn.fuse_passes.conv_scale import FuseConvScale
 from onernn.ir.graph import Node, Value
 
@@ -36,8 +36,8 @@ CONSTANTS = {
     "huge": np.full((4, 1, 1), 3e38, np.float32),
     "eight": np.full((4, 1, 3, 2), 8, np.float32),
 }
-CONV = new_node("Conv", "x w bias", "c", group=2, strides=(2, 1))
-NORM = new_node("BatchNormalization", "c scale shift mean variance", "y")
+CONV = new_node("c = Conv x w bias", group=2, strides=(2, 1))
+NORM = new_node("y = BatchNormalization c scale shift mean variance")
 X = floats(3, 2, 7, 6)
 
 
@@ -49,7 +49,7 @@ def model(*nodes: Node, outputs: str = "y", **constants: np.ndarray) -> Graph:
 
 def run(graph: Graph) -> Any:
     feed = {"x": X, "given": CONSTANTS["column"]}
-    return Session(graph, backend="reference", passes=()).run(feed)["y"]
+    return unfused(graph, feed)["y"]
 
 
 def mul(a: str, b: str, out: str = "y") -> Node:
@@ -58,11 +58,11 @@ def mul(a: str, b: str, out: str = "y") -> Node:
 
 FOLDED = [
     (CONV, NORM),
-    (new_node("Conv", "x w", "c", group=2), NORM),
+    (new_node("c = Conv x w", group=2), NORM),
     *((CONV, mul("c", name)) for name in ("column", "column4", "number")),
     (CONV, mul("column", "c")),
     *((CONV, Node("Add", ("c", name), ("y",))) for name in ("column", "column4", "number")),
-    (CONV, mul("c", "column", "d"), new_node("Add", "d number", "e"), NORM.renamed({"c": "e"})),
+    (CONV, mul("c", "column", "d"), new_node("e = Add d number"), NORM.renamed({"c": "e"})),
 ]
 
 
@@ -77,7 +77,7 @@ def test_what_scales_channels_is_part_of_the_weights(nodes: tuple[Node, ...]) ->
 
 
 def test_weights_that_others_read_stay_as_they_are() -> None:
-    other = new_node("Conv", "x w", "z", group=2)
+    other = new_node("z = Conv x w", group=2)
     fused = fuse(model(CONV, NORM, other, outputs="y z"), (FuseConvScale(),)).model
     np.testing.assert_array_equal(fused.constants["w"], CONSTANTS["w"])
     assert [node.inputs[1] == "w" for node in fused.nodes] == [False, True]
@@ -87,7 +87,7 @@ def test_weights_that_others_read_stay_as_they_are() -> None:
     "nodes, outputs, reason",
     [
         ((CONV, NORM), "y c", "'c' has another user"),
-        ((CONV, NORM, new_node("Neg", "c", "z")), "y z", "'c' has another user"),
+        ((CONV, NORM, new_node("z = Neg c")), "y z", "'c' has another user"),
         ((CONV, mul("c", "given")), "y", "computed at run time"),
         ((CONV.renamed({"w": "given"}), NORM), "y", "computed at run time"),
         ((CONV, mul("c", "row")), "y", "not one number a channel"),

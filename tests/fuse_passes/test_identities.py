@@ -16,7 +16,7 @@ def behind(*inputs: str, outputs: tuple[str, ...] = ("d",)) -> list[Node]:
     """A projected gru over a dropout of x."""
     return [
         Node("Dropout", ("x", *inputs), outputs),
-        new_node("MatMul", "d w", "xw"),
+        new_node("xw = MatMul d w"),
         *projected_gru("y", "xw"),
     ]
 
@@ -24,8 +24,8 @@ def behind(*inputs: str, outputs: tuple[str, ...] = ("d",)) -> list[Node]:
 def test_what_hides_a_projection_goes_and_the_projection_is_folded() -> None:
     nodes = [
         SCALE,
-        new_node("MatMul", "x2 w", "xw"),
-        new_node("Identity", "xw", "xw2"),
+        new_node("xw = MatMul x2 w"),
+        new_node("xw2 = Identity xw"),
         *projected_gru("y", "xw2"),
     ]
     result = fuse_and_check(graph(nodes, ["y"], **constants()))
@@ -35,7 +35,7 @@ def test_what_hides_a_projection_goes_and_the_projection_is_folded() -> None:
 
 
 def test_an_identity_that_names_an_output_stays() -> None:
-    nodes = [MATMUL, *projected_gru("y", "xw"), new_node("Identity", "y", "z")]
+    nodes = [MATMUL, *projected_gru("y", "xw"), new_node("z = Identity y")]
     result = fuse_and_check(graph(nodes, ["z"], **constants()))
     assert [a.name for a in result.applied] == ["linear_rnn"]
     assert [node.op for node in result.model.nodes] == ["Rnn", "Identity"]
@@ -59,7 +59,7 @@ def test_a_dropout_in_training_stays(known: bool) -> None:
     nodes = behind("ratio", "yes")
     arrays = {**constants(), "ratio": np.array(0.5, np.float32), "yes": np.array(True)}
     if not known:
-        nodes.insert(0, new_node("Not", "no", "yes"))
+        nodes.insert(0, new_node("yes = Not no"))
         arrays = {**arrays, "no": np.array(False)}
         del arrays["yes"]
     from onernn import fuse

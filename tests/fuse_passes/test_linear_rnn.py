@@ -35,15 +35,15 @@ def test_a_projection_becomes_input_weights(linear, made, direction, more) -> No
 
 def test_a_gemm_with_transposed_weight_is_folded() -> None:
     arrays = constants()
-    gemm = new_node("Gemm", "x wt b", "xwb", transB=1)
+    gemm = new_node("xwb = Gemm x wt b", transB=1)
     built = graph([gemm, *projected_gru("y", "xwb")], ["y"], wt=arrays["w"].T, b=arrays["b"])
     assert len(fuse_and_check(built).applied) == 1
 
 
 def test_two_rnns_that_share_a_bias_and_a_weight_are_both_folded_on_copies() -> None:
     second = [
-        new_node("MatMul", "x w", "xw2"),
-        new_node("Add", "xw2 b", "xwb2"),
+        new_node("xw2 = MatMul x w"),
+        new_node("xwb2 = Add xw2 b"),
         *projected_gru("z", "xwb2", seed=5),
     ]
     built = graph([MATMUL, ADD, *projected_gru("y", "xwb"), *second], ["y", "z"], **constants())
@@ -59,23 +59,23 @@ REFUSED = {
     "'xw' has another user": ([MATMUL, ADD, *projected_gru("y", "xwb")], ["y", "xw"]),
     "weight 'w2' is computed at run time": (
         [
-            new_node("Tanh", "w", "w2"),
-            new_node("MatMul", "x w2", "xw"),
+            new_node("w2 = Tanh w"),
+            new_node("xw = MatMul x w2"),
             *projected_gru("y", "xw"),
         ],
         ["y"],
     ),
     "the projection's bias is computed at run time": (
-        [MATMUL, new_node("Tanh", "b", "b2"), new_node("Add", "xw b2", "xwb"),
+        [MATMUL, new_node("b2 = Tanh b"), new_node("xwb = Add xw b2"),
          *projected_gru("y", "xwb")],
         ["y"],
     ),
     "the input is not a linear projection": (
-        [MATMUL, new_node("Relu", "xw", "xwr"), *projected_gru("y", "xwr")],
+        [MATMUL, new_node("xwr = Relu xw"), *projected_gru("y", "xwr")],
         ["y"],
     ),
     "a Gemm with alpha or beta is not folded": (
-        [new_node("Gemm", "x w b", "xw", alpha=2.0), *projected_gru("y", "xw")],
+        [new_node("xw = Gemm x w b", alpha=2.0), *projected_gru("y", "xw")],
         ["y"],
     ),
 }  # fmt: skip

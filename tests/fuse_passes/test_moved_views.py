@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.graphs import new_node, reference, unfused
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
@@ -52,15 +52,15 @@ def test_reversals_of_different_axes_stay(second: str) -> None:
 
 
 def test_a_reversal_of_a_part_stays() -> None:
-    part = new_node("Slice", "x minus zero one minus", "a")
+    part = new_node("a = Slice x minus zero one minus")
     built = graph(part, reverse("a", "b", "one"), outputs=("b",), **NUMBERS)
     assert checked(built) == ["Slice", "Slice"]
 
 
 def test_exchanged_axes_cancel_however_they_are_written() -> None:
-    swap = new_node("Einsum", "x", "a", equation="ab...->ba...")
-    back = new_node("Transpose", "a", "b", perm=(1, 0, 2))
-    other = new_node("Transpose", "a", "c", perm=(2, 0, 1))
+    swap = new_node("a = Einsum x", equation="ab...->ba...")
+    back = new_node("b = Transpose a", perm=(1, 0, 2))
+    other = new_node("c = Transpose a", perm=(2, 0, 1))
     assert checked(graph(swap, back, outputs=("b",))) == []
     assert checked(graph(swap, other, outputs=("c",))) == ["Einsum", "Transpose"]
 
@@ -75,9 +75,9 @@ def joined(axis: int, views: int = 2) -> Graph:
         Node("Einsum", (source,), (f"s{k}",), {"equation": "ab...->ba..."})
         for k, source in enumerate(["x", "half"][:views])
     ]
-    half = new_node("Relu", "x", "half")
+    half = new_node("half = Relu x")
     parts = ("s0", "s1") if views == 2 else ("s0", "other")
-    other = new_node("Transpose", "half", "other", perm=(1, 0, 2))
+    other = new_node("other = Transpose half", perm=(1, 0, 2))
     concat = Node("Concat", parts, ("y",), {"axis": axis})
     extra = (other,) if views == 1 else ()
     return graph(half, *swaps, *extra, concat, outputs=("y",))
@@ -139,12 +139,12 @@ def test_directions_of_a_dense_batch_pair_along_its_channels_only(axis: int, pai
         (weights,) = random_weights(spec, 1)
         attributes = {"spec": spec, "weights": weights}
         made.append(Node("Rnn", ("x",), (direction,), attributes))
-    concat = new_node("Concat", "left2right right2left", "y", axis=axis)
+    concat = new_node("y = Concat left2right right2left", axis=axis)
     built = graph(*made, concat, outputs=("y",))
     result = fuse(built, (PairDirections(),))
     assert [each.name for each in result.applied] == (["bidirectional"] if paired else [])
-    want = Session(built, backend="reference", passes=()).run({"x": X})["y"]
-    got = Session(built, backend="reference").run({"x": X})["y"]
+    want = unfused(built, {"x": X})["y"]
+    got = reference(built, {"x": X})["y"]
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
     if not paired:
         (refusal,) = result.refusals

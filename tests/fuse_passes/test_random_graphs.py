@@ -14,7 +14,7 @@ from support.fusing import departure, departures, fused_once
 from support.random_models import random_trial
 
 from onernn import OnernnError, Ragged, Session
-from onernn.fuse_passes import PASSES
+from onernn.fuse_passes import PASSES, passes_for
 
 GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))
 WAYS = {"f32": ("reference", "onednn"), "bf16": ("onednn",)}
@@ -26,7 +26,7 @@ def test_random_graphs_compute_the_same_fused_on_the_reference_and_on_onednn() -
     for seed in range(GRAPHS):
         trial = random_trial(seed)
         for dtype, backends in WAYS.items():
-            result = fused_once(trial.graph, dtype)
+            result = fused_once(trial.graph, passes_for(dtype))
             for backend in backends:
                 apart = departures(trial.graph, trial.feeds, backend, dtype)
                 assert not apart, (seed, backend, dtype, apart)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
 from support.graphs import new_node
 from support.layers import random_weights
 from support.onnx_models import check, model, read
@@ -22,7 +23,7 @@ GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))
 
 def graph_of(chain: list[tuple[str, Any]], spec: RnnSpec) -> Graph:
     """A layer and views behind it: (op, what it is given)."""
-    nodes = [new_node("Rnn", "x", "v0", spec=spec, weights=random_weights(spec, 0))]
+    nodes = [new_node("v0 = Rnn x", spec=spec, weights=random_weights(spec, 0))]
     constants = {}
     for at, (op, given) in enumerate(chain):
         inputs, attributes = [f"v{at}"], {}
@@ -118,7 +119,7 @@ def test_values_that_others_read_stay() -> None:
     graph = graph_of([*chain, ("Reshape", (0, 0, -1))], spec)
     outputs = (*graph.outputs, Value("v2"))
     graph = Graph("g", graph.inputs, outputs, graph.nodes, graph.constants)
-    x = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
+    x = uniform(5, 2, 3)
     got, want = (Session(graph, passes=p).run({"x": x}) for p in (None, ()))
     assert [node.op for node in fuse(graph).model.nodes].count("Transpose") == 1
     for name in want:

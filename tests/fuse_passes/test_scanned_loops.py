@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
 from support.graphs import new_node
 from support.layers import random_weights
 
 from onernn import Cell, Graph, OnernnError, RnnSpec, Session, fuse
 from onernn.ir.graph import Node, Value
 
-X = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
+X = uniform(5, 2, 3)
 ONE = {"one": np.array(1), "zero": np.array(0), "first": np.array([0]), "go": np.array(True)}
 
 
@@ -27,10 +28,10 @@ def loop(*nodes: Node, carried: str = "s", turns: str = "n", **shapes: Any) -> G
     outputs = tuple(map(Value, ("going", "s_out", "y")))
     body = Graph("turn", tuple(inside), outputs, (*reads, *nodes), ONE).pruned()
     around = [
-        new_node("Shape", "x", "sizes"),
-        new_node("Gather", "sizes zero", "n"),
-        new_node("Sub", "n one", "fewer"),
-        new_node("Expand", "start row", "s"),
+        new_node("sizes = Shape x"),
+        new_node("n = Gather sizes zero"),
+        new_node("fewer = Sub n one"),
+        new_node("s = Expand start row"),
         Node("Loop", (turns, "", "s", "x", "m", "n"), ("end", "ys"), {"body": body, "carried": 1}),
     ]
     constants = {**ONE, "start": np.float32(0.5), "row": np.array([2, 3])}
@@ -51,7 +52,7 @@ def kinds(graph: Graph, *feeds: dict[str, np.ndarray]) -> set[str]:
     return {node.op for node in result.model.nodes}
 
 
-SUMS = [new_node("Add", "e s_in", "s_out"), new_node("Neg", "s_out", "y")]
+SUMS = [new_node("s_out = Add e s_in"), new_node("y = Neg s_out")]
 
 
 def test_a_loop_over_all_steps_is_a_scan() -> None:
@@ -64,14 +65,14 @@ def test_a_loop_over_some_steps_is_none(turns: str) -> None:
 
 
 def test_a_step_that_is_collected_as_it_is_stays_so() -> None:
-    nodes = [new_node("Add", "e s_in", "s_out"), new_node("Identity", "e", "y")]
+    nodes = [new_node("s_out = Add e s_in"), new_node("y = Identity e")]
     assert "Scan" in kinds(loop(*nodes), {"x": X, "m": X})
 
 
 def two(declared: int | None) -> Graph:
     """A mask beside the words: there are as many turns as words."""
-    both = [new_node("Mul", "e f", "ef"), new_node("Add", "ef s_in", "s_out")]
-    graph = loop(*both, new_node("Neg", "s_out", "y"), m=(declared, 2, 3))
+    both = [new_node("ef = Mul e f"), new_node("s_out = Add ef s_in")]
+    graph = loop(*both, new_node("y = Neg s_out"), m=(declared, 2, 3))
     five = Value("x", "float32", (5, 2, 3))
     return Graph("g", (five, graph.inputs[1]), graph.outputs, graph.nodes, graph.constants)
 
@@ -94,10 +95,10 @@ def test_a_turn_that_is_read_otherwise_stays_one(name: str) -> None:
     """Its number is part of the sum, or x as a whole is: a scan may take that."""
     nodes = [
         Node("Cast", (name,), ("number",), {"to": "float32"}),
-        new_node("ReduceSum", "number", "all", keepdims=0),
-        new_node("Mul", "e all", "ea"),
-        new_node("Add", "ea s_in", "s_out"),
-        new_node("Neg", "s_out", "y"),
+        new_node("all = ReduceSum number", keepdims=0),
+        new_node("ea = Mul e all"),
+        new_node("s_out = Add ea s_in"),
+        new_node("y = Neg s_out"),
     ]
     op = {"turn": "Loop", "x_in": "Scan"}[name]
     assert op in kinds(loop(*nodes), {"x": X, "m": X})
@@ -108,11 +109,11 @@ def test_one_step_of_a_layer_has_no_direction(direction: str) -> None:
     spec = RnnSpec(Cell.RNN_TANH, 3, 3, direction=direction)
     axes = {"a0": np.array([0]), "a01": np.array([0, 1])}
     nodes = [
-        new_node("Unsqueeze", "e first", "e1"),
-        new_node("Reshape", "s_in four", "s1"),
-        new_node("Rnn", "e1 s1", "y1 h1", spec=spec, weights=random_weights(spec, 1)),
-        new_node("Squeeze", "h1 a01", "s_out"),
-        new_node("Squeeze", "y1 a0", "y"),
+        new_node("e1 = Unsqueeze e first"),
+        new_node("s1 = Reshape s_in four"),
+        new_node("y1 h1 = Rnn e1 s1", spec=spec, weights=random_weights(spec, 1)),
+        new_node("s_out = Squeeze h1 a01"),
+        new_node("y = Squeeze y1 a0"),
     ]
     ONE.update(axes, four=np.array([1, 1, -1, 3]))
     graph = loop(*nodes)

@@ -12,8 +12,8 @@ def dropped(*middle: Node, made: str) -> list[Node]:
     return [*middle, Node("SequenceLike", (made, "x"), ("back",))]
 
 
-DROP = new_node("SequenceData", "x", "dense")
-DENSE_MATMUL = new_node("MatMul", "dense w", "xw")
+DROP = new_node("dense = SequenceData x")
+DENSE_MATMUL = new_node("xw = MatMul dense w")
 
 
 def test_an_rnn_behind_a_view_is_fused_with_its_projection() -> None:
@@ -35,7 +35,7 @@ def test_a_value_seen_elsewhere_without_offsets_is_refused() -> None:
 
 
 def test_an_operator_that_mixes_rows_is_refused() -> None:
-    mixed = new_node("Softmax", "dense", "soft", axis=0)
+    mixed = new_node("soft = Softmax dense", axis=0)
     result = fuse_and_check(graph(dropped(DROP, mixed, made="soft"), ["back"], **constants()))
     assert "is not row-wise" in result.refusals[0].reason
 
@@ -43,8 +43,8 @@ def test_an_operator_that_mixes_rows_is_refused() -> None:
 def test_words_of_another_value_are_refused() -> None:
     nodes = [
         MATMUL,
-        new_node("Tanh", "x", "other"),
-        new_node("SequenceLike", "xw other", "back"),
+        new_node("other = Tanh x"),
+        new_node("back = SequenceLike xw other"),
     ]
     result = fuse_and_check(graph(nodes, ["back"], **constants()))
     assert result.applied == () and "does not come from" in result.refusals[0].reason

@@ -15,7 +15,7 @@ from onernn.ops.control import scan_attributes
 
 X = np.random.default_rng(0).normal(size=(4, 3, 6)).astype(np.float32)
 SPEC = RnnSpec(Cell.LSTM, 6, 5)
-RNN = new_node("Rnn", "x", "y h c", spec=SPEC, weights=random_weights(SPEC, 0))
+RNN = new_node("y h c = Rnn x", spec=SPEC, weights=random_weights(SPEC, 0))
 
 
 def graph_of(nodes: list[Node], outputs: str, constants: dict[str, Any], shape: tuple) -> Graph:
@@ -35,10 +35,10 @@ def check(graph: Graph, **feed: np.ndarray) -> set[str]:
 
 
 CUT = [
-    new_node("Shape", "x", "shape"),
-    new_node("Gather", "shape last", "width"),
-    new_node("Div", "width two", "half"),
-    new_node("Slice", "x zero half last", "y"),
+    new_node("shape = Shape x"),
+    new_node("width = Gather shape last"),
+    new_node("half = Div width two"),
+    new_node("y = Slice x zero half last"),
 ]
 NUMBERS = {"last": [2], "two": [2], "zero": [0]}
 
@@ -58,34 +58,34 @@ def test_an_output_stays_what_a_node_makes() -> None:
 
 @pytest.mark.parametrize("value", ["y", "h"])
 def test_a_layer_is_not_run_for_its_sizes(value: str) -> None:
-    nodes = [RNN, Node("Squeeze", (value, "axes"), ("flat",)), new_node("Shape", "flat", "s")]
+    nodes = [RNN, Node("Squeeze", (value, "axes"), ("flat",)), new_node("s = Shape flat")]
     axes = {"y": [0], "h": [0, 1]}[value]
     graph = graph_of(nodes, "s", {"axes": axes}, (1, None, 6))
     assert "Rnn" not in check(graph, x=X[:1])
 
 
 def test_a_layer_whose_part_is_measured_stays() -> None:
-    nodes = [RNN, new_node("Shape", "y", "s", start=1)]
+    nodes = [RNN, new_node("s = Shape y", start=1)]
     assert "Rnn" in check(graph_of(nodes, "s", {}, (None, None, 6)))
 
 
 def scan(step: list[Node], result: str, axis: int = 0) -> Graph:
     """A scan over an LSTM of one step, which collects ``result``."""
-    layer = new_node("Rnn", "x1 h1 c1", "y h2 c2", **RNN.attributes)
+    layer = new_node("y h2 c2 = Rnn x1 h1 c1", **RNN.attributes)
     nodes = [
-        new_node("Unsqueeze", "x_t first", "x1"),
-        new_node("Unsqueeze", "h both", "h1"),
-        new_node("Unsqueeze", "c both", "c1"),
+        new_node("x1 = Unsqueeze x_t first"),
+        new_node("h1 = Unsqueeze h both"),
+        new_node("c1 = Unsqueeze c both"),
         layer,
-        new_node("Squeeze", "h2 both", "h_new"),
-        new_node("Squeeze", "c2 both", "c_new"),
+        new_node("h_new = Squeeze h2 both"),
+        new_node("c_new = Squeeze c2 both"),
         *step,
     ]
     faces = [Value(k, "float32", (None, w)) for k, w in (("h", 5), ("c", 5), ("x_t", 6))]
     outputs = [Value(k, "float32") for k in ("h_new", "c_new", result)]
     constants = {"first": np.array([0]), "both": np.array([0, 1]), "at": np.array([axis])}
     body = Graph("body", tuple(faces), tuple(outputs), tuple(nodes), constants)
-    node = new_node("Scan", "begin begin x", "h_end c_end all", **scan_attributes(body, 2))
+    node = new_node("h_end c_end all = Scan begin begin x", **scan_attributes(body, 2))
     begin = np.random.default_rng(1).normal(size=(3, 5)).astype(np.float32)
     return graph_of([node], "h_end c_end all", {"begin": begin}, (None, 3, 6))
 
@@ -100,7 +100,7 @@ def test_a_scan_may_collect_h_or_c_with_an_axis_more(state: str, axis: int | Non
 
 
 def test_what_is_computed_of_a_state_is_collected_by_a_scan() -> None:
-    assert "Scan" in check(scan([new_node("Neg", "c_new", "neg")], "neg"))
+    assert "Scan" in check(scan([new_node("neg = Neg c_new")], "neg"))
 
 
 @pytest.mark.parametrize("way", ["n + z * (h - n)", "h + z * (n - h)"])
@@ -114,26 +114,26 @@ def test_a_gru_between_two_values_is_one(way: str) -> None:
     end, (one, other) = ("n", ("h", "n")) if way[0] == "n" else ("h", ("n", "h"))
     sizes = {"sizes": np.array([5, 5, 5])}
     nodes = [
-        new_node("Gemm", "x_t w b", "xw"),
-        new_node("MatMul", "h u", "hu"),
-        new_node("Split", "xw sizes", "xr xz xn", axis=1),
-        new_node("Split", "hu sizes", "hr hz hn", axis=1),
-        new_node("Add", "xr hr", "ar"),
-        new_node("Sigmoid", "ar", "r"),
-        new_node("Add", "xz hz", "az"),
-        new_node("Sigmoid", "az", "z"),
-        new_node("Mul", "r hn", "rh"),
-        new_node("Add", "xn rh", "an"),
-        new_node("Tanh", "an", "n"),
+        new_node("xw = Gemm x_t w b"),
+        new_node("hu = MatMul h u"),
+        new_node("xr xz xn = Split xw sizes", axis=1),
+        new_node("hr hz hn = Split hu sizes", axis=1),
+        new_node("ar = Add xr hr"),
+        new_node("r = Sigmoid ar"),
+        new_node("az = Add xz hz"),
+        new_node("z = Sigmoid az"),
+        new_node("rh = Mul r hn"),
+        new_node("an = Add xn rh"),
+        new_node("n = Tanh an"),
         Node("Sub", (one, other), ("apart",)),
-        new_node("Mul", "z apart", "moved"),
+        new_node("moved = Mul z apart"),
         Node("Add", (end, "moved"), ("new",)),
     ]
     faces = (Value("h", "float32", (None, 5)), Value("x_t", "float32", (None, 6)))
     constants = {k: v.astype(np.float32) for k, v in arrays.items()} | sizes
     outputs = (Value("new", "float32"), Value("new", "float32"))
     body = Graph("body", faces, outputs, tuple(nodes), constants)
-    node = new_node("Scan", "begin x", "end all", **scan_attributes(body, 1))
+    node = new_node("end all = Scan begin x", **scan_attributes(body, 1))
     begin = rng.normal(size=(3, 5)).astype(np.float32)
     graph = graph_of([node], "end all", {"begin": begin}, (None, 3, 6))
     kinds = check(graph)

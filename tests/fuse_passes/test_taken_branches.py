@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.arrays import uniform
+from support.graphs import new_node, unfused
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
 from onernn.ir.graph import Node, Value
 
-X = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
+X = uniform(5, 2, 3)
 COMPARED = {
     "Equal": operator.eq,
     "Less": operator.lt,
@@ -25,7 +26,7 @@ COMPARED = {
 
 
 def branch(op: str, name: str = "branch") -> Graph:
-    return Graph(name, (Value("a"),), (Value("n"),), (new_node(op, "a", "n"),), {})
+    return Graph(name, (Value("a"),), (Value("n"),), (new_node(f"n = {op} a"),), {})
 
 
 BRANCHES = {"then_branch": branch("Neg"), "else_branch": branch("Abs"), "then_taken": 1}
@@ -33,7 +34,7 @@ BRANCHES = {"then_branch": branch("Neg"), "else_branch": branch("Abs"), "then_ta
 
 def decided(sizes: tuple[int | None, ...], *nodes: Node, **constants: Any) -> bool | None:
     """Which branch of an If is taken for x of these sizes; None where it stays one."""
-    chosen = new_node("If", "c x x", "y", **BRANCHES)
+    chosen = new_node("y = If c x x", **BRANCHES)
     given = {name: np.array(value) for name, value in constants.items()}
     inputs = (Value("x", "float32", sizes),)
     graph = Graph("g", inputs, (Value("y"),), (*nodes, chosen), given)
@@ -45,11 +46,11 @@ def decided(sizes: tuple[int | None, ...], *nodes: Node, **constants: Any) -> bo
 def test_a_branch_is_taken_where_every_size_gives_the_same_answer(op: str) -> None:
     """``by * T + more`` compared with a number: T may be 0, and is never less."""
     nodes = (
-        new_node("Shape", "x", "shape"),
-        new_node("Gather", "shape first", "t"),
-        new_node("Mul", "t by", "m"),
-        new_node("Add", "m more", "s"),
-        new_node(op, "s n", "c"),
+        new_node("shape = Shape x"),
+        new_node("t = Gather shape first"),
+        new_node("m = Mul t by"),
+        new_node("s = Add m more"),
+        new_node(f"c = {op} s n"),
     )
     for by, more, number in itertools.product((-2, 0, 1), (-1, 0, 2), (-1, 0, 1)):
         answers = {
@@ -64,18 +65,18 @@ def test_a_branch_is_taken_where_every_size_gives_the_same_answer(op: str) -> No
 
 
 def test_conditions_of_known_sizes_are_known() -> None:
-    shape = new_node("Shape", "x", "shape")
-    size = new_node("Gather", "shape at", "s")
-    truth = new_node("Cast", "s", "c", to="bool")
+    shape = new_node("shape = Shape x")
+    size = new_node("s = Gather shape at")
+    truth = new_node("c = Cast s", to="bool")
     assert decided((None, 3), shape, size, truth, at=1) is True
     assert decided((None, 0), shape, size, truth, at=1) is False
     assert decided((None, 3), shape, size, truth, at=0) is None
-    count = new_node("Size", "x", "all")
-    empty = (count, new_node("Equal", "all zero", "e"), new_node("Not", "e", "c"))
+    count = new_node("all = Size x")
+    empty = (count, new_node("e = Equal all zero"), new_node("c = Not e"))
     assert decided((2, 3), *empty, zero=0) is True
     assert decided((0, 3), *empty, zero=0) is False
     assert decided((None, 3), *empty, zero=0) is None
-    both = new_node("And", "e no", "c")
+    both = new_node("c = And e no")
     assert decided((0, 3), *empty[:2], both, zero=0, no=False) is False
 
 
@@ -83,17 +84,15 @@ def test_a_branch_that_is_always_taken_is_part_of_the_graph() -> None:
     """Its values may have the names of others outside."""
     for number in (True, False):
         nodes = (
-            new_node("Exp", "x", "n"),
-            new_node("If", "c n x", "y", **BRANCHES),
-            new_node("Add", "n y", "z"),
+            new_node("n = Exp x"),
+            new_node("y = If c n x", **BRANCHES),
+            new_node("z = Add n y"),
         )
         inputs = (Value("x", "float32", (None, 2, 3)),)
         graph = Graph("g", inputs, (Value("z"),), nodes, {"c": np.array(number)})
         fused = fuse(graph).model
         assert "If" not in {node.op for node in fused.nodes}
-        want, got = (
-            Session(each, backend="reference", passes=()).run({"x": X}) for each in (graph, fused)
-        )
+        want, got = (unfused(each, {"x": X}) for each in (graph, fused))
         np.testing.assert_array_equal(got["z"], want["z"])
 
 
@@ -110,10 +109,10 @@ def nested() -> Graph:
         return Graph("layers", (Value("a"),), (Value("n"),), tuple(nodes), {})
 
     inner = {"then_branch": layers(0), "else_branch": layers(2), "then_taken": 1}
-    nodes = (new_node("Not", "k", "d"), new_node("If", "d a a", "n", **inner))
+    nodes = (new_node("d = Not k"), new_node("n = If d a a", **inner))
     both = Graph("both", (Value("a"), Value("k")), (Value("n"),), nodes, {})
     outer = {"then_branch": both, "else_branch": layers(4), "then_taken": 2}
-    node = new_node("If", "c x no x", "y", **outer)
+    node = new_node("y = If c x no x", **outer)
     inputs = (Value("x", "float32", (None, 2, 3)), Value("c", "bool", ()))
     return Graph("nested", inputs, (Value("y"),), (node,), {"no": np.array(False)})
 
@@ -126,7 +125,7 @@ def test_layers_in_branches_are_fused_there() -> None:
         assert [each.attributes["spec"].layers for each in layers] == [2]  # and the If is decided
     for condition in (True, False):
         feed = {"x": X, "c": np.array(condition)}
-        want = Session(graph, backend="reference", passes=()).run(feed)["y"]
+        want = unfused(graph, feed)["y"]
         for backend in ("reference", "auto"):
             got = Session(graph, backend=backend).run(feed)["y"]
             np.testing.assert_allclose(got, want, atol=1e-6)

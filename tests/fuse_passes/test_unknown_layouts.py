@@ -15,6 +15,7 @@ from support.random_graphs import Discard, Sizes
 from support.random_models import Models, Written
 
 from onernn import Cell, FuseResult, RnnSpec
+from onernn.fuse_passes import passes_for
 from onernn.ir.graph import Value
 from onernn.ops.control import scan_attributes
 from onernn.reorders.gates import GateLayout
@@ -32,6 +33,11 @@ class Known(Models):
 
     def chance(self, probability: float) -> bool:
         return False
+
+    def stacked(self, parts: list[str], axis: int) -> str:
+        return self.emit(
+            "Concat", *(self.emit("Unsqueeze", p, self.ints(axis)) for p in parts), axis=axis
+        )
 
 
 def rnn(
@@ -62,9 +68,9 @@ def checked(g: Known, *outputs: str) -> FuseResult:
     graph = g.graph(list(outputs))
     feed = {name: make(SIZES, np.random.default_rng(1)) for name, make in g.makers.items()}
     for backend, dtype in (("reference", "f32"), ("onednn", "f32"), ("onednn", "bf16")):
-        fused_once(graph, dtype)
+        fused_once(graph, passes_for(dtype))
         assert not departures(graph, [feed], backend, dtype)
-    return fused_once(graph, "f32")
+    return fused_once(graph, passes_for("f32"))
 
 
 def names(result: FuseResult) -> list[str]:
@@ -112,7 +118,7 @@ def test_channels_cut_apart_and_joined_run_at_once_where_no_words_move(ragged: b
     g = Known()
     x = g.ragged_input(3) if ragged else g.dense_input("N", 3)
     parts = [g.emit("Relu", part) for part in g.cut(x, 1)]
-    joined = g.emit("Concat", *(g.emit("Unsqueeze", p, g.ints(1)) for p in parts), axis=1)
+    joined = g.stacked(parts, 1)
     assert names(checked(g, joined)) == ["restacked_steps"] * (not ragged)
 
 
@@ -123,7 +129,7 @@ def test_steps_of_other_ranks_stay_steps(rank: int) -> None:
     x = g.dense_input(3, "N", 3)
     y = g.emit("Tanh", g.dense_input(*(3, "N", 3)[2 - rank :] if rank == 2 else (3, 3)))
     sums = [g.emit("Add", *pair) for pair in zip(g.cut(x, 0), g.cut(y, 0), strict=True)]
-    joined = g.emit("Concat", *(g.emit("Unsqueeze", s, g.ints(0)) for s in sums), axis=0)
+    joined = g.stacked(sums, 0)
     assert names(checked(g, joined)) == (["restacked_steps"] if rank == 2 else [])
 
 
@@ -133,7 +139,7 @@ def test_flattened_numbers_stay_steps(rank: int) -> None:
     g = Known()
     steps = g.cut(g.dense_input(*(3, "N")[:rank]), 0)
     flat = [g.emit("Flatten", step) for step in steps]
-    joined = g.emit("Concat", *(g.emit("Unsqueeze", f, g.ints(0)) for f in flat), axis=0)
+    joined = g.stacked(flat, 0)
     assert names(checked(g, joined)) == ["restacked_steps"] * (rank == 2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -49,6 +50,41 @@ def test_crf_decoding_finds_the_best_path_of_every_sentence(lengths, tags, seed)
     for scores, path in zip(batch.to_list(), got.to_list(), strict=True):
         if len(scores):
             assert path[:, 0].tolist() == best_path(scores, transition)[0]
+
+
+MOMENTS = {  # mean and variance
+    "uniform": lambda low, high: ((low + high) / 2, (high - low) ** 2 / 12),
+    "normal": lambda mean, deviation: (mean, deviation**2),
+    "gamma": lambda shape, scale: (shape * scale, shape * scale**2),
+    "exponential": lambda rate: (1 / rate, 1 / rate**2),
+    "poisson": lambda rate: (rate, rate),
+}
+
+
+@pytest.mark.parametrize("distribution", MOMENTS)
+def test_samples_have_the_moments_of_their_distribution(distribution) -> None:
+    count, moments = 20_000, MOMENTS[distribution]
+    given = np.array([[0.5, 3.0], [1.5, 4.0]], np.float32)[: moments.__code__.co_argcount]
+    names = " ".join("ab"[: len(given)])
+    draw = partial(
+        KERNELS["Sample"],
+        new_node("Sample", f"seed {names}", "y", distribution=distribution, shape=(count,)),
+    )
+    y = draw(np.array(3), *given)
+    assert y.shape == (2, count) and y.dtype == np.float32
+    for row, mean, variance in zip(y, *moments(*given.astype(float)), strict=True):
+        assert abs(row.mean() - mean) < 5 * np.sqrt(variance / count)
+        assert abs(row.var() / variance - 1) < 0.2
+    assert np.array_equal(draw(np.array(3), *given), y)
+    assert not np.array_equal(draw(np.array(4), *given), y)
+    with pytest.raises(ShapeError, match="seed: expected a number of at least 0"):
+        draw(np.array(-1), *given)
+
+
+def test_samples_of_no_distribution_are_refused() -> None:
+    node = new_node("Sample", "seed a b", "y", distribution="gamma")
+    with pytest.raises(ShapeError, match="gamma: .* < 0"):
+        KERNELS["Sample"](node, np.array(0), np.array([-1.0]), np.array([1.0]))
 
 
 def test_crf_decoding_refuses_transitions_of_another_size() -> None:

@@ -135,8 +135,8 @@ MUTANTS = [
     Mutant(
         "a bias dropped in fusion",
         "fuse_passes/projections.py",
-        "            bias[:, :, : spec.gates] += folded\n",
-        "            pass\n",
+        "    out[:, :, : spec.gates] += folded\n",
+        "",
         ("linear_rnn", ""),
     ),
     Mutant(

@@ -177,7 +177,7 @@ def test_an_input_that_is_projected_already_has_no_input_weights_to_write() -> N
 def test_layers_come_as_specs_nodes_and_arrays() -> None:
     layer = one(Cell.LSTM)
     want = onernn.convert_weights(layer, "torch")
-    node = new_node("Rnn", "x", "y", spec=layer.spec, weights=layer.weights[0])
+    node = new_node("y = Rnn x", spec=layer.spec, weights=layer.weights[0])
     for form in ((layer.spec, layer.weights), (layer.spec, layer.weights[0]), node):
         got = onernn.convert_weights(form, "torch")
         assert set(got) == set(want)

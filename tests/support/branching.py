@@ -42,11 +42,11 @@ def graph(*nodes: Node, gives: str = "y", **constants: Any) -> Graph:
 
 
 ONE = np.float32([[1, 2, 3], [4, 5, 6]])
-DOUBLE = branch(new_node("Add", "a a", "y"))
+DOUBLE = branch(new_node("y = Add a a"))
 
 GRAPHS: dict[str, Graph] = {
     "layers": graph(
-        new_node("Neg", "x", "n"),
+        new_node("n = Neg x"),
         chosen(
             "c",
             branch(layer(0, "a", "s", "h"), layer(1, "s", "y"), gives="y h"),
@@ -54,7 +54,7 @@ GRAPHS: dict[str, Graph] = {
                 chosen(
                     "d",
                     branch(layer(2, "a", "y", "h"), gives="y h"),
-                    branch(new_node("Tanh", "a", "t"), layer(3, "t", "y", "h"), gives="y h"),
+                    branch(new_node("t = Tanh a"), layer(3, "t", "y", "h"), gives="y h"),
                     "a|a",
                     "y h",
                 ),
@@ -64,32 +64,32 @@ GRAPHS: dict[str, Graph] = {
             "n|x d",
             "y h",
         ),
-        new_node("Sub", "y n", "z"),
+        new_node("z = Sub y n"),
         gives="z y h",
     ),
     "handed on": graph(  # a value of outside, twice, a constant, and an output of the graph
-        new_node("Exp", "x", "e"),
+        new_node("e = Exp x"),
         chosen(
             "c",
             branch(takes="a b", gives="a a k b", k=ONE),
-            branch(new_node("Neg", "a", "n"), new_node("Abs", "n", "m"), gives="n m k n", k=-ONE),
+            branch(new_node("n = Neg a"), new_node("m = Abs n"), gives="n m k n", k=-ONE),
             "e x|x",
             "p q r s",
         ),
-        new_node("Add", "p r", "t"),
+        new_node("t = Add p r"),
         gives="t e p q s",
     ),
     "other sizes": graph(  # T or T + 1 rows, of which a product is made afterwards
         chosen(
             "c",
-            branch(new_node("Concat", "a k", "y", axis=0), k=ONE[None]),
-            branch(new_node("Neg", "a", "y")),
+            branch(new_node("y = Concat a k", axis=0), k=ONE[None]),
+            branch(new_node("y = Neg a")),
             "x|x",
             "y",
         ),
-        new_node("MatMul", "y w", "z"),
-        new_node("Shape", "y", "s"),
-        new_node("ReduceSum", "z", "sum", keepdims=0),
+        new_node("z = MatMul y w"),
+        new_node("s = Shape y"),
+        new_node("sum = ReduceSum z", keepdims=0),
         gives="z s y sum",
         w=np.float32([[1, 2], [3, 4], [5, 6]]),
     ),
@@ -99,44 +99,44 @@ GRAPHS: dict[str, Graph] = {
             branch(
                 chosen(
                     "d",
-                    branch(new_node("Concat", "a a", "y", axis=0)),
+                    branch(new_node("y = Concat a a", axis=0)),
                     branch(takes="a", gives="a"),
                     "a|a",
                     "y",
                 ),
-                new_node("Tanh", "y", "z"),
+                new_node("z = Tanh y"),
                 takes="a d",
                 gives="z",
             ),
-            branch(new_node("Slice", "a k l z", "y"), k=[0], l=[0], z=[0]),
+            branch(new_node("y = Slice a k l z"), k=[0], l=[0], z=[0]),
             "x d|x",
             "y",
         ),
-        new_node("Neg", "y", "z"),
+        new_node("z = Neg y"),
         gives="z y",
     ),
     "in place": graph(  # what one branch would write is read in the other one, and behind them
-        new_node("Exp", "x", "e"),
-        new_node("Sin", "x", "f"),
+        new_node("e = Exp x"),
+        new_node("f = Sin x"),
         chosen(
             "c",
             branch(
-                new_node("Neg", "b", "n"),
-                new_node("Concat", "a n", "y", axis=2),
+                new_node("n = Neg b"),
+                new_node("y = Concat a n", axis=2),
                 takes="a b",
             ),
             branch(
-                new_node("Cos", "b", "n"),
-                new_node("Concat", "n b", "m", axis=2),
-                new_node("Mul", "a b", "p"),
-                new_node("Concat", "p p", "q", axis=2),
-                new_node("Sub", "m q", "y"),
+                new_node("n = Cos b"),
+                new_node("m = Concat n b", axis=2),
+                new_node("p = Mul a b"),
+                new_node("q = Concat p p", axis=2),
+                new_node("y = Sub m q"),
                 takes="a b",
             ),
             "e f|e f",
             "y",
         ),
-        new_node("Add", "e f", "g"),
+        new_node("g = Add e f"),
         gives="y g",
     ),
     "same twice": graph(

@@ -15,6 +15,8 @@ BATCH, INPUT, HIDDEN = 3, 4, 2
 class Unrolled:
     """A graph under construction over x (N, T, I) and h0, c0 (N, H); weights by name."""
 
+    one = "one"
+
     def __init__(self, steps: int, seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
         self.steps, self.nodes = steps, list[Node]()
@@ -134,7 +136,7 @@ class Unrolled:
         return self._updated(z, n, h, False, False)
 
     def _updated(self, z: str, n: str, h: str, turned: bool, ones: bool) -> str:
-        one = "one"
+        one = self.one
         if ones:
             filled = np.ones(1, np.float32)
             one = self.emit("ConstantOfShape", self.emit("Shape", z), value=filled)

@@ -43,7 +43,7 @@ def bytes_of_products() -> Graph:
         Node("DynamicQuantizeLinear", ("x",), ("q", "scale", "point"), {}),
         Node("MatMulInteger", ("q", "w", "point", "zero"), ("i",), {}),
         Node("Cast", ("i",), ("f",), {"to": "float32"}),
-        new_node("Mul", "f scale", "y"),
+        new_node("y = Mul f scale"),
     )
     given = Value("x", "float32", (None, 5))
     return Graph("bytes", (given,), (Value("y"),), nodes, constants)

@@ -48,6 +48,7 @@ class Tagger:
     identity: bool = False
     skip: bool = False
     early: bool = False
+    padded_reverse: bool = False
 
     @property
     def width(self) -> int:
@@ -149,7 +150,7 @@ def file(found: Tagger) -> bytes:
                 for name in names[1:4]:
                     constants[f"{name}.{side}"] = constants[name][side : side + 1].copy()
                     mine.append(f"{name}.{side}")
-                mine += names[4:5]
+                mine += [""] if side and found.padded_reverse else names[4:5]
                 for at, state in enumerate(states):
                     if state:
                         part = f"{state}.{place}.{side}"
@@ -387,6 +388,12 @@ def lengths_dropped(found: Tagger, k: int) -> str:
 
 
 @fault
+def backward_begins_at_the_end_of_the_padding(found: Tagger, k: int) -> str:
+    found.split = found.padded_reverse = True
+    return "reverse_padded"
+
+
+@fault
 def states_dropped(found: Tagger, k: int) -> str:
     found.states[k] = []
     return "h0_dropped"
@@ -532,7 +539,11 @@ _STACKS = {
     "layer_left_out",
 }
 _ONE_WAY = {"runs_backwards", "layer_left_out", "residual_from_before_the_relu"}
-_BOTH_WAYS = {"gates_of_one_direction", "directions_exchanged"}
+_BOTH_WAYS = {
+    "gates_of_one_direction",
+    "directions_exchanged",
+    "backward_begins_at_the_end_of_the_padding",
+}
 _SHAPES = [
     ("LSTM", 4, 1, 2),
     ("GRU", 12, 2, 1),
@@ -599,6 +610,7 @@ def _made(
 ) -> Callable[[], Pair]:
     def made() -> Pair:
         good = sound(*shape, seed=seed)
+        good.split = "backward_begins_at_the_end_of_the_padding" in faults
         if "order_of_the_stack" in faults:
             good.arrays["W0"] = good.arrays["W0"][..., : good.width]
             if good.directions == 2:  # layers that can change places read equally many channels
@@ -651,7 +663,14 @@ def _all_at_once(found: Tagger) -> None:
     _older(found)
 
 
+def _rounded(found: Tagger) -> None:
+    rng, eps = np.random.default_rng(2), np.finfo(np.float32).eps
+    for array in found.arrays.values():
+        array *= 1 + eps * rng.choice([-1, 1], array.shape).astype(np.float32)
+
+
 REWRITINGS: dict[str, Callable[[Tagger], Any]] = {
+    "moved_by_one_ulp": _rounded,
     "renamed": lambda t: setattr(t, "prefix", "model/"),
     "gemm": lambda t: setattr(t, "gemm", False),
     "bias_first": lambda t: setattr(t, "bias_first", True),

@@ -8,32 +8,33 @@ from typing import Any
 import numpy as np
 
 from onernn import FuseResult, Graph, OnernnError, Ragged, Session, fuse
-from onernn.fuse_passes import PASSES, Pass, passes_for
+from onernn.fuse_passes import PASSES, Pass
 from support.layers import random_ragged, words
 
 
-def run_unfused(graph: Graph, seed: int = 0) -> list[np.ndarray]:
+def run_unfused(graph: Graph) -> list[np.ndarray]:
     session = Session(graph, backend="reference", passes=())
-    return _run(session, seed)
-
-
-def _run(session: Session, seed: int) -> list[np.ndarray]:
-    x = random_ragged([3, 0, 5, 1], 4, seed)
-    h0 = np.random.default_rng(seed).uniform(-1, 1, (1, 1, 4, 3)).astype(np.float32)
+    x = random_ragged([3, 0, 5, 1], 4, 0)
+    h0 = np.random.default_rng(0).uniform(-1, 1, (1, 1, 4, 3)).astype(np.float32)
     return [words(v) for v in session.run({"x": x, "h0": h0}).values()]
 
 
-def fuse_and_check(graph: Graph, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
-    """The result, after checking what every rewrite owes."""
-    nodes, constants = graph.nodes, {k: v.copy() for k, v in graph.constants.items()}
-    expected = run_unfused(graph)
+def fused_once(graph: Graph, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
+    """The result, after checking that a second fusion does nothing and the first edited nothing."""
+    nodes, constants = graph.nodes, {name: a.copy() for name, a in graph.constants.items()}
     result = fuse(graph, passes)
     again = fuse(result.model, passes)
     assert again.applied == () and again.model.nodes == result.model.nodes
     assert again.refusals == result.refusals
-    assert graph.nodes is nodes
+    assert graph.nodes is nodes and set(graph.constants) == set(constants)
     for name, array in constants.items():
         np.testing.assert_array_equal(graph.constants[name], array)
+    return result
+
+
+def fuse_and_check(graph: Graph) -> FuseResult:
+    """The result, after checking what every rewrite owes."""
+    expected, result = run_unfused(graph), fused_once(graph)
     for got, want in zip(run_unfused(result.model), expected, strict=True):
         # Folding only reorders sums of a dozen terms of size 1.
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
@@ -96,15 +97,3 @@ def _rounded(value: Any) -> Any:
         return value
     bits = np.array(value).view(np.uint32) + np.uint32(0x8000)
     return (bits & np.uint32(0xFFFF0000)).view(np.float32)
-
-
-def fused_once(graph: Graph, dtype: str) -> FuseResult:
-    """The result, after checking that a second fusion does nothing and the first edited nothing."""
-    nodes, constants = graph.nodes, {name: a.copy() for name, a in graph.constants.items()}
-    result = fuse(graph, passes_for(dtype))
-    again = fuse(result.model, passes_for(dtype))
-    assert again.applied == () and len(again.model.nodes) == len(result.model.nodes)
-    assert graph.nodes is nodes and set(graph.constants) == set(constants)
-    for name, array in constants.items():
-        np.testing.assert_array_equal(graph.constants[name], array)
-    return result

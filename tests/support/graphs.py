@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from onernn import Cell, Graph, RnnSpec
+from onernn import Cell, Graph, RnnSpec, Session
 from onernn.ir.graph import NativeOp, Node, Value
 from onernn.reorders.gates import GateLayout
 from support.layers import random_weights
@@ -16,9 +17,22 @@ PLAIN = GateLayout((0, 1, 2), (1, 1, 1))
 TURNED = GateLayout((2, 0, 1), (-1, 1, 1))
 
 
-def new_node(op: str, inputs: str, outputs: str, /, **attributes: Any) -> Node:
-    """Values by their names, in words; two spaces leave one out."""
-    return Node(op, tuple(inputs.split(" ")), tuple(outputs.split(" ")), attributes)
+def new_node(text: str, inputs: str = "", outputs: str = "", /, **attributes: Any) -> Node:
+    """``y = Concat a b``, or the operator, inputs and outputs; two spaces leave a value out."""
+    if not outputs:
+        outputs, _, rest = text.partition(" = ")
+        text, _, inputs = rest.partition(" ")
+    return Node(text, tuple(inputs.split(" ")), tuple(outputs.split(" ")), attributes)
+
+
+def reference(graph: Graph, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """What the reference computes of it, fused."""
+    return Session(graph, backend="reference").run(feed)
+
+
+def unfused(graph: Graph, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """What the reference computes of it as it stands."""
+    return Session(graph, backend="reference", passes=()).run(feed)
 
 
 def projected_gru(

@@ -42,13 +42,13 @@ def graph(*nodes: Node, gives: str, **constants: Any) -> Graph:
 
 
 SPEC = RnnSpec(Cell.GRU, 3, 3)
-CELL = new_node("Rnn", "a h", "y h1", spec=SPEC, weights=random_weights(SPEC, 0))
-SUM = branch(new_node("Add", "s e", "t"), new_node("Tanh", "t", "y"), takes="s e", gives="t y")
+CELL = new_node("y h1 = Rnn a h", spec=SPEC, weights=random_weights(SPEC, 0))
+SUM = branch(new_node("t = Add s e"), new_node("y = Tanh t"), takes="s e", gives="t y")
 EARLY = branch(  # goes on while the largest sum is below a limit
-    new_node("Add", "s k", "t"),
-    new_node("ReduceMax", "t", "m", keepdims=0),
-    new_node("Less", "m l", "more"),
-    new_node("Neg", "t", "y"),
+    new_node("t = Add s k"),
+    new_node("m = ReduceMax t", keepdims=0),
+    new_node("more = Less m l"),
+    new_node("y = Neg t"),
     takes=TURN + "s k l",
     gives="more t y s",
 )
@@ -56,7 +56,7 @@ GRAPHS: dict[str, Graph] = {
     "sums": graph(scan(SUM, "row x", "last ys"), gives="last ys", row=ROW),
     "backwards": graph(
         scan(SUM, "row x", "last ys", input_directions=(1,), output_axes=(1,)),
-        new_node("Neg", "ys", "zs"),
+        new_node("zs = Neg ys"),
         gives="zs last",
         row=ROW,
     ),
@@ -66,7 +66,7 @@ GRAPHS: dict[str, Graph] = {
         row=ROW,
     ),
     "along other axes": graph(
-        new_node("Transpose", "x", "xt", perm=(1, 2, 0)),
+        new_node("xt = Transpose x", perm=(1, 2, 0)),
         scan(SUM, "row xt", "last ys", input_axes=(-1,)),
         gives="last ys",
         row=ROW,
@@ -74,9 +74,9 @@ GRAPHS: dict[str, Graph] = {
     "states change places": graph(
         scan(
             branch(
-                new_node("Add", "a b", "s"),
-                new_node("Mul", "s e", "y"),
-                new_node("Identity", "a", "old"),
+                new_node("s = Add a b"),
+                new_node("y = Mul s e"),
+                new_node("old = Identity a"),
                 takes="a b d e",
                 gives="b s a y old d",
             ),
@@ -84,33 +84,33 @@ GRAPHS: dict[str, Graph] = {
             "p q r y a0 d0",
             states=3,
         ),
-        new_node("Add", "row2 p", "z"),
+        new_node("z = Add row2 p"),
         gives="p q r y a0 d0 z",
         row=ROW,
         row2=ROW + 1,
         x0=ROW * 0.5,
     ),
     "what it begins with is read again": graph(
-        new_node("Exp", "limit", "e"),
-        new_node("Mul", "row e", "begin"),
+        new_node("e = Exp limit"),
+        new_node("begin = Mul row e"),
         scan(
             branch(
-                new_node("Mul", "s e", "t"),
-                new_node("Sub", "t b", "u"),
+                new_node("t = Mul s e"),
+                new_node("u = Sub t b"),
                 takes="s e b",
                 gives="u t",
             ),
             "begin x begin",
             "last ys",
         ),
-        new_node("Add", "begin last", "z"),
+        new_node("z = Add begin last"),
         gives="z ys begin",
         row=ROW,
     ),
     "early end": graph(
         loop(EARLY, "twelve c row k limit", "last ys olds"),
-        new_node("MatMul", "ys w", "zs"),
-        new_node("Shape", "olds", "count"),
+        new_node("zs = MatMul ys w"),
+        new_node("count = Shape olds"),
         gives="last zs count olds",
         row=ROW,
         twelve=np.int64(12),
@@ -119,7 +119,7 @@ GRAPHS: dict[str, Graph] = {
     ),
     "nothing gathered": graph(
         loop(
-            branch(new_node("Add", "s e", "t"), takes=TURN + "s e", gives="going t"),
+            branch(new_node("t = Add s e"), takes=TURN + "s e", gives="going t"),
             "n - row k",
             "last",
         ),
@@ -128,15 +128,15 @@ GRAPHS: dict[str, Graph] = {
         k=ROW,
     ),
     "reads by its turn": graph(
-        new_node("Shape", "x", "shape"),
-        new_node("Gather", "shape zero", "t"),
+        new_node("shape = Shape x"),
+        new_node("t = Gather shape zero"),
         loop(
             branch(
-                new_node("Gather", "x turn", "e"),
-                new_node("Gather", "e one", "f"),
-                new_node("Cast", "turn", "number", to="float32"),
-                new_node("Mul", "f number", "g"),
-                new_node("Add", "s g", "y"),
+                new_node("e = Gather x turn"),
+                new_node("f = Gather e one"),
+                new_node("number = Cast turn", to="float32"),
+                new_node("g = Mul f number"),
+                new_node("y = Add s g"),
                 takes=TURN + "s x one",
                 gives="going y f turn",
             ),
@@ -149,13 +149,13 @@ GRAPHS: dict[str, Graph] = {
         one=np.int64(1),
     ),
     "a layer in it": graph(
-        new_node("Unsqueeze", "row front", "h0"),
-        new_node("Unsqueeze", "h0 front", "h00"),
+        new_node("h0 = Unsqueeze row front"),
+        new_node("h00 = Unsqueeze h0 front"),
         scan(
             branch(
-                new_node("Unsqueeze", "e f", "a"),
+                new_node("a = Unsqueeze e f"),
                 CELL,
-                new_node("Squeeze", "y f", "z"),
+                new_node("z = Squeeze y f"),
                 takes="h e",
                 gives="h1 z",
                 f=[0],
@@ -172,15 +172,15 @@ GRAPHS: dict[str, Graph] = {
             branch(
                 loop(
                     branch(
-                        new_node("Mul", "t half", "u"),
-                        new_node("Add", "u e", "v"),
+                        new_node("u = Mul t half"),
+                        new_node("v = Add u e"),
                         takes=TURN + "t e half",
                         gives="going v u",
                     ),
                     "three - s e half",
                     "t us",
                 ),
-                new_node("ReduceSum", "us f", "sum", keepdims=0),
+                new_node("sum = ReduceSum us f", keepdims=0),
                 takes="s e three half",
                 gives="t sum",
                 f=[0],
@@ -196,11 +196,11 @@ GRAPHS: dict[str, Graph] = {
     "branches in loops": graph(
         scan(
             branch(
-                new_node("ReduceMax", "e", "m", keepdims=0),
-                new_node("Less", "m l", "low"),
+                new_node("m = ReduceMax e", keepdims=0),
+                new_node("low = Less m l"),
                 chosen(
                     "low",
-                    branch(new_node("Add", "a b", "y"), takes="a b"),
+                    branch(new_node("y = Add a b"), takes="a b"),
                     branch(takes="b", gives="b"),
                     "s e|s",
                     "t",
@@ -223,27 +223,27 @@ GRAPHS: dict[str, Graph] = {
                 gives="last ys",
                 k=ROW,
             ),
-            branch(new_node("Neg", "b", "n"), takes="b", gives="k n", k=ROW),
+            branch(new_node("n = Neg b"), takes="b", gives="k n", k=ROW),
             "x|x",
             "y ys",
         ),
         gives="y ys",
     ),
     "sizes found in turns": graph(
-        new_node("Relu", "x", "r"),
+        new_node("r = Relu x"),
         scan(
             branch(
-                new_node("NonZero", "e", "where"),
-                new_node("Cast", "where", "w", to="float32"),
-                new_node("ReduceSum", "w", "sum", keepdims=0),
-                new_node("Add", "s sum", "t"),
+                new_node("where = NonZero e"),
+                new_node("w = Cast where", to="float32"),
+                new_node("sum = ReduceSum w", keepdims=0),
+                new_node("t = Add s sum"),
                 takes="s e",
                 gives="t sum",
             ),
             "zero r",
             "last sums",
         ),
-        new_node("NonZero", "x", "all"),
+        new_node("all = NonZero x"),
         gives="last sums all",
         zero=F32(0),
     ),

@@ -42,8 +42,12 @@ def var(name: str, **attributes: str) -> Node:
     return "null", name, attributes, []
 
 
-def node(op: str, *inputs: Any, name: str = "n", **attributes: str) -> Node:
-    return op, name, attributes, list(inputs)
+def node(text: str, /, **attributes: str) -> Node:
+    """``n = Concat x y:1``, of what has no number the first output."""
+    name, _, rest = text.partition(" = ")
+    op, *inputs = rest.split()
+    pairs = (each.partition(":") for each in inputs)
+    return op, name, attributes, [(source, int(output or 0)) for source, _, output in pairs]
 
 
 def listed(*arrays: bytes, keys: tuple[str, ...] = ()) -> bytes:

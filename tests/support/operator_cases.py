@@ -314,6 +314,7 @@ WALKED: list[tuple[str, str, dict[str, Any]]] = [
     ("DFT", "samples  minus3", {}),
     ("DFT", "samples three", {"onesided": 1}),
     ("DFT", "spectrum", {"onesided": 1, "inverse": 1}),
+    ("Sample", "one p p", {"distribution": "gamma", "shape": (2,)}),
     ("STFT", "samples hop window", {}),
     ("STFT", "samples hop  three0", {"onesided": 0}),
 ]
@@ -330,29 +331,29 @@ def cases() -> tuple[list[Node], list[str]]:
         names += made
     # What only a call counts is no output: it is brought to a size that is known.
     nodes += [
-        new_node("Compress", "p choice", "chosen", axis=2),
-        new_node("ReduceSum", "chosen axis2", "few"),
-        new_node("Compress", "p choice", "flat"),
-        new_node("ReduceSum", "flat axis0", "few_flat"),
-        new_node("NonZero", "i", "places"),
-        new_node("ReduceSum", "places axis1", "where"),
-        new_node("ReduceMax", "places axis1", "last"),
+        new_node("chosen = Compress p choice", axis=2),
+        new_node("few = ReduceSum chosen axis2"),
+        new_node("flat = Compress p choice"),
+        new_node("few_flat = ReduceSum flat axis0"),
+        new_node("places = NonZero i"),
+        new_node("where = ReduceSum places axis1"),
+        new_node("last = ReduceMax places axis1"),
     ]
     unpadded = next(node for node in nodes if node.op == "SequenceUnpad")
     names.remove(unpadded.outputs[0])
     nodes += [
         Node("SequencePool", unpadded.outputs, ("ends",), {"kind": "last"}),
-        new_node("SequencePool", "d", "groups", kind="average"),
-        new_node("SequencePool", "groups", "group_ends", kind="last"),
-        new_node("SequenceReverse", "groups", "groups_reversed"),
-        new_node("Shape", "x", "sizes"),
-        new_node("Size", "x", "size"),
-        new_node("ConstantOfShape", "sizes", "zeros"),
-        new_node("Gather", "sizes zero", "time"),
-        new_node("Range", "zero time one", "steps"),
-        new_node("Slice", "tags axis1 three axis1", "fewer_tags"),
-        new_node("ReduceSum", "tags axis1", "scores"),
-        new_node("SequenceSoftmax", "scores", "attention"),
+        new_node("groups = SequencePool d", kind="average"),
+        new_node("group_ends = SequencePool groups", kind="last"),
+        new_node("groups_reversed = SequenceReverse groups"),
+        new_node("sizes = Shape x"),
+        new_node("size = Size x"),
+        new_node("zeros = ConstantOfShape sizes"),
+        new_node("time = Gather sizes zero"),
+        new_node("steps = Range zero time one"),
+        new_node("fewer_tags = Slice tags axis1 three axis1"),
+        new_node("scores = ReduceSum tags axis1"),
+        new_node("attention = SequenceSoftmax scores"),
     ]
     return nodes, [
         *names,

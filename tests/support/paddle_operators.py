@@ -12,13 +12,26 @@ from onernn.ir.arrays import Array
 Slots = Mapping[str, str | tuple[str, ...]]
 
 
-def op(type: str, inputs: Slots, outputs: Slots, **attributes: Any) -> Operator:  # noqa: A002
-    """An operator; `program` gives it its position."""
+def op(
+    type: str,  # noqa: A002
+    inputs: Slots | None = None,
+    outputs: Slots | None = None,
+    **attributes: Any,
+) -> Operator:
+    """An operator: ``mul X=x Y=w -> Out=y``, or with dictionaries; `program` gives its position.
+
+    Several variables of a slot have commas between them.
+    """
+    if inputs is None:
+        type, *words = type.split()  # noqa: A001
+        cut = words.index("->")
+        told = (dict(word.split("=") for word in side) for side in (words[:cut], words[cut + 1 :]))
+        inputs, outputs = ({k: tuple(v.split(",")) for k, v in side.items()} for side in told)
 
     def slots(given: Slots) -> dict[str, tuple[str, ...]]:
         return {slot: (v,) if isinstance(v, str) else v for slot, v in given.items()}
 
-    return Operator(0, type, slots(inputs), slots(outputs), attributes)
+    return Operator(0, type, slots(inputs), slots(outputs or {}), attributes)
 
 
 def program(
@@ -34,8 +47,8 @@ def program(
     ``backwards``: the columns of feeds and fetches count down.
     """
     sign = -1 if backwards else 1
-    fed = [op("feed", {"X": "feed"}, {"Out": name}, col=sign * k) for k, name in enumerate(feeds)]
-    got = [op("fetch", {"X": name}, {"Out": "f"}, col=sign * k) for k, name in enumerate(fetches)]
+    fed = [op(f"feed X=feed -> Out={name}", col=sign * k) for k, name in enumerate(feeds)]
+    got = [op(f"fetch X={name} -> Out=f", col=sign * k) for k, name in enumerate(fetches)]
     placed = tuple(
         Operator(k, each.type, each.inputs, each.outputs, each.attributes)
         for k, each in enumerate([*fed, *operators, *got])

@@ -4,40 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from onernn import Ragged, Session
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.partition import LivePart, ReplaceablePart
-from onernn.adapters.paddle.read import parse_program
+from onernn.adapters.paddle.read import Operator, parse_program
 from onernn.ir.arrays import Array
 
 Batch = Ragged | Array
 _KINDS = {bool: (6, "b"), int: (0, "i"), float: (1, "f"), str: (2, "s")}
 
 
-class Op(NamedTuple):
-    """An operator: its type, variables by slot (names, blanks between them), and attributes."""
-
-    type: str
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
-    attributes: Mapping[str, Any] = {}
-
-
-def op(type: str, inputs: Mapping[str, str], outputs: Mapping[str, str], **attributes: Any) -> Op:  # noqa: A002
-    return Op(type, inputs, outputs, attributes)
-
-
 def serialized(
-    operators: Sequence[Op],
+    operators: Sequence[Operator],
     parameters: Mapping[str, Array],
     *,
     ragged: Sequence[str] = ("x",),
     persistable: Sequence[str] = (),
-    inner: Sequence[Op] = (),
+    inner: Sequence[Operator] = (),
 ) -> bytes:
     """A program; all variables but the parameters are float32 (?, ?), ragged ones with one level.
 
@@ -54,7 +41,7 @@ def serialized(
         for each in (*operators, *inner)
         for slots in (each.inputs, each.outputs)
         for found in slots.values()
-        for name in found.split()
+        for name in found
     }
     for name in sorted(names):
         array = parameters.get(name)
@@ -68,11 +55,11 @@ def serialized(
     return bytes(desc.SerializeToString())
 
 
-def _add(block: Any, each: Op) -> None:
+def _add(block: Any, each: Operator) -> None:
     made = block.ops.add(type=each.type)
     for slots, found in ((made.inputs, each.inputs), (made.outputs, each.outputs)):
         for slot, names in found.items():
-            slots.add(parameter=slot, arguments=names.split())
+            slots.add(parameter=slot, arguments=names)
     for name, value in each.attributes.items():
         kind, field = (8, "block_idx") if name == "sub_block" else _KINDS[type(value)]
         setattr(made.attrs.add(name=name, type=kind), field, value)

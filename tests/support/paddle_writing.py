@@ -100,13 +100,13 @@ OPERATORS: dict[str, Case] = {
     "MatMul of two batches": one("MatMul", {"x": numbers(2, 3, 4), "z": numbers(2, 4, 5)}),
     "Gemm": one("Gemm", W, w=numbers(3, 4), b=numbers(3), transB=1, alpha=0.5, beta=2.0),
     "Gather rows of a table": of_nodes(
-        [new_node("Gather", "t i", "y", axis=0, non_negative=True)],
+        [new_node("y = Gather t i", axis=0, non_negative=True)],
         {"i": Ragged.from_lengths(np.array([0, 3, 1, 2, 0, 3]), LENGTHS)},
         "y",
         t=numbers(4, 3),
     ),
     "Gather from the end": of_nodes(
-        [new_node("Gather", "t i", "y", axis=0)],
+        [new_node("y = Gather t i", axis=0)],
         {"i": np.array([0, -1, 2, -4])},
         "y",
         t=numbers(4, 3),
@@ -132,7 +132,7 @@ OPERATORS: dict[str, Case] = {
     "Slice between ends of run time": one("Slice", {**D, "s": ints(1), "e": ints(3)}, a=ints(0)),
     "Shape": one("Shape", {"x": numbers(3, 4, 2)}, start=1),
     "ConstantOfShape": of_nodes(
-        [new_node("Shape", "x", "s"), new_node("ConstantOfShape", "s", "y0", value=2.5)],
+        [new_node("s = Shape x"), new_node("y0 = ConstantOfShape s", value=2.5)],
         {"x": numbers(2, 3)}, "y0",
     ),
     "Expand": one("Expand", {"x": numbers(3, 1)}, s=ints(2, 1, 4)),
@@ -153,8 +153,8 @@ OPERATORS: dict[str, Case] = {
     "SequenceReverse of matrices": one("SequenceReverse", {"x": words(2, 3)}),
     "SequenceContext": one("SequenceContext", W, length=3, start=-1),
     "SequenceContext times a filter": of_nodes(
-        [new_node("SequenceContext", "x", "w", length=2, start=0),
-         new_node("MatMul", "w f", "y")],
+        [new_node("w = SequenceContext x", length=2, start=0),
+         new_node("y = MatMul w f")],
         W, "y", f=numbers(8, 3),
     ),
     "SequenceExpand": one("SequenceExpand", {"r": numbers(4, 2), "x": words(3)}, level=0),
@@ -173,7 +173,7 @@ OPERATORS: dict[str, Case] = {
                                   time_major=True),
     "SequencePad": one("SequencePad", W),
     "SequencePad to a length": of_nodes(
-        [new_node("SequencePad", "x p", "y", time_major=True)],
+        [new_node("y = SequencePad x p", time_major=True)],
         {"x": words(2), "p": numbers(5, 4, 1)}, "y",
     ),
     "CrfDecode": one("CrfDecode", {"x": words(3)}, t=numbers(5, 3)),
@@ -195,8 +195,8 @@ def layer(spec: RnnSpec, kind: str, *, states: bool = False, seed: int = 0) -> C
     if kind == "padded":
         turned = {"time_major": True}
         nodes[0] = Node("Rnn", ("words", *given), ("of_words", *ends), attributes)
-        nodes.insert(0, new_node("SequenceUnpad", "x n", "words", **turned))
-        nodes.append(new_node("SequencePad", "of_words x", "y", **turned))
+        nodes.insert(0, new_node("words = SequenceUnpad x n", **turned))
+        nodes.append(new_node("y = SequencePad of_words x", **turned))
     graph, _ = of_nodes(nodes, feeds, "y", *ends)
     inputs = [
         Value(v.name, v.dtype, (None, None, v.shape[2]))

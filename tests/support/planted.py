@@ -93,45 +93,6 @@ def file(
     return made.SerializeToString()
 
 
-def separate(arrays: Arrays, *, padded_reverse: bool) -> bytes:
-    """A GRU of two directions in two nodes, outputs joined and masked by hand.
-
-    With ``padded_reverse`` the backward node is not told where sentences end, as in a framework
-    that reverses the padded row.
-    """
-    nodes = []
-    parts: Arrays = {}
-    for d, way in enumerate(("forward", "reverse")):
-        parts |= {f"{k}{d}": a[d : d + 1].copy() for k, a in arrays.items()}
-        told = "lens" if d == 0 or not padded_reverse else ""
-        nodes += [
-            helper.make_node(
-                "GRU",
-                ["X", f"W{d}", f"R{d}", f"B{d}", told],
-                [f"Y{d}"],
-                hidden_size=HIDDEN,
-                direction=way,
-                linear_before_reset=1,
-            ),
-            helper.make_node("Squeeze", [f"Y{d}", "one"], [f"y{d}"]),
-        ]
-    parts |= {"one": np.array([1]), "zero": np.array(0), "step": np.array(1), "last": np.array([2])}
-    parts["first"] = np.array([0])
-    nodes += [
-        helper.make_node("Concat", ["y0", "y1"], ["y"], axis=2),
-        helper.make_node("Shape", ["X"], ["size"], start=0, end=1),
-        helper.make_node("Squeeze", ["size", "first"], ["time"]),
-        helper.make_node("Range", ["zero", "time", "step"], ["steps"]),
-        helper.make_node("Unsqueeze", ["steps", "one"], ["column"]),
-        helper.make_node("Cast", ["lens"], ["ends"], to=TensorProto.INT64),
-        helper.make_node("Less", ["column", "ends"], ["inside"]),
-        helper.make_node("Unsqueeze", ["inside", "last"], ["mask"]),
-        helper.make_node("Cast", ["mask"], ["factor"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["y", "factor"], ["Y"]),
-    ]
-    return file(nodes, 1, False, ["Y"], parts)
-
-
 def read(data: bytes) -> Graph:
     return lower(parse_model(data, Path("planted.onnx")))
 

@@ -22,8 +22,8 @@ def large() -> Graph:
     spec = RnnSpec(Cell.LSTM, 512, 512, layers=3)
     rng = np.random.default_rng(0)
     nodes = (
-        new_node("Gather", "table words", "x"),
-        new_node("Rnn", "x", "y", spec=spec, weights=random_weights(spec, 0)),
+        new_node("x = Gather table words"),
+        new_node("y = Rnn x", spec=spec, weights=random_weights(spec, 0)),
     )
     table = rng.normal(size=(12_000, 512)).astype(np.float32)
     words = Value("words", "int64", (None,), 1)

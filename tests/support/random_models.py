@@ -36,14 +36,9 @@ class Written(Unrolled):
     def columns(self, name: str) -> int:
         return self.width
 
-    def _updated(self, z: str, n: str, h: str, turned: bool, ones: bool) -> str:
-        one = self.builder.constant(np.float32(1))
-        if ones:
-            filled = np.ones(1, np.float32)
-            one = self.emit("ConstantOfShape", self.emit("Shape", z), value=filled)
-        rest = self.emit("Sub", one, z)
-        new, old = (z, rest) if turned else (rest, z)
-        return self.emit("Add", self.emit("Mul", new, n), self.emit("Mul", old, h))
+    @property
+    def one(self) -> str:  # type: ignore[override]
+        return self.builder.constant(np.float32(1))
 
     def step(self, kind: str, x: str, states: list[str], turned: bool) -> list[str]:
         if kind == "rnn":

@@ -47,25 +47,6 @@ class Recorded:
         return lower(parse_symbol(self.text), self.params, semantics, self.name)
 
 
-def recorded_layers(dtypes: str = "float32", forms: str = "1_1 2_2") -> dict[str, Recorded]:
-    """RNN, of each mode and of so many layers and directions."""
-    names = {
-        f"RNN_{mode}_{form}_{dtype}"
-        for mode in ("rnn_relu", "rnn_tanh", "lstm", "gru")
-        for form in forms.split()
-        for dtype in dtypes.split()
-    }
-    cases = {case.name: case for case in read_recorded() if case.name in names}
-    assert cases.keys() == names
-    return cases
-
-
-def assert_gives(case: Recorded, outputs: Iterable[Any]) -> None:
-    """Another framework's outputs, with MXNet's weights, are those that MXNet gave."""
-    for ours, theirs in zip(outputs, case.outputs.values(), strict=True):
-        np.testing.assert_allclose(np.asarray(ours), theirs, rtol=0, atol=2e-6)
-
-
 def operators_of(graph: Mapping[str, Any]) -> set[str]:
     """The names of all operators in a symbol's JSON, subgraphs included."""
     names = {node["op"] for node in graph["nodes"]}

@@ -25,19 +25,19 @@ def tagger(*, in_python: bool = False) -> Graph:
         "crf": rng.normal(size=(7, 5)).astype(np.float32),
     }
     rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
-    product: tuple[Node, ...] = (new_node("Gemm", "y w b", "scores"),)
+    product: tuple[Node, ...] = (new_node("scores = Gemm y w b"),)
     if in_python:
         product = (
-            new_node("Gemm", "y w b", "product"),
-            new_node("SequenceData", "product", "plain"),
-            new_node("Einsum", "plain mix", "mixed", equation="ai,ib"),
-            new_node("SequenceLike", "mixed y", "scores"),
+            new_node("product = Gemm y w b"),
+            new_node("plain = SequenceData product"),
+            new_node("mixed = Einsum plain mix", equation="ai,ib"),
+            new_node("scores = SequenceLike mixed y"),
         )
     nodes = (
-        new_node("Gather", "table words", "x"),
-        new_node("Rnn", "x", "y", **rnn),
+        new_node("x = Gather table words"),
+        new_node("y = Rnn x", **rnn),
         *product,
-        new_node("CrfDecode", "scores crf", "tags"),
+        new_node("tags = CrfDecode scores crf"),
     )
     words = Value("words", "int64", (None,), 1)
     return Graph("tagger", (words,), (Value("tags"), Value("scores")), nodes, constants)
@@ -47,12 +47,12 @@ def padder() -> Graph:
     """Sentences padded to the longest one: words first for a layer, and with a number behind."""
     rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
     nodes = (
-        new_node("SequencePad", "x", "padded", time_major=1),
-        new_node("Rnn", "padded", "y", **rnn),
-        new_node("Neg", "x", "negative"),
-        new_node("SequenceFill", "negative low", "filled"),
-        new_node("Softmax", "filled", "softmax", axis=1),
-        new_node("Shape", "softmax", "shape"),
+        new_node("padded = SequencePad x", time_major=1),
+        new_node("y = Rnn padded", **rnn),
+        new_node("negative = Neg x"),
+        new_node("filled = SequenceFill negative low"),
+        new_node("softmax = Softmax filled", axis=1),
+        new_node("shape = Shape softmax"),
     )
     x = Value("x", "float32", (None, SPEC.input_size), 1)
     outputs = tuple(map(Value, ("padded", "y", "softmax", "shape")))
@@ -68,12 +68,12 @@ def unpadded(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
 def documents() -> Graph:
     """Two LoD levels: sentences of words, documents of sentences."""
     nodes = (
-        new_node("Rnn", "x", "y", spec=SPEC, weights=random_weights(SPEC, 0)),
-        new_node("SequenceAppend", "y y", "twice"),
-        new_node("SequencePool", "twice", "sentences", kind="last"),
-        new_node("SequenceReverse", "sentences", "turned"),
-        new_node("SequencePool", "turned", "documents", kind="sum"),
-        new_node("SequenceExpand", "documents twice", "each", level=0),
+        new_node("y = Rnn x", spec=SPEC, weights=random_weights(SPEC, 0)),
+        new_node("twice = SequenceAppend y y"),
+        new_node("sentences = SequencePool twice", kind="last"),
+        new_node("turned = SequenceReverse sentences"),
+        new_node("documents = SequencePool turned", kind="sum"),
+        new_node("each = SequenceExpand documents twice", level=0),
     )
     inputs = (Value("x", "float32", (None, SPEC.input_size), 2),)
     outputs = tuple(map(Value, ("y", "twice", "turned", "documents", "each")))

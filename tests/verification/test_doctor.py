@@ -27,6 +27,7 @@ from onernn.verification.doctor import (
     DTYPES,
     MODES,
     NEVER_RAN,
+    ODD,
     REFUSED,
     SLOWER,
     WORKS,
@@ -36,7 +37,7 @@ from onernn.verification.doctor import (
     examine,
     examined,
 )
-from onernn.verification.suite import DIRECTIONS, KINDS, ODD, sample_layer
+from onernn.verification.suite import DIRECTIONS, KINDS, sample_case
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +219,7 @@ def test_every_row_meets_batches_of_many_sizes() -> None:
     assert {1, 3, 16, 17, 33} <= {*running} and 0 in ODD.lengths
     assert ODD.hidden_size % 2 and ODD.input_size % 2
     for cell in ("LSTM projection", "LSTM peephole projection"):
-        spec = sample_layer(cell, "left2right", ODD).spec
+        spec = sample_case(cell, "left2right", ODD).spec
         assert spec.recurrent_size > -(-4 * spec.hidden_size // 16) * 16
 
 

@@ -13,26 +13,26 @@ from onernn.ir.graph import Graph
 from onernn.verification.comparing import Tolerance
 from onernn.verification.diagnosis import search
 from onernn.verification.diagnosis.graph_faults import operator_faults
-from onernn.verification.diagnosis.search import Candidate, Side, candidates
+from onernn.verification.diagnosis.search import Candidate, candidates
 from onernn.verification.recording import opened, read_inputs, read_outputs
-from onernn.verification.tracing import traced
+from onernn.verification.tracing import Trial, traced
 
 DATA = Path(__file__).parents[1] / "data"
 MASKED = DATA / "keras" / "text_classifier"
 """Embedding with a mask, two bidirectional layers of Keras."""
 
 
-def _side(file: Path) -> Side:
+def _side(file: Path) -> Trial:
     model = onernn.load(file)
     arrays, where = opened(file.parent / "io.npz")
     given = read_inputs(arrays, model.inputs, where)
     expected = read_outputs(arrays, model.outputs, where)
     tolerances = dict.fromkeys(expected, Tolerance(1e-6, 1e-5))
     run = traced(model, given)
-    return Side(run.graph, run.parts, run.values, expected, tolerances, model, given, given)
+    return Trial(run.graph, run.parts, run.values, expected, tolerances, given)
 
 
-def _around_layers(side: Side) -> list[tuple[Candidate, Graph]]:
+def _around_layers(side: Trial) -> list[tuple[Candidate, Graph]]:
     """The faults that are no change of a layer's numbers, in every group that can have them."""
     every = (each for refined in (False, True) for each in candidates(side, refined))
     pairs = ((e, e.applied_to(side, side.graph)) for e in every if not e.numbers and e.group)
@@ -73,7 +73,7 @@ def test_a_search_that_breaks_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch
         raise KeyError("a value")
 
     monkeypatch.delenv("ONERNN_RAISE", raising=False)
-    monkeypatch.setattr(search, "find_causes", broken)
+    monkeypatch.setattr(search.Search, "causes", broken)
     model = onernn.load(MASKED / "model.keras")
     table = "embedding/embeddings"
     constants = {**model.constants, table: np.roll(model.constants[table], 1, axis=0)}

@@ -1,4 +1,4 @@
-"""Faults beside a recording and between two models that no file of `test_causes` has."""
+"""Faults beside a recording and between two models that no file of `fault_pairs` has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session
 from onernn.ir.graph import Node, Value
-from onernn.ir.weights import RnnWeights
 from onernn.verification.references import Against
 from onernn.verification.verifying import verify
 
@@ -165,20 +164,6 @@ def mask_of_an_embedding() -> Pair:
     nodes = look, major, some, ones, count, cut, layer(spec, "ragged", "y")
     sound = graph(*nodes, output="y.h", time=np.array([1]), **table)
     return sound, graph(look, major, layer(spec, "steps", "y"), output="y.h", **table)
-
-
-@fault("reset_placement")
-def reset_of_two_directions() -> Pair:
-    """A file keeps one bias of the candidate for a layer that needs two."""
-    spec = RnnSpec(Cell.LBR_GRU, WIDTH, 24, direction="bidirectional_concat")
-    (weights,) = random_weights(spec, 0)
-    assert weights.bias is not None
-    rows = weights.bias[..., :3, :].copy()
-    rows[..., 2, :] += weights.bias[..., 3, :]
-    node = Node("Rnn", ("x",), ("y",), {"spec": replace(spec, cell=Cell.GRU)})
-    wrong = RnnWeights(weights.layer, weights.iter, rows)
-    node = replace(node, attributes={**node.attributes, "weights": wrong})
-    return graph(layer(spec, "x", "y")), graph(node)
 
 
 @pytest.mark.parametrize("name", FAULTS)

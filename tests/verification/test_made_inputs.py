@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from support import planted
 from support.command_line import failed
 from support.command_line import onernn as onernn_
+from support.onnx_models import parsed
 from support.planted import model, read, reordered
 
 import onernn
@@ -79,67 +79,40 @@ def test_sizes_that_contradict_each_other_are_told_with_what_to_type() -> None:
     assert line in str(caught.value)
 
 
-def _sound_model(folder: Path, window: int = 64, rate: int = 16000) -> Path:
-    """As models of speech are: samples, a state, a rate that a branch asks; one step of an LSTM.
+SOUND = """(float[N, S] input, float[2, N, 4] state, int64 sr) => (output, stateN) {
+    row = Unsqueeze (input, one)
+    fast = Equal (sr, rate)
+    words = If (fast) <
+        then_branch = a () => (float[1, N, 4] aout) {
+            ac = Conv <strides = [128]> (row, ak)
+            am = ReduceMean <axes = [2], keepdims = 0> (ac)
+            aout = Unsqueeze (am, zero)
+        },
+        else_branch = b () => (float[1, N, 4] bout) {
+            bc = Conv <strides = [64]> (row, bk)
+            bm = ReduceMean <axes = [2], keepdims = 0> (bc)
+            bout = Unsqueeze (bm, zero)
+        }
+    >
+    h, c = Split <axis = 0> (state, half)
+    y, hn, cn = LSTM <hidden_size = 4> (words, W, R, B, , h, c)
+    stateN = Concat <axis = 0> (hn, cn)
+    output = Sigmoid (hn)
+}"""
+"""As models of speech are: samples, a state, a rate that a branch asks; one step of an LSTM.
 
-    The window of each branch's convolution is longer than any usual T.
-    """
+The window of each branch's convolution is longer than any usual T.
+"""
+
+
+def _sound_model(folder: Path) -> Path:
     rng = np.random.default_rng(0)
-    hidden = 4
-
-    def branch(name: str, wide: int) -> onnx.GraphProto:
-        """An encoder of samples (N, 1, S) to (1, N, hidden)."""
-        kernel = rng.normal(0, 0.1, (hidden, 1, wide)).astype(np.float32)
-        nodes = [
-            helper.make_node("Conv", ["row", f"{name}k"], [f"{name}c"], strides=[wide]),
-            helper.make_node("ReduceMean", [f"{name}c"], [f"{name}m"], axes=[2], keepdims=0),
-            helper.make_node("Unsqueeze", [f"{name}m", "zero"], [f"{name}out"]),
-        ]
-        out = helper.make_tensor_value_info(f"{name}out", TensorProto.FLOAT, [1, None, hidden])
-        return helper.make_graph(
-            nodes, name, [], [out], [numpy_helper.from_array(kernel, f"{name}k")]
-        )
-
-    shapes: dict[str, Any] = {
-        "W": rng.normal(0, 0.4, (1, 4 * hidden, hidden)),
-        "R": rng.normal(0, 0.4, (1, 4 * hidden, hidden)),
-        "B": rng.normal(0, 0.2, (1, 8 * hidden)),
-    }
-    constants = [numpy_helper.from_array(a.astype(np.float32), k) for k, a in shapes.items()]
-    constants += [
-        numpy_helper.from_array(np.array(v), k) for k, v in (("rate", rate), ("half", [1, 1]))
-    ]
-    constants += [numpy_helper.from_array(np.array([v]), k) for k, v in (("zero", 0), ("one", 1))]
-    nodes = [
-        helper.make_node("Unsqueeze", ["input", "one"], ["row"]),
-        helper.make_node("Equal", ["sr", "rate"], ["fast"]),
-        helper.make_node(
-            "If",
-            ["fast"],
-            ["words"],
-            then_branch=branch("a", 2 * window),
-            else_branch=branch("b", window),
-        ),
-        helper.make_node("Split", ["state", "half"], ["h", "c"], axis=0),
-        helper.make_node(
-            "LSTM", ["words", "W", "R", "B", "", "h", "c"], ["", "hn", "cn"], hidden_size=hidden
-        ),
-        helper.make_node("Concat", ["hn", "cn"], ["stateN"], axis=0),
-        helper.make_node("Sigmoid", ["hn"], ["output"]),
-    ]
-    info = helper.make_tensor_value_info
-    inputs = [
-        info("input", TensorProto.FLOAT, [None, None]),
-        info("state", TensorProto.FLOAT, [2, None, hidden]),
-        info("sr", TensorProto.INT64, []),
-    ]
-    outputs = [info(name, TensorProto.FLOAT, None) for name in ("output", "stateN")]
-    graph = helper.make_graph(nodes, "speech", inputs, outputs, constants)
-    file = folder / "speech.onnx"
-    onnx.save(
-        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)]), file
-    )
-    return file
+    shapes = {"ak": (4, 1, 128), "bk": (4, 1, 64), "W": (1, 16, 4), "R": (1, 16, 4), "B": (1, 32)}
+    constants = {k: rng.normal(0, 0.3, shape).astype(np.float32) for k, shape in shapes.items()}
+    whole = {"rate": 16000, "half": [1, 1], "zero": [0], "one": [1]}
+    constants |= {name: np.array(value) for name, value in whole.items()}
+    onnx.save(parsed(SOUND, constants, opset=13), folder / "speech.onnx")
+    return folder / "speech.onnx"
 
 
 def test_samples_of_sound_and_their_rate_are_made(tmp_path: Path) -> None:

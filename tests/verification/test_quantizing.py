@@ -21,9 +21,8 @@ from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
 from onernn.ir.graph import Node, Value
 from onernn.ir.rnn import Recurrent, with_precision
 from onernn.ir.weights import UNIT, Scale
-from onernn.verification.quantization_page import write_page
 from onernn.verification.quantizing import Budget, Histogram, Quantized, scale_of, scale_over
-from onernn.verification.report import least
+from onernn.verification.report import write_quantized
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -331,22 +330,16 @@ def test_a_model_that_stays_in_float32_is_said_to_be_unchanged_with_the_reason(
     assert json.loads(found.to_json())["cause"] == {"id": "nothing_narrowed", "text": found.reason}
 
 
-def test_zero_errors_are_drawn_below_the_budget() -> None:
-    for errors, limit in (([0.0, 0.5], 0.001), ([0.0], 0.1), ([0.0, 1e-5], 0.1)):
-        assert 0 < least(errors, limit) < min([limit, *(each for each in errors if each)])
-
-
 def test_the_page_tells_layers_and_ranges_and_escapes_names(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     hostile = "<script>alert(1)</script>"
     node, other = two().nodes
     nodes = (replace(node, outputs=(hostile,)), replace(other, inputs=(hostile,)))
     found = onernn.quantize(replace(two(), nodes=nodes), batches(), budget="max_abs 1")
-    write_page(found, tmp_path / "page.html", "onernn quantize ...")
+    write_quantized(found, tmp_path / "page.html", "onernn quantize ...")
     page = (tmp_path / "page.html").read_text()
     assert "<script" not in page and "&lt;script" in page
-    assert page.count("<svg") == 1 + 2 and "held by bytes" in page
-    assert "http://www.w3.org" in page and not re.search(r'(src|href)="(?!data:|#)', page)
+    assert page.count("<tr>") > len(found.trials) and "held by bytes" in page
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
 
 
 def saved(path: Path, feed: dict[str, Ragged]) -> Path:
@@ -409,7 +402,6 @@ def test_the_command_refuses_and_writes_nothing(
 def test_the_command_writes_a_file_that_runs_in_bytes_and_a_page(
     command: Callable[[str], Any], tmp_path: Path
 ) -> None:
-    pytest.importorskip("matplotlib")
     done = command("m o.onnx --data io.npz --budget 'rmse 1' --report page.html")
     assert done.returncode == 0, done.stderr
     (layer,) = Session(tmp_path / "o.onnx").explained

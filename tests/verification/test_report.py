@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from html.parser import HTMLParser
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,40 +12,15 @@ import pytest
 from support import planted
 from support.command_line import failed
 from support.command_line import onernn as command_line
+from support.html_pages import Page
 from support.planted import model, read, reordered, tagger
 
 import onernn
-from onernn.ir.errors import MissingDependencyError
 from onernn.ir.graph import Graph, Node, Value
 from onernn.verification.inspecting import COLOURS, fused_values, number, picture
 from onernn.verification.references import Against
-from onernn.verification.report import check_report, render, write_report
+from onernn.verification.report import render, write_report
 from onernn.verification.verifying import Report, verify
-
-pytest.importorskip("matplotlib")
-
-
-class Page(HTMLParser):
-    """Text, and every address that the page would load something from."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.text: list[str] = []
-        self.addresses: list[str] = []
-        self.tags: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        names = ("src", "href", "xlink:href", "data", "srcset", "action")
-        self.addresses += [value or "" for name, value in attrs if name in names]
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-    @property
-    def words(self) -> str:
-        return " ".join(" ".join(self.text).split())
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +61,21 @@ def test_the_page_loads_nothing_and_runs_nothing(page: str) -> None:
     assert not re.search(r"url\(\s*['\"]?(?!#)", page) and "@import" not in page
 
 
-def test_pictures_are_svg_that_xml_can_read(page: str) -> None:
-    pictures = re.findall(r"<svg.*?</svg>", page, re.S)
-    assert len(pictures) >= 2 + 3  # two graphs; steps, lengths, ends
-    for each in pictures:
-        ElementTree.fromstring(re.sub(r"xlink:href", "href", each))
-    ids = re.findall(r'\bid="([^"]+)"', page)
-    clips = [each for each in ids if re.match("[pm][0-9a-f]{6}", each)]
-    assert len(set(clips)) == len(clips), "pictures of one page share no ids"
+def test_errors_have_a_row_for_each_place(page: str, failing: Report) -> None:
+    assert len(re.findall(r"<svg.*?</svg>", page, re.S)) == 2  # the graphs
+    (profile,) = failing.profiles
+    kinds = (profile.steps, profile.lengths, profile.ends)
+    assert page.count("<meter") == sum(map(len, kinds)) > 3
+    worst = max(profile.steps, key=lambda row: row[1])
+    row = f"<td>{worst[0]}</td><td><meter[^>]*></meter></td><td>{number(worst[1])}</td>"
+    assert re.search(row, page)
+
+
+def test_a_report_without_a_cause_says_where_to_look() -> None:
+    found = replace(verify(read(tagger(dense=1.5)), against=Against(read(tagger()))), causes=())
+    words = Page(render(found)).words
+    assert "None of the known faults explains" in words
+    assert f"Look at {found.first} : it is the first that departs." in words
 
 
 def test_what_a_file_calls_its_values_cannot_break_the_page() -> None:
@@ -141,17 +122,18 @@ def test_long_graphs_are_cut_around_their_first_recurrent_node() -> None:
     assert 100 < picture(graph, "long", fused={}).count("<rect") < 200
 
 
+def test_long_names_are_cut_in_the_middle_and_short_ones_are_not() -> None:
+    name, short = "a" * 20 + "b" * 20, "c" * 24
+    graph = Graph("m", (Value(name), Value(short)), (), (Node("Add", (name, short), ("y",)),), {})
+    svg = picture(graph, "m", fused={})
+    assert f">{'a' * 11}…{'b' * 12}</text>" in svg and f">{short}</text>" in svg
+    (height,) = re.findall(r' height="(\d+)">\n', svg)
+    tops = [float(y) for y in re.findall(r'<rect x="[^"]*" y="([\d.]+)"', svg)]
+    assert min(tops) == 30 and max(tops) + 50 + 30 == int(height)  # a box, and room above and below
+
+
 def test_numbers_are_short_and_what_is_none_is_a_dash() -> None:
     assert [number(v) for v in (0.0, 1.23456, 1e-9, float("nan"))] == ["0", "1.23", "1e-09", "–"]
-
-
-def test_without_matplotlib_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"onernn\[report\]"):
-        check_report(tmp_path / "r.html")
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        monkeypatch.undo()
-        check_report(tmp_path / "none" / "r.html")
 
 
 def test_the_command_writes_a_report_that_repeats_the_command(tmp_path: Path) -> None:

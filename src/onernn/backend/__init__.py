@@ -103,8 +103,6 @@ def open_backend(
         return KernelsBackend(threads)
     if name in _REGISTERED:
         return _REGISTERED[name](threads)
-    if name == "generated":
-        raise UnsupportedError("backend 'generated': now 'kernels', which needs no compiler")
     known = (*BACKENDS, *_REGISTERED)
     expected = " or ".join(map(repr, known))
     raise UnsupportedError(f"backend {name!r}: expected {expected}{did_you_mean(name, known)}")

@@ -73,22 +73,25 @@ def laid_out(dense: Array, layout: Layout) -> Array:
 
 def checked_state(
     spec: RnnSpec,
-    state: State | None,
+    state: Sequence[Array | None] | None,
     sentences: int,
     dtype: np.dtype[Any],
     name: str = "state",
 ) -> State:
-    """A state in ``dtype``, zeros where there is none. Raises `ShapeError` naming the array."""
+    """A state in ``dtype``, zeros where there is none of it or of a part.
+
+    Raises `ShapeError` naming the array.
+    """
     stack = (spec.layers, spec.directions, sentences)
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
     parts = spec.cell.states
-    if state is None:
-        return tuple(np.zeros((*stack, widths[part]), dtype) for part in parts)
-    if len(state) != len(parts):
-        raise ShapeError(f"{name}: expected ({', '.join(parts)}), got {len(state)} arrays")
+    given = (None,) * len(parts) if state is None else state
+    if len(given) != len(parts):
+        raise ShapeError(f"{name}: expected ({', '.join(parts)}), got {len(given)} arrays")
     states = []
-    for part, array in zip(parts, map(np.asarray, state), strict=True):
+    for part, one in zip(parts, given, strict=True):
         expected = (*stack, widths[part])
+        array = np.zeros(expected, dtype) if one is None else np.asarray(one)
         if array.shape != expected:
             raise ShapeError(
                 f"{name} {part}: expected (L, D, N, O) = {expected}, got {array.shape}"

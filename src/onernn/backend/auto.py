@@ -9,23 +9,16 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from onernn.backend.compiled.backend import KernelsBackend
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.onednn.precision import (
-    DTYPES,
-    KERNELS_ONLY,
-    Quantization,
-    U8Options,
-    is_onednns,
-    unknown,
-)
+from onernn.backend.onednn.precision import KERNELS_ONLY, U8Options, is_onednns
 from onernn.backend.process import CREATION, WISHES, usable_threads, wished_isa
-from onernn.backend.stack import Stack, picklable
-from onernn.ir.errors import LibraryError, UnsupportedError
+from onernn.backend.stack import LayerBackend, Stack
+from onernn.ir.errors import LibraryError, Refusal, UnsupportedError
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import Weights, layers_of
+from onernn.ir.weights import Layers
 
 if TYPE_CHECKING:
     from onernn.backend.onednn.backend import OneDnnBackend
@@ -37,7 +30,7 @@ MEASURED = {"avx2": "0.82 to 17", "avx512": "0.97 to 3.7"}
 """Times oneDNN's speed in f32, by instruction set: design/0036."""
 
 
-class AutoBackend:
+class AutoBackend(LayerBackend):
     """The kernels beside oneDNN; if one of them is missing, the other one runs every layer.
 
     oneDNN is opened for the first layer that needs it: a model that runs on kernels spares the
@@ -86,24 +79,13 @@ class AutoBackend:
     def __reduce__(self) -> Any:
         return AutoBackend, self._given
 
-    @picklable
-    def prepare(
-        self,
-        spec: RnnSpec,
-        weights: Weights,
-        *,
-        dtype: str = "f32",
-        strict: bool = False,
-        **quantization: Unpack[Quantization],
+    def stack(
+        self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
     ) -> Stack:
-        """See `Backend.prepare`."""
-        layers = layers_of(spec, weights)
-        if dtype not in DTYPES:
-            raise UnsupportedError(unknown(dtype))
-        U8Options.of(spec, dtype, **quantization)  # what no backend takes is no backend's fault
+        """See `LayerBackend.stack`."""
         refusals: list[UnsupportedError] = []
         missing: list[str] = []
-        scales = quantization.get("scales") or ()
+        scales = options.scales if options and options.is_whole else ()
         order = self._order(dtype, scales)
         for name in order:
             backend = self._opened(name)
@@ -111,7 +93,7 @@ class AutoBackend:
                 missing.append(self._missing[name])
                 continue
             try:
-                stack = backend.prepare(spec, layers, dtype=dtype, strict=True, **quantization)
+                stack = backend.stack(spec, layers, dtype, options, True)
             except UnsupportedError as error:
                 refusals.append(error)
                 continue
@@ -119,14 +101,7 @@ class AutoBackend:
             stack.why = "; ".join(filter(None, (stack.why, *missing, uncut)))
             return stack
         reasons = [each for refusal in refusals for each in refusal.refusals]
-        if refusals and strict:
-            if len(set(map(str, refusals))) == 1:
-                raise refusals[0]
-            raise UnsupportedError("no backend runs this:", tuple(reasons))
-        from onernn.backend.reference import reference_instead  # with both, few layers
-
-        why = "; ".join(dict.fromkeys([*(each.reason for each in reasons), *missing]))
-        return reference_instead(spec, layers, why, strict)
+        raise UnsupportedError("no backend runs this:", (*reasons, *map(Refusal, missing)))
 
     def _order(self, dtype: str, scales: Any) -> tuple[str, ...]:
         """The backends that may run a layer, the preferred one first."""

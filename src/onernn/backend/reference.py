@@ -65,12 +65,13 @@ def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: st
 
 
 def reference_instead(
-    spec: RnnSpec, layers: tuple[RnnWeights, ...], why: str, strict: bool
+    spec: RnnSpec, layers: tuple[RnnWeights, ...], error: UnsupportedError, strict: bool
 ) -> Stack:
     """The reference in place of a backend that cannot run, in the weights' own precision.
 
-    ``why`` says why not the other one; where ``strict`` raises `UnsupportedError` with it.
+    ``error`` says why not the other one; where ``strict`` raises it, with what to do.
     """
+    why = "; ".join(dict.fromkeys(each.reason for each in error.refusals))
     if strict:
         raise UnsupportedError(
             f"{why}; drop strict=True to run it on the reference", (Refusal(why),)

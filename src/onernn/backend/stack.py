@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, Unpack
 
 import numpy as np
 
@@ -22,13 +22,14 @@ from onernn.backend.arguments import (
     checked_state,
     laid_out,
 )
+from onernn.backend.onednn.precision import DTYPES, Quantization, U8Options, unknown
 from onernn.backend.process import CREATION
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights, Weights, layers_of
+from onernn.ir.weights import Layers, RnnWeights, Weights, layers_of
 
 if TYPE_CHECKING:
     from onernn.backend.layer_walk import LayerWalk
@@ -117,6 +118,46 @@ def _made_again(origin: Origin) -> Stack:
     backend: Any = origin.backend
     given = origin.spec, origin.weights
     return backend.prepare(*given, packed=origin.packed, **origin.options)
+
+
+class LayerBackend:
+    """A backend that gives `stack`: data types and options are checked here, for all alike.
+
+    ``dtypes``: those that it may run.
+    """
+
+    dtypes: Sequence[str] = DTYPES
+
+    @picklable
+    def prepare(
+        self,
+        spec: RnnSpec,
+        weights: Weights,
+        *,
+        dtype: str = "f32",
+        strict: bool = False,
+        **quantization: Unpack[Quantization],
+    ) -> Stack:
+        """See `Backend.prepare`. bf16, f16: see design/0020 and 0013; u8, int8-dynamic and
+        int8-weights: design/0034. A ``data_scale`` is that of x in the first layer. On oneDNN
+        ``weights_scales`` and ``projection_scales`` need one, and ``scales`` one scale of x and h.
+        """
+        if dtype not in self.dtypes:
+            raise UnsupportedError(unknown(dtype))
+        layers = layers_of(spec, weights)
+        options = U8Options.of(spec, dtype, **quantization)
+        try:
+            return self.stack(spec, layers, dtype, options, strict)
+        except UnsupportedError as error:
+            from onernn.backend.reference import reference_instead  # most layers are supported
+
+            return reference_instead(spec, layers, error, strict)
+
+    def stack(
+        self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
+    ) -> Stack:
+        """The layer on this backend. Raises `UnsupportedError` for what it does not run."""
+        raise NotImplementedError
 
 
 class Stack:

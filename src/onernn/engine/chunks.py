@@ -11,7 +11,7 @@ import numpy as np
 
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
-from onernn.fuse_passes.bodies import bodies
+from onernn.fuse_passes.bodies import bodies, every_node
 from onernn.fuse_passes.over_time import check_states
 from onernn.fuse_passes.rewriting import Tape, fresh
 from onernn.ir.arrays import Array
@@ -52,7 +52,7 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
                 _describes_shape(node, index) for index in read
             ):
                 yield node, "it computes with the number of steps"
-        within = [each for body in bodies(node).values() for each in _nodes(body)]
+        within = [each for body in bodies(node).values() for each in every_node(body)]
         if any(each.op in ("Shape", "Size") or each.op == "Slice" for each in within):
             if any(goes_along(graph.types, name, time) for name in node.inputs if name):
                 yield node, "what is inside may compute with the number of steps"
@@ -82,13 +82,6 @@ def _plain(size: Size, time: str) -> bool | None:
 def goes_along(types: Types, name: str, time: str) -> bool:
     """Whether a value has the steps on an axis."""
     return any(size and time in size.names for size in types[name].shape or ())
-
-
-def _nodes(body: Graph) -> Iterator[Node]:
-    for node in body.nodes:
-        yield node
-        for inner in bodies(node).values():
-            yield from _nodes(inner)
 
 
 def far_steps(types: Types, node: Node, time: str) -> str:
@@ -143,6 +136,18 @@ class Stateful:
         shapes = {value.name: value.shape or () for value in graph.inputs}
         open_sizes = {name: sum(size is None for size in shapes[name]) for name in states}
         return cls(graph, states, {}, frozenset(n for n, count in open_sizes.items() if count > 1))
+
+    def initial(self, name: str) -> Array:
+        """A state before the first call: zeros where none is given, of 1 where a size is open."""
+        if name in self.first:
+            return self.first[name]
+        value = next(value for value in self.graph.inputs if value.name == name)
+        if value.shape is None or value.lod_depth:
+            raise UnsupportedError(
+                f"state {value}: its shape is not known; say --input, or give it with first="
+            )
+        sizes = [size if isinstance(size, int) else 1 for size in value.shape]
+        return np.zeros(sizes, value.dtype or "float32")
 
     @property
     def notes(self) -> list[str]:
@@ -442,9 +447,7 @@ class _Maker(Tape):
         timed = [name for name in node.inputs if name and goes_along(self.types, name, self.time)]
         late = max((self.late.get(name, 0) for name in timed), default=0)
         waiting = {n: late - self.late.get(n, 0) for n in timed if late > self.late.get(n, 0)}
-        if waiting:
-            names = {name: self._held_back(node, name, by) for name, by in waiting.items()}
-            node = replace(node, inputs=tuple(names.get(name, name) for name in node.inputs))
+        node = node.renamed({x: self._held_back(node, x, by) for x, by in waiting.items()})
         self.late |= {n: late for n in node.outputs if n and goes_along(self.types, n, self.time)}
         if not self._held(node):
             self.nodes.append(node)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from onernn.backend.compiled.library import load_kernels
-from onernn.backend.process import team_of, usable_threads
+from onernn.backend.process import borrowed, team_of, usable_threads
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS, usable_memory
 from onernn.ir.errors import (
@@ -160,14 +161,8 @@ class CompiledModel:
     def run(self, inputs: Feed) -> dict[str, Ragged | Array]:
         """The outputs by name, for inputs by name, states among them: see `Session.run`."""
         feed = checked_feed(self.inputs, inputs)
-        try:
-            stream = self._idle.pop()
-        except IndexError:
-            stream = _Stream(self)
-        try:
+        with borrowed(self._idle, partial(_Stream, self)) as stream:
             return stream.run(feed)
-        finally:
-            self._idle.append(stream)
 
     def steps(self) -> Steps:
         """A stream at its beginning, which keeps the states."""

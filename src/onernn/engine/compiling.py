@@ -52,14 +52,10 @@ def compile_model(
     Raises `UnsupportedError` that names the operators which only Python runs.
     """
     graph = bound(graph_of(model), given or {}, inputs or {})
-    made = Stateful(graph, {}, {})
-    if expose_states:
-        made = exposed(graph)
-    elif states:
-        made = Stateful.named(graph, states)
+    made = exposed(graph) if expose_states else Stateful.named(graph, states or {})
     if made.growing:
         raise _refused(graph, [Refusal("its size changes", min(made.growing))])
-    first = {name: _first(made, name) for name in made.states}
+    first = {name: made.initial(name) for name in made.states}
     graph = bound(made.graph, {}, {n: Value(n, a.dtype.name, a.shape) for n, a in first.items()})
     session = Session(graph, dtype, 1, "kernels")
     plan = _plan(session)
@@ -71,16 +67,6 @@ def compile_model(
 
 def _refused(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
     return UnsupportedError(f"{graph.name}: no compiled file:", refusals)
-
-
-def _first(made: Stateful, name: str) -> Array:
-    """A state before the first step: zeros where the model says nothing."""
-    value = next(value for value in made.graph.inputs if value.name == name)
-    if name in made.first:
-        return made.first[name]
-    if value.shape is None or value.dtype is None:
-        raise _refused(made.graph, [Refusal("a state without a type: say --input", name)])
-    return np.zeros([1 if size is None else size for size in value.shape], value.dtype)
 
 
 def _plan(session: Session) -> Plan:

@@ -40,6 +40,15 @@ from onernn.ir.records import dataclass
 from onernn.ir.types import Quotient, Size, volume
 from onernn.ops.elementwise import BETWEEN_HALVES, TRUE_OR_FALSE
 
+_MOST_OPERANDS = 24
+_MOST_AXES = 16
+"""The limits of kernels/library/nests.hpp and kernels/moves.hpp."""
+CALL, NEST, LAYER, OUTSIDE, VIEW, JUMP, REFUSE = range(7)
+
+
+class NotEncoded(Exception):
+    """The library has no function for a step."""
+
 
 class EncodedLayer(NamedTuple):
     """A recurrent layer that the library runs, or Python where it takes long.
@@ -58,6 +67,7 @@ class EncodedLayer(NamedTuple):
 class Encoded:
     """A plan's words, and what Python does around a call.
 
+    ``prepared``: the recurrent layers that a session has.
     ``names``: of the open sizes. ``dims``: sizes of the inputs' axes, as a call gives them.
     ``inputs``: values and offsets that a call brings.
     ``outside``: the nodes that Python runs, by the number of their step; ``layers``: those that
@@ -67,6 +77,8 @@ class Encoded:
     """
 
     program: Program
+    kernels: Kernels
+    prepared: Mapping[Node, PreparedNode]
     names: list[str]
     dims: list[Size]
     sizes: dict[Size | Quotient, int] = field(default_factory=dict)
@@ -191,15 +203,258 @@ class Encoded:
         program, (first, last) = self.program, self.spans[name]
         return self.places[name], self.size(program.most(name)), self.width(name), first, last
 
+    def append(self, steps: Sequence[Step]) -> None:
+        """Adds all steps of a node, or none."""
+        before = len(self.steps)
+        try:
+            for step in steps:
+                if isinstance(step, Mark):
+                    self._mark(step)
+                    continue
+                words = self._step(step)
+                self.steps.append(words)
+        except NotEncoded:
+            del self.steps[before:]
+            raise
 
-_MOST_OPERANDS = 24
-_MOST_AXES = 16
-"""The limits of kernels/library/nests.hpp and kernels/moves.hpp."""
-CALL, NEST, LAYER, OUTSIDE, VIEW, JUMP, REFUSE = range(7)
+    def note_layer(self, code: WrittenNode) -> None:
+        """Notes the last step where that runs a recurrent layer."""
+        recurrence = recurrence_of(self.program.graph, code.node, self.prepared)
+        if recurrence is not None:
+            words, time, *_ = batch_of(self.program, code.node.inputs[0])
+            rows, steps = self.size(words), self.size(words if time is None else time)
+            self.layers[len(self.steps) - 1] = EncodedLayer(code.node, recurrence, rows, steps)
 
+    def _mark(self, mark: Mark) -> None:
+        """Adds a jump, or gives the one before its target."""
+        if mark.kind == "refuse":
+            self.steps.append((REFUSE, []))
+            return
+        now = len(self.steps)
+        if mark.kind in ("else", "end", "again"):
+            self.steps[self.open.pop()][1][1] = now + (mark.kind != "end")
+        if mark.kind in ("if", "else", "leave"):
+            place = -1 if mark.kind == "else" else self.place(mark.condition)
+            self.steps.append((JUMP, [place, -1, 0]))
+        if mark.kind == "again":
+            self.loops.append((self.open.pop(), now))
+            self.steps.append((JUMP, [-1, self.loops[-1][0], mark.operators]))
+        elif mark.kind != "end":
+            self.open.append(now)
 
-class NotEncoded(Exception):
-    """The library has no function for a step."""
+    def place_arena(self) -> None:
+        """The arena: values that steps make, except a caller's outputs.
+
+        What Python reads is kept until the end, since it may give it back.
+        """
+        program = self.program
+        for begin, end in self.loops:  # inner ones first
+            for name, (first, last) in self.spans.items():
+                if first < begin <= last < end:
+                    self.spans[name] = first, end
+                elif begin <= first <= end < last:
+                    self.spans[name] = begin, last
+        python = set(map(self.root, self.inputs))
+        for node in self.outside.values():
+            python |= set(filter(None, node.outputs))
+            for name in filter(None, node.inputs):
+                first, _ = self.spans[self.root(name)]
+                self.spans[self.root(name)] = first, len(self.steps)
+        for lod in program.lods.values():  # results are framed with it
+            if lod.offsets in self.spans:
+                self.spans[lod.offsets] = self.spans[lod.offsets][0], len(self.steps)
+        python |= program.graph.constants.keys()
+        wanted = {self.root(value.name): None for value in program.graph.outputs}
+        own = [name for name in self.spans if name not in python and name[0] != "\0"]
+        self.arena = sorted(
+            (name for name in own if name not in wanted), key=lambda name: self.spans[name][0]
+        )
+        self.outputs = [name for name in wanted if name in own]
+
+    def known_numbers(self) -> dict[str, frozenset[str]]:
+        """Places of constants; the integers that are made of sizes, and the names of these."""
+        program = self.program
+        names = [name for node in program.graph.nodes for name in node.inputs if name]
+        names += [value.name for value in program.graph.outputs]
+        known = {}
+        for name in dict.fromkeys(map(self.root, names)):
+            if name in program.graph.constants:
+                self.constant(program.graph.constants[name], name)
+            elif name in program.types and program.is_known(name):
+                known[name] = frozenset[str]().union(
+                    *(size.names for size in sizes_in(program, name))
+                )
+        return known
+
+    def write_sizes(self, known: dict[str, frozenset[str]], unknown: set[str]) -> None:
+        """Steps that write integers once the sizes in them are known."""
+        for name in [name for name, names in known.items() if names.isdisjoint(unknown)]:
+            del known[name]
+            dtype = self.program.dtype(name)
+            tell = Call("tell", name, list(sizes_in(self.program, name)), types=[dtype])
+            try:
+                self.steps.append((CALL, self._call(tell)))
+            except NotEncoded as error:
+                raise UnsupportedError(f"{name!r}: {error}") from None
+
+    def _step(self, step: Step) -> tuple[int, list[int]]:
+        if isinstance(step, Call):
+            return CALL, self._call(step)
+        if isinstance(step, Nest):
+            step = step.merged
+            return NEST, self._nest(step)
+        assert isinstance(step, Layer)
+        return LAYER, self._layer(step)
+
+    def _call(self, step: Call) -> list[int]:
+        """(function, whether it finds a size, arguments...)"""
+        ffi, takes = self.kernels.ffi, self.kernels.ffi.new("char **")
+        name = f"{step.function}:{','.join(step.types)}"
+        function = self.kernels.lib.onernn_call(name.encode(), takes)
+        if function == ffi.NULL:
+            raise NotEncoded(name)
+        letters, words, expected = "", [], ffi.string(takes[0]).decode()
+        for argument, wanted in zip(step.arguments, expected, strict=False):
+            letter, *known = self._argument(argument, wanted)
+            letters += letter
+            words += known
+        if letters != expected or len(step.arguments) > len(expected):
+            raise AssertionError(f"{name} takes {expected}, not {letters}")
+        return [self._address(function, name), "f" in letters, *words]
+
+    def _address(self, function: Any, name: str) -> int:
+        """What stands in the words for a function."""
+        result = int(self.kernels.ffi.cast("intptr_t", function))
+        self.functions[result] = name
+        return result
+
+    def _argument(self, argument: Any, wanted: str) -> tuple[Any, ...]:
+        """(letter, words...); ``wanted``: the letter that the function takes.
+
+        What a call makes may be shorter than the memory it is given.
+        """
+        match argument:
+            case At(name):
+                writes = wanted == "w"
+                places = (self.place(name), self.count(name, most=writes)) if name else (-1, -1)
+                return "w" if writes else "r", *places
+            case Packed(numbers):
+                return "r", self.constant(numbers), self.size(numbers.size)
+            case RuntimeSize(size):
+                return "f", self.size(size)
+            case Team():
+                return ("t",)
+            case Size():
+                return "s", self.size(argument)
+            case tuple():
+                if len(argument) > _MOST_AXES:
+                    raise NotEncoded(f"{len(argument)} axes")
+                return ("D", len(argument), *map(self.size, argument))
+        return "d", *struct.unpack("<q", struct.pack("<d", argument))  # its bits
+
+    def _nest(self, step: Nest) -> list[int]:
+        """(loops, output and what is read, numbers, formulas); -1 behind elements that only move"""
+        program, copies = self.program, step.expression == COPY
+        if len(step.loops) > _MOST_AXES or (step.out.strides[-1:] == (Size(()),) and not copies):
+            raise NotEncoded("loops")  # the innermost one takes some numbers at a time
+        words = [len(step.loops), *map(self.size, step.loops), len(step.reads)]
+        for access in (step.out, *step.reads):
+            words += self._access(access)
+        if copies:
+            return [*words, -1]
+        dtypes = [program.dtype(access.name) for access in step.reads]
+        numbers: list[tuple[float, str]] = []
+        formulas: list[list[Any]] = []
+        known = 1 + len(step.reads)
+
+        def operand_of(expression: Any) -> tuple[str, Any]:
+            """(dtype, operand) of an expression: a number, ("number", n) or ("made", n)."""
+            if isinstance(expression, int):
+                return dtypes[expression], 1 + expression
+            function, *arguments = expression
+            inner = [None if isinstance(one, float) else operand_of(one) for one in arguments]
+            real = next(one[0] for one in reversed(inner) if one is not None)
+            types = [one[0] for one in inner if one is not None]
+            if any(dtype != real for dtype in types[function == "chosen" :]):
+                raise NotEncoded(f"{function} of {types}")
+            operands = []
+            for argument, one in zip(arguments, inner, strict=True):
+                if one is None:
+                    numbers.append((argument, real))
+                    operands.append(("number", len(numbers) - 1))
+                else:
+                    operands.append(one[1])
+            to = (
+                "bool"
+                if function in (*TRUE_OR_FALSE, "truth")
+                else BETWEEN_HALVES.get(function, real)
+            )
+            to = program.dtype(step.out.name) if function == "cast" else to
+            name = (
+                f"{function}:{real},{to}" if function in ("cast", "truth") else f"{function}:{real}"
+            )
+            result = self.kernels.lib.onernn_formula(name.encode())
+            if result == self.kernels.ffi.NULL:
+                raise NotEncoded(name)
+            formulas.append([self._address(result, name), len(operands), *operands])
+            return to, ("made", len(formulas) - 1)
+
+        if isinstance(step.expression, int):
+            raise NotEncoded("a plain copy")
+        if operand_of(step.expression)[0] != program.dtype(step.out.name):
+            raise NotEncoded("a result of another type")
+        if known + len(numbers) + len(formulas) > _MOST_OPERANDS:
+            raise NotEncoded("too many operands")
+        begins = {"number": known, "made": known + len(numbers)}
+        words.append(len(numbers))
+        for number, dtype in numbers:
+            array = np.array(number, dtype)
+            words += [int.from_bytes(array.tobytes().ljust(8, b"\0"), "little", signed=True)]
+            words.append(array.itemsize)
+        words.append(len(formulas))
+        for formula in formulas:
+            words += [w if isinstance(w, int) else begins[w[0]] + w[1] for w in formula]
+        return words
+
+    def _access(self, access: Access) -> list[int]:
+        return [
+            self.place(access.name),
+            self.width(access.name),
+            *map(self.size, (access.start, *access.strides)),
+        ]
+
+    def _layer(self, step: Layer) -> list[int]:
+        result = self.prepared[step.node]
+        stack = result.layer.compiled
+        if stack is None:
+            raise NotEncoded("another library runs it")
+        if not step.node.outputs[0]:
+            raise NotEncoded(
+                "its output has no name, and so no memory that the layer could write to"
+            )
+        self.stacks.append(stack)
+        layout = self.kernels.lib.ONERNN_LOD if step.lod else self.kernels.lib.ONERNN_TNC
+        program, y = self.program, step.node.outputs[0]
+        read = {name for each in program.graph.nodes for name in each.inputs}
+        read |= {value.name for value in program.graph.outputs}
+        states = {state.name: state for state in step.states}
+        if stack.holds_finite:
+            read.add(states["h"].final)
+        given = [states[n].given if n in states else "" for n in ("h", "c")]
+        finals = [s.final if (s := states.get(n)) and s.final in read else "" for n in ("h", "c")]
+        names = [step.lod.offsets if step.lod else "", step.node.inputs[0], step.attention, *given]
+        words = [
+            len(self.stacks) - 1,
+            layout,
+            self.size(step.time or Size(())),
+            self.size(step.count),
+        ]
+        words.append(stack.holds_finite)
+        for name in (*names, y, *finals, step.cells):
+            words += (
+                (self.place(name), self.count(name), self.width(name)) if name else (-1, -1, -1)
+            )
+        return words
 
 
 def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNode]) -> Encoded:
@@ -213,15 +468,15 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
         open_sizes
     ) or not program.inner.keys().isdisjoint(open_sizes):
         raise UnsupportedError(f"the sizes {open_sizes} do not follow from the inputs")
-    made = Encoded(program, [*open_sizes, *program.inner], dims)
+    made = Encoded(program, kernels, layers, [*open_sizes, *program.inner], dims)
     codes = {id(each.node): each for each in program.codes}
     joined = {each.node.outputs[0] for each in program.codes if not (each.codes or each.views)}
     for value in program.graph.inputs:
         made.inputs += [value.name, *(each.offsets for each in program.levels(value.name))]
     for name in made.inputs:
         made.place(name)
-    known, unknown = _known(made), set(program.inner)
-    _write_sizes(made, kernels, known, unknown)
+    known, unknown = made.known_numbers(), set(program.inner)
+    made.write_sizes(known, unknown)
     for node in program.graph.nodes:
         if all(program.is_known(name) for name in node.outputs if name):
             continue
@@ -232,13 +487,14 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
         try:
             if code is None:
                 raise NotEncoded(node.op)
-            _append(made, kernels, layers, code.codes)
-            _note_layer(made, layers, code)
+            made.append(code.codes)
+            made.note_layer(code)
             if result := finds(code.codes):
                 unknown -= result
-                _write_sizes(made, kernels, known, unknown)
+                made.write_sizes(known, unknown)
         except NotEncoded:
-            if code and (code.mark or finds(code.codes) or _makes_offsets(made, node)):
+            makes_lod = any(lod.name == node.outputs[0] for lod in program.lods.values())
+            if code and (code.mark or finds(code.codes) or makes_lod):
                 raise UnsupportedError(
                     f"{node.label}: sizes depend on a node that only Python runs"
                 ) from None
@@ -248,270 +504,5 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
             for name in filter(None, (*node.inputs, *node.outputs)):
                 made.place(name)
             made.steps.append((OUTSIDE, []))
-    _arena(made)
+    made.place_arena()
     return made
-
-
-def _append(
-    made: Encoded, kernels: Kernels, layers: Mapping[Node, PreparedNode], steps: Sequence[Step]
-) -> None:
-    """Adds all steps of a node, or none."""
-    before = len(made.steps)
-    try:
-        for step in steps:
-            if isinstance(step, Mark):
-                _mark(made, step)
-                continue
-            words = _step(made, kernels, layers, step)
-            made.steps.append(words)
-    except NotEncoded:
-        del made.steps[before:]
-        raise
-
-
-def _note_layer(made: Encoded, layers: Mapping[Node, PreparedNode], code: WrittenNode) -> None:
-    """Notes the last step where that runs a recurrent layer."""
-    recurrence = recurrence_of(made.program.graph, code.node, layers)
-    if recurrence is not None:
-        words, time, *_ = batch_of(made.program, code.node.inputs[0])
-        rows, steps = made.size(words), made.size(words if time is None else time)
-        made.layers[len(made.steps) - 1] = EncodedLayer(code.node, recurrence, rows, steps)
-
-
-def _mark(made: Encoded, mark: Mark) -> None:
-    """Adds a jump, or gives the one before its target."""
-    if mark.kind == "refuse":
-        made.steps.append((REFUSE, []))
-        return
-    now = len(made.steps)
-    if mark.kind in ("else", "end", "again"):
-        made.steps[made.open.pop()][1][1] = now + (mark.kind != "end")
-    if mark.kind in ("if", "else", "leave"):
-        place = -1 if mark.kind == "else" else made.place(mark.condition)
-        made.steps.append((JUMP, [place, -1, 0]))
-    if mark.kind == "again":
-        made.loops.append((made.open.pop(), now))
-        made.steps.append((JUMP, [-1, made.loops[-1][0], mark.operators]))
-    elif mark.kind != "end":
-        made.open.append(now)
-
-
-def _arena(made: Encoded) -> None:
-    """The arena: values that steps make, except a caller's outputs.
-
-    What Python reads is kept until the end, since it may give it back.
-    """
-    program = made.program
-    for begin, end in made.loops:  # inner ones first
-        for name, (first, last) in made.spans.items():
-            if first < begin <= last < end:
-                made.spans[name] = first, end
-            elif begin <= first <= end < last:
-                made.spans[name] = begin, last
-    python = set(map(made.root, made.inputs))
-    for node in made.outside.values():
-        python |= set(filter(None, node.outputs))
-        for name in filter(None, node.inputs):
-            first, _ = made.spans[made.root(name)]
-            made.spans[made.root(name)] = first, len(made.steps)
-    for lod in program.lods.values():  # results are framed with it
-        if lod.offsets in made.spans:
-            made.spans[lod.offsets] = made.spans[lod.offsets][0], len(made.steps)
-    python |= program.graph.constants.keys()
-    wanted = {made.root(value.name): None for value in program.graph.outputs}
-    own = [name for name in made.spans if name not in python and name[0] != "\0"]
-    made.arena = sorted(
-        (name for name in own if name not in wanted), key=lambda name: made.spans[name][0]
-    )
-    made.outputs = [name for name in wanted if name in own]
-
-
-def _known(made: Encoded) -> dict[str, frozenset[str]]:
-    """Places of constants; the integers that are made of sizes, and the names of these."""
-    program = made.program
-    names = [name for node in program.graph.nodes for name in node.inputs if name]
-    names += [value.name for value in program.graph.outputs]
-    known = {}
-    for name in dict.fromkeys(map(made.root, names)):
-        if name in program.graph.constants:
-            made.constant(program.graph.constants[name], name)
-        elif name in program.types and program.is_known(name):
-            known[name] = frozenset[str]().union(*(size.names for size in sizes_in(program, name)))
-    return known
-
-
-def _write_sizes(
-    made: Encoded, kernels: Kernels, known: dict[str, frozenset[str]], unknown: set[str]
-) -> None:
-    """Steps that write integers once the sizes in them are known."""
-    for name in [name for name, names in known.items() if names.isdisjoint(unknown)]:
-        del known[name]
-        dtype = made.program.dtype(name)
-        tell = Call("tell", name, list(sizes_in(made.program, name)), types=[dtype])
-        try:
-            made.steps.append((CALL, _call(made, kernels, tell)))
-        except NotEncoded as error:
-            raise UnsupportedError(f"{name!r}: {error}") from None
-
-
-def _makes_offsets(made: Encoded, node: Node) -> bool:
-    return any(lod.name == node.outputs[0] for lod in made.program.lods.values())
-
-
-def _step(
-    made: Encoded, kernels: Kernels, layers: Mapping[Node, PreparedNode], step: Step
-) -> tuple[int, list[int]]:
-    if isinstance(step, Call):
-        return CALL, _call(made, kernels, step)
-    if isinstance(step, Nest):
-        step = step.merged
-        return NEST, _nest(made, kernels, step)
-    assert isinstance(step, Layer)
-    return LAYER, _layer(made, kernels, layers, step)
-
-
-def _call(made: Encoded, kernels: Kernels, step: Call) -> list[int]:
-    """(function, whether it finds a size, arguments...)"""
-    ffi, takes = kernels.ffi, kernels.ffi.new("char **")
-    name = f"{step.function}:{','.join(step.types)}"
-    function = kernels.lib.onernn_call(name.encode(), takes)
-    if function == ffi.NULL:
-        raise NotEncoded(name)
-    letters, words, expected = "", [], ffi.string(takes[0]).decode()
-    for argument, wanted in zip(step.arguments, expected, strict=False):
-        letter, *known = _argument(made, argument, wanted)
-        letters += letter
-        words += known
-    if letters != expected or len(step.arguments) > len(expected):
-        raise AssertionError(f"{name} takes {expected}, not {letters}")
-    return [_address(made, kernels, function, name), "f" in letters, *words]
-
-
-def _address(made: Encoded, kernels: Kernels, function: Any, name: str) -> int:
-    """What stands in the words for a function."""
-    result = int(kernels.ffi.cast("intptr_t", function))
-    made.functions[result] = name
-    return result
-
-
-def _argument(made: Encoded, argument: Any, wanted: str) -> tuple[Any, ...]:
-    """(letter, words...); ``wanted``: the letter that the function takes.
-
-    What a call makes may be shorter than the memory it is given.
-    """
-    match argument:
-        case At(name):
-            writes = wanted == "w"
-            places = (made.place(name), made.count(name, most=writes)) if name else (-1, -1)
-            return "w" if writes else "r", *places
-        case Packed(numbers):
-            return "r", made.constant(numbers), made.size(numbers.size)
-        case RuntimeSize(size):
-            return "f", made.size(size)
-        case Team():
-            return ("t",)
-        case Size():
-            return "s", made.size(argument)
-        case tuple():
-            if len(argument) > _MOST_AXES:
-                raise NotEncoded(f"{len(argument)} axes")
-            return ("D", len(argument), *map(made.size, argument))
-    return "d", _bits(argument)
-
-
-def _bits(number: float) -> int:
-    return int(struct.unpack("<q", struct.pack("<d", number))[0])
-
-
-def _nest(made: Encoded, kernels: Kernels, step: Nest) -> list[int]:
-    """(loops, output and what is read, numbers, formulas), or -1 behind elements that only move"""
-    program, copies = made.program, step.expression == COPY
-    if len(step.loops) > _MOST_AXES or (step.out.strides[-1:] == (Size(()),) and not copies):
-        raise NotEncoded("loops")  # the innermost one takes some numbers at a time
-    words = [len(step.loops), *map(made.size, step.loops), len(step.reads)]
-    for access in (step.out, *step.reads):
-        words += _access(made, access)
-    if copies:
-        return [*words, -1]
-    dtypes = [program.dtype(access.name) for access in step.reads]
-    numbers: list[tuple[float, str]] = []
-    formulas: list[list[Any]] = []
-    known = 1 + len(step.reads)
-
-    def operand_of(expression: Any) -> tuple[str, Any]:
-        """(dtype, operand) of an expression: a number, ("number", n) or ("made", n)."""
-        if isinstance(expression, int):
-            return dtypes[expression], 1 + expression
-        function, *arguments = expression
-        inner = [None if isinstance(one, float) else operand_of(one) for one in arguments]
-        real = next(one[0] for one in reversed(inner) if one is not None)
-        types = [one[0] for one in inner if one is not None]
-        if any(dtype != real for dtype in types[function == "chosen" :]):
-            raise NotEncoded(f"{function} of {types}")
-        operands = []
-        for argument, one in zip(arguments, inner, strict=True):
-            if one is None:
-                numbers.append((argument, real))
-                operands.append(("number", len(numbers) - 1))
-            else:
-                operands.append(one[1])
-        to = "bool" if function in (*TRUE_OR_FALSE, "truth") else BETWEEN_HALVES.get(function, real)
-        to = program.dtype(step.out.name) if function == "cast" else to
-        name = f"{function}:{real},{to}" if function in ("cast", "truth") else f"{function}:{real}"
-        result = kernels.lib.onernn_formula(name.encode())
-        if result == kernels.ffi.NULL:
-            raise NotEncoded(name)
-        formulas.append([_address(made, kernels, result, name), len(operands), *operands])
-        return to, ("made", len(formulas) - 1)
-
-    if isinstance(step.expression, int):
-        raise NotEncoded("a plain copy")
-    if operand_of(step.expression)[0] != program.dtype(step.out.name):
-        raise NotEncoded("a result of another type")
-    if known + len(numbers) + len(formulas) > _MOST_OPERANDS:
-        raise NotEncoded("too many operands")
-    begins = {"number": known, "made": known + len(numbers)}
-    words.append(len(numbers))
-    for number, dtype in numbers:
-        array = np.array(number, dtype)
-        words += [int.from_bytes(array.tobytes().ljust(8, b"\0"), "little", signed=True)]
-        words.append(array.itemsize)
-    words.append(len(formulas))
-    for formula in formulas:
-        words += [w if isinstance(w, int) else begins[w[0]] + w[1] for w in formula]
-    return words
-
-
-def _access(made: Encoded, access: Access) -> list[int]:
-    return [
-        made.place(access.name),
-        made.width(access.name),
-        *map(made.size, (access.start, *access.strides)),
-    ]
-
-
-def _layer(
-    made: Encoded, kernels: Kernels, layers: Mapping[Node, PreparedNode], step: Layer
-) -> list[int]:
-    result = layers[step.node]
-    stack = result.layer.compiled
-    if stack is None:
-        raise NotEncoded("another library runs it")
-    if not step.node.outputs[0]:
-        raise NotEncoded("its output has no name, and so no memory that the layer could write to")
-    made.stacks.append(stack)
-    layout = kernels.lib.ONERNN_LOD if step.lod else kernels.lib.ONERNN_TNC
-    program, y = made.program, step.node.outputs[0]
-    read = {name for each in program.graph.nodes for name in each.inputs}
-    read |= {value.name for value in program.graph.outputs}
-    states = {state.name: state for state in step.states}
-    if stack.holds_finite:
-        read.add(states["h"].final)
-    given = [states[n].given if n in states else "" for n in ("h", "c")]
-    finals = [s.final if (s := states.get(n)) and s.final in read else "" for n in ("h", "c")]
-    names = [step.lod.offsets if step.lod else "", step.node.inputs[0], step.attention, *given]
-    words = [len(made.stacks) - 1, layout, made.size(step.time or Size(())), made.size(step.count)]
-    words.append(stack.holds_finite)
-    for name in (*names, y, *finals, step.cells):
-        words += (made.place(name), made.count(name), made.width(name)) if name else (-1, -1, -1)
-    return words

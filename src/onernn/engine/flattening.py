@@ -233,9 +233,7 @@ def widened(graph: Graph) -> Graph:
             name: new(name) for name in node.outputs if name and types[name].dtype == "float16"
         }
         nodes += [Node("Cast", (name,), (to,), {"to": "float32"}) for name, to in wide.items()]
-        inputs = tuple(wide.get(name, name) for name in node.inputs)
-        outputs = tuple(result.get(name, name) for name in node.outputs)
-        nodes.append(replace(node, inputs=inputs, outputs=outputs))
+        nodes.append(node.renamed(wide | result))
         nodes += [Node("Cast", (name,), (to,), {"to": "float16"}) for to, name in result.items()]
     return replace(graph, nodes=tuple(nodes))
 

@@ -42,6 +42,12 @@ class PreparedNode:
     layer: Stack
     cells_from: RnnWeights | None
 
+    @property
+    def cells_by(self) -> str:
+        """What computes the cell state of every word, "" where its own kernel does."""
+        numpy = self.cells_from and self.layer.compiled is None
+        return "the cell of every word on NumPy" if numpy else ""
+
     @cached_property
     def recurrence(self) -> Recurrence:
         """How long its steps take."""
@@ -59,23 +65,14 @@ class PreparedNode:
         else:
             steps, rows = prod(x.shape[:1]), prod(x.shape[:2])
         running().turn(self.recurrence.cost(steps, rows))
-        state = None if h is None and c is None else self._state(x, h, c)
+        given = (h, c)[: len(self.layer.spec.cell.states)]
+        state: Any = given if any(each is not None for each in given) else None
         y, final = self.layer.run(x, state, attention)
         if self.cells_from is None:
             return (y, *final)
         from onernn.backend.reference import cell_sequence  # kernels give it themselves
 
         return (y, *final, cell_sequence(self.layer.spec, self.cells_from, x, state))
-
-    def _state(self, x: Any, h: Any, c: Any) -> tuple[Array, ...]:
-        """Both states, zeros for the one of an LSTM's that is absent."""
-        spec = self.layer.spec
-        shape = (spec.layers, spec.directions, len(x) if isinstance(x, Ragged) else x.shape[1])
-        given = {"h": (h, spec.recurrent_size), "c": (c, spec.hidden_size)}
-        return tuple(
-            np.zeros((*shape, width), np.float32) if state is None else state
-            for state, width in (given[name] for name in spec.cell.states)
-        )
 
 
 _PREPARED: ContextVar[Mapping[Node, PreparedNode]] = ContextVar("prepared nodes of the session")

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _MOST_PLANS = 16
 """Of one session: inputs without a declared type may be of many."""
-_CELLS = "the cell of every word on NumPy"
 
 Observer = Callable[[Node, tuple[Any, ...], float], None]
 
@@ -293,16 +292,7 @@ class Session:
     ) -> Plan | None:
         if self._kernels is None:
             return None
-        inputs = tuple(
-            replace(
-                value,
-                dtype=value.dtype or data_of(given[value.name]).dtype.name,
-                shape=(None,) * data_of(given[value.name]).ndim
-                if value.shape is None
-                else value.shape,
-            )
-            for value in graph.inputs
-        )
+        inputs = tuple(value.opened(data_of(given[value.name])) for value in graph.inputs)
         try:
             made = self._plan_of(inputs, graph, layers)
         except (OnernnError, UnknownError, *MISFITS):
@@ -342,7 +332,7 @@ class Session:
                 each.layer.spec.direction,
                 each.layer.dtype,
                 each.layer.kernel,
-                "; ".join(filter(None, (each.layer.why, _cells_by(each)))),
+                "; ".join(filter(None, (each.layer.why, each.cells_by))),
             )
             for each in self.layers.values()
         )
@@ -419,11 +409,6 @@ class Session:
         plans += [f"for inputs of sizes that it had: {each}" for each in sized]
         lines += [f"graph: {each}" for each in dict.fromkeys(plans)]
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
-
-
-def _cells_by(each: PreparedNode) -> str:
-    """What computes the cell state of every word, "" where its own kernel does."""
-    return _CELLS if each.cells_from and each.layer.compiled is None else ""
 
 
 def _kind(value: Ragged | Array) -> tuple[str, int]:

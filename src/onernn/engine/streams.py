@@ -14,7 +14,7 @@ from onernn.fuse_passes.mapping import Mapper
 from onernn.fuse_passes.over_time import bound
 from onernn.ir.arrays import Array
 from onernn.ir.errors import BudgetError, OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.ir.feeds import checked_feed
+from onernn.ir.feeds import checked_feed, checked_given
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import data_of
 from onernn.ir.records import dataclass
@@ -51,8 +51,8 @@ class Streams:
         self._next = dict(states)
         if unknown := sorted(first.keys() - states.keys()):
             raise ShapeError(f"first: {unknown[0]!r} is no state; there are {', '.join(states)}")
-        given = {**model.first, **first}
-        self._first = {name: _initial(graph, name, given) for name in states}
+        given = checked_given(graph, first)
+        self._first = {n: given[n] if n in given else model.initial(n) for n in states}
         try:
             self._states = {
                 name: np.zeros((capacity, *array.shape), array.dtype)
@@ -70,7 +70,8 @@ class Streams:
             self._whole = session.with_graph(_over_streams(graph), rows_apart=True)
         except UnsupportedError:
             self._alike = tuple(v.name for v in self._inputs if _decides(v))
-            if not self._alike and all(_is_fixed(value) for value in graph.inputs):
+            is_fixed = all(v.shape is not None and None not in v.shape for v in graph.inputs)
+            if is_fixed and not self._alike:
                 raise
         self._waiting: dict[int, list[dict[str, Array]]] = {}
         self._done: dict[int, list[dict[str, Array] | OnernnError]] = {}
@@ -295,25 +296,10 @@ def _decides(value: Value) -> bool:
     return value.shape == () and np.dtype(value.dtype or "float32").kind in "iub"
 
 
-def _is_fixed(value: Value) -> bool:
-    return value.shape is not None and None not in value.shape
-
-
 def _rounded(count: int) -> int:
     """A batch of a few sizes, eight for each power of two: oneDNN keeps primitives of each."""
     unit = 1 << max(0, count.bit_length() - 4)
     return -(-count // unit) * unit
-
-
-def _initial(graph: Graph, name: str, first: Mapping[str, Array]) -> Array:
-    """A state before the first frame: zeros where none is given, of 1 where a size is open."""
-    value = next(value for value in graph.inputs if value.name == name)
-    if name in first:
-        return np.asarray(checked_feed((value,), {name: first[name]})[name])
-    if value.shape is None or value.lod_depth:
-        raise UnsupportedError(f"state {value}: its shape is not known; give it with first=")
-    sizes = [size if isinstance(size, int) else 1 for size in value.shape]
-    return np.zeros(sizes, value.dtype or "float32")
 
 
 def _over_streams(graph: Graph) -> Graph:

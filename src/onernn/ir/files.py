@@ -14,7 +14,7 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.budget import LOADING, Budget, usable_memory
-from onernn.ir.errors import BudgetError, ModelFormatError
+from onernn.ir.errors import BudgetError, ModelFormatError, OnernnError
 
 if TYPE_CHECKING:
     from zipfile import ZipFile, ZipInfo
@@ -159,6 +159,23 @@ def most_unpacked(packed: int) -> int:
     return LOADING + _MOST_PACKED * packed
 
 
+@contextmanager
+def unzipped(stream: Any, what: str, file: str | Path) -> Iterator[ZipFile]:
+    """An archive in a stream or a file; ``file`` and ``what`` it is not are for errors.
+
+    Raises `ModelFormatError` for what is none, or has damaged members.
+    """
+    from zipfile import ZipFile  # slow, and few models are one
+
+    try:
+        with ZipFile(stream) as archive:
+            yield archive
+    except (OnernnError, FileNotFoundError):
+        raise
+    except Exception as error:  # zipfile, zlib, lzma and tokenize each raise kinds of their own
+        raise ModelFormatError(f"{what}: {str(error)[:200]}", file) from error
+
+
 def read_member(archive: ZipFile, member: ZipInfo, budget: Budget) -> Array:
     """The array of a member; nothing else of the file is read.
 
@@ -200,10 +217,8 @@ def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str,
     Raises `ModelFormatError` if it is none, or holds objects, and `BudgetError` where they would
     take more than the file can hold, or three quarters of the memory.
     """
-    from zipfile import ZipFile  # slow, and models have none
-
     try:
-        with ZipFile(file) as archive:
+        with unzipped(file, "cannot be read as an .npz", file) as archive:
             budget = Budget(min(usable_memory(), most_unpacked(os.path.getsize(file))))
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
             return {
@@ -215,5 +230,3 @@ def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str,
         raise ModelFormatError("no such file", file) from error
     except BudgetError as error:
         raise BudgetError(f"{file}: {error}") from error
-    except Exception as error:  # zipfile, zlib, lzma and tokenize each raise kinds of their own
-        raise ModelFormatError(f"cannot be read as an .npz: {error}", file) from error

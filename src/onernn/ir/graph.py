@@ -118,6 +118,11 @@ class Value:
                 raise ShapeError(f"input {self}: got the shape {shape}")
         return replace(self, dtype=self.dtype or dtype, shape=own if shape is None else shape)
 
+    def opened(self, array: Array) -> Value:
+        """This input with an array's dtype and axes where it leaves these open; sizes stay open."""
+        shape = (None,) * array.ndim if self.shape is None else self.shape
+        return replace(self, dtype=self.dtype or array.dtype.name, shape=shape)
+
     def __str__(self) -> str:
         shape = ("...",) if self.shape is None else self.shape
         sizes = ["?" if size is None else str(size) for size in shape]
@@ -477,6 +482,11 @@ class Graph(Immutable):
             rows.append((node.op, native_types(node.origin), ", ".join(result), types))
         rows += [("output", "", value.name, "") for value in self.outputs]
         return html.table(self.name, ("operator", "from", "makes", "type"), rows)
+
+    def number(self, name: str) -> Any:
+        """The number of a constant that has one; None for other values."""
+        array = self.constants.get(name)
+        return array.item() if array is not None and array.size == 1 else None
 
     def producer(self, name: str, *ops: str) -> Node | None:
         """The node that makes a value; None for inputs, constants and "".

@@ -83,25 +83,17 @@ class RnnWeights(Immutable):
 
     def check(self, spec: RnnSpec) -> None:
         """Nothing, or `ShapeError` naming the first array that does not fit ``spec``."""
-        stack = (spec.layers, spec.directions)
-        units, width, gates = spec.hidden_size, spec.recurrent_size, spec.gates
-        expected = {
-            "layer": (*stack, spec.input_size, gates, units),
-            "iter": (*stack, width, gates, units),
-            "bias": (*stack, spec.cell.bias_rows, units),
-            "peephole": (*stack, 3, units) if spec.peephole else None,
-            "projection": (*stack, units, width) if spec.projection_size else None,
-        }
-        for name, shape in expected.items():
+        for name, shape in shapes_of(spec).items():
             array = getattr(self, name)
             if array is None and (name in ("layer", "bias") or shape is None):
                 continue
-            if array is None or shape is None or array.shape != shape:
+            if array is None or array.shape != shape:
                 got = "none" if array is None else array.shape
                 raise ShapeError(f"weights {name}: expected {shape or 'none'}, got {got}")
-        if self.layer is None and spec.input_size != gates * units:
+        channels = spec.gates * spec.hidden_size
+        if self.layer is None and spec.input_size != channels:
             raise ShapeError(
-                f"input_size: an input that is projected already has G*O = {gates * units}"
+                f"input_size: an input that is projected already has G*O = {channels}"
                 f" channels, got {spec.input_size}"
             )
 
@@ -166,6 +158,18 @@ class RnnWeights(Immutable):
         """The weights with each array replaced by what the function makes of it."""
         result: Any = {name: function(array) for name, array in self.arrays.items()}
         return RnnWeights(**{"layer": None, **result})
+
+
+def shapes_of(spec: RnnSpec) -> dict[str, tuple[int, ...] | None]:
+    """The shape of each array of a layer, by its name in `RnnWeights`; None: it has none."""
+    stack, units, width = (spec.layers, spec.directions), spec.hidden_size, spec.recurrent_size
+    return {
+        "layer": (*stack, spec.input_size, spec.gates, units),
+        "iter": (*stack, width, spec.gates, units),
+        "bias": (*stack, spec.cell.bias_rows, units),
+        "peephole": (*stack, 3, units) if spec.peephole else None,
+        "projection": (*stack, units, width) if spec.projection_size else None,
+    }
 
 
 class Layers(tuple[RnnWeights, ...]):

@@ -194,12 +194,12 @@ def sources_key(machine: str = platform.machine()) -> str:
     kept from writing its checksum. SHA-256 would load OpenSSL into every process: 3 ms, 4 MB.
     """
     shared = sorted(_SHARED), _ADDED, _LEVELS
-    told = repr((COMPILE, LINK, STATIC, EXPORTS, isas(machine), shared)).encode()
-    key, size = zlib.crc32(told), len(told)
+    text = repr((COMPILE, LINK, STATIC, EXPORTS, isas(machine), shared)).encode()
+    key, size = zlib.crc32(text), len(text)
     for file in sorted([*HERE.glob("*.hpp"), *HERE.glob("library/*.*"), *HERE.glob("loader/*.*")]):
-        text = file.read_bytes()
-        told = f"{file.relative_to(HERE)} {len(text)}\n".encode() + text
-        key, size = zlib.crc32(told, key), size + len(told)
+        content = file.read_bytes()
+        text = f"{file.relative_to(HERE)} {len(content)}\n".encode() + content
+        key, size = zlib.crc32(text, key), size + len(text)
     return f"{key:08x}{size:08x}"
 
 
@@ -212,8 +212,8 @@ def built_from(content: bytes | mmap) -> tuple[str, str] | None:
     if match is None:
         return None
     key, compiler, checksum = (part.decode(errors="replace") for part in match.groups())
-    with memoryview(content)[: content.rfind(b"; crc32 ")] as told:
-        return (key, compiler) if f"{zlib.crc32(told):08x}" == checksum else None
+    with memoryview(content)[: content.rfind(b"; crc32 ")] as summed:
+        return (key, compiler) if f"{zlib.crc32(summed):08x}" == checksum else None
 
 
 def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]:
@@ -242,13 +242,13 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
         for rest in folder.glob("part-*"):  # of a build that was killed
             shutil.rmtree(rest, ignore_errors=True)
         key = sources_key(machine)
-        told = f"\nonernn kernels; sources {key}; compiler {_identity(command)}"
+        last_line = f"\nonernn kernels; sources {key}; compiler {_identity(command)}"
         with tempfile.TemporaryDirectory(prefix="part-", dir=folder) as inside:
             made = _compiled(command, STATIC if static else (), machine, targets, Path(inside))
             if sources_key(machine) != key:
                 raise BuildError(f"files in {HERE} changed while they were compiled: build again")
             for file, target in zip(made, paths, strict=True):
-                content = file.read_bytes() + told.encode()
+                content = file.read_bytes() + last_line.encode()
                 _write(file, content + f"; crc32 {zlib.crc32(content):08x}\n".encode())
                 file.chmod(0o755)
                 os.replace(file, target)
@@ -270,8 +270,8 @@ def _outdated(folder: Path, machine: str) -> list[str]:
     outdated = []
     for isa in (*isas(machine), ""):
         path = library_of(isa, folder)
-        told = built_from(path.read_bytes()) if path.is_file() else (key, identity)
-        if told is None or key not in (None, told[0]) or identity not in (None, told[1]):
+        origin = built_from(path.read_bytes()) if path.is_file() else (key, identity)
+        if origin is None or key not in (None, origin[0]) or identity not in (None, origin[1]):
             outdated.append(isa)
     return outdated
 
@@ -533,8 +533,8 @@ def _object_key(origin: str, command: list[str], file: Path, texts: dict[Path, b
             texts[path] = path.read_bytes() if path.is_file() else b""
         for name in re.findall(rb'^\s*#\s*include\s*"(.+?)"', texts[path], re.MULTILINE):
             to_read += [Path(os.path.normpath(at / name.decode())) for at in (path.parent, HERE)]
-    told = [(os.path.relpath(path, HERE), texts[path]) for path in sorted(seen) if texts[path]]
-    return sha256(repr((origin, command, told)).encode()).hexdigest()
+    included = [(os.path.relpath(path, HERE), texts[path]) for path in sorted(seen) if texts[path]]
+    return sha256(repr((origin, command, included)).encode()).hexdigest()
 
 
 def _origin(command: list[str]) -> str:

@@ -5,7 +5,7 @@ Formulas: ONNX operator specification. Sums of products are integers of 32 bits 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,11 +63,15 @@ def rounded(x: Array, scale: Array, zero: Array) -> Array:
     return np.clip(whole, np.asarray(bounds.min, whole.dtype), top).astype(zero.dtype)
 
 
+def _mixes_words(attrs: Any, rank: int, *_: Any) -> tuple[int, ...]:
+    return (0,) if attrs.axis in (0, -rank) else ()
+
+
 @op(
     "QuantizeLinear",
     kind="elementwise",
     since=10,
-    mixes=lambda attrs, rank, scale=None, _=None: (0,) if attrs.axis in (0, -rank) else (),
+    mixes=_mixes_words,
     type=lambda _, x, __, zero=None: Type("uint8" if zero is None else zero.dtype, x.shape),
     growth=wide,
 )
@@ -83,7 +87,7 @@ def quantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: 
     "DequantizeLinear",
     kind="elementwise",
     since=10,
-    mixes=lambda attrs, rank, scale=None, _=None: (0,) if attrs.axis in (0, -rank) else (),
+    mixes=_mixes_words,
     type=lambda _, x, scale, zero=None: Type(scale.dtype, x.shape),
     growth=wide,
 )
@@ -221,7 +225,10 @@ _FUNCTIONS: tuple[tuple[Callable[..., Array], ...], ...] = (
 
 
 class Quantized(NamedTuple):
-    """A matrix of each direction, (D, K, 4*O): whole numbers in steps of (D, 4*O)."""
+    """Numbers of bytes without their zero point, and the steps that these are counts of.
+
+    A matrix of each direction: (D, K, 4*O) in steps of (D, 4*O).
+    """
 
     whole: Array
     steps: Array
@@ -242,45 +249,46 @@ def quantized(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
     return Quantized(q.astype(np.int16) - wide, steps)
 
 
-class Bytes(NamedTuple):
-    """Numbers as floats that are whole: those of bytes without their zero point, and steps."""
+def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Quantized:
+    """x in whole floats, with one range along ``axes``, of what is ``inside``.
 
-    whole: Array
-    steps: Array
-
-
-def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Bytes:
-    """x with one range along ``axes``, of what is ``inside``; a range with NaN has the step NaN."""
+    A range with NaN has the step NaN.
+    """
     kept = np.where(inside, x, np.float32(0))
     low, high = kept.min(axes, keepdims=True, initial=0), kept.max(axes, keepdims=True, initial=0)
     steps, zero = parameters(low, high)
-    return Bytes(np.clip(np.rint(kept / steps) + zero, 0, 255) - zero, steps)
+    return Quantized(np.clip(np.rint(kept / steps) + zero, 0, 255) - zero, steps)
 
 
-def _check(attrs: Any, x: Array, w: Array, r: Array, shapes: dict[str, Array | None]) -> None:
-    count = 2 if attrs.direction == "bidirectional" else 1
+def lstm_shapes(attrs: Any, x: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
+    """The shapes of the inputs behind x, whose shape is (T, N, I), in their order.
+
+    Sizes are numbers or `Size`. Raises `ShapeError` for an unknown direction.
+    """
     if attrs.direction not in ("forward", "reverse", "bidirectional"):
         raise ShapeError(f"attribute direction={attrs.direction!r}")
+    _, n, width = x
+    count, units = 2 if attrs.direction == "bidirectional" else 1, attrs.hidden_size
+    return {
+        "w": (count, width, 4 * units),
+        "r": (count, units, 4 * units),
+        "b": (count, 8 * units),
+        "lengths": (n,),
+        "h": (count, n, units),
+        "c": (count, n, units),
+        "p": (count, 3 * units),
+    }
+
+
+def _check(attrs: Any, x: Array, *others: Array | None) -> None:
     if x.dtype != np.float32 or x.ndim != 3:
         raise ShapeError(f"x: expected float32 (T, N, I), got {x.dtype} {x.shape}")
-    units = r.shape[1] if r.ndim == 3 else 0
-    n = x.shape[1]
-    expected = {
-        "w": (w, (count, x.shape[2], 4 * units)),
-        "r": (r, (count, units, 4 * units)),
-        "b": (shapes["b"], (count, 8 * units)),
-        "lengths": (shapes["lengths"], (n,)),
-        "h": (shapes["h"], (count, n, units)),
-        "c": (shapes["c"], (count, n, units)),
-        "p": (shapes["p"], (count, 3 * units)),
-    }
-    for name, (array, shape) in expected.items():
+    expected = lstm_shapes(attrs, x.shape)
+    for (name, shape), array in zip(expected.items(), others, strict=True):
         if array is not None and array.shape != shape:
             raise ShapeError(f"{name}: expected {shape}, got {array.shape}")
         if name in "bhcp" and array is not None and array.dtype != np.float32:
             raise ShapeError(f"{name}: expected float32, got {array.dtype}")
-    if attrs.hidden_size != units:
-        raise ShapeError(f"attribute hidden_size={attrs.hidden_size}: r is {r.shape}")
 
 
 def _types(context: Context, x: Type, w: Type, r: Type, *_: Type | None) -> tuple[Type, ...]:
@@ -334,7 +342,7 @@ def lstm(
     step behind its last one, where ONNX Runtime writes zeros into Y; 2: from then on, too, as it
     has no Y.
     """
-    _check(attrs, x, w, r, {"b": b, "lengths": lengths, "h": h, "c": c, "p": p})
+    _check(attrs, x, w, r, b, lengths, h, c, p)
     weights = quantized("w", w, w_scale, w_zero), quantized("r", r, r_scale, r_zero)
     t, n, units = *x.shape[:2], r.shape[1]
     count = len(w)

@@ -6,7 +6,7 @@ Where opsets differ these are the newest forms: axes come as an input.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from onernn.ir.graph import Context
 from onernn.ir.operator import Axes, along_axis, op
 from onernn.ir.types import Type
 from onernn.ops.growth import wide
-from onernn.ops.rules import ONE, at_axis, broadcast, integers, same, with_size
+from onernn.ops.rules import ONE, Sizes, at_axis, broadcast, integers, same, with_size
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
@@ -80,9 +80,13 @@ def _reduced(context: Context, x: Type, axes: Type | None = None) -> Type:
         return Type(x.dtype)
     noop, rank = context.attrs.noop_with_empty_axes, len(x.shape)
     over = {at_axis(each, rank) for each in _over(noop, rank, integers(axes))}
-    if context.attrs.keepdims:
-        return Type(x.dtype, tuple(ONE if k in over else s for k, s in enumerate(x.shape)))
-    return Type(x.dtype, tuple(size for k, size in enumerate(x.shape) if k not in over))
+    return Type(x.dtype, _left(x.shape, over, context.attrs.keepdims))
+
+
+def _left(shape: Sizes, over: Container[int], keepdims: int) -> Sizes:
+    """The sizes that a reduction leaves."""
+    kept = ((axis, size) for axis, size in enumerate(shape) if keepdims or axis not in over)
+    return tuple(ONE if axis in over else size for axis, size in kept)
 
 
 for _name, _reduction in _REDUCTIONS.items():
@@ -110,9 +114,8 @@ def _extreme(find: Callable[..., Any]) -> Callable[..., Array]:
 def _index(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type("int64")
-    at = at_axis(context.attrs.axis, len(x.shape))
-    kept = (ONE,) if context.attrs.keepdims else ()
-    return Type("int64", (*x.shape[:at], *kept, *x.shape[at + 1 :]))
+    over = {at_axis(context.attrs.axis, len(x.shape))}
+    return Type("int64", _left(x.shape, over, context.attrs.keepdims))
 
 
 for _name, _find in {"ArgMax": np.argmax, "ArgMin": np.argmin}.items():
@@ -181,7 +184,7 @@ def _normalized(
         return Type(x.dtype), Type(), Type()
     over = _normalized_axes(context.attrs, len(x.shape))
     wide = "float32" if x.dtype == "float16" else x.dtype
-    statistic = Type(wide, tuple(ONE if k in over else size for k, size in enumerate(x.shape)))
+    statistic = Type(wide, _left(x.shape, over, 1))
     return Type(x.dtype, broadcast(x.shape, scale.shape)), statistic, statistic
 
 

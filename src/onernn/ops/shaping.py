@@ -312,12 +312,10 @@ def flatten(x: Array, *, axis: int = 1) -> Array:
 
 
 def _reshaped(context: Context, x: Type, shape: Type) -> Type:
-    asked = shape.sizes
-    if asked is None:
-        rank = shape.shape[0] if shape.shape else None
-        known = None if rank is None else rank.number
-        return Type(x.dtype, None if known is None else (None,) * known)
-    sizes: list[Size | None] = [Size.of(size) for size in asked]
+    asked = _asked(shape)
+    if asked is None or None in asked:
+        return Type(x.dtype, asked)
+    sizes = list(asked)
     for at, size in enumerate(sizes):
         if size == Size(()) and not context.attrs.allowzero:
             sizes[at] = None if x.shape is None else x.shape[at]

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from onernn.adapters.common.adapter import require
 from onernn.adapters.registry import pass_name
 from onernn.engine.session import Explained, Session, unsupported
 from onernn.fuse_passes import FuseResult, fuse, passes_for
@@ -242,7 +241,8 @@ def _drawn(box: _Box, x: float, y: float) -> str:
 
 def filled(name: str, content: Mapping[str, Any]) -> str:
     """The page that a template makes; all texts are escaped, but SVGs that it calls safe."""
-    jinja2 = require("jinja2", "report")
+    import jinja2  # 20 ms, which few commands need
+
     templates = resources.files("onernn.verification").joinpath("templates")
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda each: templates.joinpath(each).read_text("utf-8")),
@@ -372,27 +372,40 @@ def render_graph_page(inspection: Inspection) -> str:
 
 
 def _content(inspection: Inspection) -> dict[str, Any]:
-    before, after = inspection.model, inspection.result.model
-    old, new = fused_values(before, after)
+    refusals = inspection.result.refusals
     kernels = {each.node: f"runs on {each}" for each in inspection.kernels}
-    pictures = {}
-    for key, graph, colours in (("before", before, old), ("after", after, new)):
-        notes = _notes(graph, inspection.result.refusals, kernels if graph is after else {})
-        refused = {each.where for each in inspection.result.refusals}
-        pictures[key] = picture(
-            graph,
-            f"The graph {key} fusion",
-            fused=colours,
-            apart=refused,
-            notes=notes,
-            most=_MOST_ON_PAGE,
-        )
+    notes = {
+        "before": _notes(inspection.model, refusals, {}),
+        "after": _notes(inspection.result.model, refusals, kernels),
+    }
+    refused = {each.where for each in refusals}
+    drawn = pictures(inspection, refused, notes, most=_MOST_ON_PAGE)
+    return {"inspection": inspection, "most": _MOST_ON_PAGE, **drawn}
+
+
+def pictures(
+    inspection: Inspection,
+    apart: Collection[str],
+    notes: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
+    most: int = _MOST,
+) -> dict[str, Any]:
+    """Both graphs as `picture` draws them, how many nodes they have, and a colour of fused ones."""
+    graphs = {"before": inspection.model, "after": inspection.result.model}
+    fused = dict(zip(graphs, fused_values(*graphs.values()), strict=True))
     return {
-        "inspection": inspection,
-        "pictures": pictures,
-        "nodes": {"before": len(before.nodes), "after": len(after.nodes)},
-        "most": _MOST_ON_PAGE,
-        "coloured": bool(new),
+        "pictures": {
+            key: picture(
+                graph,
+                f"The graph {key} fusion",
+                fused=fused[key],
+                apart=apart,
+                notes=notes.get(key, {}),
+                most=most,
+            )
+            for key, graph in graphs.items()
+        },
+        "nodes": {key: len(graph.nodes) for key, graph in graphs.items()},
+        "coloured": next(iter(fused["after"].values()), ""),
     }
 
 

@@ -315,12 +315,6 @@ class Histogram:
         order = there[np.argsort(values[there], kind="stable")]
         return values[order].astype(np.float64), self.counts[order]
 
-    def outside(self, scale: Scale) -> float:
-        """The share of numbers that saturate in bytes of a scale."""
-        values, counts = self.sorted()
-        q = np.rint(values * scale.factor) + scale.shift
-        return float(counts[(q < 0) | (q > 255)].sum() / max(counts.sum(), 1))
-
 
 def scale_of(seen: Histogram) -> Scale | None:
     """The scale of bytes with the least mean square error; None if only zeros were.
@@ -374,7 +368,7 @@ class PartSeen:
 
 
 def observed(
-    graph: Graph, batches: Sequence[Feed], progress: Progress, **session: Any
+    graph: Graph, batches: Sequence[Feed], progress: Progress, backend: str
 ) -> dict[str, list[PartSeen]]:
     """By the y of each recurrent node outside of loops: the values of its parts in float32.
 
@@ -387,17 +381,9 @@ def observed(
         for y, rnn in recurrent_layers(graph).items()
     }
     every = [(each, nodes[each.name]) for layer in seen.values() for each in layer]
-    wanted = {name for _, rnn in every for name in (rnn.x, rnn.y, rnn.h)}
-    runner = Session(apart, passes=(), **session)
     for index, feed in enumerate(batches):
-        values: dict[str, Any] = {**apart.constants, **feed}
-
-        def keep(node: Node, results: tuple[Any, ...], _: float, values: Any = values) -> None:
-            pairs = zip(node.outputs, results, strict=False)
-            values.update((name, value) for name, value in pairs if name in wanted)
-
         progress("calibrating", index, len(batches))
-        runner.run(feed, keep)
+        values = {**apart.constants, **trace(apart, feed, backend)}
         for each, rnn in every:
             where = f"batch {index}: layer {each.name!r} reads or gives"
             for histogram, name in ((each.x, rnn.x), (each.h, rnn.y), (each.h, rnn.h)):
@@ -620,7 +606,7 @@ def quantize(
     if not (layers := recurrent_layers(graph)):
         raise UnsupportedError(f"{graph.name}: it has no recurrent layer outside of loops")
     options = {"backend": backend, "threads": threads}
-    seen = observed(graph, calibration, progress, **options)
+    seen = observed(graph, calibration, progress, backend)
     scales = {y: tuple(part.scales for part in each) for y, each in seen.items()}
     search = _Search(graph, scales, measured, wanted, options, progress, labels_of)
     chosen = search.within_budget()

@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -33,9 +33,9 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from _onernn_pytestplugin import absent
-from onernn.backend import Stack, State, reference_stack
+from onernn.backend import State, reference_stack
 from onernn.ir.arrays import Array
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, Direction, RnnSpec
 from onernn.ir.weights import RnnWeights, Weights
@@ -59,8 +59,6 @@ KINDS: dict[str, tuple[Cell, tuple[str, ...]]] = {
 """The cells by name; an LSTM with and without its extras counts as several."""
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
-Outputs = dict[str, Array]
-
 
 class Shape(NamedTuple):
     """The sizes of a layer and of a batch, which is dense if all sentences are equally long.
@@ -73,112 +71,6 @@ class Shape(NamedTuple):
     layers: int
     lengths: tuple[int, ...]
     projection_size: int | None = None
-
-
-# Kernels cut a batch in pieces by its size: its steps have 33 sentences, 17 twice, 16, 3 and 1.
-# A projection that is wider than all gates together (they fill 32 numbers) is read another way.
-ODD = Shape(7, 5, 1, (5, 0, *[4] * 7, *[1] * 16, 7, 3, *[4] * 6, 5), projection_size=33)
-EVEN = Shape(16, 32, 2, (3,) * 16)
-LARGE = Shape(32, 512, 1, (5, 3, 3, 1))  # large weights may run another way
-
-
-class SampleLayer(NamedTuple):
-    """A layer and what it is given, all in [-1, 1]."""
-
-    spec: RnnSpec
-    weights: list[RnnWeights]
-    x: Ragged | Array
-    state: State
-    attention: Ragged | Array | None
-
-    def outputs(self, layer: Stack) -> Outputs:
-        """The outputs of a run by name."""
-        y, final = layer.run(self.x, self.state, self.attention)
-        return {"y": data_of(y), **_numbered("state", final)}
-
-    def gradients(self, layer: Stack) -> tuple[Outputs, str, str]:
-        """Outputs and gradients by name; the kernel, and why no faster one ran."""
-        y, final, tape = layer.run_training(self.x, self.state, self.attention)
-        rng = np.random.default_rng(2)
-        dy = _uniform(rng, data_of(y).shape)
-        grads = layer.backward(
-            tape,
-            y.with_data(dy) if isinstance(y, Ragged) else dy,
-            tuple(_uniform(rng, s.shape) for s in final),
-        )
-        out = {"y": data_of(y), **_numbered("state", final), **_numbered("dstate", grads.state)}
-        out["dx"] = data_of(grads.x)
-        if grads.attention is not None:
-            out["dattention"] = data_of(grads.attention)
-        for k, weights in enumerate(grads.layers):
-            out |= {f"d{name}{k}": array for name, array in weights.arrays.items()}
-        return out, tape.kernel, tape.why
-
-
-def _numbered(name: str, arrays: State | list[Array]) -> Outputs:
-    return {f"{name}{k}": array for k, array in enumerate(arrays)}
-
-
-def _uniform(rng: np.random.Generator, shape: tuple[int, ...], bound: float = 1.0) -> Array:
-    return rng.uniform(-bound, bound, shape).astype(np.float32)
-
-
-def sample_layer(
-    cell: str, direction: Direction, shape: Shape, *, training: bool = False
-) -> SampleLayer:
-    """The layer of a cell by its name in `KINDS`; the same at every call."""
-    kind, extras = KINDS[cell]
-    units = shape.hidden_size
-    spec = RnnSpec(
-        kind,
-        shape.input_size,
-        units,
-        layers=shape.layers,
-        direction=direction,
-        peephole="peephole" in extras,
-        projection_size=(shape.projection_size or units // 2) if "projection" in extras else None,
-    )
-    rng = np.random.default_rng(0)
-    # The derivative of relu jumps at 0, and a rounding error would choose its side: where
-    # gradients are compared every unit is clearly on or clearly off.
-    decided = training and kind is Cell.RNN_RELU
-    bound = (0.25 if decided else 1.0) / math.sqrt(max(units, spec.recurrent_size))
-
-    def uniform(*sizes: int) -> Array:
-        return _uniform(rng, (1, spec.directions, *sizes), bound)
-
-    weights, width = [], shape.input_size
-    for _ in range(shape.layers):
-        layer = uniform(width, spec.gates, units)
-        iteration = uniform(spec.recurrent_size, spec.gates, units)
-        bias = uniform(kind.bias_rows, units)
-        if decided:
-            bias += np.where(np.arange(units) % 2, 2, -2).astype(np.float32)
-        peephole = uniform(3, units) if spec.peephole else None
-        projection = uniform(units, spec.recurrent_size) if spec.projection_size else None
-        weights.append(RnnWeights(layer, iteration, bias, peephole, projection))
-        width = spec.output_size
-
-    lengths = shape.lengths
-    stack = (spec.layers, spec.directions, len(lengths))
-    widths = {"h": spec.recurrent_size, "c": units}
-    state = tuple(_uniform(rng, (*stack, widths[s])) for s in kind.states)
-    attention = None
-    if kind.has_attention:
-        attention = _batch(np.abs(_uniform(rng, (sum(lengths), 1))), lengths)
-    return SampleLayer(
-        spec,
-        weights,
-        _batch(_uniform(rng, (sum(lengths), shape.input_size)), lengths),
-        state,
-        attention,
-    )
-
-
-def _batch(words: Array, lengths: tuple[int, ...]) -> Ragged | Array:
-    if len(set(lengths)) == 1:
-        return words.reshape(lengths[0], len(lengths), -1)
-    return Ragged.from_lengths(words, lengths)
 
 
 # --- of the conformance kits
@@ -258,6 +150,55 @@ class Case:
         return replace(self, x=self.x.with_data(-self.x.data), state=state)
 
 
+def sample_case(
+    cell: str, direction: Direction, shape: Shape, *, training: bool = False, dtype: str = "f32"
+) -> Case:
+    """The case of a cell by its name in `KINDS`; the same at every call."""
+    kind, extras = KINDS[cell]
+    units = shape.hidden_size
+    spec = RnnSpec(
+        kind,
+        shape.input_size,
+        units,
+        layers=shape.layers,
+        direction=direction,
+        peephole="peephole" in extras,
+        projection_size=(shape.projection_size or units // 2) if "projection" in extras else None,
+    )
+    rng = np.random.default_rng(0)
+    # The derivative of relu jumps at 0, and a rounding error would choose its side: where
+    # gradients are compared every unit is clearly on or clearly off.
+    decided = training and kind is Cell.RNN_RELU
+    bound = (0.25 if decided else 1.0) / math.sqrt(max(units, spec.recurrent_size))
+
+    def uniform(*sizes: int, bound: float = 1.0) -> Array:
+        return rng.uniform(-bound, bound, sizes).astype(np.float32).astype(DTYPES[dtype])
+
+    numbers = partial(uniform, 1, spec.directions, bound=bound)
+
+    weights, width = [], shape.input_size
+    for _ in range(shape.layers):
+        layer = numbers(width, spec.gates, units)
+        iteration = numbers(spec.recurrent_size, spec.gates, units)
+        bias = numbers(kind.bias_rows, units)
+        if decided:
+            bias += np.where(np.arange(units) % 2, 2, -2).astype(bias.dtype)
+        peephole = numbers(3, units) if spec.peephole else None
+        projection = numbers(units, spec.recurrent_size) if spec.projection_size else None
+        weights.append(RnnWeights(layer, iteration, bias, peephole, projection))
+        width = spec.output_size
+
+    lengths = shape.lengths
+    stack = (spec.layers, spec.directions, len(lengths))
+    widths = {"h": spec.recurrent_size, "c": units}
+    state = tuple(uniform(*stack, widths[s]) for s in kind.states)
+    attention = None
+    if kind.has_attention:
+        attention = Ragged.from_lengths(np.abs(uniform(sum(lengths), 1)), lengths)
+    x = Ragged.from_lengths(uniform(sum(lengths), shape.input_size), lengths)
+    return Case(cell, cell, spec, tuple(weights), x, state, attention, dtype)
+
+
 class Combination(NamedTuple):
     """A case by its place on each axis."""
 
@@ -284,20 +225,11 @@ class Combination(NamedTuple):
         kind, clips = _KINDS[self.cell]
         counts = LENGTHS[self.lengths] if lengths is None else lengths
         counts = tuple(count for count in counts if count or empty)
-        layer = sample_layer(kind, self.direction, Shape(*SIZES[self.size], self.layers, counts))
-        dtype = DTYPES[self.dtype]
-        attention = None if layer.attention is None else _as_ragged(layer.attention, counts, dtype)
-        state = tuple(part.astype(dtype) for part in layer.state)
-        return Case(
-            self.name,
-            self.cell,
-            replace(layer.spec, **clips),
-            tuple(each.mapped(lambda array: array.astype(dtype)) for each in layer.weights),
-            _as_ragged(layer.x, counts, dtype),
-            state if self.state == "given" else None,
-            attention,
-            self.dtype,
-        )
+        shape = Shape(*SIZES[self.size], self.layers, counts)
+        case = sample_case(kind, self.direction, shape, dtype=self.dtype)
+        state = case.state if self.state == "given" else None
+        spec = replace(case.spec, **clips)
+        return replace(case, name=self.name, cell=self.cell, spec=spec, state=state)
 
     def other_batches(self, *, empty: bool = True) -> Iterator[Case]:
         """For the same layer: other numbers in the same shapes, then other sentences."""
@@ -344,12 +276,6 @@ def combinations(
             result |= dict.fromkeys(main._replace(dtype=each) for each in dtypes)
             result |= dict.fromkeys(main._replace(size=each) for each in sizes)
     return list(result)
-
-
-def _as_ragged(batch: Ragged | Array, lengths: tuple[int, ...], dtype: Any) -> Ragged:
-    if not isinstance(batch, Ragged):
-        batch = Ragged.from_padded(batch, lengths, time_major=True)
-    return batch.with_data(batch.data.astype(dtype))
 
 
 # --- a conformance suite for any adapter of recurrent layers, run by pytest

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from onernn.backend import open_backend
 from onernn.backend.stack import Stack
@@ -15,12 +17,13 @@ from onernn.fuse_passes import fuse
 from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
 from onernn.fuse_passes.normal_forms import NORMAL_FORMS, constants_last
 from onernn.ir.arrays import Array
-from onernn.ir.errors import LibraryError
+from onernn.ir.errors import LibraryError, OnernnError
 from onernn.ir.graph import Graph, Node, Value, layer_operators
 from onernn.ir.ragged import Batch, Ragged
-from onernn.ir.records import dataclass
+from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
 from onernn.ir.spec import RnnSpec
+from onernn.verification.comparing import Tolerance, all_pass, largest_difference
 
 Values = Mapping[str, Any]
 _Packed = dict[tuple[int, RnnSpec], Stack | None]
@@ -227,3 +230,39 @@ def traced(model: Graph, feed: Mapping[str, Batch], backend: str = "reference") 
     """A model fused, taken apart and run."""
     graph, parts = expanded(fuse(model).model)
     return Traced(graph, parts, trace(graph, feed, backend))
+
+
+@dataclass(frozen=True, eq=False)
+class Trial(Traced):
+    """A run of the model to try changes on, and what its outputs should be.
+
+    ``values``: also of inputs that only the reference takes; ``all_inputs``: also those that
+    neither takes.
+    """
+
+    expected: Mapping[str, Batch]
+    tolerances: Mapping[str, Tolerance]
+    all_inputs: Mapping[str, Batch] = field(default_factory=dict)
+
+    @cached_property
+    def before(self) -> float:
+        """The `distance` of the unchanged graph."""
+        return largest_difference(self.values, self.expected)
+
+    def passes(self, changed: Graph) -> bool:
+        """Whether every output is as expected."""
+        outputs = self.outputs(changed)
+        return outputs is not None and all_pass(outputs, self.expected, self.tolerances)
+
+    def distance(self, changed: Graph) -> float:
+        """The largest difference from what is expected, as a part of the largest value."""
+        outputs = self.outputs(changed)
+        return np.inf if outputs is None else largest_difference(outputs, self.expected)
+
+    def outputs(self, changed: Graph) -> Values | None:
+        """The outputs of a changed graph; None if it cannot run."""
+        try:
+            with np.errstate(all="ignore"):
+                return rerun(changed, self.graph, self.values, fast_backend())
+        except OnernnError:
+            return None

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from support.mxnet_ages import AGES, old_symbol
-from support.mxnet_files import write_params
+from support.mxnet_files import node, symbol_text, var, write_params
 from support.oracle import run_oracle
 
-from onernn import Session, load
+from onernn import load
 from onernn.reorders import mxnet
 
 SHAPES = {
@@ -43,7 +42,7 @@ def test_one_net_is_the_same_in_the_files_of_every_age(age: str, tmp_path: Path)
     x = rng.uniform(-1, 1, (5, 3)).astype(np.float32)
     model = load(save(tmp_path, old_symbol(age), params, numpy=age == "2.0"))
     assert [value.name for value in model.inputs] == ["data"]
-    (got,) = Session(model, backend="reference").run({"data": x}).values()
+    (got,) = reference(model, {"data": x}).values()
     weight, bias, gamma, beta, mean, variance = (params[key].astype(np.float64) for key in SHAPES)
     y = (x @ weight.T + bias - mean) / np.sqrt(variance + 1e-3) * gamma + beta + 0.5
     want = np.exp(y) / np.exp(y).sum(1, keepdims=True)
@@ -54,43 +53,32 @@ def test_one_net_is_the_same_in_the_files_of_every_age(age: str, tmp_path: Path)
 def test_a_recurrent_layer_of_mxnet_2_is_read(states: bool, tmp_path: Path) -> None:
     """Its parameters are one vector, named by its block; a zero state has the batch of tracing."""
     stack = mxnet.Stack("lstm", 3, 2, 2)
-    nodes: list[dict[str, Any]] = []
-
-    def node(op: str, name: str, inputs: list[Any], **attributes: str) -> list[int]:
-        entries = [[*(each if isinstance(each, list) else [each, 0]), 0] for each in inputs]
-        nodes.append({"op": op, "name": name, "attrs": attributes, "inputs": entries})
-        return [len(nodes) - 1, 0]
-
-    x = node("null", "data0", [], __storage_type__="0")
-    turned = node("_npi_swapaxes", "swap0", [x], dim1="0", dim2="1")
-    flat = node("null", "encoder.rnn_param", [], __dtype__="0", __shape__="(-1,)")
-    if states:
-        begin = [node("null", name, []) for name in ("data1", "data2")]
-    else:
-        zeros = {"shape": "(4, 7, 3)", "dtype": "float32", "ctx": "cpu(0)"}
-        begin = [node("_npi_zeros", f"zeros{k}", [], **zeros) for k in range(2)]
     options = {"mode": "lstm", "state_size": "3", "num_layers": "2", "bidirectional": "True"}
     options |= {"state_outputs": "True", "projection_size": "None", "use_sequence_length": "False"}
     options |= {"lstm_state_clip_min": "None", "lstm_state_clip_max": "None", "p": "0.0"}
-    rnn = node("_npx_rnn", "rnn0", [turned, flat, *begin], **options, lstm_state_clip_nan="False")
-    back = node("_npi_swapaxes", "swap1", [rnn], dim1="0", dim2="1")
-    last = node(
-        "_npi_squeeze",
-        "last",
-        [node("_npx_slice", "cut", [back], begin="(None, -1)", end="(None, None)")],
-        axis="1",
+    options |= {"lstm_state_clip_nan": "False"}
+    swap, begin = {"dim1": "0", "dim2": "1"}, ["data1", "data2"]
+    zeros = {"shape": "(4, 7, 3)", "dtype": "float32", "ctx": "cpu(0)"}
+    text = symbol_text(
+        var("data0", __storage_type__="0"),
+        ("_npi_swapaxes", "swap0", swap, ["data0"]),
+        var("encoder.rnn_param", __dtype__="0", __shape__="(-1,)"),
+        *(var(name) if states else ("_npi_zeros", name, zeros, []) for name in begin),
+        ("_npx_rnn", "rnn0", options, ["swap0", "encoder.rnn_param", *begin]),
+        ("_npi_swapaxes", "swap1", swap, ["rnn0"]),
+        node("cut = _npx_slice swap1", begin="(None, -1)", end="(None, None)"),
+        node("last = _npi_squeeze cut", axis="1"),
+        node("out = _npi_transpose last", axes="(1, 0)"),
+        mxnet_version=["int", 20000],
+        is_np_shape=["int", 1],
     )
-    node("_npi_transpose", "out", [last], axes="(1, 0)")
-    heads = [[len(nodes) - 1, 0, 0]]
-    graph = {"mxnet_version": ["int", 20000], "is_np_shape": ["int", 1]}
-    text = json.dumps({"nodes": nodes, "heads": heads, "attrs": graph})
     rng = np.random.default_rng(1)
     vector = rng.uniform(-0.5, 0.5, stack.elements(5)).astype(np.float32)
     model = load(save(tmp_path, text, {"arg:encoder.rnn_param": vector}, numpy=True))
     data = rng.uniform(-1, 1, (2, 6, 5)).astype(np.float32)
     begun = tuple(rng.uniform(-1, 1, (4, 2, 3)).astype(np.float32) for _ in range(2))
     feeds = {"data0": data, **(dict(zip(("data1", "data2"), begun, strict=True)) if states else {})}
-    (got,) = Session(model, backend="reference").run(feeds).values()
+    (got,) = reference(model, feeds).values()
     weights = list(mxnet.weights(mxnet.split(vector, stack), stack))
     ldnc = tuple((each if states else each * 0).reshape(2, 2, 2, 3) for each in begun)
     outputs, _ = run_oracle(stack.spec(5), weights, list(data), ldnc)

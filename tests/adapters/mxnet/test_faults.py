@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from support.mxnet_files import CLIP, N, T, recording_of, recurrent_model
 
-from onernn import Session, audit, load
+from onernn import audit, load
 from onernn.ir.arrays import Array
 from onernn.verification.auditing import predicted
 from onernn.verification.recording import read_arrays, read_inputs
@@ -24,7 +25,7 @@ def saved(folder: Path, mode: str, dtype: str = "float32", **attributes: Any) ->
 
 def run(folder: Path, semantics: Any, recording: dict[str, Array]) -> dict[str, Any]:
     model = load(folder, semantics=semantics)
-    return Session(model, backend="reference").run(read_inputs(recording, model.inputs))
+    return reference(model, read_inputs(recording, model.inputs))
 
 
 def counted(folder: Path, recording: dict[str, Array] | None = None) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
+from support.graphs import reference
 from support.mxnet_files import node, symbol, symbol_text, var, write_params
 
 from onernn import Graph, Session, UnsupportedError, load
+from onernn.adapters.common.lowering import swap_equation
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import Declared, match, parse_symbol
-from onernn.adapters.mxnet.table import swap_equation
 from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import UNSUPPORTED
 from onernn.reorders import mxnet
@@ -31,7 +33,7 @@ def test_load_says_once_and_in_words_where_the_two_meanings_differ(
 ) -> None:
     options = {"mode": "gru", "state_size": "2", "num_layers": "1", "use_sequence_length": "True"}
     nodes = [var("x"), var("w"), var("h"), var("n")]
-    nodes.append(("RNN", "one", {**options, "p": "0.5"}, ["x", "w", "h", "n"]))
+    nodes.append(node("one = RNN x w h n", **options, p="0.5"))
     nodes.append(("RNN", "two", options, ["one", "w", "h", "n"]))
     flat = np.zeros(mxnet.Stack("gru", 2, 1, 1).elements(2), np.float32)
     file = saved(tmp_path, *nodes, params={"w": flat})
@@ -40,7 +42,7 @@ def test_load_says_once_and_in_words_where_the_two_meanings_differ(
     assert said.startswith(f"{file}: one (RNN), two (RNN): sequence lengths")
     assert said.removeprefix(f"{file}: ") in graph.notes and len(graph.notes) == 2
     caplog.clear()
-    nodes[-2:] = [("RNN", "one", {**options, "use_sequence_length": "False"}, ["x", "w", "h"])]
+    nodes[-2:] = [node("one = RNN x w h", **{**options, "use_sequence_length": "False"})]
     load(saved(tmp_path, *nodes[:3], nodes[-1], params={"w": flat}), semantics=semantics)
     assert not caplog.messages
 
@@ -56,9 +58,9 @@ def test_a_softmax_over_several_axes_has_two_meanings(
     op: str, shape: tuple[int, ...], known: bool
 ) -> None:
     """Documented: over all behind the batch; MXNet's CPU (recorded, too): at times the last."""
-    x = np.random.default_rng(0).uniform(-2, 2, shape).astype(np.float32)
-    reshape = ("Reshape", "r", {"shape": str(shape)}, ["x"])
-    nodes = [var("x"), reshape, (op, "s", {}, ["r"])] if known else [var("x"), (op, "s", {}, ["x"])]
+    x = uniform(*shape, bound=2)
+    reshape = node("r = Reshape x", shape=str(shape))
+    nodes = [var("x"), reshape, node(f"s = {op} r")] if known else [var("x"), node(f"s = {op} x")]
     flat = softmax(x.reshape(len(x), -1).astype(np.float64)).reshape(shape)
     takes_last = op == "SoftmaxActivation" or len(shape) == 4
     for semantics, want in (
@@ -66,7 +68,7 @@ def test_a_softmax_over_several_axes_has_two_meanings(
         ("mxnet-cpu", softmax(x) if takes_last else flat),
     ):
         graph = lower(symbol(*nodes), {}, semantics)
-        (got,) = Session(graph, backend="reference").run({"x": x}).values()
+        (got,) = reference(graph, {"x": x}).values()
         np.testing.assert_allclose(got, want, rtol=1e-6)
         noted = takes_last and len(shape) > 2 if known else op == "SoftmaxActivation"
         assert bool(graph.notes) == noted
@@ -87,66 +89,58 @@ def refused(*nodes: Any, params: dict[str, np.ndarray] | None = None, **attrs: A
 X, W = var("x"), var("w")
 WEIGHT = {"w": np.ones((3, 4), np.float32)}
 REFUSED = {
-    "node 'n' (NoSuchOp): this operator is not known": [node("NoSuchOp", "x")],
-    "not understood: attribute strange": [node("relu", "x", strange="1")],
-    "2 inputs, expected data": [node("relu", "x", "w")],
-    "input weight is missing": [node("FullyConnected", "x", num_hidden="3")],
+    "node 'n' (NoSuchOp): this operator is not known": [node("n = NoSuchOp x")],
+    "not understood: attribute strange": [node("n = relu x", strange="1")],
+    "2 inputs, expected data": [node("n = relu x w")],
+    "input weight is missing": [node("n = FullyConnected x", num_hidden="3")],
     "input weight: expected (5, I), got (3, 4)": [
-        node("FullyConnected", "x", "w", num_hidden="5", no_bias="True")
+        node("n = FullyConnected x w", num_hidden="5", no_bias="True")
     ],
     "attribute num_hidden: expected an integer, got 'many'": [
-        node("FullyConnected", "x", "w", num_hidden="many", no_bias="1")
+        node("n = FullyConnected x w", num_hidden="many", no_bias="1")
     ],
-    "attribute act_type='gelu'": [node("Activation", "x", act_type="gelu")],
-    "mode='always' draws random numbers": [node("Dropout", "x", mode="always")],
-    "attribute dtype=float16": [node("Cast", "x", dtype="float16")],
-    "attribute use_length": [node("softmax", "x", use_length="True")],
-    "attribute mode='rnn': expected one of": [
-        node("RNN", "x", "w", "x", mode="rnn", state_size="2")
-    ],
-    "attributes state_size=0": [node("RNN", "x", "w", "x", mode="gru")],
+    "attribute act_type='gelu'": [node("n = Activation x", act_type="gelu")],
+    "mode='always' draws random numbers": [node("n = Dropout x", mode="always")],
+    "attribute dtype=float16": [node("n = Cast x", dtype="float16")],
+    "attribute use_length": [node("n = softmax x", use_length="True")],
     "parameters 'x' is computed at run time": [
-        node("RNN", "x", "x", "x", mode="gru", state_size="2", num_layers="1")
+        node("n = RNN x x x", mode="gru", state_size="2", num_layers="1")
     ],
-    "fit no input size": [
-        node("Reshape", "w", name="r", shape="-1"),
-        node("RNN", "x", "r", "x", mode="gru", state_size="9", num_layers="1"),
-    ],
-    "axes 'x' has; it declares no shape (__shape__) of x": [node("dot", "x", "x")],
+    "axes 'x' has; it declares no shape (__shape__) of x": [node("n = dot x x")],
     "an input of zeros, whose size MXNet would infer": [
-        node("_zeros", name="z", shape="(0, 4)"),
-        node("Concat", "x", "z", dim="1"),
+        node("z = _zeros", shape="(0, 4)"),
+        node("n = Concat x z", dim="1"),
     ],
-    "attribute shape=(100000, 100000)": [node("_zeros", shape="(100000, 100000)")],
+    "attribute shape=(100000, 100000)": [node("n = _zeros", shape="(100000, 100000)")],
     "attribute layout='NHWC': expected one of None, NCW, NCHW, NCDHW": [
-        node("Convolution", "x", "w", kernel="(3, 3)", layout="NHWC")
+        node("n = Convolution x w", kernel="(3, 3)", layout="NHWC")
     ],
     "input weight (3, 4): expected 3 on axis 0 and (2,) behind": [
-        node("Convolution", "x", "w", kernel="(2,)", num_filter="3", no_bias="1")
+        node("n = Convolution x w", kernel="(2,)", num_filter="3", no_bias="1")
     ],
-    "attribute kernel=(): expected one to three sizes": [node("Pooling", "x")],
+    "attribute kernel=(): expected one to three sizes": [node("n = Pooling x")],
     "attribute stride=(2,) for a kernel of (2, 2)": [
-        node("Pooling", "x", kernel="(2, 2)", stride="(2,)")
+        node("n = Pooling x", kernel="(2, 2)", stride="(2,)")
     ],
     "attribute pool_type='sum': expected one of max, avg": [
-        node("Pooling", "x", kernel="(2,)", pool_type="sum")
+        node("n = Pooling x", kernel="(2,)", pool_type="sum")
     ],
-    "attribute pool_type='lp'": [node("Pooling", "x", kernel="(2,)", pool_type="lp", p_value="2")],
+    "attribute pool_type='lp'": [node("n = Pooling x", kernel="(2,)", pool_type="lp", p_value="2")],
     "attribute pooling_convention='same': only valid and full, MXNet 1.9.1 itself": [
-        node("Pooling", "x", kernel="(2,)", pooling_convention="same")
+        node("n = Pooling x", kernel="(2,)", pooling_convention="same")
     ],
-    "attribute num_group=0": [node("Deconvolution", "x", "w", kernel="(2,)", num_group="0")],
-    "attribute scale=0": [node("UpSampling", "x", scale="0")],
+    "attribute num_group=0": [node("n = Deconvolution x w", kernel="(2,)", num_group="0")],
+    "attribute scale=0": [node("n = UpSampling x", scale="0")],
     "attributes sample_type='bilinear', multi_input_mode='concat'": [
-        node("UpSampling", "x", scale="2", sample_type="bilinear")
+        node("n = UpSampling x", scale="2", sample_type="bilinear")
     ],
-    "attributes mode='symmetric'": [node("Pad", "x", mode="symmetric", pad_width="(0, 0)")],
+    "attributes mode='symmetric'": [node("n = Pad x", mode="symmetric", pad_width="(0, 0)")],
     "windows that may see nothing but pads": [
-        node("Pooling", "x", kernel="(2,)", stride="(2,)", pad="(1,)", pooling_convention="full")
+        node("n = Pooling x", kernel="(2,)", stride="(2,)", pad="(1,)", pooling_convention="full")
     ],
-    "0 subgraphs, expected 2": [node("_while_loop", "x")],
-    "0 subgraphs, expected 3": [node("_cond", "x")],
-    "0 subgraphs, expected one": [node("_foreach", "x")],
+    "0 subgraphs, expected 2": [node("n = _while_loop x")],
+    "0 subgraphs, expected 3": [node("n = _cond x")],
+    "0 subgraphs, expected one": [node("n = _foreach x")],
 }
 """Nodes behind x and w."""
 
@@ -181,7 +175,7 @@ def looping(**attributes: str) -> Any:
 @pytest.mark.parametrize("first", [0, 2, 7])
 def test_a_loop_ends_by_its_condition_and_what_it_gave_is_filled_with_zeros(first: int) -> None:
     graph = looping()
-    rows, state = Session(graph, backend="reference").run({"x": np.float32([first])}).values()
+    rows, state = reference(graph, {"x": np.float32([first])}).values()
     steps = list(range(first, 3))
     np.testing.assert_array_equal(rows[:, 0], [2 * s for s in steps] + [0] * (5 - len(steps)))
     np.testing.assert_array_equal(state, [max(first, 3)])
@@ -214,21 +208,18 @@ def test_a_loop_that_contradicts_itself_is_refused(attributes: Any, reason: str)
 
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_cannot_run_exactly_is_refused_with_the_reason(reason: str) -> None:
-
     assert reason in refused(X, W, *REFUSED[reason], params=WEIGHT)
 
 
 def test_a_scalar_that_the_dtype_cannot_hold_is_refused() -> None:
     x = var("x", __dtype__="4")
-    assert "the number 0.5 for int32 values" in refused(
-        x, ("_plus_scalar", "n", {"scalar": "0.5"}, ["x"])
-    )
-    mixed = [var("a", __dtype__="1"), var("b"), ("elemwise_add", "n", {}, ["a", "b"])]
+    assert "the number 0.5 for int32 values" in refused(x, node("n = _plus_scalar x", scalar="0.5"))
+    mixed = [var("a", __dtype__="1"), var("b"), node("n = elemwise_add a b")]
     assert "of float32 and float64 values" in refused(*mixed)
 
 
 def test_every_refusal_is_told_at_once_and_values_behind_it_have_none_of_their_own() -> None:
-    nodes = [X, ("Strange", "a", {}, ["x"]), ("relu", "b", {}, ["a"]), ("Odd", "c", {}, ["b"])]
+    nodes = [X, node("a = Strange x"), node("b = relu a"), node("c = Odd b")]
     heads = [[2, 0, 0], [3, 0, 0]]
     graph = lower(symbol(*nodes, heads=heads), {})
     assert [value.name for value in graph.outputs] == ["b_output", "c_output"]
@@ -244,7 +235,7 @@ def test_attributes_for_training_and_of_users_are_no_obstacle() -> None:
 
 
 def test_labels_are_no_inputs() -> None:
-    nodes = [X, var("label"), ("SoftmaxOutput", "s", {"grad_scale": "2"}, ["x", "label"])]
+    nodes = [X, var("label"), node("s = SoftmaxOutput x label", grad_scale="2")]
     graph = lower(symbol(*nodes), {})
     assert [value.name for value in graph.inputs] == ["x"]
     assert graph.notes == ("label is a label for training: it is no input here",)
@@ -252,26 +243,21 @@ def test_labels_are_no_inputs() -> None:
 
 def test_what_leads_to_a_label_alone_is_no_input_either() -> None:
     """As the nets of Module's users had it; a label that is an input, too, stays one."""
-    nodes = [X, var("label"), ("Reshape", "r", {"shape": "-1"}, ["label"])]
-    nodes.append(("SoftmaxOutput", "s", {}, ["x", "r"]))
+    nodes = [X, var("label"), node("r = Reshape label", shape="-1")]
+    nodes.append(node("s = SoftmaxOutput x r"))
     graph = lower(symbol(*nodes), {})
     assert [value.name for value in graph.inputs] == ["x"]
     assert graph.notes == ("label is a label for training: it is no input here",)
-    nodes.append(("broadcast_add", "n", {}, ["s", "r"]))
+    nodes.append(node("n = broadcast_add s r"))
     assert [value.name for value in lower(symbol(*nodes), {}).inputs] == ["x", "label"]
 
 
 def test_inputs_know_what_the_operators_behind_them_tell() -> None:
     swapped = lower(
         symbol(
-            X, var("p"), ("SwapAxis", "t", {"dim1": "0", "dim2": "1"}, ["x"]),
-            ("_zeros", "z", {"shape": "(1, 0, 2)"}, []),
-            (
-                "RNN",
-                "n",
-                {"mode": "rnn_tanh", "state_size": "2", "num_layers": "1"},
-                ["t", "p", "z"],
-            ),
+            X, var("p"), node("t = SwapAxis x", dim1="0", dim2="1"),
+            node("z = _zeros", shape="(1, 0, 2)"),
+            node("n = RNN t p z", mode="rnn_tanh", state_size="2", num_layers="1"),
         ),
         {"p": np.zeros(2 * (3 + 2 + 2), np.float32)},
     )  # fmt: skip
@@ -282,19 +268,19 @@ def test_inputs_know_what_the_operators_behind_them_tell() -> None:
 def test_an_operator_may_lack_a_rank_that_a_later_one_tells() -> None:
     graph = lower(
         symbol(
-            X, var("w"), ("dot", "d", {}, ["x", "w"]),
-            ("_zeros", "z", {"shape": "(2, 4)"}, []), ("elemwise_add", "n", {}, ["x", "z"]),
+            X, var("w"), node("d = dot x w"),
+            node("z = _zeros", shape="(2, 4)"), node("n = elemwise_add x z"),
             heads=[[2, 0, 0], [4, 0, 0]],
         ),
         {"w": np.ones((4, 3), np.float32)},
     )  # fmt: skip
     assert reasons(graph) == "" and graph.inputs[0].shape == (None, None)
-    product, _ = Session(graph, backend="reference").run({"x": np.ones((2, 4), "f4")}).values()
+    product, _ = reference(graph, {"x": np.ones((2, 4), "f4")}).values()
     assert product.tolist() == [[4, 4, 4]] * 2
 
 
 def test_indices_may_come_in_any_dtype() -> None:
-    nodes = [X, W, ("Embedding", "e", {"input_dim": "3", "output_dim": "4"}, ["x", "w"])]
+    nodes = [X, W, node("e = Embedding x w", input_dim="3", output_dim="4")]
     graph = lower(symbol(*nodes), {"w": np.arange(12, dtype=np.float32).reshape(3, 4)})
     assert graph.inputs[0].dtype is None
     session = Session(graph, backend="reference")
@@ -304,10 +290,10 @@ def test_indices_may_come_in_any_dtype() -> None:
 
 
 def test_two_nodes_of_one_name_and_an_output_twice_keep_apart() -> None:
-    nodes = [X, ("relu", "n", {}, ["x"]), ("tanh", "n", {}, ["x"])]
+    nodes = [X, node("n = relu x"), node("n = tanh x")]
     graph = lower(symbol(*nodes, heads=[[2, 0, 0], [1, 0, 0], [2, 0, 0], [0, 0, 0]]), {})
     given = np.array([-1.0, 1.0], np.float32)
-    outs = list(Session(graph, backend="reference").run({"x": given}).values())
+    outs = list(reference(graph, {"x": given}).values())
     for got, want in zip(
         outs, (np.tanh(given), np.maximum(given, 0), np.tanh(given), given), strict=True
     ):
@@ -316,10 +302,10 @@ def test_two_nodes_of_one_name_and_an_output_twice_keep_apart() -> None:
 
 def test_zeros_of_inferred_size_stand_beside_any_batch() -> None:
     nodes = [
-        X, W, ("_zeros", "z", {"shape": "(0, 4)"}, []),
-        ("FullyConnected", "f", {"num_hidden": "3", "no_bias": "True"}, ["z", "w"]),
-        ("FullyConnected", "g", {"num_hidden": "3", "no_bias": "True"}, ["x", "w"]),
-        ("elemwise_add", "n", {}, ["f", "g"]),
+        X, W, node("z = _zeros", shape="(0, 4)"),
+        node("f = FullyConnected z w", num_hidden="3", no_bias="True"),
+        node("g = FullyConnected x w", num_hidden="3", no_bias="True"),
+        node("n = elemwise_add f g"),
     ]  # fmt: skip
     session = Session(lower(symbol(*nodes), WEIGHT), backend="reference")
     for batch in (1, 5):
@@ -330,13 +316,13 @@ def test_zeros_of_inferred_size_stand_beside_any_batch() -> None:
 def test_a_mask_over_a_state_of_inferred_size_is_computed_at_once() -> None:
     """As VariationalDropoutCell has it: Dropout(ones_like(state)) * state."""
     nodes = [
-        X, ("_zeros", "z", {"shape": "(0, 4)"}, []), ("ones_like", "o", {}, ["z"]),
-        ("Dropout", "d", {}, ["o"]), ("elemwise_mul", "m", {}, ["d", "z"]),
-        ("elemwise_add", "n", {}, ["x", "m"]),
+        X, node("z = _zeros", shape="(0, 4)"), node("o = ones_like z"),
+        node("d = Dropout o"), node("m = elemwise_mul d z"),
+        node("n = elemwise_add x m"),
     ]  # fmt: skip
     graph = lower(symbol(*nodes), {})
     assert [node.op for node in graph.nodes] == ["Add"]
-    (out,) = Session(graph, backend="reference").run({"x": np.ones((3, 4), np.float32)}).values()
+    (out,) = reference(graph, {"x": np.ones((3, 4), np.float32)}).values()
     assert out.tolist() == [[1] * 4] * 3
 
 
@@ -433,10 +419,10 @@ def test_gluon_blocks_that_run_in_another_order_than_they_were_made_are_refused(
 
 def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> None:
     half = np.array([[0.1, 0.2, 0.3, 0.4]] * 3, np.float16)
-    node = "FullyConnected", "n", {"num_hidden": "3", "no_bias": "True"}, ["x", "w"]
-    graph = load(saved(tmp_path, X, W, node, params={"w": half}))
+    dense = node("n = FullyConnected x w", num_hidden="3", no_bias="True")
+    graph = load(saved(tmp_path, X, W, dense, params={"w": half}))
     assert graph.notes == ("float16 parameters are computed in float32",)
-    (out,) = Session(graph, backend="reference").run({"x": np.ones((1, 4), np.float32)}).values()
+    (out,) = reference(graph, {"x": np.ones((1, 4), np.float32)}).values()
     assert out.dtype == np.float32
     np.testing.assert_allclose(out[0, 0], half[0].astype(np.float64).sum(), rtol=1e-6)
 
@@ -461,16 +447,16 @@ def test_another_name_of_an_operator_computes_the_same(
 
 
 def test_numpy_modes_full_has_its_value() -> None:
-    node = ("_npi_full", "n", {"shape": "(2,)", "value": "3"}, [])
-    (out,) = Session(lower(symbol(node), {}), backend="reference").run({}).values()
+    full = node("n = _npi_full", shape="(2,)", value="3")
+    (out,) = reference(lower(symbol(full), {}), {}).values()
     assert out.tolist() == [3, 3]
 
 
 def test_what_stands_before_an_unknown_operator_stays() -> None:
     built = symbol(
         var("data"),
-        ("Activation", "act", {"act_type": "tanh"}, ["data"]),
-        ("_contrib_unheard_of", "gone", {}, ["act"]),
-        ("Activation", "end", {"act_type": "relu"}, ["gone"]),
+        node("act = Activation data", act_type="tanh"),
+        node("gone = _contrib_unheard_of act"),
+        node("end = Activation gone", act_type="relu"),
     )
     assert [node.op for node in lower(built, {}).nodes] == ["Tanh", UNSUPPORTED, "Relu"]

@@ -157,5 +157,5 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelFormatError, match="nothing.params: cannot be read"):
+    with pytest.raises(ModelFormatError, match="nothing.params: no such file"):
         read_params(tmp_path / "nothing.params")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.backends import BACKENDS
+from support.graphs import reference
 from support.recorded_operators import Recorded, differences, operators_of, read_recorded
 
 from onernn import Session, load, verify
@@ -19,7 +20,7 @@ OPERATORS = read_recorded()
 
 @pytest.mark.parametrize("case", OPERATORS, ids=lambda case: case.name)
 def test_an_operator_gives_what_mxnet_gave(case: Recorded) -> None:
-    actual = Session(case.graph("mxnet-cpu"), backend="reference").run(case.inputs)
+    actual = reference(case.graph("mxnet-cpu"), case.inputs)
     assert not (found := differences(actual, [*case.outputs.values()], case.outputs)), found
 
 

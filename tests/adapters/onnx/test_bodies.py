@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper, parser
+from support.arrays import uniform
 from support.onnx_models import check, ours, parsed, read, theirs
 from support.onnx_steps import WEIGHTS, X, gru_step, kinds
 
@@ -190,7 +191,7 @@ def test_layers_inside_branches_are_told_too() -> None:
 
 def test_a_recurrent_operator_inside_a_loop_packs_its_weights_once() -> None:
     """A layer over all of X in each turn, which no pass can move out of the loop."""
-    weights = np.random.default_rng(1).uniform(-0.5, 0.5, (1, 4, 8)).astype(np.float32)
+    weights = uniform(1, 4, 8, seed=1, bound=0.5)
     constants = {"w": weights[:, :, :4].copy(), "r": weights[:, :, 4:].copy()}
     constants |= {"one": np.array([1]), "turns": np.array(3)}
     proto = parsed(

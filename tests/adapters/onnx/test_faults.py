@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
+from support.arrays import uniform
+from support.onnx_models import parsed
 
 from onernn import audit
 from onernn.adapters.onnx import faults
@@ -20,9 +22,8 @@ from onernn.ir.arrays import Array
 I, O, N = 3, 4, 1  # noqa: E741
 
 
-def numbers(*shape: int, name: str) -> onnx.TensorProto:
-    drawn = np.random.default_rng(len(name)).uniform(-1, 1, shape).astype(np.float32)
-    return numpy_helper.from_array(drawn, name)
+def numbers(*shape: int, name: str) -> Array:
+    return uniform(*shape, seed=len(name))
 
 
 def recurrent(
@@ -36,36 +37,17 @@ def recurrent(
 ) -> onnx.ModelProto:
     """``begin``: no initial states, "zeros", "numbers" or "input"; ``end``: final ones come out."""
     gates, states = {"LSTM": (4, "hc"), "GRU": (3, "h")}[cell]
-    held = [numbers(1, gates * O, I, name="W"), numbers(1, gates * O, O, name="R")]
-    inputs = [helper.make_tensor_value_info("x", 1, [T, N, I])]
-    for state in states if begin else "":
-        if begin == "input":
-            inputs.append(helper.make_tensor_value_info(state, 1, [1, N, O]))
-        else:
-            drawn = numbers(1, N, O, name=state)
-            zeros = numpy_helper.from_array(np.zeros((1, N, O), np.float32), state)
-            held.append(zeros if begin == "zeros" else drawn)
-    read = ["x", "W", "R", "", "", *states] if begin else ["x", "W", "R"]
-    made = ["y", *(f"last_{each}" for each in states)]
-    node = helper.make_node(cell, read, made, hidden_size=O, **attributes)
-    outputs = [helper.make_tensor_value_info("y", 1, [T, 1, N, O])]
-    outputs += [helper.make_tensor_value_info(each, 1, [1, N, O]) for each in made[1:] if end]
-    return model(node, inputs, outputs, held, producer)
-
-
-def model(
-    node: onnx.NodeProto,
-    inputs: list[Any],
-    outputs: list[Any],
-    held: list[onnx.TensorProto],
-    producer: tuple[str, str] = ("", ""),
-) -> onnx.ModelProto:
-    graph = helper.make_graph([node], "model", inputs, outputs, held)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    name, version = producer
-    return helper.make_model(
-        graph, opset_imports=opsets, ir_version=9, producer_name=name, producer_version=version
-    )
+    held = {"W": numbers(1, gates * O, I, name="W"), "R": numbers(1, gates * O, O, name="R")}
+    inputs, ends = [f"float[{T or '?'}, {N}, {I}] x"], [f"last_{each}" for each in states]
+    if begin == "input":
+        inputs += [f"float[1, {N}, {O}] {each}" for each in states]
+    elif begin:
+        held |= {s: numbers(1, N, O, name=s) * (begin == "numbers") for s in states}
+    told = ", ".join(f"{k} = {v}" for k, v in {"hidden_size": O, **attributes}.items())
+    read = ", ".join(["x, W, R", *(["", "", *states] if begin else [])])
+    made, outputs = ", ".join(["y", *ends]), ", ".join(["y", *(ends if end else [])])
+    text = f"({', '.join(inputs)}) => ({outputs}) {{ {made} = {cell} <{told}> ({read}) }}"
+    return parsed(text, held, producer_name=producer[0], producer_version=producer[1])
 
 
 @pytest.fixture
@@ -109,7 +91,7 @@ def test_a_gru_of_pytorch_that_resets_before_its_product(
 
 def test_how_far_such_a_gru_is_off_is_what_onnxruntime_gives(audited: Any) -> None:
     runtime = pytest.importorskip("onnxruntime")
-    x = np.random.default_rng(7).uniform(-1, 1, (5, N, I)).astype(np.float32)
+    x = uniform(5, N, I, seed=7)
     made: list[Array] = []
     for reset_behind in (0, 1):
         wrong = recurrent("GRU", producer=TORCH, linear_before_reset=reset_behind)
@@ -124,13 +106,10 @@ def test_how_far_such_a_gru_is_off_is_what_onnxruntime_gives(audited: Any) -> No
 def test_an_lstm_whose_projection_was_cut(audited: Any) -> None:
     """As torch.onnx writes proj_size=2 of 4 units: hidden_size=2, and the weights cut to that."""
     for units, expected in ((4, ["projection_cut"]), (2, [])):
-        held = [numbers(1, 8, I, name="W"), numbers(1, 8, 2, name="R")]
-        held += [numbers(1, N, 2, name="h"), numbers(1, N, units, name="c")]
-        read = ["x", "W", "R", "", "", "h", "c"]
-        node = helper.make_node("LSTM", read, ["y"], hidden_size=2)
-        inputs = [helper.make_tensor_value_info("x", 1, [5, N, I])]
-        outputs = [helper.make_tensor_value_info("y", 1, [5, 1, N, 2])]
-        report = audited(model(node, inputs, outputs, held))
+        shapes = {"W": (1, 8, I), "R": (1, 8, 2), "h": (1, N, 2), "c": (1, N, units)}
+        held = {name: numbers(*shape, name=name) for name, shape in shapes.items()}
+        node = "y = LSTM <hidden_size = 2> (x, W, R, , , h, c)"
+        report = audited(parsed(f"(float[5, {N}, {I}] x) => (y) {{ {node} }}", held))
         assert names(report) == expected
         assert all(each.effect == "refuses" for each in report.findings)
 
@@ -151,19 +130,12 @@ def test_layers_of_one_step_that_forget_it(audited: Any, cell: str) -> None:
 
 
 def test_an_lstm_that_is_quantized_with_its_batch(audited: Any) -> None:
-    scale, zero = np.full((1, 4 * O), 0.01, np.float32), np.zeros((1, 4 * O), np.int8)
-    held = [
-        numpy_helper.from_array(np.ones((1, rows, 4 * O), np.int8), name)
-        for rows, name in ((I, "W"), (O, "R"))
-    ]
-    held += [numpy_helper.from_array(scale, "scale"), numpy_helper.from_array(zero, "zero")]
-    read = ["x", "W", "R", "", "", "", "", "", "scale", "zero", "scale", "zero"]
-    node = helper.make_node(
-        "DynamicQuantizeLSTM", read, ["y"], domain="com.microsoft", hidden_size=O
-    )
-    inputs = [helper.make_tensor_value_info("x", 1, [5, N, I])]
-    outputs = [helper.make_tensor_value_info("y", 1, [5, 1, N, O])]
-    assert names(audited(model(node, inputs, outputs, held))) == ["batch_changes_steps"]
+    held = {"s": np.full((1, 4 * O), 0.01, np.float32), "z": np.zeros((1, 4 * O), np.int8)}
+    held |= {name: np.ones((1, rows, 4 * O), np.int8) for name, rows in (("W", I), ("R", O))}
+    node = f"com.microsoft.DynamicQuantizeLSTM <hidden_size = {O}> (x, W, R, , , , , , s, z, s, z)"
+    text = f"(float[5, {N}, {I}] x) => (y) {{ y = {node} }}"
+    made = parsed(text, held, opsets=[helper.make_opsetid("com.microsoft", 1)])
+    assert names(audited(made)) == ["batch_changes_steps"]
 
 
 def test_a_file_that_is_known_by_its_hash(
@@ -177,7 +149,7 @@ def test_a_file_that_is_known_by_its_hash(
     file.write_bytes(content)
     report = audit(file)
     assert names(report) == ["other_weights"] and report.findings[0].text == "what is wrong"
-    at = content.index(numbers(1, 4 * O, I, name="W").raw_data)
+    at = content.index(numbers(1, 4 * O, I, name="W").tobytes())
     file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     assert names(audit(file)) == []
 

@@ -142,13 +142,6 @@ def test_the_profile_shows_our_operator_by_name_and_time(file: Path, tmp_path: P
     assert event["args"]["op_name"] == "Layer" and event["dur"] >= 0
 
 
-def test_providers_may_be_set_anew(file: Path) -> None:
-    session, want = ours(file), THEIRS(file).run(None, FEED)
-    session.set_providers(ON_CPU)
-    assert session.get_providers() == ON_CPU and len(session.replaced) == 1
-    assert_equal(session.run(None, FEED), want)
-
-
 def _errors(file: Path) -> Iterator[tuple[str, Any]]:
     def made(kind: Any, source: Any, *given: Any, **more: Any) -> None:
         kind(source, *given, **more)

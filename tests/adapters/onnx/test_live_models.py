@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 from support.checking import assert_close
 from support.machine import SATURATES
 from support.onnx_models import assert_equal, parsed, quiet, session_of
@@ -117,15 +117,6 @@ def test_what_ours_cannot_run_stays_in_onnx_runtime_with_the_reason() -> None:
     assert "ONNX Runtime" in session.explain() and len(session.replaced) == 2
 
 
-def test_weights_that_nodes_make_of_constants_come_along() -> None:
-    model = tagger()
-    model.graph.node[5].input[1] = "W2x"
-    model.graph.node.insert(5, helper.make_node("Transpose", ["W2t"], ["W2x"], perm=[2, 1, 0]))
-    turned = np.ascontiguousarray(CONSTANTS["W2"].transpose(2, 1, 0))
-    model.graph.initializer.append(numpy_helper.from_array(turned, "W2t"))
-    assert not same(model, feed()).refusals
-
-
 FORK = """(float[4, 2, 5] words, bool c) => (chosen) {
     x = Neg (words)
     chosen = If (c) <
@@ -194,19 +185,6 @@ def test_without_onnx_the_command_that_installs_it_is_told(monkeypatch: pytest.M
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'onernn\[onnx\]'"):
         optimize(b"")
-
-
-def test_what_stands_behind_the_sentences_is_not_read() -> None:
-    case = random_case(0)
-    while "sequence_lens" not in case.arrays or case.batch_major or not optimizable(case):
-        case = random_case(int(RNG.integers(1000)))
-    lengths, x = case.arrays["sequence_lens"], case.arrays["X"].copy()
-    for n, length in enumerate(lengths):
-        x[length:, n] = np.nan
-    want = run_oracle(case)
-    got = replaced(case.model()).run(None, {**case.feed(), "X": x})
-    for name, array in zip(case.outputs, got, strict=True):
-        assert_close(array, want[name])
 
 
 def test_recurrent_nodes_inside_loops_are_replaced() -> None:

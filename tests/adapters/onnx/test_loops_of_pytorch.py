@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from support.arrays import uniform
 from support.onnx_models import check, parsed, read
 from support.onnx_steps import WEIGHTS, X, gru_step, kinds
 
 from onernn import Session, UnsupportedError
 
-SIZED = np.random.default_rng(1).uniform(-0.5, 0.5, (1, 12, 7)).astype(np.float32)
+SIZED = uniform(1, 12, 7, seed=1, bound=0.5)
 CONSTANTS = {
     **WEIGHTS,
     "c0": np.ones((3, 3), np.float32) / 4,

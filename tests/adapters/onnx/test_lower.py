@@ -19,43 +19,6 @@ CUBE = RNG.uniform(-2, 2, (2, 3, 5)).astype(np.float32)
 MATRIX = RNG.uniform(-2, 2, (4, 3)).astype(np.float32)
 
 
-OLD_FORMS = [
-    ("Clip", 7, {"min": -0.5, "max": 0.5}, 1),
-    ("Clip", 10, {"max": 0.5}, 1),
-    ("Softmax", 7, {}, 1),
-    ("Softmax", 11, {"axis": 0}, 1),
-    ("Softmax", 12, {"axis": -1}, 1),
-    ("LogSoftmax", 11, {"axis": 2}, 1),
-    ("Unsqueeze", 7, {"axes": [0, 2]}, 1),
-    ("Unsqueeze", 11, {"axes": [-1]}, 1),
-    ("Slice", 7, {"starts": [1, 0], "ends": [9, -1]}, 1),
-    ("Slice", 9, {"starts": [1], "ends": [3], "axes": [2]}, 1),
-    ("Split", 7, {"axis": 1, "split": [1, 2]}, 2),
-    ("Split", 11, {"axis": 1}, 3),
-    ("Split", 13, {"axis": 1}, 3),
-    ("ReduceSum", 7, {"axes": [1], "keepdims": 0}, 1),
-    ("ReduceMax", 12, {"axes": [-1]}, 1),
-    ("ReduceMean", 17, {}, 1),
-    ("TopK", 7, {"k": 2, "axis": 1}, 2),
-    ("Pad", 7, {"pads": [0, 1, 0, 0, 0, 2], "value": 1.5}, 1),
-    ("Pad", 10, {"pads": [0, 1, 0, 0, 1, 2], "mode": "edge"}, 1),
-    ("Dropout", 7, {"ratio": 0.3}, 1),
-    ("Dropout", 12, {}, 2),
-    ("Flatten", 7, {}, 1),
-    ("ArgMax", 11, {"axis": 1}, 1),
-    ("LeakyRelu", 7, {"alpha": 0.3}, 1),
-    ("Shape", 13, {}, 1),
-    ("Transpose", 7, {}, 1),
-]
-
-
-@pytest.mark.parametrize("op, opset, attributes, outputs", OLD_FORMS)
-def test_operators_of_old_opsets_mean_what_they_meant(op, opset, attributes, outputs) -> None:
-    names = [f"y{k}" for k in range(outputs)]
-    node = helper.make_node(op, ["x"], names, **attributes)
-    check(model([node], {"x": CUBE}, names, opset), {"x": CUBE})
-
-
 @pytest.mark.parametrize("opset, form", [(7, "attribute"), (13, "input"), (13, "none")])
 def test_squeeze_takes_axes_in_both_forms_and_none(opset: int, form: str) -> None:
     x, forms = CUBE[:1, :, :1], {"attribute": "<axes = [0]> (x)", "input": "(x, axes)"}
@@ -181,35 +144,6 @@ def test_the_backend_takes_no_more_and_no_fewer_inputs_than_the_model() -> None:
         prepared.run([CUBE, CUBE])
     with pytest.raises(ShapeError, match=r"missing \['x'\]"):
         prepared.run([])
-
-
-def test_a_stack_as_pytorch_exports_it_runs() -> None:
-    """Two bidirectional layers, transposed and reshaped in between, states made from the batch."""
-    rng = np.random.default_rng(0)
-
-    def uniform(*shape: int) -> np.ndarray:
-        return rng.uniform(-0.4, 0.4, shape).astype(np.float32)
-
-    constants = {"W0": uniform(2, 12, 5), "R0": uniform(2, 12, 4), "B0": uniform(2, 24)}
-    constants |= {"W1": uniform(2, 12, 8), "R1": uniform(2, 12, 4), "B1": uniform(2, 24)}
-    constants |= {"one": np.array(1), "axis": np.array([0]), "head": np.array([2])}
-    constants |= {"tail": np.array([4]), "flat": np.array([0, 0, -1])}
-    gru = 'GRU <hidden_size = 4, direction = "bidirectional", linear_before_reset = 1>'
-    nodes = f"""
-        sizes = Shape (x)
-        n = Gather <axis = 0> (sizes, one)
-        n1 = Unsqueeze (n, axis)
-        shape = Concat <axis = 0> (head, n1, tail)
-        h0 = ConstantOfShape (shape)
-        y0, h_0 = {gru} (x, W0, R0, B0, , h0)
-        t0 = Transpose <perm = [0, 2, 1, 3]> (y0)
-        x1 = Reshape (t0, flat)
-        y1, h_1 = {gru} (x1, W1, R1, B1, , h0)
-        t1 = Transpose <perm = [0, 2, 1, 3]> (y1)
-        y = Reshape (t1, flat)
-        h = Concat <axis = 0> (h_0, h_1)
-        """
-    check(model(nodes, {"x": CUBE}, ["y", "h"], constants=constants), {"x": CUBE})
 
 
 REFUSED = {

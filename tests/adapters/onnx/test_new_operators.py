@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 from support.graphs import new_node
 from support.layers import random_ragged
 from support.onnx_models import assert_equal, ours, parsed, theirs
@@ -51,9 +50,9 @@ def _tan(x: np.ndarray) -> np.ndarray:
 
 
 def read(op: str, **attributes: Any) -> Graph:
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, (None, 4)) for n in "xy")
-    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], **attributes)], "new", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    told = ", ".join(f"{name} = {value}" for name, value in attributes.items())
+    node = f"y = {op} {f'<{told}>' if told else ''} (x)"
+    model = parsed(f"(float[N, 4] x) => (float[N, 4] y) {{ {node} }}", opset=18)
     onnx.checker.check_model(model)
     return lower(parse_model(model.SerializeToString(), Path("new.onnx")))
 
@@ -68,7 +67,7 @@ def test_it_is_read(op: str, attributes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("op", ["Tan", "Hardmax"])
 def test_it_is_written_and_runs_in_onnx_runtime(op: str, ragged: bool) -> None:
     x = Value("x", "float32", (None, 4), int(ragged))
-    built = Graph("new", (x,), (Value("y"),), (new_node(op, "x", "y"),), {})
+    built = Graph("new", (x,), (Value("y"),), (new_node(f"y = {op} x"),), {})
     feed = {"x": X if ragged else X.data}
     assert op in [each.op_type for each in written(built).graph.node]
     got = run(written(built), feed)["y"]

@@ -19,6 +19,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+from support.arrays import uniform
 from support.checking import assert_close, sentences_of
 from support.graphs import new_node
 from support.layers import random_weights
@@ -57,7 +58,7 @@ def graph_of(spec: RnnSpec, precision: LayerPrecision = OWN, *, ragged: bool = F
     at = {"spec": spec, "weights": random_weights(spec, 0), "precision": precision}
     axes = (None, spec.input_size) if ragged else (None, None, spec.input_size)
     x = Value("x", "float32", axes, int(ragged))
-    return Graph("model", (x,), (Value("y"),), (new_node("Rnn", "x", "y", **at),), {})
+    return Graph("model", (x,), (Value("y"),), (new_node("y = Rnn x", **at),), {})
 
 
 def needs_kernels() -> None:
@@ -334,7 +335,7 @@ def quantized_by_onnxruntime(
 def fed(seed: int) -> dict[str, np.ndarray]:
     return {
         "x": batch(seed),
-        "h": np.random.default_rng(seed).uniform(-1, 1, (1, 4, 20)).astype("f4"),
+        "h": uniform(1, 4, 20, seed=seed),
     }
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.graphs import new_node
+from support.arrays import uniform
+from support.graphs import new_node, reference, unfused
 from support.layers import random_ragged, random_state, random_weights
 from support.onnx_models import read
 from support.onnx_written import assert_same, padded_feed, run, written
@@ -21,8 +22,8 @@ from onernn.reorders.gates import GateLayout
 
 LENGTHS = [3, 0, 5, 1]
 X = random_ragged(LENGTHS, 4, 0)
-DENSE = np.random.default_rng(1).uniform(-2, 2, (4, 4)).astype(np.float32)
-MATRIX = np.random.default_rng(2).uniform(-1, 1, (4, 6)).astype(np.float32)
+DENSE = uniform(4, 4, seed=1, bound=2)
+MATRIX = uniform(4, 6, seed=2)
 
 
 def graph(nodes: list[Node], outputs: list[str], constants: dict[str, Any] | None = None) -> Graph:
@@ -44,7 +45,7 @@ def check(
 ) -> None:
     built = graph(nodes, outputs, constants)
     inputs = {"x": x, "d": DENSE[: len(x)]}
-    want = Session(built, backend="reference", passes=()).run(inputs)
+    want = unfused(built, inputs)
     # Offsets that stand in the model fit no made-up batch.
     fixed = any(each.op == "SequenceReset" for each in nodes)
     got = run(written(built, inputs if fixed else None, **options), inputs)
@@ -53,59 +54,55 @@ def check(
         assert_same(got[name], want[name])
 
 
-def node(op: str, *inputs: str, **attributes: Any) -> Node:
-    return Node(op, inputs, ("y",), attributes)
-
-
 ROW_WISE = [
-    [node("MatMul", "x", "m")],
-    [node("Gemm", "x", "m", "row", alpha=0.5, beta=2.0)],
-    [node("Gemm", "x", "mt", transB=1)],
-    [node("Add", "x", "row4")],
-    [node("Mul", "row4", "x")],
-    [node("Sub", "x", "column1")],
-    [node("Where", "positive", "x", "row4")],
-    [node("Clip", "x", "low", "")],
-    [node("Sigmoid", "x")],
-    [node("Elu", "x", alpha=0.5)],
-    [node("Cast", "x", to="int64")],
-    [node("CastLike", "x", "one")],
-    [node("Softmax", "x")],
-    [node("LogSoftmax", "x", axis=1)],
-    [node("ArgMax", "x", axis=1)],
-    [node("ArgMin", "x", axis=-1, keepdims=0)],
-    [node("ReduceMax", "x", "one")],
-    [node("ReduceSum", "x", "last", keepdims=0)],
-    [node("CumSum", "x", "one0", reverse=1)],
-    [node("Concat", "x", "x", axis=1)],
-    [node("Slice", "x", "one", "three", "one")],
-    [node("Unsqueeze", "x", "one")],
-    [node("Unsqueeze", "x", "last")],
-    [new_node("Unsqueeze", "x one", "u"), node("Squeeze", "u", "one")],
-    [new_node("Unsqueeze", "x one", "u"), node("Transpose", "u", perm=(0, 2, 1))],
-    [new_node("Unsqueeze", "x one", "u"), node("Flatten", "u")],
-    [node("Reshape", "x", "apart")],
-    [new_node("Reshape", "x apart", "u"), node("Softmax", "u", axis=1)],
-    [new_node("Split", "x sizes", "a y", axis=1)],
-    [new_node("Split", "x", "a y", axis=-1)],
-    [new_node("TopK", "x two", "y at", axis=-1)],
-    [new_node("LayerNormalization", "x row4 row4", "y", axis=-1)],
-    [new_node("BatchNormalization", "x p4 row4 row4 p4", "y")],
-    [node("Gather", "x", "one", axis=1)],
-    [new_node("ArgMax", "x", "a", axis=1, keepdims=0), node("Gather", "mt", "a")],
-    [new_node("ArgMax", "x", "a", axis=1, keepdims=0), node("OneHot", "a", "four", "oo")],
-    [new_node("ArgMax", "x", "a", axis=1), node("GatherElements", "x", "a", axis=1)],
-    [new_node("SequenceData", "x", "w"), node("Add", "x", "w")],
-    [new_node("Unsqueeze", "x one", "u"), node("Conv", "u", "filters", "row", pads=(1, 1))],
-    [new_node("Unsqueeze", "x one", "u"), node("MaxPool", "u", kernel_shape=(2,))],
-    [new_node("Unsqueeze", "x one", "u"), node("InstanceNormalization", "u", "one_f", "one_f")],
+    [new_node("y = MatMul x m")],
+    [new_node("y = Gemm x m row", alpha=0.5, beta=2.0)],
+    [new_node("y = Gemm x mt", transB=1)],
+    [new_node("y = Add x row4")],
+    [new_node("y = Mul row4 x")],
+    [new_node("y = Sub x column1")],
+    [new_node("y = Where positive x row4")],
+    [new_node("y = Clip x low ")],
+    [new_node("y = Sigmoid x")],
+    [new_node("y = Elu x", alpha=0.5)],
+    [new_node("y = Cast x", to="int64")],
+    [new_node("y = CastLike x one")],
+    [new_node("y = Softmax x")],
+    [new_node("y = LogSoftmax x", axis=1)],
+    [new_node("y = ArgMax x", axis=1)],
+    [new_node("y = ArgMin x", axis=-1, keepdims=0)],
+    [new_node("y = ReduceMax x one")],
+    [new_node("y = ReduceSum x last", keepdims=0)],
+    [new_node("y = CumSum x one0", reverse=1)],
+    [new_node("y = Concat x x", axis=1)],
+    [new_node("y = Slice x one three one")],
+    [new_node("y = Unsqueeze x one")],
+    [new_node("y = Unsqueeze x last")],
+    [new_node("u = Unsqueeze x one"), new_node("y = Squeeze u one")],
+    [new_node("u = Unsqueeze x one"), new_node("y = Transpose u", perm=(0, 2, 1))],
+    [new_node("u = Unsqueeze x one"), new_node("y = Flatten u")],
+    [new_node("y = Reshape x apart")],
+    [new_node("u = Reshape x apart"), new_node("y = Softmax u", axis=1)],
+    [new_node("a y = Split x sizes", axis=1)],
+    [new_node("a y = Split x", axis=-1)],
+    [new_node("y at = TopK x two", axis=-1)],
+    [new_node("y = LayerNormalization x row4 row4", axis=-1)],
+    [new_node("y = BatchNormalization x p4 row4 row4 p4")],
+    [new_node("y = Gather x one", axis=1)],
+    [new_node("a = ArgMax x", axis=1, keepdims=0), new_node("y = Gather mt a")],
+    [new_node("a = ArgMax x", axis=1, keepdims=0), new_node("y = OneHot a four oo")],
+    [new_node("a = ArgMax x", axis=1), new_node("y = GatherElements x a", axis=1)],
+    [new_node("w = SequenceData x"), new_node("y = Add x w")],
+    [new_node("u = Unsqueeze x one"), new_node("y = Conv u filters row", pads=(1, 1))],
+    [new_node("u = Unsqueeze x one"), new_node("y = MaxPool u", kernel_shape=(2,))],
+    [new_node("u = Unsqueeze x one"), new_node("y = InstanceNormalization u one_f one_f")],
     [
-        new_node("QuantizeLinear", "x step zero", "q"),
-        new_node("MatMulInteger", "q bytes zero", "i"),
-        node("Cast", "i", to="float32"),
+        new_node("q = QuantizeLinear x step zero"),
+        new_node("i = MatMulInteger q bytes zero"),
+        new_node("y = Cast i", to="float32"),
     ],
-    [node("GateLayout", "x", layout=GateLayout((1, 0), (-1, 1)))],
-    [node("Dropout", "x")],
+    [new_node("y = GateLayout x", layout=GateLayout((1, 0), (-1, 1)))],
+    [new_node("y = Dropout x")],
 ]
 CONSTANTS = {
     "m": MATRIX,
@@ -142,35 +139,35 @@ def test_row_wise_operators_run_over_padded_batches(nodes: list[Node], opset: in
 
 POOLS = ["sum", "average", "sqrt", "max", "first", "last"]
 SENTENCES = [
-    *([node("SequencePool", "x", kind=kind, empty=-0.5)] for kind in POOLS),
+    *([new_node("y = SequencePool x", kind=kind, empty=-0.5)] for kind in POOLS),
     [
-        new_node("ReduceSum", "x last", "s"),
-        new_node("SequenceSoftmax", "s", "p"),
-        node("Mul", "x", "p"),
+        new_node("s = ReduceSum x last"),
+        new_node("p = SequenceSoftmax s"),
+        new_node("y = Mul x p"),
     ],
     [
-        new_node("ReduceSum", "x last", "s", keepdims=0),
-        node("SequenceSoftmax", "s"),
+        new_node("s = ReduceSum x last", keepdims=0),
+        new_node("y = SequenceSoftmax s"),
     ],
-    [node("SequenceReverse", "x")],
-    [node("SequenceContext", "x", length=3, start=-1)],
-    [node("SequenceContext", "x", length=2, start=1)],
-    [node("SequenceContext", "x", length=3, start=-4)],
-    [new_node("SequenceExpand", "d x", "w", level=0), node("SequenceLike", "w", "x")],
-    [new_node("SequenceReverse", "x", "r"), node("SequenceConcat", "x", "r", "x")],
-    [node("SequenceLengths", "x")],
-    [node("SequenceFill", "x", "low")],
-    [node("SequenceFill", "x", "row4", time=7)],
-    [node("SequenceData", "x")],
-    [node("SequenceReset", "x", "offsets")],
-    [new_node("SequenceReset", "x offsets", "r"), node("SequenceAppend", "x", "r", "x")],
-    [node("SequencePad", "x")],
-    [node("SequencePad", "x", time_major=1)],
+    [new_node("y = SequenceReverse x")],
+    [new_node("y = SequenceContext x", length=3, start=-1)],
+    [new_node("y = SequenceContext x", length=2, start=1)],
+    [new_node("y = SequenceContext x", length=3, start=-4)],
+    [new_node("w = SequenceExpand d x", level=0), new_node("y = SequenceLike w x")],
+    [new_node("r = SequenceReverse x"), new_node("y = SequenceConcat x r x")],
+    [new_node("y = SequenceLengths x")],
+    [new_node("y = SequenceFill x low")],
+    [new_node("y = SequenceFill x row4", time=7)],
+    [new_node("y = SequenceData x")],
+    [new_node("y = SequenceReset x offsets")],
+    [new_node("r = SequenceReset x offsets"), new_node("y = SequenceAppend x r x")],
+    [new_node("y = SequencePad x")],
+    [new_node("y = SequencePad x", time_major=1)],
     [
-        new_node("SequencePad", "x", "p", time_major=1),
-        new_node("SequenceLengths", "x", "n"),
-        new_node("SequenceUnpad", "p n", "u", time_major=1),
-        node("Add", "u", "x"),
+        new_node("p = SequencePad x", time_major=1),
+        new_node("n = SequenceLengths x"),
+        new_node("u = SequenceUnpad p n", time_major=1),
+        new_node("y = Add u x"),
     ],
 ]
 
@@ -186,7 +183,7 @@ def test_tags_are_decoded_as_by_the_kernel(lengths: list[int], tags: int, seed: 
     rng = np.random.default_rng(seed)
     transition = rng.standard_normal((tags + 2, tags)).astype(np.float32)
     emission = Value("e", "float32", (None, tags), 1)
-    decode = new_node("CrfDecode", "e t", "path")
+    decode = new_node("path = CrfDecode e t")
     built = Graph("crf", (emission,), (Value("path"),), (decode,), {"t": transition})
     batch = {
         "e": Ragged.from_lengths(rng.standard_normal((sum(lengths), tags)).astype("f4"), lengths)
@@ -278,7 +275,7 @@ def test_every_cell_runs_in_onnx_runtime(cell: Cell, more: dict, direction: Any)
         spec = RnnSpec(cell, 3, 4, direction=direction, layers=layers, **more)
         built = layer(spec, ragged=ragged, states=states)
         feed = batch(built, spec, [3, 0, 5, 1])
-        want = Session(built, backend="reference").run(feed)
+        want = reference(built, feed)
         got = run(written(built, allow_functions=cell.has_attention), feed)
         for name in want:
             assert_same(got[name], want[name])
@@ -307,7 +304,7 @@ def test_what_became_a_scan_comes_back_as_one_layer(
     again = read(written(built, allow_functions=cell.has_attention))
     ops = {node.op: node for node in fuse(again).model.nodes}
     assert "Scan" not in ops and ops["Rnn"].attrs.spec == spec
-    want = Session(built, backend="reference").run(feed)
+    want = reference(built, feed)
     for backend in ("reference", "auto"):
         got = Session(again, backend=backend).run(padded_feed(feed))
         for name in want:
@@ -318,7 +315,7 @@ def test_stacks_whose_directions_meet_at_the_end_only_are_written() -> None:
     spec = RnnSpec(Cell.LSTM, 4, 4, layers=2, direction="bidirectional_concat", stacking="onednn")
     built = layer(spec, ragged=True, states=True)
     feed = batch(built, spec, [3, 0, 5, 1])
-    want = Session(built, backend="reference").run(feed)
+    want = reference(built, feed)
     for name, array in run(written(built), feed).items():
         assert_same(array, want[name])
 
@@ -349,7 +346,7 @@ def test_float64_layers_stay_float64(cell: Cell) -> None:
 def test_an_input_that_is_projected_already_is_written() -> None:
     spec = RnnSpec(Cell.GRU, 12, 4, direction="right2left")
     (weights,) = random_weights(spec, 0, projected=True)
-    rnn = new_node("Rnn", "x", "y", spec=spec, weights=weights)
+    rnn = new_node("y = Rnn x", spec=spec, weights=weights)
     built = Graph("p", (Value("x", "float32", (None, 12), 1),), (Value("y"),), (rnn,), {})
     feed = {"x": random_ragged(LENGTHS, 12, 3)}
     assert_same(run(written(built), feed)["y"], Session(built).run(feed)["y"])
@@ -357,8 +354,8 @@ def test_an_input_that_is_projected_already_is_written() -> None:
 
 def test_sentences_may_be_padded_wider_than_the_longest() -> None:
     spec = RnnSpec(Cell.GRU, 4, 3, direction="bidirectional_concat")
-    rnn = new_node("Rnn", "x", "r", spec=spec, weights=random_weights(spec, 0))
-    built = graph([rnn, node("SequencePool", "r", kind="last", empty=0)], ["r", "y"])
+    rnn = new_node("r = Rnn x", spec=spec, weights=random_weights(spec, 0))
+    built = graph([rnn, new_node("y = SequencePool r", kind="last", empty=0)], ["r", "y"])
     want = Session(built).run({"x": X, "d": DENSE})
     model = written(built)
     wide = {"x": X.to_padded(time=9) + 0, "x_lengths": X.lengths.astype(np.int32), "d": DENSE}
@@ -369,7 +366,7 @@ def test_sentences_may_be_padded_wider_than_the_longest() -> None:
 
 
 def test_a_ragged_input_becomes_two_with_open_axes() -> None:
-    model = written(graph([node("Relu", "x")], ["y"]))
+    model = written(graph([new_node("y = Relu x")], ["y"]))
     x, lengths, dense = model.graph.input
     named = [(d.dim_param or d.dim_value) for d in x.type.tensor_type.shape.dim]
     assert (x.name, named) == ("x", ["batch", "time", 4])
@@ -385,16 +382,16 @@ def augru() -> Graph:
 REFUSED = [
     (augru(), r"ONNX has no GRU with attention \(AUGRU\); allow functions"),
     (
-        graph([node("Add", "x", "y0")], ["y"], {"y0": np.zeros((1, 1, 4), "f4")}),
+        graph([new_node("y = Add x y0")], ["y"], {"y0": np.zeros((1, 1, 4), "f4")}),
         "of 3 axes beside words of 2",
     ),
     (
-        graph([node("Softmax", "x", axis=0)], ["y"]),
+        graph([new_node("y = Softmax x", axis=0)], ["y"]),
         r"'y' \(Softmax\) makes of float32\(.*4\) under LoD x",
     ),
-    (graph([node("Shape", "x")], ["y"]), "no form over padded batches"),
-    (graph([node("Expand", "x", "s")], ["y"], {"s": np.ones(2, np.int64)}), "counts the words"),
-    (graph([node("SequenceLike", "x", "d")], ["y"]), "is not ragged"),
+    (graph([new_node("y = Shape x")], ["y"]), "no form over padded batches"),
+    (graph([new_node("y = Expand x s")], ["y"], {"s": np.ones(2, np.int64)}), "counts the words"),
+    (graph([new_node("y = SequenceLike x d")], ["y"]), "is not ragged"),
 ]
 
 
@@ -405,10 +402,10 @@ def test_what_onnx_cannot_say_is_refused_by_name(built: Graph, reason: str) -> N
 
 
 def test_operators_that_came_later_name_the_opset_they_need() -> None:
-    built = graph([node("Gelu", "x")], ["y"])
+    built = graph([new_node("y = Gelu x")], ["y"])
     with pytest.raises(UnsupportedError, match="needs opset 20, 18 is to be written"):
         written(built)
-    check([node("Gelu", "x")], ["y"], opset=20)
+    check([new_node("y = Gelu x")], ["y"], opset=20)
     with pytest.raises(UnsupportedError, match="opset 12: 13 to 22 are written"):
         written(built, opset=12)
 
@@ -418,9 +415,9 @@ def test_attributes_that_came_later_are_written_where_they_mean_something(
     attributes, opset
 ) -> None:
     check(
-        [node("Reshape", "d", "flat", **attributes)], ["y"], {"flat": np.array([-1])}, opset=opset
+        [new_node("y = Reshape d flat", **attributes)], ["y"], {"flat": np.array([-1])}, opset=opset
     )
-    built = graph([node("Reshape", "d", "flat", allowzero=1)], ["y"], {"flat": np.array([-1])})
+    built = graph([new_node("y = Reshape d flat", allowzero=1)], ["y"], {"flat": np.array([-1])})
     with pytest.raises(UnsupportedError, match="attribute allowzero needs opset 14"):
         written(built, opset=13)
 
@@ -428,7 +425,7 @@ def test_attributes_that_came_later_are_written_where_they_mean_something(
 @pytest.mark.parametrize("attributes", [{"start": 1}, {"end": -1}, {"start": -3, "end": 2}])
 def test_a_part_of_a_shape_is_written_for_opsets_that_have_whole_ones(attributes: Any) -> None:
     for opset in (13, 15):
-        check([node("Shape", "d", **attributes)], ["y"], opset=opset)
+        check([new_node("y = Shape d", **attributes)], ["y"], opset=opset)
 
 
 def test_an_unknown_operator_is_refused_with_its_reason() -> None:

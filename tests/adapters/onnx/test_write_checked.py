@@ -116,7 +116,7 @@ def graph(*nodes: Node, **constants: Any) -> Graph:
     return Graph("test", inputs, (Value("y"),), nodes, arrays)
 
 
-MIXED = graph(new_node("Where", "c x x", "y"), c=np.arange(4))
+MIXED = graph(new_node("y = Where c x x"), c=np.arange(4))
 """NumPy takes integers for truth values, ONNX does not."""
 
 
@@ -134,7 +134,7 @@ def test_without_the_onnx_package_ours_checks_alone_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    relu = graph(new_node("Relu", "x", "y"))
+    relu = graph(new_node("y = Relu x"))
     onernn.convert(relu, tmp_path / "m.onnx", note=told.append)
     assert not told
     with monkeypatch.context() as patched:
@@ -153,7 +153,7 @@ def test_ours_finds_wrong_types_shapes_and_operators_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    turned = graph(new_node("Transpose", "x", "y", perm=(1, 0)))
+    turned = graph(new_node("y = Transpose x", perm=(1, 0)))
     written = to_onnx(turned)
 
     def check(want: Type) -> None:
@@ -173,7 +173,7 @@ def test_a_paddle_program_that_ours_finds_wrong_is_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a rule writes: here, another shape."""
-    relu = graph(new_node("Relu", "x", "y"))
+    relu = graph(new_node("y = Relu x"))
     onernn.convert(relu, tmp_path / "m.pdmodel")
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     assert {each.suffix for each in before} == {".pdmodel", ".pdiparams"}

@@ -7,56 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from support.onnx_written import converted
 
 import onernn
-from onernn import ModelFormatError, Ragged, UnsupportedError
+from onernn import ModelFormatError, UnsupportedError
 from onernn.adapters.onnx.write import save
 from onernn.verification.references import run_framework
 
 DATA = Path(__file__).parents[2] / "data"
-
-
-def test_the_segmenter_keeps_its_tags(repo: Path, tmp_path: Path) -> None:
-    """In all sentences that it was never trained on; what people tagged is in the file, too."""
-    example = repo / "examples" / "segmenter"
-    onernn.convert(onernn.load(example / "model"), tmp_path / "m.onnx")
-    with np.load(example / "heldout.npz") as saved:
-        arrays = {name: saved[name] for name in saved}
-    letters = Ragged(arrays["in__letters"], arrays["lod__letters"])
-    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
-    feed = {"letters": letters.to_padded(), "letters_lengths": letters.lengths.astype(np.int32)}
-    scores, tags = (
-        Ragged.from_padded(padded, letters.lengths).data for padded in session.run(None, feed)
-    )
-    largest = np.abs(arrays["out__0"]).max()
-    np.testing.assert_allclose(scores, arrays["out__0"], rtol=0, atol=1e-6 + 1e-5 * largest)
-    np.testing.assert_array_equal(tags, arrays["out__1"])
-    assert np.mean(tags[:, 0] == arrays["tags"]) > 0.9
-
-
-def test_the_language_model_keeps_its_perplexity(repo: Path, tmp_path: Path) -> None:
-    """That which MXNet computed on all words that it was never trained on."""
-    example = repo / "examples" / "mxnet_language_model"
-    told = json.loads((example / "training.json").read_text())
-    with np.load(example / "heldout.npz") as saved:
-        ids = saved["ids"]
-    model = onernn.load(example)
-    onernn.convert(model, tmp_path / "lm.onnx")
-    words, *states = (value.name for value in model.inputs)
-    session = onnxruntime.InferenceSession(tmp_path / "lm.onnx")
-    streams = ids[: (len(ids) - 1) // 8 * 8 + 1].astype(np.float32)
-    given, wanted = streams[:-1].reshape(8, -1).T, streams[1:].reshape(8, -1).T.astype(np.int64)
-    held, total = [np.zeros((2, 8, 128), np.float32)] * 2, 0.0
-    for at in range(0, len(given), 100):  # the states are handed on
-        feed = {words: given[at : at + 100], **dict(zip(states, held, strict=True))}
-        scores, *held = session.run(None, feed)
-        exact = scores.astype(np.float64)
-        logs = exact - np.log(np.exp(exact).sum(-1, keepdims=True))
-        total -= np.take_along_axis(logs, wanted[at : at + 100, :, None], -1).sum()
-    assert abs(np.exp(total / wanted.size) - told["perplexity"]) < 1e-4
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from support.paddle_operators import op, program
 
 from onernn import Graph, Session, ShapeError, UnsupportedError, load
@@ -34,7 +35,7 @@ def graph(kind: str, slots: dict[str, str], out: str = "Out", lod: int = 0, **mo
 
 
 def ran(kind: str, slots: dict[str, str], feed: dict[str, Array], **more: Any) -> Array:
-    (out,) = Session(graph(kind, slots, **more), backend="reference").run({"x": X, **feed}).values()
+    (out,) = reference(graph(kind, slots, **more), {"x": X, **feed}).values()
     return np.asarray(out)
 
 

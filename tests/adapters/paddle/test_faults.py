@@ -53,8 +53,8 @@ LSTM = {"w": (C, 4 * O), "wh": (O, 4 * O), "bh": (1, 4 * O)}
 
 def fc(x: str, w: str, b: str, out: str) -> list[Operator]:
     return [
-        op("mul", {"X": x, "Y": w}, {"Out": f"{out}/m"}),
-        op("elementwise_add", {"X": f"{out}/m", "Y": b}, {"Out": out}, axis=1),
+        op(f"mul X={x} Y={w} -> Out={out}/m"),
+        op(f"elementwise_add X={out}/m Y={b} -> Out={out}", axis=1),
     ]
 
 
@@ -78,7 +78,7 @@ def lstm(*states: str, cell: str = "c", **attributes: Any) -> Operator:
 
 def bare(*operators: Operator) -> list[Operator]:
     """Behind a product alone, which is what mul_lstm_fuse_pass looks for."""
-    return [op("mul", {"X": "x", "Y": "w"}, {"Out": "a"}), *operators]
+    return [op("mul X=x Y=w -> Out=a"), *operators]
 
 
 def sigmoid(a: Array) -> Array:
@@ -189,7 +189,7 @@ def test_biases_are_added_into_one_that_others_read() -> None:
     """A fused GRU gets the other one's share; one that is not fused gets both; an addition, too."""
     parameters = numbers(**GRU, b2=(3 * O,), w2=(C, 3 * O))
     front = [*fc("x", "w", "b", "a"), *fc("x", "w2", "b2", "a2")]
-    last = op("elementwise_add", {"X": "x2", "Y": "bh"}, {"Out": "y3"})
+    last = op("elementwise_add X=x2 Y=bh -> Out=y3")
     found = find_faults(
         program(
             parameters,
@@ -198,7 +198,7 @@ def test_biases_are_added_into_one_that_others_read() -> None:
             gru("a2", "y1"),
             *fc("x", "w", "b", "a3"),
             gru("a3", "y2", origin_mode=True),
-            op("mul", {"X": "x", "Y": "w"}, {"Out": "x2"}),
+            op("mul X=x Y=w -> Out=x2"),
             last,
             fetches=("y", "y1", "y2", "y3"),
         )
@@ -292,7 +292,7 @@ def test_a_cell_that_is_read_is_not_written() -> None:
     parameters = numbers(**LSTM)
     alone = find_faults(program(parameters, *bare(lstm())))
     assert not counted(alone, recording(alone, [2]))
-    reader = op("tanh", {"X": "c"}, {"Out": "z"})
+    reader = op("tanh X=c -> Out=z")
     read = find_faults(program(parameters, *bare(lstm(), reader), fetches=("y", "z")))
     (finding,) = counted(read, recording(read, [2])).values()
     assert (finding.fault, finding.value, finding.paths) == ("cell_unwritten", "c", ("onednn",))
@@ -304,7 +304,7 @@ def test_onednn_refuses_other_activations() -> None:
     assert (finding.fault, finding.effect) == ("activations_refused", "refuses")
 
 
-READER = op("tanh", {"X": "a"}, {"Out": "z"})
+READER = op("tanh X=a -> Out=z")
 NOT_FUSED: dict[str, tuple[list[Operator], str]] = {
     "origin": (
         [*fc("x", "w", "b", "a"), gru(h0="h0", origin_mode=True)],
@@ -313,7 +313,7 @@ NOT_FUSED: dict[str, tuple[list[Operator], str]] = {
     "no bias": ([*fc("x", "w", "b", "a"), gru(h0="h0", bias="")], "without a bias of its own"),
     "reader": ([*fc("x", "w", "b", "a"), gru(h0="h0"), READER], "another reader"),
     "fc": (
-        [op("fc", {"Input": "x", "W": "w", "Bias": "b"}, {"Out": "a"}), gru(h0="h0")],
+        [op("fc Input=x W=w Bias=b -> Out=a"), gru(h0="h0")],
         "behind fc",
     ),
 }

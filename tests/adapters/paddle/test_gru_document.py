@@ -50,7 +50,7 @@ def programmed(kind: str, given: Arrays, **attributes: Any) -> Program:
         inputs = {"X": "x", "WeightX": "wx", "WeightH": "wh", **bias, **state}
         made = [op("fusion_gru", inputs, {"Hidden": "y"}, **attributes)]
     else:
-        made = [op("mul", {"X": "x", "Y": "wx"}, {"Out": "product"})]
+        made = [op("mul X=x Y=wx -> Out=product")]
         last = "product"
         if kind == "fc":
             add = {"X": "product", "Y": "fc_bias"}

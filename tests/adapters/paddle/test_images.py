@@ -49,6 +49,6 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_pools_that_nobody_can_follow_are_refused_by_name(name: str) -> None:
     changed, reason = REFUSED[name]
-    pool = op("pool2d", {"X": "x"}, {"Out": "y"}, **{**POOL, **changed})
+    pool = op("pool2d X=x -> Out=y", **{**POOL, **changed})
     with pytest.raises(UnsupportedError, match=reason):
         Session(lower(program(pool, x=IMAGE)))

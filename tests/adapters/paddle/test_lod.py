@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
+from support.graphs import reference
+from support.paddle_operators import op, program
 
-from onernn import Ragged, Session, ShapeError, UnsupportedError
+from onernn import Ragged, ShapeError, UnsupportedError
 from onernn.adapters.paddle.lower import lower
-from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.adapters.paddle.read import Variable
 from onernn.ir.arrays import Array
+from onernn.ir.ragged import data_of
 
 ONE, TWO, OTHER = [[0, 2, 2, 5]], [[0, 1, 3], [0, 2, 2, 5]], [[0, 1, 5]]
 Batch = Ragged | Array
 
 
 def numbers(*shape: int) -> Array:
-    return np.random.default_rng([5, *shape]).uniform(-2, 2, shape).astype(np.float32)
+    return uniform(*shape, seed=[5, *shape], bound=2)
 
 
 def ragged(lod: list[list[int]], *sizes: int) -> Ragged:
@@ -35,18 +38,13 @@ def run(
         values = given if isinstance(given, list) else [given]
         slots[name] = tuple(f"{name}{k}" for k in range(len(values)))
         feeds.update(zip(slots[name], values, strict=True))
-    variables = {"y": Variable("y", 7, None, None, 0, False)}
-    operators = []
-    for k, (name, value) in enumerate(feeds.items()):
-        data = value.data if isinstance(value, Ragged) else value
-        depth = len(value.lod) if isinstance(value, Ragged) else 0
+    declared = {"y": Variable("y", 7, None, None, 0, False)}
+    for name, value in feeds.items():
+        data, depth = data_of(value), len(lod(value) or ())
         shape = (None, *data.shape[1:])
-        variables[name] = Variable(name, 7, data.dtype.name, shape, depth, False)
-        operators.append(Operator(k, "feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": k}))
-    operators.append(Operator(len(feeds), kind, slots, {slot: ("y",)}, attributes))
-    operators.append(Operator(len(feeds) + 1, "fetch", {"X": ("y",)}, {"Out": ("f",)}, {"col": 0}))
-    program = Program(Path("model.pdmodel"), tuple(operators), variables, {}, 0, 1)
-    return Session(lower(program), backend="reference").run(feeds)["y"]
+        declared[name] = Variable(name, 7, data.dtype.name, shape, depth, False)
+    made = program(op(kind, slots, {slot: "y"}, **attributes), feeds=tuple(feeds), **declared)
+    return reference(lower(made), feeds)["y"]
 
 
 def lod(value: Batch) -> list[list[int]] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.graphs import unfused
 from support.paddle_operators import op, program
 
 from onernn import ModelFormatError, Session, UnsupportedError, load
@@ -35,7 +36,7 @@ def test_layers_give_for_other_sizes_what_loops_give(name: str, steps: int, rows
         feeds[key.removeprefix("in__")] = rng.uniform(-1, 1, shape).astype(array.dtype)
     if "lengths" in feeds:
         feeds["lengths"] = np.array([steps, 0, 1, steps])[-rows:]
-    turns = Session(model, backend="reference", passes=()).run(feeds)
+    turns = unfused(model, feeds)
     for out, got in Session(model).run(feeds).items():
         np.testing.assert_allclose(got, turns[out], atol=1e-6, rtol=1e-5)
 
@@ -45,29 +46,29 @@ INT, FLOATS = (
     Variable("", 7, "float32", (None, 4), 0, False),
 )
 ARRAY = Variable("", 13, "float32", None, 0, False)
-LESS = op("less_than", {"X": "i", "Y": "n"}, {"Out": "going"})
-LOOP = op("while", {"Condition": "going", "X": "i"}, {"Out": ("i", "going")}, sub_block=1)
-STEP = op("increment", {"X": "i"}, {"Out": "i"}, step=1.0)
+LESS = op("less_than X=i Y=n -> Out=going")
+LOOP = op("while Condition=going X=i -> Out=i,going", sub_block=1)
+STEP = op("increment X=i -> Out=i", step=1.0)
 X = np.array([[-1, 0, 1, 2]], np.float32)
 
 
 def number(name: str, value: int) -> Operator:
-    return op("fill_constant", {}, {"Out": name}, dtype=3, shape=(1,), value=float(value))
+    return op(f"fill_constant -> Out={name}", dtype=3, shape=(1,), value=float(value))
 
 
 def plus(source: str, out: str, bias: float = 1.0) -> Operator:
-    return op("scale", {"X": source}, {"Out": out}, bias=bias)
+    return op(f"scale X={source} -> Out={out}", bias=bias)
 
 
 def written(value: str, at: str = "i") -> Operator:
-    return op("write_to_array", {"X": value, "I": at}, {"Out": "a"})
+    return op(f"write_to_array X={value} I={at} -> Out=a")
 
 
 def element(out: str, at: str = "i") -> Operator:
-    return op("read_from_array", {"X": "a", "I": at}, {"Out": out})
+    return op(f"read_from_array X=a I={at} -> Out={out}")
 
 
-ALL = op("tensor_array_to_tensor", {"X": "a"}, {"Out": "y"}, axis=0)
+ALL = op("tensor_array_to_tensor X=a -> Out=y", axis=0)
 
 
 def built(*operators: Operator, **inner: Sequence[Operator]) -> Graph:
@@ -109,15 +110,15 @@ def test_a_loop_may_run_no_turn() -> None:
 
 def test_variables_are_assigned_one_after_the_other() -> None:
     """b = y; y = y + 2 b: three times as much in each turn."""
-    block = [op("assign", {"X": "y"}, {"Out": "local"})]
-    block += [op("sum", {"X": ("y", "local", "local")}, {"Out": "y"}), STEP, LESS]
+    block = [op("assign X=y -> Out=local")]
+    block += [op("sum X=y,local,local -> Out=y"), STEP, LESS]
     assert np.array_equal(given(built(plus("x", "y"), LOOP, block_1=block)), 27 * (X + 1))
 
 
 def test_loops_inside_of_loops_multiply() -> None:
-    inner = [number("j", 0), op("less_than", {"X": "j", "Y": "n"}, {"Out": "more"})]
-    inner += [op("while", {"Condition": "more"}, {"Out": "y"}, sub_block=2), STEP, LESS]
-    count = op("increment", {"X": "j"}, {"Out": "j"}, step=1.0)
+    inner = [number("j", 0), op("less_than X=j Y=n -> Out=more")]
+    inner += [op("while Condition=more -> Out=y", sub_block=2), STEP, LESS]
+    count = op("increment X=j -> Out=j", step=1.0)
     block = [plus("y", "y"), count, inner[1]]
     model = built(plus("x", "y"), LOOP, block_1=inner, block_2=block)
     assert np.array_equal(given(model), X + 10)
@@ -136,12 +137,10 @@ def test_arrays_are_read_where_they_were_written() -> None:
 
 @pytest.mark.parametrize("condition", ["greater_than", "less_than"])
 def test_a_block_that_does_not_run_changes_nothing(condition: str) -> None:
-    total = op("reduce_sum", {"X": "x"}, {"Out": "total"}, reduce_all=True)
-    zero = op("fill_constant", {}, {"Out": "zero"}, dtype=5, shape=(1,), value=0.0)
-    holds = op(condition, {"X": "total", "Y": "zero"}, {"Out": "holds"})
-    branch = op(
-        "conditional_block", {"Cond": "holds"}, {"Out": "y"}, sub_block=1, is_scalar_condition=True
-    )
+    total = op("reduce_sum X=x -> Out=total", reduce_all=True)
+    zero = op("fill_constant -> Out=zero", dtype=5, shape=(1,), value=0.0)
+    holds = op(f"{condition} X=total Y=zero -> Out=holds")
+    branch = op("conditional_block Cond=holds -> Out=y", sub_block=1, is_scalar_condition=True)
     model = built(total, zero, holds, plus("x", "y"), branch, block_1=[plus("y", "y", 5.0)])
     assert np.array_equal(given(model), X + (6 if condition == "greater_than" else 1))
 
@@ -164,7 +163,7 @@ REFUSED = {
     "behind its end": ((written("x"), element("y", "n")), (), "was never written"),
     "written behind its end": ((written("x", "n"), ALL), (), "append to it"),
     "an unknown place": (
-        (op("cast", {"X": "x"}, {"Out": "b"}, out_dtype=3), written("x", "b"), ALL),
+        (op("cast X=x -> Out=b", out_dtype=3), written("x", "b"), ALL),
         (),
         "append to it",
     ),
@@ -192,7 +191,7 @@ REFUSED = {
     ),
     "an unknown operator": (
         (plus("x", "y"), LOOP),
-        (op("twist", {"X": "y"}, {"Out": "y"}), STEP, LESS),
+        (op("twist X=y -> Out=y"), STEP, LESS),
         "twist",
     ),
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from support.paddle_operators import op, program
 
 from onernn import Graph, ModelFormatError, Ragged, Session, UnsupportedError
@@ -27,29 +28,29 @@ def reasons(graph: Graph) -> list[str]:
 
 def run(graph: Graph, **more: Array) -> dict[str, Any]:
     feeds = {"x": Ragged(X, [0, 1, 3]), **more}
-    return Session(graph, backend="reference").run(feeds)
+    return reference(graph, feeds)
 
 
-TANH = op("tanh", {"X": "x"}, {"Out": "y"})
+TANH = op("tanh X=x -> Out=y")
 
 
 @pytest.mark.parametrize(
     "operator, reason",
     [
-        (op("tanh", {"X": "x"}, {"Out": "y"}, slope=2.0), "not understood: attribute slope"),
-        (op("tanh", {"X": "x", "Mask": "x"}, {"Out": "y"}), "not understood: input Mask"),
+        (op("tanh X=x -> Out=y", slope=2.0), "not understood: attribute slope"),
+        (op("tanh X=x Mask=x -> Out=y"), "not understood: input Mask"),
         (
-            op("tanh", {"X": "x", "B": "x"}, {"Out": "y"}, a=1),
+            op("tanh X=x B=x -> Out=y", a=1),
             "not understood: attribute a, input B",
         ),
-        (op("no_such_operator", {"X": "x"}, {"Out": "y"}), "this operator is not known"),
-        (op("tanh", {}, {"Out": "y"}), "input X is missing"),
-        (op("tanh", {"X": ("x", "x")}, {"Out": "y"}), "input X: expected one variable, got 2"),
+        (op("no_such_operator X=x -> Out=y"), "this operator is not known"),
+        (op("tanh -> Out=y"), "input X is missing"),
+        (op("tanh X=x,x -> Out=y"), "input X: expected one variable, got 2"),
         (
-            op("scale", {"X": "x"}, {"Out": "y"}, scale="big"),
+            op("scale X=x -> Out=y", scale="big"),
             "attribute scale='big': expected one like 1.0",
         ),
-        (op("transpose2", {"X": "x"}, {"Out": "y"}, data_format="NHWC"), "data_format='NHWC'"),
+        (op("transpose2 X=x -> Out=y", data_format="NHWC"), "data_format='NHWC'"),
         (op("concat", {"X": ()}, {"Out": "y"}), "malformed: "),
     ],
     ids=lambda value: value if isinstance(value, str) else value.type,
@@ -63,11 +64,11 @@ def test_what_a_rule_does_not_read_is_refused_by_name(operator: Operator, reason
 def test_a_session_lists_every_refusal_at_once() -> None:
     graph = lower(
         program(
-            op("no_such_operator", {"X": "x"}, {"Out": "a"}),
-            op("tanh", {"X": "a"}, {"Out": "b"}, slope=2.0),
-            op("nor_this_one", {"X": "x"}, {"Out": "c"}),
+            op("no_such_operator X=x -> Out=a"),
+            op("tanh X=a -> Out=b", slope=2.0),
+            op("nor_this_one X=x -> Out=c"),
             op("nor_that", {"X": "x"}, {"Out": "nobody reads it"}),
-            op("concat", {"X": ("b", "c")}, {"Out": "y"}, axis=1),
+            op("concat X=b,c -> Out=y", axis=1),
         )
     )
     assert [each.split(": ")[0] for each in reasons(graph)] == [
@@ -78,7 +79,7 @@ def test_a_session_lists_every_refusal_at_once() -> None:
 
 
 def test_an_operator_that_no_output_needs_may_be_unknown() -> None:
-    graph = lower(program(op("beam_search", {"X": "x"}, {"Out": "z"}), TANH))
+    graph = lower(program(op("beam_search X=x -> Out=z"), TANH))
     np.testing.assert_array_equal(run(graph)["y"].data, np.tanh(X))
 
 
@@ -102,7 +103,7 @@ def with_sides(kind: str) -> Operator:
     return op(kind, {"X": "x"}, {**outputs, "Out": "y"}, **given)
 
 
-PROJECT = op("mul", {"X": "x", "Y": "wx"}, {"Out": "p"})
+PROJECT = op("mul X=x Y=wx -> Out=p")
 
 
 @pytest.mark.parametrize("kind", SIDES)
@@ -110,7 +111,7 @@ def test_side_outputs_are_refused_where_somebody_reads_them(kind: str) -> None:
     operators = [PROJECT, with_sides(kind)]
     assert run(lower(program(*operators, parameters=WEIGHTS)))["y"].lod == [[0, 1, 3]]
     for side in SIDES[kind]:
-        reader = op("relu", {"X": side}, {"Out": "read"})
+        reader = op(f"relu X={side} -> Out=read")
         for fetched in (("y", side), ("y", "read")):
             graph = lower(program(*operators, reader, parameters=WEIGHTS, fetches=fetched))
             expected = f"node '{side}' ({kind}): output {side} is not computed"
@@ -119,7 +120,7 @@ def test_side_outputs_are_refused_where_somebody_reads_them(kind: str) -> None:
 
 def test_inert_attributes_are_ignored() -> None:
     inert = dict.fromkeys(INERT, "whatever")
-    graph = lower(program(op("tanh", {"X": "x"}, {"Out": "y"}, **inert)))
+    graph = lower(program(op("tanh X=x -> Out=y", **inert)))
     np.testing.assert_array_equal(run(graph)["y"].data, np.tanh(X))
     assert not INERT & {"scale", "bias", "axis", "activation", "origin_mode", "is_reverse"}
 
@@ -127,10 +128,10 @@ def test_inert_attributes_are_ignored() -> None:
 def test_a_variable_that_is_assigned_again_holds_the_last_value_under_its_name() -> None:
     graph = lower(
         program(
-            op("tanh", {"X": "x"}, {"Out": "y"}),
-            op("sigmoid", {"X": "y"}, {"Out": "before"}),
-            op("relu", {"X": "y"}, {"Out": "y"}),
-            op("sigmoid", {"X": "y"}, {"Out": "after"}),
+            op("tanh X=x -> Out=y"),
+            op("sigmoid X=y -> Out=before"),
+            op("relu X=y -> Out=y"),
+            op("sigmoid X=y -> Out=after"),
             fetches=("after", "y", "before"),
         )
     )
@@ -145,9 +146,9 @@ def test_a_variable_that_is_assigned_again_holds_the_last_value_under_its_name()
 def test_an_input_that_is_assigned_again_does_not_change_what_was_read_before() -> None:
     graph = lower(
         program(
-            op("tanh", {"X": "x"}, {"Out": "before"}),
-            op("relu", {"X": "x"}, {"Out": "x"}),
-            op("tanh", {"X": "x"}, {"Out": "y"}),
+            op("tanh X=x -> Out=before"),
+            op("relu X=x -> Out=x"),
+            op("tanh X=x -> Out=y"),
             fetches=("y", "before"),
         )
     )
@@ -161,9 +162,9 @@ def test_the_declared_rank_of_a_variable_that_is_assigned_again_is_not_believed(
     bias = {"b": np.ones(4, np.float32)}
     graph = lower(
         program(
-            op("unsqueeze2", {"X": "x"}, {"Out": "z"}, axes=(2,)),
-            op("elementwise_add", {"X": "z", "Y": "b"}, {"Out": "y"}, axis=1),
-            op("squeeze2", {"X": "z"}, {"Out": "z"}, axes=(2,)),
+            op("unsqueeze2 X=x -> Out=z", axes=(2,)),
+            op("elementwise_add X=z Y=b -> Out=y", axis=1),
+            op("squeeze2 X=z -> Out=z", axes=(2,)),
             parameters=bias,
         )
     )
@@ -174,11 +175,11 @@ def test_the_declared_rank_of_a_variable_that_is_assigned_again_is_not_believed(
     "operators, message",
     [
         (
-            [op("tanh", {"X": "a"}, {"Out": "y"}), op("relu", {"X": "y"}, {"Out": "a"})],
+            [op("tanh X=a -> Out=y"), op("relu X=y -> Out=a")],
             "node 'y' .tanh. uses 'a' before anything makes it",
         ),
-        ([op("tanh", {"X": "y"}, {"Out": "y"})], "uses 'y' before anything makes it"),
-        ([op("tanh", {"X": "x"}, {"Out": "z"})], "output 'y' is made by no operator"),
+        ([op("tanh X=y -> Out=y")], "uses 'y' before anything makes it"),
+        ([op("tanh X=x -> Out=z")], "output 'y' is made by no operator"),
     ],
     ids=["cycle", "itself", "nobody"],
 )
@@ -191,7 +192,7 @@ def test_programs_that_contradict_themselves_are_no_models(
 
 
 def test_feeds_and_fetches_come_in_the_order_of_their_columns() -> None:
-    add = op("elementwise_add", {"X": "x", "Y": "h"}, {"Out": "y"})
+    add = op("elementwise_add X=x Y=h -> Out=y")
     graph = lower(program(add, feeds=("x", "h"), fetches=("y", "h"), backwards=True))
     assert [value.name for value in graph.inputs] == ["h", "x"]
     assert [value.name for value in graph.outputs] == ["h", "y"]
@@ -199,7 +200,7 @@ def test_feeds_and_fetches_come_in_the_order_of_their_columns() -> None:
 
 @pytest.mark.parametrize("column", ["", "0", (0,)])
 def test_a_column_that_is_no_number_is_told(column: Any) -> None:
-    whole = program(op("relu", {"X": "x"}, {"Out": "y"}))
+    whole = program(op("relu X=x -> Out=y"))
     fed = replace(whole.operators[0], attributes={"col": column})
     with pytest.raises(ModelFormatError, match="feed: attribute col="):
         lower(replace(whole, operators=(fed, *whole.operators[1:])))
@@ -213,7 +214,7 @@ def test_numbers_that_numpy_does_not_compute_like_paddle_are_refused(dtype: str)
 
 
 def test_dropout_in_training_mode_is_told() -> None:
-    dropout = op("dropout", {"X": "x"}, {"Out": "y", "Mask": "m"}, dropout_prob=0.5)
+    dropout = op("dropout X=x -> Out=y Mask=m", dropout_prob=0.5)
     graph = lower(program(dropout))
     assert graph.notes == ("dropout saved in training mode runs as in inference",)
     np.testing.assert_array_equal(run(graph)["y"].data, X / 2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from support.paddle_operators import op, program
 
 from onernn import BudgetError, Cell, Ragged, RnnSpec, Session, UnsupportedError, load, verify
@@ -60,27 +61,25 @@ REFUSED = {
     "weights layer: expected": rnn(input_size=5),
     "0 states for LBR_GRU": rnn({k: v for k, v in RNN_SLOTS.items() if k != "PreState"}),
     "2 layers in two directions of": one(
-        op("multi_gru", {"X": "x", "WeightX": "w", "WeightH": "w"}, {"Hidden": "y"}, layers=2),
+        op("multi_gru X=x WeightX=w WeightH=w -> Hidden=y", layers=2),
         {"w": np.zeros((1, 3), F32)},
     ),
-    "attends to the whole sentence anew": one(op("attention_lstm", {"X": "x"}, {"Hidden": "y"})),
+    "attends to the whole sentence anew": one(op("attention_lstm X=x -> Hidden=y")),
     "saved in training mode: it normalizes": one(op("batch_norm", NORM, {"Y": "y"}), STATISTICS),
     "float16 numbers": one(
-        op("mul", {"X": "x", "Y": "w"}, {"Out": "y"}),
+        op("mul X=x Y=w -> Out=y"),
         {"w": np.zeros((4, 4), np.float16)},
         w=variable("w", "float16", 4, 4),
     ),
-    "attribute out_dtype=4: float16 numbers": one(
-        op("cast", {"X": "x"}, {"Out": "y"}, in_dtype=5, out_dtype=4)
-    ),
-    "attribute out_dtype=99: unknown": one(op("cast", {"X": "x"}, {"Out": "y"}, out_dtype=99)),
+    "attribute out_dtype=4: float16 numbers": one(op("cast X=x -> Out=y", in_dtype=5, out_dtype=4)),
+    "attribute out_dtype=99: unknown": one(op("cast X=x -> Out=y", out_dtype=99)),
     "contextLength=1000000": one(
-        op("sequence_conv", {"X": "x", "Filter": "w"}, {"Out": "y"}, contextLength=10**6),
+        op("sequence_conv X=x Filter=w -> Out=y", contextLength=10**6),
         {"w": np.zeros((4, 4), F32)},
     ),
-    "pooltype='MEDIAN'": one(op("sequence_pool", {"X": "x"}, {"Out": "y"}, pooltype="MEDIAN")),
-    "ref_level=3": one(op("sequence_expand", {"X": "x", "Y": "x"}, {"Out": "y"}, ref_level=3)),
-    "3 parts into 1 outputs": one(op("split", {"X": "x"}, {"Out": "y"}, num=3, axis=1)),
+    "pooltype='MEDIAN'": one(op("sequence_pool X=x -> Out=y", pooltype="MEDIAN")),
+    "ref_level=3": one(op("sequence_expand X=x Y=x -> Out=y", ref_level=3)),
+    "3 parts into 1 outputs": one(op("split X=x -> Out=y", num=3, axis=1)),
 }
 
 
@@ -91,7 +90,7 @@ def test_what_is_not_exact_is_refused_with_its_reason(reason: str) -> None:
 
 
 def test_a_constant_that_would_fill_memory_is_an_error_of_the_run() -> None:
-    fill = op("fill_constant", {}, {"Out": "y"}, shape=(2**31, 2**31), dtype=5, value=1.0)
+    fill = op("fill_constant -> Out=y", shape=(2**31, 2**31), dtype=5, value=1.0)
     session = Session(lower(program(fill)), backend="reference")
     with pytest.raises(BudgetError, match="at most"):
         session.run({"x": Ragged(np.zeros((1, 4), F32), [0, 1])})
@@ -102,18 +101,18 @@ def test_narrow_parameters_are_widened_exactly_by_a_cast(kind: str) -> None:
     """As read, a bfloat16 is a float32 of the same value already."""
     values = np.array([[1.5, -0.0, 65504, 2**-14]], np.float16)
     stored = values if kind == "float16" else values.astype(F32)
-    cast = op("cast", {"X": "w"}, {"Out": "wide"}, in_dtype=4, out_dtype=5)
-    add = op("elementwise_add", {"X": "x", "Y": "wide"}, {"Out": "y"})
+    cast = op("cast X=w -> Out=wide", in_dtype=4, out_dtype=5)
+    add = op("elementwise_add X=x Y=wide -> Out=y")
     declared = {"w": variable("w", kind, 1, 4), "wide": variable("wide", "float32", 1, 4)}
     model = lower(program(cast, add, parameters={"w": stored}, **declared))
     x = Ragged(np.zeros((2, 4), F32), [0, 2])
-    got = Session(model, backend="reference").run({"x": x})["y"]
+    got = reference(model, {"x": x})["y"]
     np.testing.assert_array_equal(got.data, np.repeat(values.astype(F32), 2, axis=0))
     assert got.data.dtype == F32
 
 
 def test_a_value_in_float16_that_is_computed_is_not_cast() -> None:
-    cast = op("cast", {"X": "x"}, {"Out": "y"}, in_dtype=4, out_dtype=5)
+    cast = op("cast X=x -> Out=y", in_dtype=4, out_dtype=5)
     with pytest.raises(UnsupportedError, match="float16 numbers"):
         Session(lower(program(cast, x=variable("x", "float16", None, 4))), backend="reference")
 

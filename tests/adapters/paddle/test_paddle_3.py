@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
+from support.paddle_operators import op, program
 
-from onernn import Graph, Ragged, Session
+from onernn import Graph, Ragged
 from onernn.adapters.paddle.lower import lower
-from onernn.adapters.paddle.read import Operator, Program, Variable
+from onernn.adapters.paddle.read import Variable
 from onernn.engine.session import unsupported
 from onernn.ir.ragged import data_of
 
@@ -21,27 +23,20 @@ OF_2, OF_3 = 2006002, 3003001
 
 def model(version: int, type_: str, slots: dict[str, str], **attributes: Any) -> Graph:
     """One operator over ragged x (3, 4), a weight w (4, 3) and indices i (3,)."""
-    inputs = {slot: (name,) for slot, name in slots.items()}
-    operators = (
-        Operator(0, "feed", {"X": ("feed",)}, {"Out": ("x",)}, {"col": 0}),
-        Operator(1, type_, inputs, {"Out": ("y",)}, attributes),
-        Operator(2, "fetch", {"X": ("y",)}, {"Out": ("fetch",)}, {"col": 0}),
-    )
-    sizes = {"x": (None, 4), "y": (None, None), "w": (4, 3), "i": (3,)}
-    variables = {
-        name: Variable(
-            name, 7, "int64" if name == "i" else "float32", size, int(name == "x"), False
-        )
+    sizes = {"y": (None, None), "w": (4, 3), "i": (3,)}
+    declared = {
+        name: Variable(name, 7, "int64" if name == "i" else "float32", size, 0, False)
         for name, size in sizes.items()
     }
     parameters = {"w": W, "i": np.array([2, 0, 2])}
-    return lower(Program(Path("m.pdmodel"), operators, variables, parameters, version, 1))
+    operator = op(type_, slots, {"Out": "y"}, **attributes)
+    return lower(replace(program(operator, parameters=parameters, **declared), version=version))
 
 
 @pytest.mark.parametrize("version, is_ragged", [(OF_2, False), (OF_3, True)])
 def test_matmul_keeps_the_lod_in_programs_of_paddle_3_only(version: int, is_ragged: bool) -> None:
     graph = model(version, "matmul_v2", {"X": "x", "Y": "w"})
-    (y,) = Session(graph, backend="reference").run({"x": X}).values()
+    (y,) = reference(graph, {"x": X}).values()
     assert isinstance(y, Ragged) == is_ragged
     np.testing.assert_array_equal(data_of(y), X.data @ W)
 
@@ -91,12 +86,12 @@ def test_what_is_not_exact_is_refused(reason: str) -> None:
 @pytest.mark.parametrize("axes, expected", [((0,), X.data[::-1]), ((1,), X.data[:, ::-1])])
 def test_flip_turns_rows_under_the_lod_they_had(axes: tuple[int], expected: np.ndarray) -> None:
     graph = model(OF_2, "flip", {"X": "x"}, axis=axes)
-    (y,) = Session(graph, backend="reference").run({"x": X}).values()
+    (y,) = reference(graph, {"x": X}).values()
     assert isinstance(y, Ragged) and y.lod == X.lod
     np.testing.assert_array_equal(y.data, expected)
 
 
 def test_an_fc_as_paddle_3_saves_it_is_a_product() -> None:
     graph = model(OF_3, "fc", {"Input": "x", "W": "w"}, in_num_col_dims=1, **FUSED)
-    (y,) = Session(graph, backend="reference").run({"x": X}).values()
+    (y,) = reference(graph, {"x": X}).values()
     np.testing.assert_array_equal(data_of(y), X.data @ W)

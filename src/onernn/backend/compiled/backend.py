@@ -9,7 +9,7 @@ from copy import copy
 from functools import lru_cache, partial
 from math import inf
 from operator import attrgetter
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,9 +24,9 @@ from onernn.backend.compiled.packing import (
     check_bytes,
     kernel_of,
 )
-from onernn.backend.onednn.precision import DTYPES, Quantization, U8Options, unknown
+from onernn.backend.onednn.precision import U8Options
 from onernn.backend.process import ALIGNMENT, MOST_THREADS, aligned, team_of, usable_threads
-from onernn.backend.stack import Stack, Trainer, picklable
+from onernn.backend.stack import LayerBackend, Stack, Trainer
 from onernn.ir.arrays import Array, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
@@ -387,7 +387,7 @@ def _laid(array: Array) -> Array:
     return np.require(array, requirements=("C", "A"))
 
 
-class KernelsBackend:
+class KernelsBackend(LayerBackend):
     """Prepares layers on the kernels, which the first backend loads, for 1 to 64 threads."""
 
     def __init__(self, threads: int | None = None) -> None:
@@ -398,32 +398,10 @@ class KernelsBackend:
     def __reduce__(self) -> Any:
         return KernelsBackend, (self._given,)
 
-    @picklable
-    def prepare(
-        self,
-        spec: RnnSpec,
-        weights: Weights,
-        *,
-        dtype: str = "f32",
-        strict: bool = False,
-        **quantization: Unpack[Quantization],
+    def stack(
+        self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
     ) -> Stack:
-        """See `Backend.prepare`. f16: matrices are stored so. bf16: see design/0020. u8,
-        int8-dynamic, int8-weights: see design/0034; a ``data_scale`` is that of x in the first
-        layer."""
-        if dtype not in DTYPES:
-            raise UnsupportedError(unknown(dtype))
-        layers = layers_of(spec, weights)
-        options = U8Options.of(spec, dtype, **quantization)
-        try:
-            return self.stack(spec, layers, dtype, options)
-        except UnsupportedError as error:
-            from onernn.backend.reference import reference_instead  # most layers are supported
-
-            return reference_instead(spec, layers, str(error), strict)
-
-    def stack(self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None) -> Stack:
-        """The layer on the kernels. Raises `UnsupportedError` for what they do not run."""
+        """See `LayerBackend.stack`."""
         kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
         stored, name = describe_layer(self.kernels, dtype, layers[0].iter.dtype)
         return Stack(

@@ -6,30 +6,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 from onernn.backend.layer_walk import LayerWalk
 from onernn.backend.onednn.kernels import new_kernel
 from onernn.backend.onednn.library import Library, load_library
 from onernn.backend.onednn.precision import (
     FLOAT,
-    KERNELS_ONLY,
     OURS,
     PRECISIONS,
     U8,
-    Quantization,
     U8Options,
     has_one_scale,
-    unknown,
 )
 from onernn.backend.onednn.training import onednn_trainer
 from onernn.backend.process import DNNL_LIBRARY, usable_cpus
-from onernn.backend.reference import reference_instead, reference_stack
-from onernn.backend.stack import Stack, picklable
+from onernn.backend.reference import reference_stack
+from onernn.backend.stack import LayerBackend, Stack
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.rnn import why_not
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import Layers, RnnWeights, Weights, layers_of
+from onernn.ir.weights import Layers, RnnWeights
 
 
 def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:
@@ -55,8 +52,10 @@ def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype
     return reason
 
 
-class OneDnnBackend:
+class OneDnnBackend(LayerBackend):
     """Prepares layers on libdnnl, which is loaded with the first backend."""
+
+    dtypes = tuple(PRECISIONS)
 
     def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
         self.library = load_library()
@@ -68,26 +67,12 @@ class OneDnnBackend:
     def __reduce__(self) -> Any:
         return OneDnnBackend, self._given
 
-    @picklable
-    def prepare(
-        self,
-        spec: RnnSpec,
-        weights: Weights,
-        *,
-        dtype: str = "f32",
-        strict: bool = False,
-        **quantization: Unpack[Quantization],
+    def stack(
+        self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
     ) -> Stack:
-        """See `Backend.prepare`. ``weights_scales`` and ``projection_scales`` need a
-        ``data_scale``, and ``scales`` one scale of x and h.
+        """See `LayerBackend.stack`.
 
         oneDNN has no LBR_GRU in u8: the kernels run it, which ``why`` says, unless ``strict``."""
-        if dtype in KERNELS_ONLY:
-            raise UnsupportedError(f"oneDNN has no {dtype}; use backend='auto' or 'kernels'")
-        if dtype not in PRECISIONS:
-            raise UnsupportedError(unknown(dtype))
-        layers = layers_of(spec, weights)
-        options = U8Options.of(spec, dtype, **quantization)
         why = refusal(self.library, spec, layers, dtype)
         if not why and options is not None and not all(map(has_one_scale, options.scales)):
             why = "oneDNN has one scale for x and h; kernels have scales of each"
@@ -99,7 +84,7 @@ class OneDnnBackend:
         if options is not None and spec.cell is Cell.LBR_GRU and not strict:
             with suppress(LibraryError, UnsupportedError):
                 return self._kernels_instead(spec, layers, options, why)
-        return reference_instead(spec, layers, why, strict)
+        raise UnsupportedError(why)
 
     def _kernels_instead(
         self, spec: RnnSpec, layers: Layers, options: U8Options, why: str
@@ -107,7 +92,7 @@ class OneDnnBackend:
         """The layer in u8 on the kernels. Raises `LibraryError`, `UnsupportedError`."""
         from onernn.backend.compiled.backend import KernelsBackend
 
-        stack = KernelsBackend(self.threads).stack(spec, layers, "u8", options)
+        stack = KernelsBackend(self.threads).stack(spec, layers, "u8", options, False)
         stack.why = f"{why}, the kernels run it"
         return stack
 

@@ -42,7 +42,7 @@ from onernn.backend.process import CREATION, Buffers, aligned
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import NO_SCALES, UNIT, PartScales, RnnWeights, Scale
+from onernn.ir.weights import NO_SCALES, UNIT, PartScales, RnnWeights, Scale, own_factors
 
 _PER_GATE_AND_OUTPUT = (1 << 3) | (1 << 4)  # axes g and o of ldigo
 _PER_OUTPUT = 1 << 3  # axis o of ldio
@@ -64,17 +64,15 @@ def set_scales(
     lib, ffi = library.lib, library.ffi
     status = lib.dnnl_primitive_attr_set_rnn_data_qparams(attributes, *scale)
     library.check(status, "data scale")
-    both = [a for a in (weights.layer, weights.iter) if a is not None]
-    largest = np.max([_largest(a, (0, 1, 2), per_channel) for a in both], axis=0)
-    values = _factors(largest) if columns.layer is None else columns.layer.reshape(-1)
+    both = [a[0, 0] for a in (weights.layer, weights.iter) if a is not None]
+    values = _factors(np.concatenate(both), per_channel, columns.layer)
     mask = _PER_GATE_AND_OUTPUT if values.size > 1 else 0
     status = lib.dnnl_primitive_attr_set_rnn_weights_qparams(
         attributes, values.size, mask, ffi.cast("float *", values.ctypes.data)
     )
     library.check(status, "weights scale")
     if weights.projection is not None:
-        values = _factors(_largest(weights.projection, (0, 1, 2), per_channel))
-        values = values if columns.projection is None else columns.projection
+        values = _factors(weights.projection[0, 0], per_channel, columns.projection)
         status = lib.dnnl_primitive_attr_set_rnn_weights_projection_qparams(
             attributes,
             values.size,
@@ -84,14 +82,12 @@ def set_scales(
         library.check(status, "projection scale")
 
 
-def _largest(array: Array, axes: tuple[int, ...], per_channel: bool) -> Array:
-    result = np.abs(array).max(axis=axes if per_channel else None)
-    return np.asarray(result).reshape(-1)
-
-
-def _factors(largest: Array) -> Array:
-    """127 / largest, 1 for channels of zeros."""
-    return np.where(largest > 0, 127 / np.where(largest > 0, largest, 1), 1).astype(np.float32)
+def _factors(matrix: Array, per_channel: bool, given: Array | None) -> Array:
+    """The factors of a matrix's columns, or one for all: those that are ``given``, or its own."""
+    if given is not None:
+        return given.reshape(-1)
+    factors = own_factors(matrix, 0).reshape(-1)
+    return factors if per_channel else factors.min(keepdims=True)
 
 
 # The inference primitives of one layer and direction, and the weights packed for them.

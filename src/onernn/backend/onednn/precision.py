@@ -122,7 +122,7 @@ SPECIFICATION = {
 
 
 class Ours(NamedTuple):
-    """This package's version of the guide's row ``row``.
+    """This package's version of a row of the guide, by its name there.
 
     ``output``: the type that the primitive is asked for; arrays are float32 outside of all of them.
     ``since``: the first libdnnl that has the row. ``ran``: the instruction sets on which `onernn
@@ -130,7 +130,6 @@ class Ours(NamedTuple):
     there is no such row here.
     """
 
-    row: str
     output: str = ""
     since: str = ""
     ran: Sequence[str] = ()
@@ -144,21 +143,18 @@ class Ours(NamedTuple):
 
 OURS = {
     "f32": Ours(
-        row="f32",
         output="f32",
         since="3.2",
         ran=["avx2", "avx512_core", "avx512_core_vnni", "avx512_core_bf16"],
     ),
     "bf16": Ours(
-        row="bf16",
         output="bf16",
         since="3.2",
         ran=["avx512_core", "avx512_core_vnni", "avx512_core_bf16"],
     ),
-    "f16": Ours(row="f16", output="f16", since="3.6"),
-    "u8": Ours(row="u8", output="f32", since="3.2", ran=["avx512_core_vnni", "avx512_core_bf16"]),
+    "f16": Ours(output="f16", since="3.6"),
+    "u8": Ours(output="f32", since="3.2", ran=["avx512_core_vnni", "avx512_core_bf16"]),
     "s8": Ours(
-        row="s8",
         refused="negative states of s8 data are cut to 0 in several cells; u8 with a shift holds"
         " them",
     ),
@@ -177,7 +173,7 @@ class Precision(NamedTuple):
 
 PRECISIONS = {
     dtype: Precision(row.data, row.weights, row.bias, row.cell_state, ours.output)
-    for dtype, ours, row in ((dtype, ours, GUIDE[ours.row]) for dtype, ours in OURS.items())
+    for dtype, ours, row in ((dtype, ours, GUIDE[dtype]) for dtype, ours in OURS.items())
     if not ours.refused
 }
 """Values of ``dtype`` in `prepare` for layers on oneDNN."""
@@ -189,7 +185,9 @@ DTYPES = (*PRECISIONS, *KERNELS_ONLY)
 
 
 def unknown(dtype: str) -> str:
-    """The message for a ``dtype`` that is not one of `DTYPES`."""
+    """The message for a ``dtype`` that a backend does not have."""
+    if dtype in KERNELS_ONLY:
+        return f"oneDNN has no {dtype}; use backend='auto' or 'kernels'"
     why = OURS[dtype].refused if dtype in OURS else ""
     why = f"; {why}" if why else did_you_mean(dtype, DTYPES)
     return f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}{why}"
@@ -217,6 +215,7 @@ class U8Options:
     Without a scale every batch's own range decides: x / 2**k fits [-1, 1], and 2**k moves into
     the input weights before they are rounded, so that the states keep the whole range.
     ``scales``: of each layer and direction, in the place of these; () where none are given.
+    ``is_whole``: a caller gave them so, and not scales of columns only.
     """
 
     def __init__(
@@ -230,7 +229,7 @@ class U8Options:
             raise ValueError(f"data_scale: expected a positive number, got {data_scale}")
         if not 0 <= data_shift <= 255:
             raise ValueError(f"data_shift: expected 0 to 255, got {data_shift}")
-        self.per_channel, self.scales = per_channel, tuple(scales)
+        self.per_channel, self.scales, self.is_whole = per_channel, tuple(scales), False
         self.fixed = None if data_scale is None else Scale(data_scale, data_shift)
 
     @classmethod
@@ -269,7 +268,9 @@ class U8Options:
                 raise ValueError(f"{name}: the scales of each layer and direction are given, too")
         LayerPrecision("u8", tuple(scales)).check(spec)
         parts = scales or column_scales(spec, weights_scales, projection_scales)
-        return cls(data_scale, data_shift, per_channel, parts)
+        made = cls(data_scale, data_shift, per_channel, parts)
+        made.is_whole = bool(scales)
+        return made
 
     def part(self, index: int, directions: int) -> PartScales:
         """The scales of a layer and direction; ``data_scale`` is x's in the first layer."""

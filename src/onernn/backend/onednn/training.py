@@ -34,22 +34,20 @@ from onernn.backend.onednn.memory import (
     create,
     new_attributes,
 )
-from onernn.backend.onednn.precision import GRADIENTS, GUIDE, OURS, PRECISIONS, reason
+from onernn.backend.onednn.precision import GRADIENTS, GUIDE, PRECISIONS, reason
 from onernn.backend.process import ALIGNMENT, aligned
 from onernn.backend.reference import reference_trainer
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import RnnWeights, shapes_of
 from onernn.reorders.lod import Packing
 
 CAPACITY = 512
 """Most pairs of primitives, forward and backward, that a process keeps; about 0.3 MB each."""
 
-TRAINED = tuple(
-    dtype for dtype in PRECISIONS if GUIDE[OURS[dtype].row].propagation == "forward and backward"
-)
+TRAINED = tuple(dtype for dtype in PRECISIONS if GUIDE[dtype].propagation == "forward and backward")
 """What oneDNN computes in when it trains: f32 and bf16; gradients are float32 in both."""
 
 _TAGS = {3: "tnc", 4: "ldnc", 5: "ldigo"}  # by number of axes: all of them row-major
@@ -62,7 +60,7 @@ def refusal(spec: RnnSpec, dtype: str) -> str:
         return f"oneDNN trains in {' and '.join(TRAINED)}, not in {dtype}"
     if wrong := reason(GRADIENTS, spec, dtype):
         return f"oneDNN's {spec.cell.name} {wrong}"
-    if spec.projection_size and not GUIDE[OURS[dtype].row].projection:
+    if spec.projection_size and not GUIDE[dtype].projection:
         return f"oneDNN has no {dtype} backward of an LSTM with projection"
     return ""
 
@@ -112,20 +110,13 @@ def _pair(
     library: Library, spec: RnnSpec, dtype: str, threads: int, time: int, batch: int
 ) -> _Pair:
     """For T steps of N packed sentences; made, and to be run, under ``threads``."""
-    units, width, gates = spec.hidden_size, spec.recurrent_size, spec.gates
-    dims = {
-        "weights_layer": (1, 1, spec.input_size, gates, units),
-        "weights_iter": (1, 1, width, gates, units),
-        "bias": (1, 1, spec.cell.bias_rows, units),
-        **({"weights_peephole": (1, 1, 3, units)} if spec.peephole else {}),
-        **({"weights_projection": (1, 1, units, width)} if spec.projection_size else {}),
-    }
+    shapes = shapes_of(spec)
 
     def plain(dims: Sequence[int]) -> Descriptor:
         return Descriptor.tagged(library, dims, "f32", _TAGS[len(dims)])
 
-    weights = {name: Memory(plain(sizes)) for name, sizes in dims.items()}
-    shape = Shape(time, batch, spec.input_size, width)
+    weights = {n: Memory(plain(sizes)) for n, f in _FIELDS.items() if (sizes := shapes[f])}
+    shape = Shape(time, batch, spec.input_size, spec.recurrent_size)
     wanted = descriptors(library, spec, weights, PRECISIONS[dtype], shape)
     diffs = {f"diff_{name}": plain(descriptor.dims) for name, descriptor in wanted.items()}
     attributes = new_attributes(library, own_scratchpad=True)

@@ -35,6 +35,7 @@ from onernn.engine.program import (
     namespace,
 )
 from onernn.fuse_passes import PASSES, fuse
+from onernn.fuse_passes.over_time import bound
 from onernn.ir.arrays import Array
 from onernn.ir.errors import (
     OnernnError,
@@ -60,15 +61,7 @@ def parse(model: Graph | str | PathLike[str], declared: Mapping[str, Any] | None
 
     ``declared`` says what it leaves open of its inputs. Raises what `onernn.load` raises.
     """
-    model = graph_of(model)
-    names = [value.name for value in model.inputs]
-    if unknown := sorted(set(declared or ()) - set(names)):
-        hint = did_you_mean(unknown[0], names)
-        raise ShapeError(f"--input {unknown}: the model takes {names}{hint}")
-    inputs = tuple(
-        value.declared((declared or {}).get(value.name, value)) for value in model.inputs
-    )
-    return Program(pads_apart(fuse(replace(model, inputs=inputs), PASSES).model))
+    return Program(pads_apart(fuse(bound(graph_of(model), {}, declared or {}), PASSES).model))
 
 
 def _refusal(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
@@ -274,12 +267,7 @@ def resolved_inputs(
     for value in inputs:
         if value.name in like and (value.dtype is None or value.shape is None):
             array = data_of(like[value.name])
-            shape = (None,) * array.ndim if sizes_open else array.shape
-            result[value.name] = replace(
-                value,
-                dtype=value.dtype or array.dtype.name,
-                shape=shape if value.shape is None else value.shape,
-            )
+            result[value.name] = value.opened(array) if sizes_open else value.declared(array)
     return result
 
 

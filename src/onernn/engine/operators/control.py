@@ -20,7 +20,7 @@ def _condition(op: OperatorCode) -> str:
     """Reads it: one truth."""
     op.of("bool")
     op.same(volume(op.shape()), 1)
-    op.mixes, op.source = (), op.read(0)
+    op.source = op.read(0)
     return op.source
 
 
@@ -78,7 +78,6 @@ def end_if(op: OperatorCode) -> list[Step]:
 def repeat(op: OperatorCode) -> list[Step]:
     """Every turn has its number, a size of the call, and the states of the turn before."""
     program, node, count = op.program, op.node, op.attrs.states
-    op.mixes = ()
     turn, going, *states = node.outputs
     limit, most = Size.of(_ENDLESS), ""
     for index, axis in enumerate(op.attrs.scanned, 2 + count):
@@ -122,7 +121,6 @@ def element(op: OperatorCode) -> Nest:
     axis, strides = op.attrs.axis % len(given), list(strides_of(given))
     place = given[axis] - 1 - turn if op.attrs.backwards else turn
     start = place * strides.pop(axis)
-    op.mixes = (given[axis],)
     return each_element(op, [Access(op.read(0), tuple(strides), start)], ("same", 0))
 
 
@@ -131,7 +129,6 @@ def again(op: OperatorCode) -> list[Step]:
     """Double-buffer the states: copy new values in after all readers of the old ones."""
     program, node, count = op.program, op.node, op.attrs.states
     turn, steps = _turn(op, 0), list[Step]()
-    op.mixes = ()
     ends = list[Step]()
     if op.attrs.along is None and op.attrs.axes:
         bound = program.inner[turn.name or ""]

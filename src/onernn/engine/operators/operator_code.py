@@ -17,6 +17,7 @@ from onernn.engine.program import (
 )
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Context, Node, Sizes
+from onernn.ir.operator import mixes_nothing
 from onernn.ir.types import Shape, Size, Type, counts_of, dense, words_of
 from onernn.ops import OPERATORS
 from onernn.ops.rules import at_axis
@@ -89,6 +90,11 @@ class OperatorCode:
     def same(self, a: Size, b: Any) -> Size:
         """The one size that two are, because the code relies on it."""
         return self.program.same(a, Size.of(b), self.node.label)
+
+    def fits(self, index: int, sizes: Sequence[Any]) -> None:
+        """Says that an input has these sizes."""
+        for size, other in zip(self.shape(index), sizes, strict=True):
+            self.same(size, other)
 
     def axis(self, rank: int) -> int:
         """Attribute axis, counted from the front."""
@@ -204,10 +210,13 @@ def written(program: Program, node: Node, found: Rule) -> WrittenNode:
 
 def _mixed(op: OperatorCode) -> list[Size]:
     """The sizes of the axes along which elements meet, by the operator's record."""
+    mixed = OPERATORS[op.node.op].mixed
+    if mixed is mixes_nothing:
+        return []
     types = [op.program.types[name] if name else None for name in op.node.inputs]
     shapes = [op.program.shape(name) for name in op.node.inputs if name]
     rest = [each and each.numbers for each in types[1:]]
-    axes = OPERATORS[op.node.op].mixed(op.attrs, len(shapes[0]), *rest)
+    axes = mixed(op.attrs, len(shapes[0]), *rest)
     axes = range(len(shapes[0])) if axes is None else axes
     return [s[axis] for axis in axes for s in shapes if -len(s) <= axis < len(s)]
 

@@ -23,7 +23,7 @@ from onernn.engine.program import Access, Call, Nest, Packed, Step, Team
 from onernn.ir.arrays import Array
 from onernn.ir.types import Shape, Size, listed, volume
 from onernn.ops.elementwise import again, put
-from onernn.ops.quantized import Quantized, quantized
+from onernn.ops.quantized import Quantized, lstm_shapes, quantized
 from onernn.ops.rules import ONE
 from onernn.ops.windows import Window, reached_along, windows_of
 
@@ -33,15 +33,16 @@ def groups_of(columns: int) -> int:
     return min(4, padded(columns) // LANES)
 
 
-def packed(matrix: Array, together: int = 0) -> Array:
-    """(K, C) -> (groups, K, G * 16), zeros for columns that are not there."""
-    k, columns = matrix.shape
-    together = (together or groups_of(columns)) * LANES
-    out = np.zeros((-(-columns // together), k, together), matrix.dtype)
-    whole, rest = divmod(columns, together)
-    out[:whole] = matrix[:, : columns - rest].reshape(k, whole, together).swapaxes(0, 1)
+def packed(matrices: Array, together: int = 1) -> Array:
+    """(..., K, C) -> (..., panels, K, together * 16), zeros for columns that are not there."""
+    *stack, k, columns = matrices.shape
+    wide = together * LANES
+    out = np.zeros((*stack, -(-columns // wide), k, wide), matrices.dtype)
+    whole, rest = divmod(columns, wide)
+    parts = matrices[..., : columns - rest].reshape(*stack, k, whole, wide)
+    out[..., :whole, :, :] = parts.swapaxes(-3, -2)
     if rest:
-        out[whole, :, :rest] = matrix[:, columns - rest :]
+        out[..., whole, :, :rest] = matrices[..., columns - rest :]
     return out
 
 
@@ -105,8 +106,9 @@ def _product(
 def dense(op: OperatorCode, made: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
     """Rows times a matrix that is known now."""
     inner, columns = matrix.shape
-    panels = Packed(packed(matrix), narrow=True)
-    types = [matrix.dtype.name, str(groups_of(columns))]
+    together = groups_of(columns)
+    panels = Packed(packed(matrix, together), narrow=True)
+    types = [matrix.dtype.name, str(together)]
     return Call("dense", made, x, rows, inner, panels, bias, columns, Team(), types=types)
 
 
@@ -346,42 +348,31 @@ def _as_bytes(whole: Array) -> tuple[Array, Array]:
 @rule("DynamicQuantizeLSTM")
 def lstm(op: OperatorCode) -> Call:
     """Weights that are known now, of bytes without their zero point, or moved by it."""
-    names = dict(zip("x w r b lengths h c p".split(), range(8), strict=True))
     constant = [op.program.graph.constants.get(name) for name in op.node.inputs]
-    w, r, b, p = (constant[names[name]] for name in "wrbp")
-    scales = [each for each in constant[8:12] if each is not None]
+    _, w, r, b, *_, p = constant[:8]
+    scales = [each for each in constant[8:] if each is not None]
     if w is None or r is None or len(scales) < 4:
         op.refuse("weights that are computed at run time")
-    if any(op.node.input(names[n]) and constant[names[n]] is None for n in "bp"):
+    if any(op.node.input(index) and constant[index] is None for index in (3, 7)):
         op.refuse("a bias that is computed at run time")
-    count, units = (2 if op.attrs.direction == "bidirectional" else 1), op.attrs.hidden_size
-    x, known = op.shape(), op.attrs.direction in ("forward", "reverse", "bidirectional")
+    count, units, x = len(w), op.attrs.hidden_size, op.shape()
+    for index, (name, shape) in enumerate(lstm_shapes(op.attrs, x).items(), 1):
+        if op.node.input(index):
+            op.fits(index, shape)
+            if name not in ("w", "r"):
+                op.of("int32" if name == "lengths" else "float32", index=index)
     op.of("float32")
-    if not known or w.ndim != 3 or r.shape != (count, units, 4 * units) or units < 1:
-        op.refuse(f"weights of {w.shape} and {r.shape} for {units} units, {op.attrs.direction}")
-    if w.shape[::2] != (count, 4 * units) or w.shape[1] < 1 or max(w.shape[1], units) > MOST_ROWS:
+    if min(units, w.shape[1]) < 1 or max(units, w.shape[1]) > MOST_ROWS:
         op.refuse(f"weights of {w.shape} for {units} units")
-    op.same(x[2], w.shape[1])
-    for name, shape in (("h", (count, x[1], units)), ("c", (count, x[1], units))):
-        if op.node.input(names[name]):
-            op.of("float32", index=names[name])
-            for size, wanted in zip(op.shape(names[name]), shape, strict=True):
-                op.same(size, wanted)
-    if op.node.input(4):
-        op.of("int32", index=4)
-        op.same(volume(op.shape(4)), x[1])
     bias = np.zeros((count, 8 * units), np.float32) if b is None else b
     peepholes = np.zeros((count, 3 * units), np.float32) if p is None else p
-    if bias.shape != (count, 8 * units) or peepholes.shape != (count, 3 * units):
-        op.refuse(f"a bias of {bias.shape}, peepholes of {peepholes.shape}")
-    if {bias.dtype.name, peepholes.dtype.name} != {"float32"}:
-        op.refuse(f"a bias of {bias.dtype}, peepholes of {peepholes.dtype}")
     matrices = [_gates(quantized("w", w, *scales[:2])), _gates(quantized("r", r, *scales[2:]))]
     summed = bias[:, : 4 * units] + bias[:, 4 * units :]
     given = [op.read(index) for index in (0, 4, 5, 6)]
     sizes = (*x[:2], w.shape[1], units, count, op.attrs.direction == "reverse")
     stored = [Packed(numbers) for numbers, _ in matrices] + [zeros for _, zeros in matrices]
-    more = Packed(_in_panels(summed, 4)), Packed(_in_panels(peepholes, 3)), float(op.attrs.clip)
+    rows = [packed(e.reshape(count, -1, units)) for e in (summed, peepholes)]
+    more = *map(Packed, rows), float(op.attrs.clip)
     fed = op.keep("fed", "float32", (*x[:2], 4 * padded(units)))
     outputs = *(*op.node.outputs[1:], "", "")[:2], fed
     op.mixes = x[:1]
@@ -407,17 +398,9 @@ def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
         stored, shift = _as_bytes(rows)
         wide = panels(stored.reshape(len(rows), 4, -1))[:, :, 0]
         numbers.append(quad_rows(wide, panels(steps.reshape(1, 4, -1))[:, 0, 0].copy()))
-        zeros.append(_in_panels(shift, 4))
+        zeros.append(packed(shift.reshape(1, 4, -1)))
     together = np.stack(zeros)
     return np.stack(numbers), Packed(together) if together.any() else ""
-
-
-def _in_panels(rows: Array, gates: int) -> Array:
-    """(D, gates * O) -> (D, panels, gates, 16)"""
-    units = rows.shape[1] // gates
-    out = np.zeros((len(rows), gates, padded(units)), rows.dtype)
-    out[:, :, :units] = rows.reshape(len(rows), gates, units)
-    return np.ascontiguousarray(out.reshape(len(rows), gates, -1, LANES).swapaxes(1, 2))
 
 
 # Convolutions and pools over one axis or two: constant weights are packed, others in each call.
@@ -431,13 +414,22 @@ _ROWS = 24
 class Windows:
     """Windows over an operator's first input, along rows and columns; one axis is a column.
 
-    ``x``, ``y``: (C, H, W) of what windows go over, and of what they make.
+    ``x``, ``y``: (C, H, W) of what windows go over, and of what they make. ``around``: how many
+    elements they see before each axis, and behind it.
     """
 
-    def __init__(self, op: OperatorCode, windows: Sequence[Window], x: Shape, y: Shape) -> None:
+    def __init__(
+        self,
+        op: OperatorCode,
+        windows: Sequence[Window],
+        x: Shape,
+        y: Shape,
+        around: Sequence[tuple[Size, Size]] | None = None,
+    ) -> None:
         if len(windows) not in (1, 2):
             op.refuse(f"windows over {len(windows)} axes")
-        around = [_around(op, window, size) for window, size in zip(windows, x[1:], strict=True)]
+        if around is None:
+            around = [_around(op, *each) for each in zip(windows, x[1:], strict=True)]
         self.before, self.after = ([sizes[index] for sizes in around] for index in range(2))
         flat = 2 - len(windows)
         self.windows = [Window(1, 1, 1, 0, 0)] * flat + [*windows]
@@ -503,7 +495,7 @@ def conv(op: OperatorCode) -> list[Step]:
     types = [op.dtype(), str(together)]
     panels: str | Packed
     if constant is not None:
-        panels = Packed(_panels(constant.reshape(groups, own, -1), together * LANES))
+        panels = Packed(packed(constant.reshape(groups, own, -1).swapaxes(1, 2), together))
     else:
         wide = -(-own // (together * LANES)) * together * LANES
         panels = op.keep("panels", op.dtype(), [count * (groups * wide)])
@@ -554,24 +546,18 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
     op.of("float")
     op.alike(1, 2)
     x, weights, (_, y) = op.shape(), op.shape(1), op.out()
-    windows = windows_of(op.attrs, _kernel(op, weights))
-    if len(windows) not in (1, 2):
-        op.refuse(f"windows over {len(windows)} axes")
+    along = windows_of(op.attrs, _kernel(op, weights))
     if op.attrs.output_shape and any(size.number is None for size in x[2:]):
         op.refuse(f"output_shape={op.attrs.output_shape} of {listed(x)}: say --static")
     sizes = [size if size.number is None else size.number for size in x[2:]]
-    before = [less for _, less in reached_along(op.attrs, windows, sizes)]
+    cut = [(Size.of(less), Size(())) for _, less in reached_along(op.attrs, along, sizes)]
+    windows = Windows(op, along, x[1:], y[1:], cut)
     op.same(weights[0], x[1])
     if op.node.input(2):
         op.same(volume(op.shape(2)), y[1])
     op.mixes = x[1:]
-    flat = 2 - len(windows)
-    windows = [Window(1, 1, 1, 0, 0)] * flat + windows
-    extents = [getattr(w, key) for key in ("size", "stride", "dilation") for w in windows]
-    planes = ([shape[1], *[ONE] * flat, *shape[2:]] for shape in (x, y))
-    given = op.read(0), op.read(1), op.read(2), x[0], *planes, [*extents, *[0] * flat, *before]
-    checks = at_least(op, *(size - 1 for size in y[2:]))
-    return [*checks, op.call("convolve_back", *given, op.attrs.group)]
+    given = op.read(0), op.read(1), op.read(2), x[0], *windows.sizes
+    return [*at_places(op, windows), op.call("convolve_back", *given, op.attrs.group)]
 
 
 def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
@@ -590,14 +576,6 @@ def _together(channels: int) -> int:
     return max(
         slower, key=lambda count: (channels // (-count * LANES) * count * slower[count], count)
     )
-
-
-def _panels(weights: Array, wide: int) -> Array:
-    """(groups, M, K) -> (groups, panels, K, wide), zeros for channels that are not there."""
-    groups, channels, count = weights.shape
-    out = np.zeros((groups, -(-channels // wide) * wide, count), weights.dtype)
-    out[:, :channels] = weights
-    return out.reshape(groups, -1, wide, count).swapaxes(2, 3)
 
 
 @rule("MaxPool", "AveragePool")

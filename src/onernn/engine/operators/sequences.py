@@ -51,27 +51,18 @@ def recurrent(op: OperatorCode) -> Layer:
     states = []
     for index, (state, width) in enumerate(zip(spec.cell.states, widths, strict=False)):
         if rnn.states[index]:
-            _same(op, 1 + index, (*stack, width))
+            op.fits(1 + index, (*stack, width))
         held = op.keep(f"held_{state}", dtype, (*stack, width), held=True)
         final = rnn.finals[index] or op.keep(f"final_{state}", dtype, (*stack, width), held=True)
         states.append(State(state, op.read(1 + index), final, held, width))
     if rnn.attention:
         if op.program.sentences(rnn.attention) not in (None, lod):
             op.refuse("attention under other offsets than its input")
-        _same(op, 3, (*shape[:-1], 1))
+        op.fits(3, (*shape[:-1], 1))
     op.read(0)
     runs, attention = _runs(op, rnn, words), op.read(3)
     of = (words, time, count, lod, CTYPES[dtype], cells)
     return Layer(op.node, runs, tuple(states), attention, *of)
-
-
-def _same(op: OperatorCode, index: int, expected: tuple[Any, ...]) -> None:
-    """An input's sizes are as expected."""
-    given = op.shape(index)
-    if len(given) != len(expected):
-        op.refuse(f"{op.node.inputs[index]!r} of {len(given)} axes, not {len(expected)}")
-    for size, other in zip(given, expected, strict=True):
-        op.same(size, other)
 
 
 def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:

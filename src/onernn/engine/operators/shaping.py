@@ -243,20 +243,18 @@ def scatter_elements(op: OperatorCode) -> Call:
             few.number is None or many.number is None or few.number > many.number
         ):
             op.same(few, many)
-    for few, other in zip(sizes, op.shape(2), strict=True):
-        op.same(few, other)
+    op.fits(2, sizes)
     how = volume(shape), axis, shape[axis], list(sizes), list(strides_of(shape))
     return _scattered(op, "scatter_elements", *how)
 
 
 @rule("ScatterND")
 def scatter_nd(op: OperatorCode) -> Call:
-    shape, sizes, updates = op.shape(), op.shape(1), op.shape(2)
+    shape, sizes = op.shape(), op.shape(1)
     depth = sizes[-1].number if sizes else None
     if depth is None:
         op.refuse("the number of indices of a place is not known")
-    for one, other in zip((*sizes[:-1], *shape[depth:]), updates, strict=True):
-        op.same(one, other)
+    op.fits(2, (*sizes[:-1], *shape[depth:]))
     counts = volume(sizes[:-1]), volume(shape[depth:])
     return _scattered(op, "scatter_nd", list(shape[:depth]), *counts)
 

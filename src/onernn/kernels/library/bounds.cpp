@@ -55,9 +55,9 @@ class Args {
   Count of(int i) const { return number_[i]; }
   const Dims& dims(int i) const { return dims_[number_[i]]; }
   Count all(int i) const {
-    Count made = 1;
-    for (std::int64_t k = 0; k < dims(i).count; ++k) made = made * dims(i)[k];
-    return made;
+    Count result = 1;
+    for (std::int64_t k = 0; k < dims(i).count; ++k) result = result * dims(i)[k];
+    return result;
   }
   bool has(int i, Count count) const { return place_[i] >= 0 && count.within(number_[i]); }
   bool may(int i, Count count) const { return place_[i] < 0 || has(i, count); }

@@ -24,18 +24,18 @@ class Count {
   std::int64_t value() const { return is_one_ ? value_ : -1; }
 
   friend Count operator*(Count a, Count b) {
-    Count made(a.value_);
-    made.is_one_ = a.is_one_ && b.is_one_;
-    if (__builtin_mul_overflow(a.value_, b.value_, &made.value_)) made.value_ = INT64_MAX;
-    if (__builtin_mul_overflow(a.work_, b.work_, &made.work_)) made.work_ = INT64_MAX;
-    return made;
+    Count result(a.value_);
+    result.is_one_ = a.is_one_ && b.is_one_;
+    if (__builtin_mul_overflow(a.value_, b.value_, &result.value_)) result.value_ = INT64_MAX;
+    if (__builtin_mul_overflow(a.work_, b.work_, &result.work_)) result.work_ = INT64_MAX;
+    return result;
   }
   friend Count operator+(Count a, Count b) {
-    Count made(a.value_);
-    made.is_one_ = a.is_one_ && b.is_one_;
-    if (__builtin_add_overflow(a.value_, b.value_, &made.value_)) made.value_ = INT64_MAX;
-    if (__builtin_add_overflow(a.work_, b.work_, &made.work_)) made.work_ = INT64_MAX;
-    return made;
+    Count result(a.value_);
+    result.is_one_ = a.is_one_ && b.is_one_;
+    if (__builtin_add_overflow(a.value_, b.value_, &result.value_)) result.value_ = INT64_MAX;
+    if (__builtin_add_overflow(a.work_, b.work_, &result.work_)) result.work_ = INT64_MAX;
+    return result;
   }
 
  private:

@@ -87,22 +87,22 @@ struct onernn_plan {
     };
     names = list();
     for (std::int64_t count = next(); count > 0; --count) {
-      Polynomial made{next(), {}};
+      Polynomial polynomial{next(), {}};
       for (std::int64_t terms = next(); terms > 0; --terms) {
         const std::int64_t by = next();
-        made.terms.push_back({by, list()});
+        polynomial.terms.push_back({by, list()});
       }
-      sizes.push_back(std::move(made));
+      sizes.push_back(std::move(polynomial));
     }
     const std::int64_t count = static_cast<std::int64_t>(names.size());
-    std::vector<bool> told(sizes.size());
+    std::vector<bool> is_inner(sizes.size());
     for (std::size_t size = 0; size < sizes.size(); ++size) {
       for (const Polynomial::Term& term : sizes[size].terms)
         for (const std::int64_t name : term.names)
           if (name < count ? names[static_cast<std::size_t>(name)] < 0
-                           : told[static_cast<std::size_t>(name - count)])
-            told[size] = true;
-      if (told[size]) inner.push_back(static_cast<std::int64_t>(size));
+                           : is_inner[static_cast<std::size_t>(name - count)])
+            is_inner[size] = true;
+      if (is_inner[size]) inner.push_back(static_cast<std::int64_t>(size));
     }
     checks = list();
     roots = list();

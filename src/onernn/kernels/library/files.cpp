@@ -39,9 +39,9 @@ class Reader {
   }
   /// A number from `least` to below `end`.
   std::int64_t below(std::int64_t end, const char* what, std::int64_t least = 0) {
-    const std::int64_t found = next();
-    expect(found >= least && found < end, what);
-    return found;
+    const std::int64_t value = next();
+    expect(value >= least && value < end, what);
+    return value;
   }
   /// How many things follow, of at least so many words each.
   std::int64_t count(std::int64_t words = 1) {
@@ -54,21 +54,21 @@ class Reader {
   }
   std::string text() {
     const std::int64_t size = below((end_ - at_) * 8, "a text of more than there is");
-    const std::string made(reinterpret_cast<const char*>(take((size + 7) / 8)),
-                           static_cast<std::size_t>(size));
-    expect(made.find('\0') == std::string::npos, "a text with a NUL");
-    return made;
+    const std::string result(reinterpret_cast<const char*>(take((size + 7) / 8)),
+                             static_cast<std::size_t>(size));
+    expect(result.find('\0') == std::string::npos, "a text with a NUL");
+    return result;
   }
   Numbers below_each(std::int64_t end, const char* what) {
-    Numbers made(static_cast<std::size_t>(count()));
-    for (std::int64_t& one : made) one = below(end, what);
-    return made;
+    Numbers result(static_cast<std::size_t>(count()));
+    for (std::int64_t& one : result) one = below(end, what);
+    return result;
   }
   template <class T>
   T structure() {
-    T made;
-    std::memcpy(&made, take(sizeof(T) / 8), sizeof(T));
-    return made;
+    T result;
+    std::memcpy(&result, take(sizeof(T) / 8), sizeof(T));
+    return result;
   }
   bool is_at_end() const { return at_ == end_; }
   const std::int64_t* at() const { return at_; }
@@ -183,14 +183,14 @@ class PlanReader {
   std::int64_t sizes() const { return static_cast<std::int64_t>(inner_.size()); }
   Place& at(std::int64_t place) { return places_[static_cast<std::size_t>(place)]; }
   std::int64_t root(Reader& in) {
-    const std::int64_t found = place(in);
-    expect(at(found).root == found, "memory inside of other memory");
-    return found;
+    const std::int64_t where = place(in);
+    expect(at(where).root == where, "memory inside of other memory");
+    return where;
   }
   std::int64_t width(Reader& in) {
-    const std::int64_t found = in.next();
-    expect(found == 1 || found == 2 || found == 4 || found == 8, "the bytes of a number");
-    return found;
+    const std::int64_t bytes = in.next();
+    expect(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8, "the bytes of a number");
+    return bytes;
   }
   void own(std::int64_t place, std::int64_t align, std::int64_t numbers) {
     expect(at(place).align == 0, "two values at one place");
@@ -202,12 +202,12 @@ class PlanReader {
     const std::int64_t count = in.count(2);
     std::vector<Reader> words;
     for (std::int64_t step = 0; step < count; ++step) {
-      Guarded made{};
-      made.kind = in.next();
+      Guarded guarded{};
+      guarded.kind = in.next();
       const std::int64_t length = in.count();
       const std::int64_t* const from = in.take(length);
-      made.words = model_.words.data() + (from - begin_);
-      model_.steps.push_back(made);
+      guarded.words = model_.words.data() + (from - begin_);
+      model_.steps.push_back(guarded);
       words.emplace_back(from, from + length);
     }
     for (std::int64_t step = 0; step < count; ++step)  // so that steps before them know them, too
@@ -249,14 +249,14 @@ class PlanReader {
   }
   /// A size that the inputs decide: that of memory, which is there before a step finds another.
   std::int64_t known_size(Reader& in) {
-    const std::int64_t found = size(in);
-    expect(is_known(found), "memory whose size a step finds");
-    return found;
+    const std::int64_t result = size(in);
+    expect(is_known(result), "memory whose size a step finds");
+    return result;
   }
   std::int64_t size_of(Reader& in, bool& inner) {
-    const std::int64_t found = size(in);
-    inner = inner || !is_known(found);
-    return found;
+    const std::int64_t result = size(in);
+    inner = inner || !is_known(result);
+    return result;
   }
 
   void call(Reader& in, Guarded& step) {
@@ -285,8 +285,8 @@ class PlanReader {
       } else if (letter == 's') {
         size_of(in, step.always);
       } else if (letter == 'f') {
-        const std::int64_t found = in.below(names_, "a size that is found");
-        expect(begin_[1 + found] == -1, "a size that the inputs have");
+        const std::int64_t name = in.below(names_, "a size that is found");
+        expect(begin_[1 + name] == -1, "a size that the inputs have");
       } else if (letter == 'd') {
         in.next();
       } else if (letter == 'D') {
@@ -412,30 +412,30 @@ class PlanReader {
 };
 
 Described described(Reader& in, PlanReader& plan) {
-  Described made;
-  made.name = in.text();
-  made.dtype = in.text();
-  made.width = width_of(made.dtype);
-  made.place = plan.place(in);
-  return made;
+  Described value;
+  value.name = in.text();
+  value.dtype = in.text();
+  value.width = width_of(value.dtype);
+  value.place = plan.place(in);
+  return value;
 }
 
 onernn_plan* planned(const Numbers& words) {
-  onernn_plan* made = nullptr;
-  if (onernn_plan_new(words.data(), static_cast<std::int64_t>(words.size()), &made))
+  onernn_plan* plan = nullptr;
+  if (onernn_plan_new(words.data(), static_cast<std::int64_t>(words.size()), &plan))
     throw std::bad_alloc();
-  return made;
+  return plan;
 }
 
 }  // namespace
 
 Bytes::Bytes(const char* path) {
   const int file = ::open(path, O_RDONLY | O_CLOEXEC);
-  struct stat found{};
-  int error = file < 0 || ::fstat(file, &found) ? errno : 0;
-  if (!error && !S_ISREG(found.st_mode)) error = EISDIR;
-  if (!error && found.st_size > 0) {
-    size = found.st_size;
+  struct stat status{};
+  int error = file < 0 || ::fstat(file, &status) ? errno : 0;
+  if (!error && !S_ISREG(status.st_mode)) error = EISDIR;
+  if (!error && status.st_size > 0) {
+    size = status.st_size;
     void* const at =
         ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, file, 0);
     mapped_ = at != MAP_FAILED;
@@ -446,11 +446,11 @@ Bytes::Bytes(const char* path) {
   if (error) throw Failure{ONERNN_NO_FILE, std::string(path) + ": " + std::strerror(error)};
 }
 
-Bytes::Bytes(const void* bytes, std::int64_t given) : size(given) {
-  auto* const made = static_cast<unsigned char*>(
+Bytes::Bytes(const void* bytes, std::int64_t count) : size(count) {
+  auto* const copy = static_cast<unsigned char*>(
       ::operator new(static_cast<std::size_t>(size), std::align_val_t{64}));
-  std::memcpy(made, bytes, static_cast<std::size_t>(size));
-  begin = made;
+  std::memcpy(copy, bytes, static_cast<std::size_t>(size));
+  begin = copy;
 }
 
 Bytes::~Bytes() {
@@ -460,7 +460,7 @@ Bytes::~Bytes() {
     ::operator delete(const_cast<unsigned char*>(begin), std::align_val_t{64});
 }
 
-Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
+Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
   const auto* const words = reinterpret_cast<const std::int64_t*>(bytes->begin);
   expect(bytes->size >= kHeader * 8 && !std::memcmp(words, kMagic, sizeof kMagic),
          "its first bytes differ");
@@ -500,16 +500,16 @@ Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
     if (!each) throw Failure{ONERNN_UNKNOWN, "this library has no formula " + name};
   }
   for (std::int64_t left = in.count(); left > 0; --left) {
-    StoredLayer made;
-    made.spec = in.structure<onernn_spec>();
-    const std::int64_t layers = made.spec.layers, directions = made.spec.directions;
+    StoredLayer layer;
+    layer.spec = in.structure<onernn_spec>();
+    const std::int64_t layers = layer.spec.layers, directions = layer.spec.directions;
     expect(layers > 0 && layers <= 1024 && (directions == 1 || directions == 2), "a layer");
     for (std::int64_t k = 0; k < layers * directions; ++k)
-      made.parts.push_back(in.structure<onernn_part>());
+      layer.parts.push_back(in.structure<onernn_part>());
     const Blob& numbers = *blob();
-    made.numbers = numbers.begin;
-    expect(are_parts(made.spec, made.parts.data(), numbers.bytes), "a layer");
-    this->layers.push_back(std::move(made));
+    layer.numbers = numbers.begin;
+    expect(are_parts(layer.spec, layer.parts.data(), numbers.bytes), "a layer");
+    this->layers.push_back(std::move(layer));
   }
   PlanReader reader(*this, functions, formulas, blobs);
   const std::int64_t count = in.count();
@@ -517,42 +517,42 @@ Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
 
   std::int64_t of_inputs = 0;
   for (std::int64_t left = in.count(); left > 0; --left) {
-    Input made;
-    static_cast<Described&>(made) = described(in, reader);
-    expect(reader.takes_input(made.place) && made.width == reader.align(made.place), "an input");
-    made.numbers = reader.numbers(made.place);
+    Input input;
+    static_cast<Described&>(input) = described(in, reader);
+    expect(reader.takes_input(input.place) && input.width == reader.align(input.place), "an input");
+    input.numbers = reader.numbers(input.place);
     for (std::int64_t axes = in.below(Dims::kMost + 1, "so many axes"); axes > 0; --axes) {
       const std::int64_t size = in.next(), least = in.next();
-      made.axes.push_back({size, least, in.next()});
+      input.axes.push_back({size, least, in.next()});
     }
     for (std::int64_t levels = in.below(Dims::kMost + 1, "so many levels"); levels > 0; --levels) {
-      made.levels.push_back(reader.place(in));
-      expect(reader.takes_input(made.levels.back()) && reader.align(made.levels.back()) == 8,
+      input.levels.push_back(reader.place(in));
+      expect(reader.takes_input(input.levels.back()) && reader.align(input.levels.back()) == 8,
              "offsets of an input");
-      made.offsets.push_back(reader.numbers(made.levels.back()));
+      input.offsets.push_back(reader.numbers(input.levels.back()));
     }
-    made.counts_longest = in.flag();
-    expect(!made.counts_longest || !made.levels.empty(), "sequences of a dense input");
-    made.next = in.below(INT32_MAX, "a next state", -1);
+    input.counts_longest = in.flag();
+    expect(!input.counts_longest || !input.levels.empty(), "sequences of a dense input");
+    input.next = in.below(INT32_MAX, "a next state", -1);
     const Blob* const first = blob(true);
-    made.first = first ? first->begin : nullptr;
-    made.first_bytes = first ? first->bytes : 0;
+    input.first = first ? first->begin : nullptr;
+    input.first_bytes = first ? first->bytes : 0;
     of_inputs +=
-        static_cast<std::int64_t>(made.axes.size() + made.levels.size()) + made.counts_longest;
-    inputs.push_back(std::move(made));
+        static_cast<std::int64_t>(input.axes.size() + input.levels.size()) + input.counts_longest;
+    inputs.push_back(std::move(input));
   }
   expect(of_inputs == dims && reader.has_all_inputs(), "the sizes of inputs");
   for (std::int64_t left = in.count(); left > 0; --left) {
-    Output made;
-    static_cast<Described&>(made) = described(in, reader);
+    Output output;
+    static_cast<Described&>(output) = described(in, reader);
     for (const Memory& each : written)
-      if (each.place == made.place) made.most = each.most;
-    expect(made.most < 0 || made.width == reader.align(made.place), "an output");
+      if (each.place == output.place) output.most = each.most;
+    expect(output.most < 0 || output.width == reader.align(output.place), "an output");
     for (std::int64_t axes = in.below(Dims::kMost + 1, "so many axes"); axes > 0; --axes) {
-      made.sizes.push_back(reader.size(in));
-      made.known = made.known && reader.is_known(made.sizes.back());
+      output.sizes.push_back(reader.size(in));
+      output.known = output.known && reader.is_known(output.sizes.back());
       const std::int64_t size = in.next();
-      made.axes.push_back({size, 0, INT64_MAX});
+      output.axes.push_back({size, 0, INT64_MAX});
     }
     for (std::int64_t levels = in.below(Dims::kMost + 1, "so many levels"); levels > 0; --levels) {
       Level level{};
@@ -565,9 +565,9 @@ Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
         level.count = reader.size(in);
         expect(reader.align(level.place) >= 8, "offsets");
       }
-      made.levels.push_back(level);
+      output.levels.push_back(level);
     }
-    outputs.push_back(std::move(made));
+    outputs.push_back(std::move(output));
   }
   for (const Input& each : inputs)
     if (each.next >= 0) {
@@ -586,17 +586,17 @@ Compiled::Compiled(std::unique_ptr<Bytes> given) : bytes(std::move(given)) {
   for (std::int64_t left = in.count(); left > 0; --left) axes.push_back(reader.size(in));
   std::int64_t last = -1;
   for (std::int64_t left = in.count(5); left > 0; --left) {
-    Cost made{};
-    made.step = in.below(reader.steps(), "a step", last + 1);
-    const Guarded& step = steps[static_cast<std::size_t>(last = made.step)];
+    Cost cost{};
+    cost.step = in.below(reader.steps(), "a step", last + 1);
+    const Guarded& step = steps[static_cast<std::size_t>(last = cost.step)];
     expect(step.spec || (step.function && !std::strcmp(step.function->name, "quantized_lstm:")),
            "the cost of what is no layer");
-    made.rows = reader.size(in);
-    made.steps = reader.size(in);
-    made.runs = in.below(2049, "a cost");
-    made.work = in.below(64 * bytes->size, "a cost");  // equal weights stand there once
-    share += made.runs + made.work / kWork + 1;
-    costs.push_back(made);
+    cost.rows = reader.size(in);
+    cost.steps = reader.size(in);
+    cost.runs = in.below(2049, "a cost");
+    cost.work = in.below(64 * bytes->size, "a cost");  // equal weights stand there once
+    share += cost.runs + cost.work / kWork + 1;
+    costs.push_back(cost);
   }
   expect(in.is_at_end(), "more than there should be");
   plan = planned(this->words);

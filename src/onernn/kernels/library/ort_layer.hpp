@@ -91,19 +91,19 @@ class Layer {
 
   static Head checked(const char* all, std::int64_t size) {
     constexpr std::int64_t kSummed = offsetof(Head, batch_major);
-    Head made{};
-    if (size >= kNumbers) std::memcpy(&made, all, sizeof made);
-    if (made.format != kFormat)
+    Head head{};
+    if (size >= kNumbers) std::memcpy(&head, all, sizeof head);
+    if (head.format != kFormat)
       throw Refused{kNotImplemented,
                     "no layer, or of another version of onernn: this one reads"
                     " format 1; plug the model again"};
-    if (made.checksum != onernn_checksum(all + kSummed, size - kSummed))
+    if (head.checksum != onernn_checksum(all + kSummed, size - kSummed))
       throw Refused{kInvalidArgument, "the layer is damaged: its checksum differs"};
-    const onernn_spec& spec = made.spec;
+    const onernn_spec& spec = head.spec;
     if (spec.layers != 1 || (spec.directions != 1 && spec.directions != 2) || spec.attention ||
-        spec.added || spec.projection || !are_parts(spec, made.parts, size - kNumbers))
+        spec.added || spec.projection || !are_parts(spec, head.parts, size - kNumbers))
       throw Refused{kInvalidArgument, "the layer is damaged: sizes that do not fit"};
-    return made;
+    return head;
   }
 
   /// Without a thread of its own: ONNX Runtime lends one.

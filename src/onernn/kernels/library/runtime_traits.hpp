@@ -20,10 +20,10 @@ class AnyFunction {
   using L = Lanes<Real>;
 
  public:
-  explicit AnyFunction(const onernn_function& told)
-      : kind_(told.kind),
-        alpha_(static_cast<Real>(told.alpha)),
-        beta_(static_cast<Real>(told.beta)),
+  explicit AnyFunction(const onernn_function& function)
+      : kind_(function.kind),
+        alpha_(static_cast<Real>(function.alpha)),
+        beta_(static_cast<Real>(function.beta)),
         is_curve_(std::is_same_v<Real, float> && (kind_ == ONERNN_TANH || kind_ == ONERNN_SIGMOID)),
         // 1 - 2 / (1 + e^2a), or 0 + 1 / (1 + e^-a).
         inside_(kind_ == ONERNN_TANH ? Real(2) : Real(-1)),

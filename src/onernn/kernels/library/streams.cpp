@@ -75,21 +75,21 @@ struct onernn_stream {
         bound_(dims_.size(), -1),
         costs_(model->steps.size()) {
     for (const StoredLayer& each : model->layers) {
-      onernn_stack* made = nullptr;
+      onernn_stack* stack = nullptr;
       const std::int32_t status =
-          onernn_stack_new(&each.spec, each.parts.data(), each.numbers, of.threads, &made);
+          onernn_stack_new(&each.spec, each.parts.data(), each.numbers, of.threads, &stack);
       if (status == ONERNN_UNKNOWN) throw Failure{ONERNN_DAMAGED, "a layer of an unknown kind"};
       if (status) throw std::bad_alloc();
-      owned_.emplace_back(made);
-      stacks_.push_back(made);
+      owned_.emplace_back(stack);
+      stacks_.push_back(stack);
     }
-    onernn_workspace* made = nullptr;
-    if (onernn_workspace_new(model->plan, of.threads, stacks_.data(), &made))
+    onernn_workspace* workspace = nullptr;
+    if (onernn_workspace_new(model->plan, of.threads, stacks_.data(), &workspace))
       throw std::bad_alloc();
-    workspace_.reset(made);
-    set_guard(*made, &bounds_);
-    sizes_ = onernn_workspace_sizes(made);
-    places_ = onernn_workspace_places(made);
+    workspace_.reset(workspace);
+    set_guard(*workspace, &bounds_);
+    sizes_ = onernn_workspace_sizes(workspace);
+    places_ = onernn_workspace_places(workspace);
     for (std::size_t at = 0; at < given_.size(); ++at) {
       const Input& input = model->inputs[at];
       given_[at].levels.resize(input.levels.size());
@@ -277,8 +277,8 @@ struct onernn_stream {
     if (one.input < 0)
       return {static_cast<const std::int64_t*>(places_[one.place]), sizes_[one.count]};
     const auto& given = given_[static_cast<std::size_t>(one.input)];
-    const auto found = given.levels[static_cast<std::size_t>(one.level)];
-    return {found.offsets, found.sequences};
+    const auto offsets = given.levels[static_cast<std::size_t>(one.level)];
+    return {offsets.offsets, offsets.sequences};
   }
 
   const std::shared_ptr<const Compiled> model;
@@ -318,9 +318,9 @@ struct onernn_stream {
   }
 
   Count count(const Output& output) const {
-    Count made = 1;
-    for (const std::int64_t size : output.sizes) made = made * sizes_[size];
-    return made;
+    Count result = 1;
+    for (const std::int64_t size : output.sizes) result = result * sizes_[size];
+    return result;
   }
 
   static constexpr std::int64_t kMostOperators = INT32_MAX / 2;  // what is left stays in 32 bits
@@ -432,8 +432,8 @@ std::int32_t opened(std::unique_ptr<Bytes> bytes, std::int32_t threads, onernn_m
   const std::int32_t team = threads < 0 ? (std::max)(threads, -64)
                             : threads   ? (std::min)(threads, cpus)
                                         : cpus;
-  auto made = std::make_shared<const Compiled>(std::move(bytes));
-  *model = new onernn_model{std::move(made), team};
+  auto compiled = std::make_shared<const Compiled>(std::move(bytes));
+  *model = new onernn_model{std::move(compiled), team};
   return ONERNN_DONE;
 }
 
@@ -473,21 +473,21 @@ std::int32_t onernn_outputs(const onernn_model* model) {
   return model ? static_cast<std::int32_t>(model->compiled->outputs.size()) : -1;
 }
 const char* onernn_name(const onernn_model* model, std::int32_t value) {
-  const Described* const found = described(model, value);
-  return found ? found->name.c_str() : nullptr;
+  const Described* const known = described(model, value);
+  return known ? known->name.c_str() : nullptr;
 }
 const char* onernn_dtype(const onernn_model* model, std::int32_t value) {
-  const Described* const found = described(model, value);
-  return found ? found->dtype.c_str() : nullptr;
+  const Described* const known = described(model, value);
+  return known ? known->dtype.c_str() : nullptr;
 }
 std::int32_t onernn_rank(const onernn_model* model, std::int32_t value) {
-  const Described* const found = described(model, value);
-  return found ? static_cast<std::int32_t>(found->axes.size()) : -1;
+  const Described* const known = described(model, value);
+  return known ? static_cast<std::int32_t>(known->axes.size()) : -1;
 }
 std::int64_t onernn_dim(const onernn_model* model, std::int32_t value, std::int32_t axis) {
-  const Described* const found = described(model, value);
-  const bool there = found && axis >= 0 && static_cast<std::size_t>(axis) < found->axes.size();
-  return there ? found->axes[static_cast<std::size_t>(axis)].size : -1;
+  const Described* const known = described(model, value);
+  const bool there = known && axis >= 0 && static_cast<std::size_t>(axis) < known->axes.size();
+  return there ? known->axes[static_cast<std::size_t>(axis)].size : -1;
 }
 std::int32_t onernn_levels(const onernn_model* model, std::int32_t value) {
   if (!described(model, value)) return -1;

@@ -61,7 +61,7 @@ static_assert(int(Trained::kIdentity) == ONERNN_IDENTITY &&
               int(Trained::kSigmoid) == ONERNN_SIGMOID && int(Trained::kTanh) == ONERNN_TANH &&
               int(Trained::kRelu) == ONERNN_RELU);
 
-Trained function_of(const onernn_function& told) { return {Trained::Kind(told.kind)}; }
+Trained function_of(const onernn_function& function) { return {Trained::Kind(function.kind)}; }
 
 TrainedClip clip_of(const onernn_spec& spec) {
   const bool given = std::isfinite(spec.cell_low) || std::isfinite(spec.cell_high);

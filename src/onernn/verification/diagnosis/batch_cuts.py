@@ -7,17 +7,16 @@ gives, on some of the sentences, those rows of what it gives on all of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import OnernnError
-from onernn.ir.graph import Graph
 from onernn.ir.ragged import Batch, Ragged, data_of
-from onernn.ir.records import dataclass
 from onernn.verification.comparing import Tolerance, compare, differences, in_one_form
-from onernn.verification.tracing import Values, fast_backend, trace
+from onernn.verification.tracing import Trial, fast_backend, trace
 
 _FEW = 3
 """Sentences that a search runs on, at most."""
@@ -27,86 +26,54 @@ _COMBINATIONS = 24
 _SAME = Tolerance(1e-5, 1e-4)
 """The same rows in a batch of another size: sums are rounded in another order."""
 
+Axes = Mapping[str, int | None]
+"""By the name of an input its axis of sentences, None for an input without one."""
 
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """Some sentences of a batch.
 
-    ``values``: the model's, in a run on them; ``expected``: the right outputs; ``tolerances``:
-    absolute, as on the whole batch. ``proves``: whether other sentences are wrong, too, and long
-    enough.
+def cut_batch(trial: Trial) -> tuple[Trial, bool] | None:
+    """The trial on few sentences on which its outputs are wrong, with absolute tolerances as on
+    the whole batch; and whether other sentences are wrong, too, and long enough. None if the batch
+    cannot be cut.
     """
-
-    all_inputs: Mapping[str, Batch]
-    values: Values
-    expected: Mapping[str, Batch]
-    tolerances: Mapping[str, Tolerance]
-    proves: bool
-
-
-@dataclass(frozen=True, eq=False)
-class _Axes:
-    """``inputs``: by name the axis of sentences, None for an input without one."""
-
-    count: int
-    inputs: Mapping[str, int | None]
-
-    def cut(self, batches: Mapping[str, Batch], chosen: Int64) -> dict[str, Batch]:
-        return {name: _taken(b, chosen, self.inputs[name]) for name, b in batches.items()}
-
-
-def cut_batch(
-    graph: Graph,
-    all_inputs: Mapping[str, Batch],
-    outputs: Mapping[str, Batch],
-    expected: Mapping[str, Batch],
-    tolerances: Mapping[str, Tolerance],
-) -> Cut | None:
-    """Few sentences on which a graph's outputs are wrong; None if it cannot be cut.
-
-    ``all_inputs``: by name, also those that the graph does not take. ``outputs``: the graph's, of
-    the whole batch.
-    """
-    names = {value.name for value in graph.inputs}
+    graph, names = trial.graph, {value.name for value in trial.graph.inputs}
     read = {name for node in graph.nodes for name in node.inputs}
-    for axes in _possible(all_inputs, read):
-        lengths = _lengths(all_inputs, axes.count)
-        chosen = _some(lengths, np.arange(axes.count))
+    forms = {k: in_one_form(trial.values[k], want) for k, want in trial.expected.items()}
+    allowed = {}
+    for name, (mine, want) in forms.items():
+        if data_of(mine).shape != data_of(want).shape:
+            return None
+        top = np.abs(data_of(want)[np.isfinite(data_of(want))]).max(initial=0)
+        asked = trial.tolerances[name]
+        allowed[name] = Tolerance(asked.atol + asked.rtol * float(top), 0.0)
+    for count, axes in _possible(trial.all_inputs, read):
+        lengths = _lengths(trial.all_inputs, count)
+        chosen = _some(lengths, np.arange(count))
         for _ in range(2):  # which sentences are wrong is known once the outputs' axes are
-            feed = {k: v for k, v in axes.cut(all_inputs, chosen).items() if k in names}
+            few = {name: _taken(b, chosen, axes[name]) for name, b in trial.all_inputs.items()}
             try:
                 with np.errstate(all="ignore"):
+                    feed = {name: batch for name, batch in few.items() if name in names}
                     values = trace(graph, feed, fast_backend())
             except (OnernnError, ValueError, IndexError):
                 break
-            forms = {k: in_one_form(outputs[k], want) for k, want in expected.items()}
-            result = {
-                k: _rows(mine, values[k], chosen, axes.count) for k, (mine, _) in forms.items()
-            }
-            if any(rows is None for rows in result.values()):
-                break
-            wrong = np.zeros(axes.count, bool)
-            part: dict[str, Batch] = {}
-            allowed: dict[str, Tolerance] = {}
+            wrong, expected = np.zeros(count, bool), dict[str, Batch]()
             for name, (mine, want) in forms.items():
-                rows = result[name]
-                assert rows is not None
-                if not _alike(mine, want):
-                    return None
-                part[name] = rows.of(want, chosen)
-                top = np.abs(data_of(want)[np.isfinite(data_of(want))]).max(initial=0)
-                atol = tolerances[name].atol + tolerances[name].rtol * float(top)
-                allowed[name] = Tolerance(atol, 0.0)
-                wrong |= rows.wrong(mine, want, axes.count, atol)
+                axis = _axis_of(mine, values[name], chosen, count)
+                if axis is None:
+                    break
+                shape = data_of(values[name]).shape
+                expected[name] = _rows(want, chosen, axis, shape)
+                wrong |= _wrong(mine, want, axis, allowed[name].atol)
             best = _some(lengths, np.flatnonzero(wrong))
-            if len(best) and np.array_equal(best, chosen):
-                left = np.setdiff1d(np.flatnonzero(wrong), chosen)
-                longest = lengths[chosen].max()
-                proves = bool((lengths[left] >= min(_LONG, longest)).any())
-                whole = axes.cut(all_inputs, chosen)
-                return Cut(whole, values, part, allowed, proves)
-            if not len(best):
+            if len(expected) < len(forms) or not len(best):
                 break
+            if np.array_equal(best, chosen):
+                left = np.setdiff1d(np.flatnonzero(wrong), chosen)
+                proves = (lengths[left] >= min(_LONG, lengths[chosen].max())).any()
+                cut = replace(
+                    trial, values=values, expected=expected, tolerances=allowed, all_inputs=few
+                )
+                return cut, bool(proves)
             chosen = best
     return None
 
@@ -119,8 +86,8 @@ def _some(lengths: Int64, wrong: Int64) -> Int64:
     return np.sort(np.array(ordered[:most], np.int64))
 
 
-def _possible(all_inputs: Mapping[str, Batch], read: Container[str]) -> Iterator[_Axes]:
-    """Axes that may count sentences: of equal size in each input that has one.
+def _possible(all_inputs: Mapping[str, Batch], read: Container[str]) -> Iterator[tuple[int, Axes]]:
+    """Numbers of sentences, and axes that may count them: of that size in inputs that have one.
 
     Of an input that is not read no run shows the axis: it may have one at most.
     """
@@ -137,21 +104,18 @@ def _possible(all_inputs: Mapping[str, Batch], read: Container[str]) -> Iterator
             name: [axis for axis, size in enumerate(array.shape) if size == count] or [None]
             for name, array in arrays.items()
         }
-        if count < 2 or any(
-            len(options) > 1 for name, options in places.items() if name not in read
-        ):
+        unknown = [name for name, axes in places.items() if len(axes) > 1 and name not in read]
+        if count < 2 or unknown:
             continue
-        for axes in itertools.islice(itertools.product(*places.values()), _COMBINATIONS):
-            inputs: dict[str, int | None] = dict.fromkeys(all_inputs)
-            yield _Axes(count, inputs | dict(zip(places, axes, strict=True)))
+        for chosen in itertools.islice(itertools.product(*places.values()), _COMBINATIONS):
+            yield count, dict.fromkeys(all_inputs) | dict(zip(places, chosen, strict=True))
 
 
 def _lengths(all_inputs: Mapping[str, Batch], count: int) -> Int64:
     """The lengths of the sentences; equal ones if no input has lengths."""
-    for batch in all_inputs.values():
+    for batch in sorted(all_inputs.values(), key=lambda each: not isinstance(each, Ragged)):
         if isinstance(batch, Ragged):
             return batch.lengths
-    for batch in all_inputs.values():
         array = np.asarray(batch)
         if array.shape == (count,) and array.dtype.kind in "iu" and array.min(initial=0) >= 0:
             return array.astype(np.int64)
@@ -164,48 +128,28 @@ def _taken(batch: Batch, chosen: Int64, axis: int | None) -> Batch:
     return batch if axis is None else np.take(batch, chosen, axis)
 
 
-def _alike(mine: Batch, want: Batch) -> bool:
-    same = isinstance(mine, Ragged) == isinstance(want, Ragged)
-    return same and data_of(mine).shape == data_of(want).shape
+def _rows(batch: Batch, chosen: Int64, axis: int, shape: tuple[int, ...]) -> Batch:
+    """Some sentences of an output, as long as the longest of a run on these is."""
+    taken = _taken(batch, chosen, axis)
+    return taken if isinstance(taken, Ragged) else taken[tuple(map(slice, shape))]
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The axis of sentences of an output: None if it is ragged."""
-
-    axis: int | None
-    shape: Sequence[int]
-
-    def of(self, batch: Batch, chosen: Int64) -> Batch:
-        taken = _taken(batch, chosen, self.axis)
-        if isinstance(taken, Ragged):
-            return taken
-        return taken[tuple(slice(size) for size in self.shape)]
-
-    def wrong(self, mine: Batch, want: Batch, count: int, atol: float) -> Array:
-        """Which sentences differ."""
-        apart = np.asarray(differences(data_of(mine), data_of(want)) > atol)
-        if isinstance(mine, Ragged):
-            words = np.asarray(apart.reshape(len(apart), -1).any(axis=1))
-            return np.array([words[a:b].any() for a, b in itertools.pairwise(mine.offsets)])
-        assert self.axis is not None
-        return np.asarray(np.moveaxis(apart, self.axis, 0).reshape(count, -1).any(axis=1))
-
-
-def _rows(whole: Batch, part: Batch, chosen: Int64, count: int) -> _Rows | None:
-    """The rows of an output in which the result of a run on some sentences stands."""
+def _axis_of(whole: Batch, part: Batch, chosen: Int64, count: int) -> int | None:
+    """The axis of sentences of an output, by its values in a run on some; 0 if it is ragged."""
     shape = data_of(part).shape
-    if isinstance(whole, Ragged):
-        same = isinstance(part, Ragged) and compare("", part, _taken(whole, chosen, None), _SAME)
-        return _Rows(None, shape) if same and same.passed else None
-    if isinstance(part, Ragged):
-        return None
-    array = np.asarray(whole)
-    for axis in range(array.ndim):
-        sizes = array.shape[axis], len(shape) == array.ndim and shape[axis]
-        if sizes != (count, len(chosen)):
-            continue
-        rows = _Rows(axis, shape)
-        if compare("", part, rows.of(array, chosen), _SAME).passed:
-            return rows
+    for axis in [0] if isinstance(whole, Ragged) else range(np.ndim(whole)):
+        if not isinstance(whole, Ragged):
+            sizes = whole.shape[axis], shape[axis] if len(shape) == whole.ndim else 0
+            if isinstance(part, Ragged) or sizes != (count, len(chosen)):
+                continue
+        if compare("", part, _rows(whole, chosen, axis, shape), _SAME).passed:
+            return axis
     return None
+
+
+def _wrong(mine: Batch, want: Batch, axis: int, atol: float) -> Array:
+    """Which sentences differ."""
+    apart = np.asarray(differences(data_of(mine), data_of(want)) > atol)
+    rows = np.moveaxis(apart, axis, 0).reshape(apart.shape[axis], -1)
+    ends = mine.offsets if isinstance(mine, Ragged) else np.arange(len(rows) + 1)
+    return np.array([rows[a:b].any() for a, b in itertools.pairwise(ends)])

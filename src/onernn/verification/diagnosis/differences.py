@@ -12,18 +12,14 @@ import numpy as np
 
 from onernn.fuse_passes.views import is_view
 from onernn.ir.arrays import Array
-from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph, Node
-from onernn.ir.ragged import Batch
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
-from onernn.ops import OPERATORS
-from onernn.verification.comparing import Tolerance, all_pass, largest_difference
 from onernn.verification.diagnosis.cause import in_order
 from onernn.verification.diagnosis.faults import Relation, between, relation
 from onernn.verification.diagnosis.graph_faults import DIRECTIONS_EXCHANGED
 from onernn.verification.diagnosis.matching import Matching, Operator, digest_of, moves, weights_in
-from onernn.verification.tracing import LayerName, Traced, Values, fast_backend, in_words, rerun
+from onernn.verification.tracing import LayerName, in_words
 
 _PAIRS = 12
 """Among up to so many differences, leaving out pairs is tried, too."""
@@ -171,40 +167,6 @@ def _same(one: Array, other: Array) -> bool:
     return one.dtype == other.dtype and np.array_equal(one, other)
 
 
-@dataclass(frozen=True, eq=False)
-class Trial(Traced):
-    """A run of the model to try changes on, and what its outputs should be.
-
-    ``values``: also of inputs that only the reference takes.
-    """
-
-    expected: Mapping[str, Batch]
-    tolerances: Mapping[str, Tolerance]
-
-    @cached_property
-    def before(self) -> float:
-        """The `distance` of the unchanged graph."""
-        return largest_difference(self.values, self.expected)
-
-    def passes(self, changed: Graph) -> bool:
-        """Whether every output is as expected."""
-        outputs = self.outputs(changed)
-        return outputs is not None and all_pass(outputs, self.expected, self.tolerances)
-
-    def distance(self, changed: Graph) -> float:
-        """The largest difference from what is expected, as a part of the largest value."""
-        outputs = self.outputs(changed)
-        return np.inf if outputs is None else largest_difference(outputs, self.expected)
-
-    def outputs(self, changed: Graph) -> Values | None:
-        """The outputs of a changed graph; None if it cannot run."""
-        try:
-            with np.errstate(all="ignore"):
-                return rerun(changed, self.graph, self.values, fast_backend())
-        except OnernnError:
-            return None
-
-
 def smallest(
     groups: Sequence[Sequence[Difference]],
     passes: Callable[[list[Difference]], bool],
@@ -328,11 +290,9 @@ class Names:
                 yield Named(_lengths_relation(lengths[0], ways), place, name, each)
         rnns = [[Recurrent.of(node) for node in op.rnns] for op in (mine, theirs)]
         for own, their in zip(*rnns, strict=False):
-            kinds = zip(("hidden", "cell"), own.states, their.states, strict=False)
-            changed = [(kind, bool(now)) for kind, now, then in kinds if bool(now) != bool(then)]
-            for state, there in _together(changed):
-                for place, _ in layers:
-                    yield Named(_state_relation(state, there), place, own.y, each)
+            for state, now, then in zip(_STATES.values(), own.states, their.states, strict=False):
+                for place, _ in layers if bool(now) != bool(then) else ():
+                    yield Named(_state_relation(state, bool(now)), place, own.y, each)
 
     def _taken_from(
         self, where: LayerName, own: Recurrent, their: Recurrent
@@ -444,53 +404,20 @@ class Names:
     # --- pairs
 
     def _exchanged(self, one: Difference, other: Difference) -> list[Named]:
-        """The names of both, where each is as the other one should be."""
+        """The names of both, where each reads what the other one should."""
         values = self.matching.values
-        if one.is_wiring and other.is_wiring:
-            crossed = (
-                values.get(one.reads) == other.wanted and values.get(other.reads) == one.wanted
-            )
-            if not crossed or not one.reads or not other.reads or one.wanted == other.wanted:
-                return []
-            kinds = [self._state(each) for each in (one, other)]
-            if all(kinds) and one.model is other.model:
-                text = "exchanges the initial hidden state and the initial cell state"
-            elif all(kinds):
-                text = "exchanges the initial states of layers:"
-            else:
-                text = f"exchanges {one.reads!r} and {other.reads!r}"
-            cause = "states_exchanged" if all(kinds) else "input_exchanged"
-        elif not one.is_wiring and not other.is_wiring:
-            (a, b), (c, d) = ((e.model, e.reference) for e in (one, other))
-            assert a and b and c and d
-            if a.rnns or a.structure != c.structure or _content(a) == _content(c):
-                return []
-            if _content(a) != _content(d) or _content(c) != _content(b):
-                return []
-            if not self._feeds_states(a) or not self._feeds_states(c):
-                return []
-            cause, text = "states_exchanged", "exchanges the initial states of layers:"
-        else:
+        crossed = values.get(one.reads) == other.wanted and values.get(other.reads) == one.wanted
+        if not crossed or not one.reads or not other.reads or one.wanted == other.wanted:
             return []
+        kinds = [self._state(each) for each in (one, other)]
+        if all(kinds) and one.model is other.model:
+            text = "exchanges the initial hidden state and the initial cell state"
+        elif all(kinds):
+            text = "exchanges the initial states of layers:"
+        else:
+            text = f"exchanges {one.reads!r} and {other.reads!r}"
+        cause = "states_exchanged" if all(kinds) else "input_exchanged"
         return [Named(Relation(cause, text), *self._place(e), e) for e in (one, other)]
-
-    def _feeds_states(self, operator: Operator) -> bool:
-        """Whether all that an operator makes goes into initial states, through views."""
-        waiting, result = list(operator.outputs), False
-        while waiting:
-            name = waiting.pop()
-            if operator.graph.is_output(name):
-                return False
-            for user in operator.graph.users(name):
-                if user.op == "Rnn":
-                    if name in (*user.inputs[:1], *user.inputs[3:]):
-                        return False
-                    result = True
-                elif (known := OPERATORS.get(user.op)) is not None and known.keeps:
-                    waiting += user.outputs
-                else:
-                    return False
-        return result
 
 
 def _agreed(every: Sequence[Named]) -> Iterator[Named]:
@@ -506,10 +433,6 @@ def _agreed(every: Sequence[Named]) -> Iterator[Named]:
             yield each._replace(relation=_state_relation("", there)) if both else each
         else:
             yield each
-
-
-def _content(operator: Operator) -> tuple[str, str]:
-    return operator.settings, operator.numbers
 
 
 def _root(operators: Sequence[Operator], name: str) -> str:
@@ -542,12 +465,6 @@ def _listed(operators: Sequence[Operator]) -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else "another one"
-
-
-def _together(changed: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
-    if len(changed) == 2 and changed[0][1] == changed[1][1]:
-        return [("", changed[0][1])]
-    return changed
 
 
 def _state_relation(state: str, there: bool) -> Relation:

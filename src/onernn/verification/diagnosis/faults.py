@@ -619,7 +619,7 @@ def weights_between(
             if not (rounded and near):  # a sum of two that were
                 yield from bias_between(spec, one, other)
         elif name in ("layer", "iter"):
-            yield _array(spec, name, one, other)
+            yield _numbers_between(spec, name, one, other)
         else:
             result = relation(one, other)
             cause = result.id if result.id != "constant_changed" else "weights_changed"
@@ -636,17 +636,6 @@ def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Arr
     return alike(changed, other)
 
 
-def _array(spec: RnnSpec, name: str, one: Array, other: Array) -> Relation:
-    """The relation of input or recurrent weights that are not permuted and have their signs."""
-    called = "recurrent weights" if name == "iter" else "input weights"
-    if one.shape != other.shape:
-        said = f"has {called} of shape {one.shape}, the reference {other.shape},"
-        return Relation("weights_changed", said)
-    gates, _, said, apart = _by_gate(spec, one, other)
-    of = f"{called} of {gates}" if gates else called
-    return Relation("weights_changed", f"has {of} that {said}", apart)
-
-
 def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, float]:
     """The gates that differ, "" if all do; and their `_rule`."""
     rows = [k for k in range(one.shape[-2]) if not alike(one[..., k, :], other[..., k, :])]
@@ -659,9 +648,6 @@ def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, fl
     called = "" if every else f"gate{'s' * (len(rows) > 1)} {' and '.join(listed)}"
     rule, said, apart = _rule(one[..., rows, :], other[..., rows, :], "are")
     return called, rule, said + "," * (rule == "zeroed"), apart
-
-
-_OF_BIASES = {"zeroed": "bias_zeroed", "shifted": "bias_shifted"}
 
 
 def bias_between(spec: RnnSpec, one: Array, other: Array) -> Iterator[Relation]:
@@ -679,11 +665,20 @@ def bias_between(spec: RnnSpec, one: Array, other: Array) -> Iterator[Relation]:
                 others = "" if alike(one[..., :first, :], other[..., :first, :]) else _OTHERS
                 yield Relation(fault.id, f"matches when{where}{fault.text}{others}")
                 return
+    yield _numbers_between(spec, "bias", one, other)
+
+
+_OF_RULES = {"zeroed": "bias_zeroed", "shifted": "bias_shifted"}
+
+
+def _numbers_between(spec: RnnSpec, name: str, one: Array, other: Array) -> Relation:
+    """The relation of weights or biases that no known fault explains."""
+    called = "biases" if name == "bias" else _CALLED[name]
+    if one.shape != other.shape:
+        said = f"has {called} of shape {one.shape}, the reference {other.shape},"
+        return Relation("weights_changed", said)
     gates, rule, said, apart = _by_gate(spec, one, other)
-    if gates or rule:
-        called = f"biases of {gates}" if gates else "biases"
-        yield Relation(_OF_BIASES.get(rule, "bias_changed"), f"has {called} that {said}", apart)
-    elif alike(np.sort(one, axis=None), np.sort(other, axis=None)):
-        yield Relation("bias_changed", "has the reference's biases in another order")
-    else:
-        yield Relation("bias_changed", "has other biases in all gates", apart)
+    if not rule and alike(np.sort(one, axis=None), np.sort(other, axis=None)):
+        said = "are the reference's in another order"
+    id = _OF_RULES.get(rule, "bias_changed") if name == "bias" else "weights_changed"
+    return Relation(id, f"has {called}{gates and f' of {gates}'} that {said}", apart)

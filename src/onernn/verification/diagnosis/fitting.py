@@ -1,8 +1,7 @@
 """Biases that a file does not separate, found from the outputs by least squares.
 
-A layer that resets after the product keeps two biases of the candidate; permuted gates,
-merged biases or a missing one mix rows that no rearrangement separates again. The outputs do,
-where there are many more of them than biases.
+A layer that resets after the product keeps two biases of the candidate, of which a file may hold
+the sum. The outputs separate them, where there are many more outputs than biases.
 """
 
 from __future__ import annotations
@@ -10,194 +9,160 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Literal
+from functools import partial
 
 import numpy as np
 
 from onernn.adapters.common.fault import Fault
 from onernn.ir.arrays import Array
-from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph, Node
 from onernn.ir.ragged import data_of
 from onernn.ir.rnn import Recurrent
 from onernn.verification.comparing import in_one_form
-from onernn.verification.diagnosis.differences import Trial
-from onernn.verification.diagnosis.faults import (
-    Relation,
-    bias_between,
-    bias_of,
-    in_layer,
-    merged,
-    permutations,
-    resets,
-)
-from onernn.verification.diagnosis.graph_faults import with_fault
-from onernn.verification.tracing import recurrent_layers, rerun, with_layers, with_nodes
+from onernn.verification.diagnosis.faults import bias_of, merged, resets
+from onernn.verification.diagnosis.graph_faults import GraphFault, Site, in_cells
+from onernn.verification.tracing import Trial, with_nodes
 
-Structure = Literal["", "reset_placement", "gates_swapped"]
-_MOST = 200
+_MOST = 400
 """Unknowns: each is a run of the model, several times."""
 _OUTPUTS = 3
 """For each bias that is solved for, at least: as many unknowns as outputs explain any outputs."""
-_ROUNDS = 8
+_ROUNDS = 12
 _STEP = 2.0**-9  # of a difference quotient in float32: half of its digits
 _ENOUGH = 3e-6
 _SAME = 1e-4
 """Part of the largest bias: a fitted one that is as near stays the old one."""
 
 
-def fitted(
-    trial: Trial,
-    group: tuple[str, ...],
-    ends: float,
-    structure: Structure,
-) -> Iterator[tuple[tuple[str, ...], Fault[Graph]]]:
-    """The layers of a group with the biases that explain the outputs, under a structure that may
-    hide them, "" as it is. With each the layers that it changes.
-    """
-    spec, *others = (rnn.spec for rnn in recurrent_layers(trial.graph, group).values())
-    if any(other.cell is not spec.cell for other in others):
-        return
-    if not structure:
-        plain = _solved(trial, *_biases(trial.graph, group), ends)
-        if plain is not None:
-            yield from _compared(trial.graph, plain, group)
-        return
-    if not spec.cell.is_gru:  # others' biases are apart: they are faults of layers
-        return
-    later = structure == "reset_placement" and not spec.cell.linear_before_reset
-    faults = resets(spec) if structure == "reset_placement" else map(in_layer, permutations(spec))
-    for fault in {fault.text: fault for fault in faults}.values():
-        changed = with_fault(trial.graph, group, fault)
-        unknown = changed and _biases(changed, group, parted=later)
-        if unknown and (graph := _solved(trial, *unknown, ends)):
-            text = f"{fault.text}, each bias where it belongs,"
-            yield group, _giving(fault.id, text, graph)
+Unknown = tuple[Array, Callable[[Array], Graph]]
+"""A vector to begin with, and the graph that another vector makes."""
 
 
-def fitted_outputs(trial: Trial, ends: float) -> Iterator[tuple[str, Fault[Graph]]]:
-    """The label of a product to which no bias is added, and the graph in which the one is added
-    that explains the outputs.
+def fitted_faults(site: Site, ends: float) -> Iterator[GraphFault]:
+    """Other biases of the layers of a site: as they are, and with the reset gate on the other side
+    of the product. Nothing is solved for after ``ends``.
     """
-    for node in trial.graph.nodes:
-        weight = trial.graph.constants.get(node.inputs[1]) if len(node.inputs) == 2 else None
+    cells = {rnn.spec.cell: rnn.spec for rnn in site.layers.values()}
+    if len(cells) != 1:
+        return
+    (spec,) = cells.values()
+    moved = [in_cells(fault, spec.cell) for fault in resets(spec)][-1:]
+    known = "bias_changed", "its biases are others"
+    if spec.cell.linear_before_reset:
+        yield Fault(*known, _Fitted(partial(_biases, inside=True), ends))
+        moved = []
+    yield Fault(*known, _Fitted(_biases, ends))
+    for fault in moved:
+        unknown = partial(_biases, inside=True, moved=fault)
+        text = f"{fault.text}, each bias where it belongs,"
+        yield Fault(fault.id, text, _Fitted(unknown, ends))
+
+
+def fitted_outputs(graph: Graph, ends: float) -> Iterator[tuple[str, GraphFault]]:
+    """The label of a product to which no bias is added, and the fault that one is missing."""
+    for node in graph.nodes:
+        weight = graph.constants.get(node.inputs[1]) if len(node.inputs) == 2 else None
         if node.op not in ("MatMul", "Gemm") or weight is None or weight.ndim != 2:
             continue
-        name = node.outputs[0]
-        if any(user.op == "Add" for user in trial.graph.users(name)):
+        (name,) = node.outputs
+        if any(user.op == "Add" for user in graph.users(name)):
             continue
-        columns = data_of(trial.values[name]).shape[-1]
 
-        def with_bias(vector: Array, node: Node = node, name: str = name) -> Graph:
+        def unknown(site: Site, node: Node = node, name: str = name) -> Unknown:
             product = replace(node, outputs=(f"{name}.product",))
             added = Node("Add", (f"{name}.product", f"{name}.bias"), (name,))
-            bias = {f"{name}.bias": vector.astype(np.float32)}
-            return with_nodes(trial.graph, {name: [product, added]}, bias)
 
-        if graph := _solved(trial, np.zeros(columns), with_bias, ends):
-            yield node.label, _giving("operator_missing", "a bias is added", graph)
+            def with_bias(vector: Array) -> Graph:
+                bias = {f"{name}.bias": vector.astype(np.float32)}
+                return with_nodes(site.graph, {name: [product, added]}, bias)
 
+            return np.zeros(data_of(site.values[name]).shape[-1]), with_bias
 
-def _giving(id: str, text: str, graph: Graph) -> Fault[Graph]:
-    return Fault(id, text, lambda _: graph)
-
-
-def _compared(
-    before: Graph, after: Graph, group: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Fault[Graph]]]:
-    """The fitted biases that differ, named as if they were a reference's."""
-    old, new = (recurrent_layers(each, group) for each in (before, after))
-    named: dict[str, Relation] = {}
-    for name, rnn in old.items():
-        biases = (bias_of(rnn.spec, each.layers[0]) for each in (rnn, new[name]))
-        for relation in bias_between(rnn.spec, *biases):
-            named[name] = relation
-    if not named:
-        return
-    cause = next(iter(named.values()))
-    text = "; ".join(dict.fromkeys(relation.text.rstrip(",") for relation in named.values()))
-    yield tuple(named), _giving(cause.id, text, after)
+        yield node.label, Fault("operator_missing", "a bias is added", _Fitted(unknown, ends))
 
 
-def _biases(
-    graph: Graph, group: tuple[str, ...], parted: bool = False
-) -> tuple[Array, Callable[[Array], Graph]]:
-    """The biases of these layers in one vector, and the graph with those of another vector.
-
-    ``parted``: only the part of the candidates' biases that is reset, too, where the sum is known.
+def _biases(site: Site, inside: bool = False, moved: GraphFault | None = None) -> Unknown | None:
+    """The biases of all layers of a site. ``inside``: only the parts of the candidates' that are
+    reset, too, where the sums are known. ``moved``: a fault that the layers have besides.
     """
-    layers = recurrent_layers(graph, group)
-    old = {name: bias_of(rnn.spec, rnn.layers[0]) for name, rnn in layers.items()}
-    whole = {name: merged(bias)[..., 2:3, :] for name, bias in old.items()} if parted else old
-    start = [bias.reshape(-1) * (0.5 if parted else 1.0) for bias in whole.values()]
-    ends = np.cumsum([each.size for each in start])[:-1]
+    if moved is not None:
+        if (graph := moved.apply(site)) is None:
+            return None
+        site = replace(site, graph=graph)
+    old = {name: bias_of(rnn.spec, rnn.layers[0]) for name, rnn in site.layers.items()}
+    unknown = {name: bias[..., 3:, :] if inside else bias for name, bias in old.items()}
+    parts = np.cumsum([bias.size for bias in unknown.values()])[:-1]
 
     def with_biases(vector: Array) -> Graph:
-        new = dict(zip(whole, np.split(vector, ends), strict=True))
+        new = dict(zip(old, np.split(vector, parts), strict=True))
 
-        def with_bias(rnn: Recurrent) -> Recurrent | None:
-            if rnn.y not in new:
-                return None
-            bias = new[rnn.y].reshape(whole[rnn.y].shape)
-            if parted:
-                rest = whole[rnn.y] - bias
-                bias = np.concatenate([old[rnn.y][..., :2, :], rest, bias], axis=-2)
-            bias = bias.astype(rnn.layers[0].iter.dtype)
-            return replace(rnn, weights=replace(rnn.layers[0], bias=bias))
+        def with_bias(rnn: Recurrent) -> Recurrent:
+            (weights,), before = rnn.layers, old[rnn.y]
+            bias = new[rnn.y].reshape(unknown[rnn.y].shape)
+            if inside:
+                outside = merged(before)[..., 2:3, :] - bias
+                bias = np.concatenate([before[..., :2, :], outside, bias], axis=-2)
+            bias = bias.astype(weights.iter.dtype)
+            return replace(rnn, weights=replace(weights, bias=bias))
 
-        return with_layers(graph, with_bias) or graph
+        return site.changed(with_bias) or site.graph
 
-    return np.concatenate(start).astype(np.float64), with_biases
+    start = np.concatenate([bias.reshape(-1) for bias in unknown.values()])
+    return start.astype(np.float64), with_biases
+
+
+class _Fitted:
+    """The graph with the numbers that explain the outputs of the first trial that it is applied to;
+    other trials get the same numbers.
+    """
+
+    def __init__(self, unknown: Callable[[Site], Unknown | None], ends: float) -> None:
+        self._unknown, self._ends = unknown, ends
+        self._solution: Array | None = None
+
+    def __call__(self, site: Site) -> Graph | None:
+        if (unknown := self._unknown(site)) is None:
+            return None
+        start, graph_with = unknown
+        if self._solution is None:
+            self._solution = _solved(site.trial, start, graph_with, self._ends)
+        return None if self._solution is None else graph_with(self._solution)
 
 
 def _solved(
-    trial: Trial,
-    start: Array,
-    graph_with: Callable[[Array], Graph],
-    ends: float,
-) -> Graph | None:
-    """The graph made of the vector that explains the outputs; None for none. Gauss-Newton."""
-    if not 0 < start.size <= _MOST:
-        return None
+    trial: Trial, start: Array, graph_with: Callable[[Array], Graph], ends: float
+) -> Array | None:
+    """The vector that explains the outputs; None for none. Gauss-Newton."""
 
     def residual(vector: Array) -> Array | None:
-        try:
-            outputs = rerun(graph_with(vector), trial.graph, trial.values)
-        except OnernnError:
-            return None
+        outputs = trial.outputs(graph_with(vector)) if time.monotonic() < ends else None
+        pairs = [(outputs[name], want) for name, want in trial.expected.items()] if outputs else []
         pieces = []
-        for name, want in trial.expected.items():
-            one, other = (np.asarray(data_of(v)) for v in in_one_form(outputs[name], want))
+        for one, other in (map(data_of, in_one_form(*pair)) for pair in pairs):
             if one.shape != other.shape or one.dtype.kind != "f":
                 return None
             pieces.append((one.astype(np.float64) - other).reshape(-1))
-        whole = np.concatenate(pieces)
-        return whole if np.isfinite(whole).all() else None
+        whole = np.concatenate(pieces) if pieces else None
+        return whole if whole is not None and np.isfinite(whole).all() else None
 
-    point, now = start, residual(start)
-    if now is None or now.size < _OUTPUTS * start.size:
-        return None
-    best = float(np.abs(now).max())
+    point, now = start, residual(start) if start.size <= _MOST else None
     for _ in range(_ROUNDS):
+        if now is None or now.size < _OUTPUTS * start.size:
+            return None
+        if np.abs(now).max() < _ENOUGH:
+            kept = np.abs(point - start) <= _SAME * np.abs(start).max(initial=1.0)
+            return np.where(kept, start, point)
         columns = []
         for k in range(point.size):
             moved = point.copy()
             moved[k] += _STEP
-            there = residual(moved) if time.monotonic() < ends else None
-            if there is None:
+            if (there := residual(moved)) is None:
                 return None
             columns.append((there - now) / _STEP)
         if np.count_nonzero(np.any(columns, axis=0)) < _OUTPUTS * start.size:
             return None  # the others are padding, or behind a function that is flat there
-        point = point - np.linalg.lstsq(np.stack(columns, 1), now, rcond=1e-6)[0]
-        now = residual(point)
-        if now is None:
-            return None
-        worst = float(np.abs(now).max())
-        if worst < _ENOUGH:
-            kept = np.abs(point - start) <= _SAME * np.abs(start).max(initial=1.0)
-            return graph_with(np.where(kept, start, point))
-        if worst > 0.7 * best:
-            return None
-        best = worst
+        step = np.linalg.lstsq(np.stack(columns, 1), now, rcond=1e-6)[0]
+        tried = ((there, residual(there)) for there in (point - step / 2**k for k in range(4)))
+        nearer = ((p, r) for p, r in tried if r is not None and r @ r < now @ now)
+        point, now = next(nearer, (point, None))
     return None

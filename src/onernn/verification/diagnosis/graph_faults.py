@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -18,16 +18,14 @@ from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import Cell, Direction
-from onernn.ir.weights import RnnWeights
 from onernn.ops.activations import NAMES
 from onernn.verification.diagnosis.cause import in_order
-from onernn.verification.diagnosis.faults import LayerFault, scaled
+from onernn.verification.diagnosis.faults import LayerFault
 from onernn.verification.tracing import (
-    LayerName,
+    Trial,
     Values,
     completed,
     recurrent_layers,
-    with_layers,
     with_nodes,
 )
 
@@ -37,17 +35,11 @@ Layers = Mapping[str, Recurrent]
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """The place of a fault: a graph of one layer and direction a node, and some of its layers.
+    """The place of a fault: a trial's graph, or one derived from it, and some of its layers."""
 
-    ``parts``: what each layer is; ``run``: the values before any change; ``all_inputs``: all
-    inputs there are, also those that no node reads.
-    """
-
+    trial: Trial
     graph: Graph
     group: tuple[str, ...]
-    parts: Mapping[str, LayerName]
-    run: Values
-    all_inputs: Mapping[str, Batch]
 
     @cached_property
     def layers(self) -> Layers:
@@ -57,7 +49,7 @@ class Site:
     @cached_property
     def values(self) -> Values:
         """The values of the run, and of nodes that another fault put into the graph."""
-        return completed(self.graph, self.run)
+        return completed(self.graph, self.trial.values)
 
     def input(self, layer: Recurrent) -> Any:
         """The input of a layer, None if it is not known."""
@@ -79,25 +71,14 @@ GraphFault = Fault[Site]
 """``apply`` gives the graph that has it."""
 
 
-def with_fault(graph: Graph, group: Iterable[str], fault: LayerFault) -> Graph | None:
-    """The graph with a fault in the layers of a group; None if none can have it."""
-    chosen = set(group)
-
-    def changed(rnn: Recurrent) -> Recurrent | None:
-        layer = fault.apply((rnn.spec, rnn.layers[0])) if rnn.y in chosen else None
-        return layer and replace(rnn, spec=layer[0], weights=layer[1])
-
-    return with_layers(graph, changed)
-
-
 def in_cells(fault: LayerFault, cell: Cell) -> GraphFault:
     """The fault in each layer of a group that has this cell."""
 
-    def apply(site: Site) -> Graph | None:
-        names = [name for name, rnn in site.layers.items() if rnn.spec.cell is cell]
-        return with_fault(site.graph, names, fault)
+    def changed(rnn: Recurrent) -> Recurrent | None:
+        layer = fault.apply((rnn.spec, rnn.layers[0])) if rnn.spec.cell is cell else None
+        return layer and replace(rnn, spec=layer[0], weights=layer[1])
 
-    return Fault(fault.id, fault.text, apply)
+    return Fault(fault.id, fault.text, lambda site: site.changed(changed))
 
 
 def in_graph(fault: Fault[Graph]) -> GraphFault:
@@ -140,19 +121,19 @@ def _given_states(site: Site) -> Iterator[GraphFault]:
         return
     fed = {name for node in site.graph.nodes for name in node.inputs}
     arrays = {
-        k: data_of(site.all_inputs[k])
-        for k in sorted(site.all_inputs, key=lambda name: name in fed)
+        k: data_of(site.trial.all_inputs[k])
+        for k in sorted(site.trial.all_inputs, key=lambda name: name in fed)
     }
     states = [k for k, a in arrays.items() if a.dtype.kind == "f" and a.ndim in (2, 3, 4)]
     only_cell = any(rnn.h for rnn in bare)
     cells = all(rnn.spec.cell is Cell.LSTM for rnn in bare)
-    lengths: list[str] = ["", *_lengths(site.all_inputs)]  # ONNX: empty sentences end in zeros
+    ends = ["", *_lengths(site.trial.all_inputs)]  # ONNX: empty sentences end in zeros
     for h in [""] if only_cell else states:
         for c in ("", *(name for name in states if name != h)) if cells else ("",):
             if names := tuple(filter(None, (h, c))):
                 kind, said = "cell " if only_cell else "", " and ".join(map(repr, names))
                 text = f"the input {said} is taken as the initial {kind}state"
-                for each in lengths:
+                for each in ends:
                     begun = partial(_begun, names=names, only_cell=only_cell, lengths=each)
                     yield Fault("h0_dropped", text, begun)
 
@@ -166,8 +147,8 @@ def _begun(site: Site, names: tuple[str, ...], only_cell: bool, lengths: str) ->
 
     ``lengths``: of sentences; those of length zero begin with zeros.
     """
-    bare, places = _bare(site), {name: index for index, name in enumerate(site.parts)}
-    words = _lengths(site.all_inputs)[lengths] > 0 if lengths else None
+    bare, places = _bare(site), {name: index for index, name in enumerate(site.trial.parts)}
+    words = _lengths(site.trial.all_inputs)[lengths] > 0 if lengths else None
     constants: dict[str, Array] = {}
     new: dict[str, list[Node]] = {}
     for index, rnn in enumerate(bare):
@@ -176,7 +157,7 @@ def _begun(site: Site, names: tuple[str, ...], only_cell: bool, lengths: str) ->
         widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)[only_cell:]
         begin = dict[str, Array]()
         for name, width in zip(names, widths, strict=False):
-            state = data_of(site.all_inputs[name])
+            state = data_of(site.trial.all_inputs[name])
             every = len(state.reshape(-1, *state.shape[-2:])) == len(places)
             place, count = (places[rnn.y], len(places)) if every else (index, len(bare))
             if (rows := _rows(state, place, count, (sentences, width))) is None:
@@ -216,9 +197,9 @@ def _exchanged(site: Site) -> Iterator[GraphFault]:
     text = "the initial hidden and the initial cell state are exchanged"
     yield Fault("states_exchanged", text, states_swapped)
     ways = ("forward", "backward")
-    sides = [[n for n, part in site.parts.items() if part.direction == way] for way in ways]
+    sides = [[n for n, part in site.trial.parts.items() if part.direction == way] for way in ways]
     depth = max(map(len, sides))
-    if len(site.group) < len(site.parts) or depth < 2:
+    if len(site.group) < len(site.trial.parts) or depth < 2:
         return
     orders = [("in the reverse order", [{k: len(s) - 1 - k for k in range(len(s))} for s in sides])]
     for a, b in combinations(range(depth), 2) if depth > 2 else ():
@@ -368,7 +349,7 @@ def _padded_time(site: Site, source: Node | None, longest: int) -> int:
 
 def _masks(site: Site) -> Iterator[GraphFault]:
     yield Fault("mask_ignored", "the sentences' lengths are ignored", _unmasked)
-    for name, says in _ends(site):
+    for name, (says, _) in _ends(site).items():
         for only_backward, id, text in (
             (False, "mask_ignored", "the sentences end where"),
             (True, "reverse_padded", "the backward direction begins where"),
@@ -414,8 +395,8 @@ def _masked(site: Site, name: str, zeros: bool, only_backward: bool) -> Graph | 
 
     ``zeros``: sentences of length zero end in zeros, not in their initial state.
     """
-    lengths = _lengths_at(site, name)
-    if lengths.min(initial=0) < 0:
+    _, lengths = _ends(site).get(name, ("", None))
+    if lengths is None or lengths.min(initial=0) < 0:
         return None
     words = (lengths > 0).astype(np.float32)[:, None]
     constants: dict[str, Array] = {"lengths.given": lengths, "words.given": words}
@@ -447,31 +428,23 @@ def _masked(site: Site, name: str, zeros: bool, only_backward: bool) -> Graph | 
     return site.nodes(new, constants)
 
 
-def _ends(site: Site) -> Iterator[tuple[str, str]]:
+def _ends(site: Site) -> dict[str, tuple[str, Int64]]:
     """Ends of dense sequences, by the name of a value: lengths, given or computed, and words
     that are 0 behind them, which may have been masked.
     """
     dense = (x for x in map(site.input, site.layers.values()) if isinstance(x, np.ndarray))
     batches = {x.shape[1] for x in dense if x.ndim == 3}
-    lengths = _lengths(site.all_inputs)
-    yield from ((name, "says") for name in lengths)
+    inputs = site.trial.all_inputs
+    ends = {name: ("says", lengths) for name, lengths in _lengths(inputs).items()}
     for name, value in site.values.items():
-        if name in lengths or not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
+        if name in ends or not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
             continue
         if value.ndim == 1 and len(value) in batches:
-            yield name, "says"
-        elif value.ndim == 2 and len(value) in batches and name in site.all_inputs:
-            yield name, "is 0"
-
-
-def _lengths_at(site: Site, name: str) -> Int64:
-    """The lengths that one of `_ends` has."""
-    if name in (lengths := _lengths(site.all_inputs)):
-        return lengths[name]
-    value = np.asarray(site.values[name])
-    if value.ndim == 1:
-        return value.astype(np.int64)
-    return np.logical_or.accumulate(value[:, ::-1] != 0, axis=1).sum(axis=1)
+            ends[name] = "says", value.astype(np.int64)
+        elif value.ndim == 2 and len(value) in batches and name in inputs:
+            words = np.logical_or.accumulate(value[:, ::-1] != 0, axis=1)
+            ends[name] = "is 0", words.sum(axis=1)
+    return ends
 
 
 def _lengths(all_inputs: Mapping[str, Batch]) -> dict[str, Int64]:
@@ -556,7 +529,10 @@ def _of_operator(graph: Graph, node: Node) -> Iterator[Fault[Graph]]:
     if node.op in _NORMALIZED:
         other = _NORMALIZED[node.op]
         yield _in_place("operator_changed", f"{node.op} is {other}", replace(node, op=other))
-    yield from _other_epsilons(node)
+    for epsilon in _EPSILONS if hasattr(node.attrs, "epsilon") else ():
+        if not np.isclose(epsilon, node.attrs.epsilon, rtol=1e-3):
+            norm = replace(node, attributes={**node.attributes, "epsilon": epsilon})
+            yield _in_place("attribute_changed", f"epsilon is {epsilon:g}", norm)
     for slot, weight in enumerate(node.inputs):
         array = graph.constants.get(weight)
         if node.op in ("MatMul", "Gemm") and array is not None and array.ndim == 2:
@@ -571,13 +547,6 @@ def _of_operator(graph: Graph, node: Node) -> Iterator[Fault[Graph]]:
                 )
 
 
-def _other_epsilons(node: Node) -> Iterator[Fault[Graph]]:
-    for epsilon in _EPSILONS if hasattr(node.attrs, "epsilon") else ():
-        if not np.isclose(epsilon, node.attrs.epsilon, rtol=1e-3):
-            norm = replace(node, attributes={**node.attributes, "epsilon": epsilon})
-            yield _in_place("attribute_changed", f"epsilon is {epsilon:g}", norm)
-
-
 def _sums(graph: Graph, node: Node) -> bool:
     """Whether it adds, or has weights, as products and norms do: a function may follow it."""
     if len(node.outputs) > 1:
@@ -585,49 +554,3 @@ def _sums(graph: Graph, node: Node) -> bool:
     weights = [graph.constants[each] for each in node.inputs if each in graph.constants]
     weighted = any(each.dtype.kind == "f" and each.ndim > 0 for each in weights)
     return node.op == "Add" or (weighted and node.op not in ("Gather", "Rnn"))
-
-
-# --- before fusion, which makes one bias of a projection's and a layer's, and folds norms
-
-
-def unfused_faults(model: Graph) -> Iterator[tuple[str, Fault[Graph]]]:
-    """The place of one of several biases, or of a norm that passes fold, and its fault."""
-    for node in model.nodes:
-        if node.op == "BatchNormalization":
-            for fault in _other_epsilons(node):
-                yield node.label, fault
-    scales: dict[str, Callable[..., Graph]] = {}
-    for node in model.nodes:
-        if node.op in ("Add", "Gemm"):
-            for name in node.inputs:
-                array = model.constants.get(name)
-                flat = array is not None and array.size == max(array.shape, default=0)
-                if array is not None and flat and array.dtype.kind == "f":
-                    scales[f"bias {name!r}"] = partial(_scaled, name)
-        elif node.op == "Rnn":
-            rnn = Recurrent.of(node)
-            if isinstance(rnn.weights, RnnWeights) and rnn.weights.bias is not None:
-                scales[node.label] = partial(_scaled_layer, rnn.y)
-    for factor, id, how in (
-        (2.0, "bias_doubled", "is added twice"),
-        (0.5, "bias_doubled", "is halved: it is added twice"),
-        (0.0, "bias_merged", "is left out: there is one bias instead of two"),
-    ):
-        for place, scale in scales.items() if len(scales) > 1 else ():
-            yield place, Fault(id, f"one bias {how}", partial(scale, factor=factor))
-
-
-def _scaled(name: str, model: Graph, factor: float) -> Graph:
-    array = model.constants[name]
-    return replace(model, constants={**model.constants, name: array * array.dtype.type(factor)})
-
-
-def _scaled_layer(name: str, model: Graph, factor: float) -> Graph:
-    def change(rnn: Recurrent) -> Recurrent | None:
-        if rnn.y != name or not isinstance(weights := rnn.weights, RnnWeights):
-            return None
-        assert weights.bias is not None
-        bias = scaled(weights.bias, slice(None), factor)
-        return replace(rnn, weights=replace(weights, bias=bias))
-
-    return with_layers(model, change) or model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -190,102 +190,59 @@ class Matching:
     values: Mapping[str, str]
 
 
-def match(
-    mine: list[Operator],
-    theirs: list[Operator],
-    inputs: Mapping[str, str],
-    shapes: tuple[Shapes, Shapes],
-    equal: Callable[[Mapping[str, str]], dict[str, str]] = dict,
-) -> Matching:
-    """Both graphs' operators matched. ``inputs``: the reference's by the model's names.
-
-    Those that compute the same from the same inputs first, then those that make the same outputs
-    of what they get; the others in order, by constants, attributes and names. ``shapes``: of the
-    values of both runs; channels have to be the same, and all axes of views. ``equal``: adds to
-    pairs of values those that are of the same numbers; operators that contradict these are not
-    matched.
-    """
-    graph = mine[0].graph if mine else None
-    other = theirs[0].graph if theirs else None
-    pairs: dict[int, int] = {}
-    known = dict(inputs)
-    if graph is not None and other is not None:
-        turned = {name: name for name in inputs.values()}
-        _pair(pairs, _downwards(mine, inputs), _downwards(theirs, turned))
-        ends = [{v.name: str(k) for k, v in enumerate(g.outputs)} for g in (graph, other)]
-        _pair(pairs, _upwards(mine, ends[0]), _upwards(theirs, ends[1]))
-        values = _values(mine, theirs, pairs, known)
-        same = {m: t for m, t in equal(values).items() if m not in values}
-        known |= same
-        _align(pairs, mine, theirs, {**known, **values}, shapes, same)
-        _in_place(pairs, mine, theirs, _values(mine, theirs, pairs, known), shapes, same)
-    values = equal(_values(mine, theirs, pairs, known))
-    while wrong := sorted(a for a, b in pairs.items() if _strange(mine[a], theirs[b], values)):
-        gone = (
-            wrong if len(wrong) > _FEW else wrong[:1]
-        )  # one may have made those behind it strange
-        pairs = {a: b for a, b in pairs.items() if a not in gone}
-        values = equal(_values(mine, theirs, pairs, known))
-    chosen = tuple((mine[a], theirs[b]) for a, b in sorted(pairs.items()))
-    return Matching(chosen, tuple(mine), tuple(theirs), values)
-
-
 def matched(
     graph: Graph, other: Graph, values: tuple[Values, Values], *, whole: bool = False
 ) -> Matching:
     """Both graphs' operators matched, by the ``values`` of a run of each; ``whole``: see
     `operators`.
+
+    Those that compute the same from the same values first; the others in order, by constants,
+    attributes and names: channels have to be the same, and all axes of views. Operators that
+    contradict values of the same numbers are not matched.
     """
-    pairs = paired_inputs(graph.inputs, other.inputs)
+    mine, theirs = operators(graph, whole), operators(other, whole)
+    inputs = paired_inputs(graph.inputs, other.inputs)
+    known = {name: value.name for name, value in inputs.items()}
     shapes = [{name: data_of(value).shape for name, value in each.items()} for each in values]
-    return match(
-        operators(graph, whole),
-        operators(other, whole),
-        {name: value.name for name, value in pairs.items()},
-        (shapes[0], shapes[1]),
-        partial(equal_values, graph=graph, other=other, theirs=values[1]),
-    )
+    pairs = _equal_operators(mine, theirs, known)
+    equal = partial(equal_values, graph=graph, other=other, theirs=values[1])
+    made = _values(mine, theirs, pairs, known)
+    same = {m: t for m, t in equal(made).items() if m not in made}
+    known |= same
+    _align(pairs, mine, theirs, {**known, **made}, shapes, same)
+    made = equal(_values(mine, theirs, pairs, known))
+    while wrong := sorted(a for a, b in pairs.items() if _strange(mine[a], theirs[b], made)):
+        # One may have made those behind it strange.
+        gone = wrong if len(wrong) > _FEW else wrong[:1]
+        pairs = {a: b for a, b in pairs.items() if a not in gone}
+        made = equal(_values(mine, theirs, pairs, known))
+    chosen = tuple((mine[a], theirs[b]) for a, b in sorted(pairs.items()))
+    return Matching(chosen, tuple(mine), tuple(theirs), made)
 
 
-def _hash(*parts: Any) -> str:
-    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+def _equal_operators(
+    mine: Sequence[Operator], theirs: Sequence[Operator], inputs: Mapping[str, str]
+) -> dict[int, int]:
+    """The operators that are equal and read equal values, by their indices."""
 
+    def key(operator: Operator, known: Mapping[str, str]) -> Any:
+        constants = operator.graph.constants
+        reads = [known.get(s.value) for s in operator.slots if s.value not in constants]
+        return operator.structure, operator.settings, operator.numbers, tuple(reads)
 
-def _downwards(operators: Sequence[Operator], names: Mapping[str, str]) -> list[str]:
-    """For each operator a hash of all that is computed from the inputs to it."""
-    known = dict(names)
-    hashes = []
-    for each in operators:
-        constants = each.graph.constants
-        reads = [known.get(s.value, "") for s in each.slots if s.value not in constants]
-        hashes.append(_hash(each.structure, each.settings, each.numbers, reads))
-        known |= {name: _hash(hashes[-1], place) for place, name in enumerate(each.makers)}
-    return hashes
-
-
-def _upwards(operators: Sequence[Operator], ends: Mapping[str, str]) -> list[str]:
-    """For each operator a hash of all that is computed from it to the outputs."""
-    users: dict[str, list[str]] = {name: [_hash("output", index)] for name, index in ends.items()}
-    hashes = [""] * len(operators)
-    for index in reversed(range(len(operators))):
-        each = operators[index]
-        behind = [sorted(users.get(name, [])) for name in each.makers]
-        hashes[index] = _hash(each.structure, each.settings, each.numbers, behind)
-        for place, slot in enumerate(each.slots):
-            users.setdefault(slot.value, []).append(_hash(hashes[index], place))
-    return hashes
-
-
-def _pair(pairs: dict[int, int], mine: list[str], theirs: list[str]) -> None:
-    """Adds the pairs with equal hashes, in order."""
-    taken = set(pairs.values())
-    places: dict[str, list[int]] = {}
-    for index, key in enumerate(theirs):
-        if index not in taken:
-            places.setdefault(key, []).append(index)
-    for index, key in enumerate(mine):
-        if index not in pairs and places.get(key):
-            pairs[index] = places[key].pop(0)
+    places: dict[Any, list[int]] = {}
+    own = {name: name for each in theirs for name in each.makers}
+    own |= {name: name for name in inputs.values()}
+    for index, each in enumerate(theirs):
+        places.setdefault(key(each, own | {"": ""}), []).append(index)
+    pairs: dict[int, int] = {}
+    known = {**inputs, "": ""}
+    for index, each in enumerate(mine):
+        if same := places.get(key(each, known)):
+            pairs[index] = same.pop(0)
+            there = {place: name for name, place in theirs[pairs[index]].makers.items()}
+            known |= {n: there[place] for n, place in each.makers.items() if place in there}
+    return pairs
 
 
 def _align(
@@ -293,7 +250,7 @@ def _align(
     mine: Sequence[Operator],
     theirs: Sequence[Operator],
     values: Mapping[str, str],
-    shapes: tuple[Shapes, Shapes],
+    shapes: Sequence[Shapes],
     same: Mapping[str, str],
 ) -> None:
     """Adds the best pairs of the others, in order: the sum of their scores is the largest."""
@@ -322,39 +279,10 @@ def _align(
             pairs[rows[i]] = columns[j]
 
 
-def _in_place(
-    pairs: dict[int, int],
-    mine: Sequence[Operator],
-    theirs: Sequence[Operator],
-    values: Mapping[str, str],
-    shapes: tuple[Shapes, Shapes],
-    same: Mapping[str, str],
-) -> None:
-    """Adds elementwise ones that read the same and make a value of as many channels."""
-    taken = set(pairs.values())
-    single = [b for b in range(len(theirs)) if b not in taken and _elementwise(theirs[b])]
-    for a, one in enumerate(mine):
-        if a in pairs or not _elementwise(one):
-            continue
-        reads = [values.get(name, name) for name in _read(one)]
-        for b in single:
-            alike = _sizes(one, shapes[0]) == _sizes(theirs[b], shapes[1])
-            alike = alike and reads == _read(theirs[b]) and not _apart(one, theirs[b], same)
-            if b not in taken and reads and alike:
-                pairs[a] = b
-                taken.add(b)
-                break
-
-
 def _apart(one: Operator, other: Operator, same: Mapping[str, str]) -> bool:
     """Whether either makes a value that is the same as one that the other does not make."""
     known = [(m, t) for m, t in same.items() if m in one.outputs or t in other.outputs]
     return any(m not in one.outputs or t not in other.outputs for m, t in known)
-
-
-def _elementwise(operator: Operator) -> bool:
-    known = [OPERATORS.get(node.op) for node in operator.nodes]
-    return all(each is not None and each.kind == "elementwise" for each in known)
 
 
 def _read(operator: Operator) -> list[str]:

@@ -21,13 +21,12 @@ from onernn.verification.diagnosis.differences import (
     Difference,
     Named,
     Names,
-    Trial,
     differences_in,
     patched,
     smallest,
 )
 from onernn.verification.diagnosis.matching import Matching, matched
-from onernn.verification.tracing import LayerName, Values, fast_backend, in_words, trace
+from onernn.verification.tracing import LayerName, Trial, Values, fast_backend, in_words, trace
 from onernn.verification.verifying import Evidence
 
 _BATCHES = 3
@@ -173,7 +172,7 @@ class _Reading:
         units = [list(dict.fromkeys(n.difference for n in together)) for _, together in causes]
         edits = self._edits(units, Edit.between(self.graph, whole))
         for (result, together), edit in zip(causes, edits, strict=True):
-            where = _where([each.where for each in together], self._layers())
+            where = in_place([each.where for each in together], self._layers())
             joint = (
                 ""
                 if not where or result.text.endswith(("before", "exchanges", " of", ":"))
@@ -292,7 +291,8 @@ def _together(every: Sequence[Named]) -> Iterator[tuple[Any, list[Named]]]:
     yield from groups.items()
 
 
-def _where(places: Sequence[LayerName | str], layers: int) -> str:
+def in_place(places: Sequence[LayerName | str], layers: int) -> str:
+    """The places in words; ``layers``: how many layers and directions there are in all."""
     distinct = list(dict.fromkeys(places))
     named = [place for place in distinct if isinstance(place, LayerName)]
     others = [place for place in distinct if isinstance(place, str)]

@@ -1,0 +1,60 @@
+"""Random numbers of a seed that is an input: a graph that draws is a function like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from onernn.ir.arrays import Array
+from onernn.ir.errors import ShapeError
+from onernn.ir.graph import Context, Node
+from onernn.ir.operator import REQUIRED, op
+from onernn.ir.ragged import data_of
+from onernn.ir.types import Size, Type
+from onernn.ops.growth import elements
+from onernn.ops.rules import broadcast
+
+_DRAWS: dict[str, Callable[..., Any]] = {
+    "uniform": lambda random, size, low, high: random.uniform(low, high, size),
+    "normal": lambda random, size, mean, deviation: random.normal(mean, deviation, size),
+    "gamma": lambda random, size, shape, scale: random.gamma(shape, scale, size),
+    "exponential": lambda random, size, rate: random.exponential(1 / rate, size),
+    "poisson": lambda random, size, rate: random.poisson(rate, size),
+}
+
+
+def _sample_type(context: Context, seed: Type, *parameters: Type) -> Type:
+    front = broadcast(*(each.shape for each in parameters))
+    more = map(Size.of, context.attrs.shape)
+    return Type(context.attrs.dtype, None if front is None else (*front, *more))
+
+
+def _sample_growth(node: Node, seed: Any, *parameters: Any) -> int:
+    return 16 * elements(node.attrs.shape) * max(data_of(each).size for each in parameters)
+
+
+@op("Sample", kind="mixes", since=0, type=_sample_type, growth=_sample_growth)
+def sample(
+    seed: Array,
+    *parameters: Array,
+    distribution: str = REQUIRED,  # type: ignore[assignment]
+    shape: tuple[int, ...] = (),
+    stream: int = 0,
+    dtype: str = "float32",
+) -> Array:
+    """Numbers of a distribution: of each of its parameters as many as ``shape`` says, behind it.
+
+    ``stream`` tells nodes of one seed apart.
+    """
+    if seed.size != 1 or seed.dtype.kind not in "iu" or seed.reshape(()) < 0:
+        raise ShapeError(f"seed: expected a number of at least 0, got {seed.tolist()}")
+    random = np.random.default_rng([int(seed.reshape(())), stream])
+    each = np.broadcast_arrays(*parameters)
+    size = (*each[0].shape, *shape)
+    wide = [one.reshape(*one.shape, *[1] * len(shape)) for one in each]
+    try:
+        return np.asarray(_DRAWS[distribution](random, size, *wide)).astype(dtype)
+    except ValueError as error:
+        raise ShapeError(f"{distribution}: {error}") from None

@@ -1,0 +1,266 @@
+"""Programs as MXNet's users write them: with onernn in them they give what they gave without."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon, nd
+from tests.frameworks.mxnet_rnn import close
+
+import onernn
+from onernn.adapters.mxnet import explain, optimize, restore
+from onernn.ir.arrays import Array
+
+rnn, nn = gluon.rnn, gluon.nn
+Plug = Callable[[Any], Any]
+STEPS, WORDS, HIDDEN = 14, 20, 12
+
+
+def rows(*shape: int) -> Any:
+    return nd.array(np.random.default_rng(len(shape)).uniform(-1, 1, shape))
+
+
+def words(*shape: int) -> Any:
+    return nd.array(np.random.default_rng(0).integers(1, WORDS, shape))
+
+
+def module(plug: Plug, body: Callable[[Any], Any]) -> list[Array]:
+    """Trained by Module, and a prediction right behind the training: nothing waits for it."""
+    symbol = mx.sym.FullyConnected(body(mx.sym.Variable("data")), num_hidden=2, name="out")
+    symbol = plug(mx.sym.LinearRegressionOutput(symbol, mx.sym.Variable("y_label"), name="y"))
+    x = rows(8, STEPS, 6).asnumpy()
+    batches = mx.io.NDArrayIter(x, x[:, -1, :2], 4, label_name="y_label")
+    made = mx.mod.Module(symbol, label_names=["y_label"])
+    made.bind(batches.provide_data, batches.provide_label)
+    made.init_params(mx.init.Uniform(0.2))
+    made.init_optimizer(optimizer_params={"learning_rate": 0.1})
+    for batch in batches:
+        made.forward(batch, is_train=True)
+        made.backward()
+        made.update()
+    return [made.predict(batches).asnumpy()]
+
+
+def two_cells(data: Any) -> Any:
+    """LSTNet's: one by its last step, one by some of its steps."""
+    cells = [mx.rnn.LSTMCell(HIDDEN, prefix=f"{name}_") for name in "ab"]
+    one, other = (cell.unroll(STEPS, data, merge_outputs=False)[0] for cell in cells)
+    return mx.sym.concat(one[-1], *other[::-5], dim=1)
+
+
+def kinds_of_cells(data: Any) -> Any:
+    both = mx.rnn.BidirectionalCell(
+        mx.rnn.LSTMCell(6, prefix="l_"), mx.rnn.LSTMCell(6, prefix="r_")
+    )
+    stack = mx.rnn.SequentialRNNCell()
+    for cell in (both, mx.rnn.ResidualCell(mx.rnn.GRUCell(12, prefix="g_"))):
+        stack.add(cell)
+    y, _ = stack.unroll(STEPS, data, layout="NTC", merge_outputs=True)
+    return mx.sym.SequenceLast(mx.sym.swapaxes(y, dim1=0, dim2=1))
+
+
+def bucketing(plug: Plug) -> list[Array]:
+    """The example of cuDNN's language model: a fused cell, steps first, sentences by length."""
+    sentences = [[1 + (k * n) % 9 for k in range(n)] for n in (4, 6, 6, 4, 6, 4, 6, 4)]
+    batches = mx.rnn.BucketSentenceIter(sentences, 2, buckets=[4, 6], invalid_label=0, layout="TN")
+    cell = mx.rnn.FusedRNNCell(HIDDEN, 2, "gru", prefix="gru_")
+
+    def symbol_of(length: int) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+        data, label = mx.sym.Variable("data"), mx.sym.Variable("softmax_label")
+        embedded = mx.sym.Embedding(data, input_dim=10, output_dim=8, name="embed")
+        y, _ = cell.unroll(length, embedded, layout="TNC", merge_outputs=True)
+        flat = mx.sym.Reshape(y, shape=(-3, -2))
+        scores = mx.sym.FullyConnected(flat, num_hidden=10, name="scores")
+        flat = mx.sym.Reshape(label, shape=(-1,))
+        made = plug(mx.sym.SoftmaxOutput(scores, flat, name="softmax"))
+        assert explain(made)
+        return made, ("data",), ("softmax_label",)
+
+    made = mx.mod.BucketingModule(symbol_of, batches.default_bucket_key)
+    made.fit(
+        batches, eval_metric=mx.metric.Perplexity(0), initializer=mx.init.Uniform(0.2), num_epoch=2
+    )
+    return [each.asnumpy() for _, each in sorted(made.get_params()[0].items())]
+
+
+class Classifier(gluon.HybridBlock):
+    """Of sentences of these lengths, by the mean of its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.words = nn.Embedding(WORDS, 6)
+            self.layer = rnn.LSTM(HIDDEN, 2, bidirectional=True, layout="NTC")
+            self.out = nn.Dense(2)
+
+    def hybrid_forward(self, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
+        y = F.swapaxes(self.layer(self.words(x)), 0, 1)
+        kept = F.SequenceMask(y, lengths, use_sequence_length=True)
+        return self.out(F.broadcast_div(F.sum(kept, axis=0), F.expand_dims(lengths, 1)))
+
+
+class Translator(gluon.Block):
+    """An encoder of cells, with lengths, and a decoder that attends to it."""
+
+    class Encoder(gluon.HybridBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            with self.name_scope():
+                self.words = nn.Embedding(WORDS, 6)
+                self.both = rnn.BidirectionalCell(rnn.LSTMCell(6), rnn.LSTMCell(6))
+                self.up = rnn.GRUCell(HIDDEN)
+
+        def hybrid_forward(self, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
+            y = self.words(x)
+            for cell in (self.both, self.up):
+                y, after = cell.unroll(STEPS, y, None, "NTC", True, valid_length=lengths)
+            return y, after[0]
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.encoder, self.cell = self.Encoder(), rnn.GRUCell(HIDDEN)
+            self.words, self.out = nn.Embedding(WORDS, 6), nn.Dense(WORDS)
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        memory, *states = self.encoder(x, lengths)
+        word, scores = nd.zeros(len(x)), []
+        for _ in range(3):
+            y, states = self.cell(self.words(word), states)
+            weights = nd.softmax(nd.batch_dot(memory, y.expand_dims(2)), axis=1)
+            scores.append(self.out(nd.concat(y, (weights * memory).sum(axis=1), dim=1)))
+            word = scores[-1].argmax(axis=1)
+        return nd.stack(*scores, axis=1)
+
+
+def gluon_block(plug: Plug, kind: Callable[[], Any]) -> list[Array]:
+    """Trained by Trainer, its gradients taken twice; then restored."""
+    net = kind()
+    net.initialize(mx.init.Uniform(0.2))
+    net = plug(net)
+    net.hybridize()
+    x, lengths = words(4, STEPS), nd.array([STEPS, 3, 9, 1])
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    for _ in range(2):
+        with autograd.record():
+            loss = (net(x, lengths) ** 2).mean()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        trainer.step(1)
+    trained = net(x, lengths).asnumpy()
+    close(restore(net)(x, lengths).asnumpy(), trained)
+    return [trained]
+
+
+SCRIPTS: dict[str, Callable[[Plug], list[Array]]] = {
+    "Module": partial(module, body=two_cells),
+    "mx.rnn": partial(module, body=kinds_of_cells),
+    "BucketingModule": bucketing,
+    "classifier": partial(gluon_block, kind=Classifier),
+    "translator": partial(gluon_block, kind=Translator),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=list(SCRIPTS))
+def test_a_script_gives_what_it_gave(script: Callable[[Plug], list[Array]]) -> None:
+    results = []
+    for plug in (lambda target: target, partial(optimize, backend="kernels")):
+        for seed in (random.seed, np.random.seed, mx.random.seed):
+            seed(3)
+        results.append(script(plug))
+    for got, expected in zip(*results[::-1], strict=True):
+        close(got, expected)
+
+
+class DeepAR(gluon.HybridBlock):
+    """GluonTS's network, of its formulas: lags and cells, then samples of Student's t from step to
+    step; what the first of them are drawn from comes out, too.
+    """
+
+    lags, context, ahead, paths = (1, 2, 5), 8, 2, 50
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.cells = rnn.HybridSequentialRNNCell()
+            self.cells.add(rnn.LSTMCell(HIDDEN))
+            self.cells.add(rnn.ResidualCell(rnn.LSTMCell(HIDDEN)))
+            self.out = nn.Dense(3, flatten=False)
+
+    def lagged(self, F: Any, past: Any, count: int, shift: int) -> Any:  # noqa: N803
+        ends = [shift - lag or None for lag in self.lags]
+        pieces = [F.slice_axis(past, axis=1, begin=(e or 0) - count, end=e) for e in ends]
+        return F.stack(*pieces, axis=-1)
+
+    def unrolled(self, F: Any, past: Any, scale: Any, count: int, states: Any = None) -> Any:  # noqa: N803
+        lags = self.lagged(F, past, count, 0 if states is None else 1)
+        x = F.broadcast_div(lags, F.expand_dims(scale, 2))
+        return self.cells.unroll(count, x, states, "NTC", True)
+
+    def hybrid_forward(self, F: Any, past: Any) -> Any:  # noqa: N803
+        scale = F.mean(F.abs(past), axis=1, keepdims=True)
+        _, states = self.unrolled(F, past, scale, self.context)
+        past, scale, *states = (F.repeat(e, self.paths, axis=0) for e in (past, scale, *states))
+        drawn, first = [], []
+        for _ in range(self.ahead):
+            y, states = self.unrolled(F, past, scale, 1, states)
+            mu, sigma, nu = F.split(self.out(y), 3, axis=2, squeeze_axis=True)
+            nu = 2 + F.Activation(nu, act_type="softrelu")
+            sigma = F.broadcast_mul(F.Activation(sigma, act_type="softrelu"), scale)
+            mu = F.broadcast_mul(mu, scale)
+            gammas = F.sample_gamma(nu / 2, 2 / (nu * F.square(sigma)))
+            drawn.append(F.sample_normal(mu, 1 / F.sqrt(gammas)))
+            past = F.concat(past, drawn[-1], dim=1)
+            first = first or [mu, sigma, nu]
+        return (F.concat(*drawn, dim=1), *first)
+
+
+def test_deepar_runs_inside_mxnet_and_without_it(tmp_path: Path) -> None:
+    past, outputs = rows(3, 16) + 2, []
+    for plug in (lambda target: target, partial(optimize, backend="kernels")):
+        mx.random.seed(3)
+        net = DeepAR()
+        net.initialize(mx.init.Uniform(0.3))
+        net = plug(net)
+        net.hybridize()
+        outputs.append([each.asnumpy() for each in net(past)])
+    assert len(explain(net).replaced) == 2
+    for ours, theirs in zip(*outputs, strict=True):  # the samples, too: one generator, one seed
+        close(ours, theirs, 1e-4)
+    net.export(str(tmp_path / "m"))
+
+    model = onernn.load(tmp_path / "m-symbol.json")
+    assert any("'seed'" in note for note in model.notes)
+    session = onernn.Session(model)
+    runs = [
+        [*session.run({"data": past.asnumpy(), "seed": np.array(seed)}).values()]
+        for seed in range(40)
+    ]
+    for mine, theirs in zip(runs[0][1:], outputs[0][1:], strict=True):
+        close(mine, theirs, 1e-4)
+    again = [*session.run({"data": past.asnumpy(), "seed": np.array(0)}).values()]
+    assert np.array_equal(again[0], runs[0][0]) and not np.array_equal(runs[1][0], runs[0][0])
+    _, mu, sigma, nu = (each.reshape(3, -1)[:, 0] for each in runs[0])
+    samples = np.stack([run[0] for run in runs]).reshape(40, 3, -1, DeepAR.ahead)[..., 0]
+    below = (samples < mu[:, None]).mean((0, 2))
+    assert np.abs(below - 0.5).max() < 5 * 0.5 / np.sqrt(40 * DeepAR.paths)  # 5 standard errors
+    spread = samples.std((0, 2)) / (sigma * np.sqrt(nu / (nu - 2)))
+    assert (0.6 < spread).all() and (spread < 1.6).all()  # by a tail this heavy
+    with pytest.raises(onernn.ShapeError, match="seed"):
+        session.run({"data": past.asnumpy()})
+
+
+def test_numbers_drawn_in_a_loop_are_refused(tmp_path: Path) -> None:
+    """Each turn is the same graph of the same seed."""
+    body = lambda x, states: (mx.sym.sample_normal(x, x), states)  # noqa: E731
+    drawn, _ = mx.sym.contrib.foreach(body, mx.sym.Variable("data"), [])
+    drawn.save(str(tmp_path / "m-symbol.json"))
+    with pytest.raises(onernn.UnsupportedError, match="each turn of a loop would draw"):
+        onernn.Session(tmp_path / "m-symbol.json")

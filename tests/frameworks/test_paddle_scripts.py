@@ -1,0 +1,108 @@
+"""Programs as Paddle's users write them: with onernn in them they give what they gave without."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from tests.frameworks.paddle_nets import all_close, close
+from tests.frameworks.paddle_scripts import KINDS, LENGTHS, OURS, RNG, I, O, X, nn, script, served
+
+import onernn
+from onernn.adapters.paddle import explain, restore
+from onernn.ir.arrays import Array
+
+pytestmark = pytest.mark.usefixtures("dynamic_mode")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_script_gives_what_it_gave(kind: Any) -> None:
+    all_close(script(kind, OURS), script(kind, lambda net: net))
+
+
+@pytest.mark.skipif(paddle.__version__ >= "3", reason="compiled as PIR: paddle_jit_cases.py")
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_a_network_that_ran_compiled_is_saved_and_served(kind: Any, tmp_path: Path) -> None:
+    served(kind, tmp_path, all_close)
+
+
+class Decoder(nn.Layer):
+    def __init__(self, ends: bool, reads_scores: bool) -> None:
+        super().__init__()
+        drawn = nn.initializer.Normal()
+        self.transitions = self.create_parameter((5, 5), default_initializer=drawn)
+        self.decoder = paddle.text.ViterbiDecoder(self.transitions, ends)
+        self.reads_scores = reads_scores
+
+    def forward(self, emissions: Any, lengths: Any) -> Any:
+        both = self.decoder(emissions, lengths)
+        return both if self.reads_scores else both[1]
+
+
+def best(scores: Array, transitions: Array, ends: bool) -> list[int]:
+    def worth(path: tuple[int, ...]) -> float:
+        inside = sum(scores[step, tag] for step, tag in enumerate(path))
+        between = sum(transitions[pair] for pair in itertools.pairwise(path))
+        return float(
+            inside + between + ends * (transitions[-1, path[0]] + transitions[-2, path[-1]])
+        )
+
+    return [*max(itertools.product(range(scores.shape[1]), repeat=len(scores)), key=worth)]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("reads_scores", [True, False])
+def test_viterbi_paths_are_read(ends: bool, reads_scores: bool, tmp_path: Path) -> None:
+    net, lengths = Decoder(ends, reads_scores), np.array([4, 1, 3])
+    emissions = RNG.normal(size=(3, 6, 5)).astype(np.float32)
+    spec = [
+        paddle.static.InputSpec([None, None, 5], "float32", "emissions"),
+        paddle.static.InputSpec([None], "int64", "lengths"),
+    ]
+    paddle.jit.save(net, str(tmp_path / "m"), input_spec=spec)
+    if reads_scores:
+        with pytest.raises(onernn.UnsupportedError, match="Scores is not computed"):
+            onernn.Session(tmp_path / "m")
+        return
+    theirs = net(paddle.to_tensor(emissions), paddle.to_tensor(lengths)).numpy()
+    session = onernn.Session(tmp_path / "m")
+    (ours,) = session.run({"emissions": emissions, "lengths": lengths}).values()
+    np.testing.assert_array_equal(ours, theirs)
+    for row, count, path in zip(emissions, lengths, ours, strict=True):
+        assert best(row[:count], net.transitions.numpy(), ends) == path[:count].tolist()
+
+
+def test_cells_with_lengths_stay_with_paddle_and_say_so() -> None:
+    net = OURS(nn.RNN(nn.GRUCell(I, O)))
+    net(paddle.to_tensor(X), None, paddle.to_tensor(LENGTHS))
+    assert "sequence_length" in explain(net)
+
+
+def test_a_program_that_was_optimized_is_saved_as_it_was(tmp_path: Path) -> None:
+    """It would call a function of this process."""
+    paddle.enable_static()
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.static.program_guard(main, startup):
+        x = paddle.static.data("x", [None, None, I])
+        y = nn.GRU(I, O)(x)[0]
+    if not hasattr(main, "desc"):
+        pytest.skip("programs of PIR change in place")
+    executor = paddle.static.Executor()
+    executor.run(startup)
+    ours = OURS(main.clone(for_test=True), fetch_list=[y])
+    (before,) = executor.run(ours, feed={"x": X}, fetch_list=[y.name])
+    theirs = restore(ours)
+    assert theirs is not ours and {"py_func"} & {op.type for op in ours.global_block().ops}
+    close(executor.run(theirs, feed={"x": X}, fetch_list=[y.name])[0], before)
+    find = ours.global_block().var
+    paddle.static.save_inference_model(
+        str(tmp_path / "m"), [find("x")], [find(y.name)], executor, program=ours
+    )
+    program, _, fetched = paddle.static.load_inference_model(str(tmp_path / "m"), executor)
+    assert "py_func" not in {op.type for op in program.global_block().ops}
+    close(executor.run(program, feed={"x": X}, fetch_list=fetched)[0], before)
+    close(*onernn.Session(tmp_path / "m").run({"x": X}).values(), before)

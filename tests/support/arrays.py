@@ -1,0 +1,12 @@
+"""Numbers of a seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def uniform(*shape: int, seed: Any = 0, bound: float = 1.0) -> np.ndarray:
+    """float32 within the bound."""
+    return np.random.default_rng(seed).uniform(-bound, bound, shape).astype(np.float32)
