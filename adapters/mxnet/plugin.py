@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from typing import Any
 
@@ -83,7 +84,8 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
 def explain(target: Any, **options: Any) -> Explained:
     """What of a Symbol or gluon block runs here, by name, and which layers stay MXNet's, and why.
 
-    A block shows what was traced of it, and how each layer ran last. ``options`` as of `optimize`.
+    A block shows what was traced of it, and how each layer ran last, in training and elsewhere.
+    ``options`` as of `optimize`.
     Printed it is a line for each layer.
     """
     mx = live_mxnet()
@@ -95,10 +97,11 @@ def explain(target: Any, **options: Any) -> Explained:
     for each in blocks:
         is_layer = isinstance(each, mx.gluon.rnn.rnn_layer._RNNLayer)
         if hasattr(each, "onernn_left"):  # a layer that ran
-            if each.onernn_left:
-                refusals.append(Slower(each.onernn_left, each.name))
-            else:
-                replaced.append(each.name)
+            for why in each.onernn_left.values():
+                if why:
+                    refusals.append(Slower(why, each.name))
+                else:
+                    replaced.append(each.name)
         elif not hasattr(each, "onernn_options"):
             if is_layer:
                 refusals.append(Refusal(NOT_SEEN, each.name))
@@ -258,7 +261,6 @@ def _optimized_block(block: Any, options: Options) -> Any:
         each.__class__ = _imported(original(type(each)), options)
         each._cached_graph = each._cached_graph[0], symbol
     for each in blocks:
-        vars(each).pop("onernn_enabled", None)
         if hasattr(each, "_clear_cached_op"):
             each._clear_cached_op()  # what was traced before holds MXNet's operators
     return block
@@ -274,7 +276,7 @@ def restore(target: Any) -> Any:
         if kind is type(each):
             continue
         each.__class__ = kind
-        for name in ("onernn_left", "onernn_enabled"):
+        for name in ("onernn_left", "onernn_traced"):
             vars(each).pop(name, None)
         if isinstance(each, mx.gluon.SymbolBlock):
             each._cached_graph = each._cached_graph[0], restored_symbol(each._cached_graph[1])
@@ -342,24 +344,47 @@ def _imported(kind: Any, options: Options) -> type:
     return _switched(kind, options)
 
 
+_TRAINS: ContextVar[bool | None] = ContextVar("_TRAINS", default=None)
+"""Whether what is traced now is for training alone, or for all else; None: for both."""
+
+_TRACED = ("_cached_graph", "_cached_op", "_cached_op_args", "_in_format", "_out_format")
+"""What MXNet keeps of a block that it has traced."""
+
+
 def _switched(kind: Any, options: Options, **members: Any) -> type:
-    """A block whose hybridized calls follow `plugins_disabled`."""
+    """A block whose hybridized calls follow `plugins_disabled`.
+
+    It is traced for training apart: our operator draws dropout there, elsewhere MXNet's may be
+    faster.
+    """
+    autograd, is_imported = live_mxnet().autograd, issubclass(kind, live_mxnet().gluon.SymbolBlock)
 
     def call_cached_op(self: Any, *arguments: Any) -> Any:
-        enabled = plugins_enabled()
-        if vars(self).setdefault("onernn_enabled", enabled) is not enabled:
-            self.onernn_enabled = enabled
-            if issubclass(kind, live_mxnet().gluon.SymbolBlock):
-                inputs, symbol = self._cached_graph
-                symbol = restored_symbol(symbol)
-                self._cached_graph = (
-                    inputs,
-                    optimized_symbol(symbol, {}, options) if enabled else symbol,
-                )
+        trains = None if is_imported else autograd.is_recording() or autograd.is_training()
+        own, now = vars(self), (plugins_enabled(), trains)
+        before, kept = own.setdefault("onernn_traced", (now, {}))
+        if before != now and is_imported:
+            inputs, symbol = self._cached_graph
+            symbol = restored_symbol(symbol)
             self._clear_cached_op()
-        return kind._call_cached_op(self, *arguments)
+            self._cached_graph = inputs, optimized_symbol(symbol, {}, options) if now[0] else symbol
+        elif before != now:
+            kept[before] = {name: own[name] for name in _TRACED if name in own}
+            self._clear_cached_op()
+            own.update(kept.pop(now, {}))
+        own["onernn_traced"] = now, kept
+        token = _TRAINS.set(trains)
+        try:
+            return kind._call_cached_op(self, *arguments)
+        finally:
+            _TRAINS.reset(token)
 
-    return derived(kind, options, _call_cached_op=call_cached_op, **members)
+    def clear_cached_op(self: Any) -> None:
+        vars(self).pop("onernn_traced", None)
+        kind._clear_cached_op(self)
+
+    members |= {"_call_cached_op": call_cached_op, "_clear_cached_op": clear_cached_op}
+    return derived(kind, options, **members)
 
 
 class _Replaced:
@@ -381,9 +406,12 @@ class _Replaced:
         live = _live(tuple((k, str(v)) for k, v in attributes.items()), self._options)
         shape = getattr(arguments[0], "shape", None)  # a symbol has none
         autograd = live_mxnet().autograd
-        trains = None if shape is None else autograd.is_recording() or autograd.is_training()
+        trains = autograd.is_recording() or autograd.is_training()
+        trains = _TRAINS.get() if shape is None else trains
         why = slower_operator(self._options, live, shape, self._layer._dtype, trains=trains)
-        self._layer.onernn_left = why or ""
+        left = vars(self._layer).setdefault("onernn_left", {})
+        left.pop(None, None)  # of a trace for shapes
+        left[trains] = why or ""
         if why:
             leave(self._layer, HOST, why, lambda: str(self._layer.name))
             theirs = functions.npx.rnn if numpy else functions.RNN

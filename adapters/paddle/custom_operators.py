@@ -85,8 +85,9 @@ def is_faster_in_paddle(mode: str, steps: int, sequences: int, units: int, is_te
 
     A size that a program leaves open is negative: any size may come there.
     """
-    known = steps > 0 < sequences
-    return known and not gain.is_faster(_case(mode, is_test), steps, sequences, units)
+    return steps > 0 < sequences and not gain.is_faster(
+        _case(mode, is_test), steps, sequences, units
+    )
 
 
 @cache

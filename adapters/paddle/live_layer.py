@@ -240,15 +240,17 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     Otherwise Paddle would trace NumPy and ctypes, too, and fail. Its graphs end before the call and
     begin anew behind it.
     """
-    paddle, tracer = require("paddle", "paddle"), require("paddle.jit.sot.psdb", "paddle")
+    tracer = require("paddle.jit.sot.psdb", "paddle")
+    evaluate_by = require("paddle.base.core", "paddle").set_eval_frame
 
     def call(*arguments: Any) -> Any:
         tracer.fallback()  # known to the tracer by name; for everybody else it does nothing
-        callback = paddle.base.core.set_eval_frame(None)
+        callback = evaluate_by(None)
         try:
             return function(*arguments)
         finally:
-            paddle.base.core.set_eval_frame(callback)
+            if callback is not None:
+                evaluate_by(callback)
 
     return call
 
@@ -444,8 +446,12 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
         _log.info("layers run in Python, 0.1 ms a call: %s", missing)
     for each in result:
         if not reasons[id(each)]:
-            make = _ours if isinstance(each, rnn.RNNBase) else ours_of_cells
-            each.__class__ = make(original(type(each)), chosen)
+            kind = original(type(each))
+            each.__class__ = (
+                _ours(kind, chosen, _is_short(each))
+                if isinstance(each, rnn.RNNBase)
+                else ours_of_cells(kind, chosen)
+            )
             forget(each)
     return target
 
@@ -493,9 +499,9 @@ def _obstacle(layer: Any) -> str:
     return ""
 
 
-def _weights(layer: Any) -> list[Any]:
+def _weights(layer: Any, is_short: bool) -> list[Any]:
     """Its WeightList. Where a bias is left out, Paddle's is too short, which crashes its kernel."""
-    if not _is_short(layer):
+    if not is_short:
         return list(layer._all_weights)
     cells = [each.cell for each in layer]  # with two directions Paddle does not even make one
     matrices = [matrix for cell in cells for matrix in (cell.weight_ih, cell.weight_hh)]
@@ -506,35 +512,38 @@ def _is_short(layer: Any) -> bool:
     return len(layer._all_weights) < 4 * layer.num_layers * layer.num_directions
 
 
-def _is_left(paddle: Any, layer: Any, inputs: Any) -> bool:
-    """Whether Paddle is faster for this call, and right: it crashes over what this excludes."""
-    shape = inputs.shape
-    if len(shape) != 3:
-        return False
-    weights = layer._all_weights
-    if _is_short(layer):
-        return False
-    records = paddle.is_grad_enabled() if paddle.in_dynamic_mode() else layer.training
-    if records:
-        frozen = {each.stop_gradient for each in weights}
-        records = False in frozen or not inputs.stop_gradient
-        if records and (True in frozen or not layer.training):
-            return False
-    steps, sequences = shape[:2] if layer.time_major else shape[1::-1]
-    return is_faster_in_paddle(layer.mode, steps, sequences, layer.hidden_size, not records)
-
-
 @cache
-def _ours(kind: Any, chosen: Options) -> type:
-    """A recurrent layer on our kernels; parameters, arguments and results stay."""
+def _ours(kind: Any, chosen: Options, is_short: bool) -> type:
+    """A recurrent layer on our kernels; parameters, arguments and results stay.
 
+    ``is_short``: of fewer weights than Paddle's kernel reads.
+    """
     paddle = require("paddle", "paddle")
+    live, full = paddle.Tensor, paddle._C_ops.full
+    place = paddle.framework._current_expected_place
+    is_recording = getattr(paddle.base.core, "_has_grad", paddle.is_grad_enabled)
+    may_leave, theirs = chosen.may_leave and not is_short, kind._cudnn_impl
 
-    may_leave, theirs = chosen.may_leave, kind._cudnn_impl
+    def is_left(layer: Any, inputs: Any) -> bool:
+        """Whether Paddle is faster for this call, and right: it crashes over what this excludes.
+
+        It is most of what a call costs that stays.
+        """
+        shape, trains = inputs.shape, layer.training
+        if len(shape) != 3:
+            return False
+        if isinstance(inputs, live) and (trains := is_recording()):
+            frozen = [each.stop_gradient for each in layer._all_weights]
+            trains = False in frozen or not inputs.stop_gradient
+            if trains and (True in frozen or not layer.training):
+                return False
+        rows, columns, _ = shape
+        steps, sequences = (rows, columns) if layer.time_major else (columns, rows)
+        return is_faster_in_paddle(layer.mode, steps, sequences, layer.hidden_size, not trains)
 
     def kernel(self: Any, inputs: Any, initial_states: Any, sequence_length: Any) -> Any:
         """In the place of the call of Paddle's operator ``rnn``."""
-        if may_leave and sequence_length is None and _is_left(paddle, self, inputs):
+        if may_leave and sequence_length is None and is_left(self, inputs):
             leave(self, HOST, FEW, self.full_name)
             return theirs(self, inputs, initial_states, sequence_length)
         sizes = (self.mode, self.input_size, self.hidden_size, self.num_layers, self.num_directions)
@@ -544,10 +553,10 @@ def _ours(kind: Any, chosen: Options) -> type:
             self.training,
             inputs,
             initial_states,
-            _weights(self),
+            _weights(self, is_short),
             sequence_length,
             bool(self.training and self.dropout and self.num_layers > 1),
-            _is_short(self),
+            is_short,
         )
         results = run_layer(self, call, chosen)
         if results is None:
@@ -555,4 +564,23 @@ def _ours(kind: Any, chosen: Options) -> type:
         out, states = results
         return out, states if len(states) > 1 else states[0]
 
-    return derived(kind, chosen, _cudnn_impl=untraced(kernel))
+    @untraced
+    def run(self: Any, inputs: Any, initial_states: Any, sequence_length: Any) -> Any:
+        shape = inputs.shape if isinstance(inputs, live) and self.could_use_cudnn else ()
+        if len(shape) != 3 or initial_states is not None or sequence_length is not None:
+            return kind.forward(self, inputs, initial_states, sequence_length)
+        # paddle.full, which kind.forward calls, takes three times as long as what it calls.
+        sequences = shape[1 if self.time_major else 0]
+        sizes = [self.num_layers * self.num_directions, sequences, self.hidden_size]
+        zeros = sizes, 0.0, inputs.dtype, place()
+        return kernel(self, inputs, [full(*zeros) for _ in range(self.state_components)], None)
+
+    def forward(
+        self: Any, inputs: Any, initial_states: Any = None, sequence_length: Any = None
+    ) -> Any:
+        return run(self, inputs, initial_states, sequence_length)
+
+    members: dict[str, Any] = {"_cudnn_impl": untraced(kernel)}
+    if kind.forward is paddle.nn.layer.rnn.RNNBase.forward:
+        members = {"_cudnn_impl": kernel, "forward": paddle.jit.not_to_static(forward)}
+    return derived(kind, chosen, **members)

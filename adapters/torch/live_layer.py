@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,13 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch._C import _dispatch_keys
+from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from onernn.adapters.common import gain
 from onernn.adapters.common.live import Watched, joined_states
 from onernn.backend import Backend, Stack, Tape, open_backend
 from onernn.backend.compiled.backend import KernelsBackend
+from onernn.backend.compiled.library import load_kernels
 from onernn.ir.arrays import Array, Int64, frozen, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.ragged import Ragged, offsets_of
@@ -27,11 +31,13 @@ from onernn.reorders.layers import gate_layout
 from onernn.reorders.lod import Packing
 from onernn.reorders.torch import GATES
 
+_log = logging.getLogger("onernn")
+
 # A batch as PyTorch has it, and where the kernels find it: nothing is copied.
 
 
 def _keys_of_new() -> int:
-    return torch._C._dispatch_keys(torch.empty(0)).raw_repr()
+    return _dispatch_keys(torch.empty(0)).raw_repr()
 
 
 with torch.inference_mode():
@@ -42,10 +48,8 @@ _KEYS.append(_keys_of_new())
 
 def is_plain(tensor: Any) -> bool:
     """Whether it is a tensor of the CPU without anything that watches, wraps or turns it."""
-    return isinstance(tensor, torch.Tensor) and (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and torch._C._dispatch_keys(tensor).raw_repr() in _KEYS
-    )
+    kind = type(tensor)
+    return (kind is Tensor or kind is Parameter) and _dispatch_keys(tensor).raw_repr() in _KEYS
 
 
 class Batch(NamedTuple):
@@ -341,9 +345,14 @@ class LiveLayer:
     """A module's numbers packed for kernels, and the reasons why calls of it stayed PyTorch's."""
 
     def __init__(self, spec: RnnSpec, names: Sequence[str], dtype: str) -> None:
-        self.spec, self.dtype, self._names = spec, dtype, names
+        self.spec, self.dtype, self.names = spec, dtype, names
         self._packed: dict[str, Packed] = {}
-        self._trains_faster: dict[tuple[int, int, bool], bool] = {}
+        self._channels = spec.output_size
+        kind = "LSTM" if spec.cell is Cell.LSTM else "GRU" if spec.gates > 1 else "RNN"
+        # A padded LSTM of PyTorch is one call of oneDNN, others are run step by step.
+        by_steps = f"torch {'GRU' if kind == 'LSTM' else kind} trained"
+        self.trained = by_steps if spec.projection_size else f"torch {kind} trained", by_steps
+        """What `gain` calls training with padded batches, and with packed ones."""
         self.like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
         self.ran = ""
@@ -352,18 +361,6 @@ class LiveLayer:
     def state_shapes(self, sequences: int) -> list[tuple[int, ...]]:
         """Of the states of so many sequences."""
         return [(parts, sequences, width) for parts, width in self.like]
-
-    def trains_faster(self, steps: int, words: int, is_packed: bool) -> bool:
-        """Whether such a batch takes less time here, forward and back."""
-        key = steps, words, is_packed
-        if key not in self._trains_faster:
-            cell = self.spec.cell
-            kind = "LSTM" if cell is Cell.LSTM else "GRU" if self.spec.gates > 1 else "RNN"
-            if kind == "LSTM" and (is_packed or self.spec.projection_size):
-                kind = "GRU"  # a padded LSTM is one call of oneDNN, others are run step by step
-            sizes = steps, words // max(1, steps), self.spec.hidden_size
-            self._trains_faster[key] = gain.is_faster(f"torch {kind} trained", *sizes)
-        return self._trains_faster[key]
 
     def forget(self) -> None:
         """The next call packs anew."""
@@ -385,7 +382,7 @@ class LiveLayer:
 
     def check(self, weights: Sequence[torch.Tensor]) -> None:
         """Raises `UnsupportedError` for parameters that cannot be read, or followed."""
-        for name, weight in zip(self._names, weights, strict=True):
+        for name, weight in zip(self.names, weights, strict=True):
             if not is_plain(weight) or weight.is_inference():
                 raise UnsupportedError(f"{name} is no plain tensor of the CPU that has a version")
             if weight.dtype != torch.float32:
@@ -398,19 +395,22 @@ class LiveLayer:
         batch: Batch,
         states: Sequence[torch.Tensor],
         shapes: Sequence[Sequence[int]],
+        *,
+        is_step: bool = False,
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """y and the final states, of these shapes; the states are contiguous, and fit."""
+        """y and the final states, of these shapes; the states are contiguous, and fit.
+
+        ``is_step``: of one layer, where y and the final h are one tensor.
+        """
         x, rows = batch.x, batch.sequences
-        words = x.numel() // x.shape[-1]
-        stack = self._packed_as(dtype, weights, batch.steps or -(-words // rows))
-        spec = stack.spec
-        kernel = stack.compiled
+        stack = self._packed_as(dtype, weights, batch.steps or -(-len(x) // rows))
+        spec, kernel = self.spec, stack.compiled
         if kernel is None:
             given = batch.read(x.detach().numpy())
             y, *ends = _tensors(batch, *stack.run(given, _spread(spec, states, rows)))
             return y, [end.view(shape) for end, shape in zip(ends, shapes, strict=True)]
-        y = x.new_empty((*x.shape[:-1], spec.output_size))
         ends = [x.new_empty(shape) for shape in shapes]
+        y = ends[0] if is_step else x.new_empty((*x.shape[:-1], self._channels))
         kernel.run_at(
             kernel.layouts[batch.layout],
             (batch.steps, rows),
@@ -516,7 +516,7 @@ class Call:
         self, live: LiveLayer, spec: RnnSpec, batch: Batch, states: int, dtype: str
     ) -> None:
         self.spec, self._live, self._batch, self._states = spec, live, batch, states
-        self._dtype = dtype
+        self._dtype = trained_in(dtype)
         self._tape: Tape | None = None
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -550,6 +550,16 @@ class Call:
         result = self._stack.backward(tape, heads, ends)
         dx, *begins = _tensors(self._batch, result.x, result.state[: self._states])
         return [dx, *begins, *gradients_back(self.spec, result.layers, self._every)]
+
+
+@cache
+def trained_in(dtype: str) -> str:
+    """The dtype in which a layer of this dtype trains; the first that changes is logged."""
+    with suppress(LibraryError):
+        if dtype == "bf16" and not load_kernels().isa.endswith("bf16"):
+            _log.warning("layers of dtype bf16 train in f32, which is faster on this CPU")
+            return "f32"
+    return dtype
 
 
 def _training_stack(spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> Stack:

@@ -12,14 +12,17 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import finalize
 
 import torch
 from torch import nn
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad, profiler
 from torch.compiler import is_compiling, is_exporting
 from torch.nn.utils.rnn import PackedSequence
 
+from onernn.adapters.common import gain
 from onernn.adapters.common.live import (
     NOT_CALLED,
     NOT_SEEN,
@@ -153,7 +156,8 @@ _CALLED = (
 )
 """Methods that are PyTorch's own in a module that may be replaced."""
 
-_LIVE: WeakKeyDictionary[nn.Module, LiveLayer] = WeakKeyDictionary()
+_LIVE: dict[int, LiveLayer] = {}
+"""By the module's id, as long as it lives."""
 
 
 class _Left(Exception):
@@ -192,11 +196,12 @@ def obstacle(module: nn.Module) -> str:
 
 def live_of(module: nn.Module) -> LiveLayer:
     """What is packed of a module; copies of it pack their own."""
-    result = _LIVE.get(module)
+    result = _LIVE.get(id(module))
     if result is None:
         names = tuple(_names(module))
         result = LiveLayer(spec_of(module), names, type(module).onernn_options)
-        _LIVE[module] = result
+        _LIVE[id(module)] = result
+        finalize(module, _LIVE.pop, id(module), None).atexit = False
     return result
 
 
@@ -204,16 +209,16 @@ def why_theirs() -> str:
     """Why calls stay PyTorch's just now, "" where they need not."""
     if not still_enabled():
         return DISABLED
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if peek_interpreter_stack() is not None:
         return "a transform of torch.func is at work"
-    if torch._C._len_torch_dispatch_stack():
+    if _len_torch_dispatch_stack():
         return "a mode of torch.utils._python_dispatch watches operators"
-    if torch._C._get_tracing_state() is not None:
+    if _get_tracing_state() is not None:
         return "torch.jit.trace records operators"
     if forward_ad._current_level >= 0:
         return "derivatives forward (torch.autograd.forward_ad)"
-    if autocast_dtype() not in (None, torch.bfloat16):
-        return f"autocast to {autocast_dtype()}"
+    if (low := autocast_dtype()) is not None and low is not torch.bfloat16:
+        return f"autocast to {low}"
     return ""
 
 
@@ -223,9 +228,9 @@ def _names(module: Any) -> Sequence[str]:
     return _CELL_NAMES[: 4 if module.bias else 2]
 
 
-def _weights(module: Any) -> Sequence[torch.Tensor]:
+def _weights(module: Any, names: Sequence[str]) -> Sequence[torch.Tensor]:
     """The parameters as they are now, in the order of their names."""
-    own, names = module._parameters, _names(module)
+    own = module._parameters
     try:
         return [own[name] for name in names]
     except KeyError:  # made of others: weight_norm, parametrizations
@@ -236,12 +241,11 @@ def _records(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any([each.requires_grad for each in tensors])
 
 
-def _leave(module: Any, reason: str) -> None:
-    """Keeps why a call stays PyTorch's, and warns of it once, unless that passes by itself."""
-    reasons = live_of(module).reasons
-    if reason not in reasons and not why_theirs():
+def _leave(module: Any, live: LiveLayer, reason: str) -> None:
+    """Keeps why a call stays PyTorch's, and warns of it, unless that passes by itself."""
+    if not why_theirs():
         warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
-    reasons[reason] = None
+    live.reasons[reason] = None
 
 
 def _states(x: torch.Tensor, order: Any, given: Any, shapes: Sequence[Any]) -> list[Any] | None:
@@ -272,13 +276,11 @@ def _event(module: nn.Module) -> AbstractContextManager[Any]:
     return profiler.record_function(f"onernn::{theirs(module).__name__}")
 
 
-def _run_cell(module: Any, x: Any, hx: Any) -> Any:
+def _run_cell(module: Any, live: LiveLayer, x: Any, hx: Any) -> Any:
     """What a Cell gives for a step; see `_run`. Its batch is (N, I), or (I)."""
-    if autocast_dtype() is not None:
-        raise _Left("a single step under autocast")
     if not is_plain(x) or x.dim() not in (1, 2) or not x.numel():
         return None
-    weights, live = _weights(module), live_of(module)
+    weights = _weights(module, live.names)
     _check_dtype(x, weights[0])
     *rows, inputs = x.shape
     shapes = [(*rows, width) for _, width in live.like]
@@ -287,9 +289,11 @@ def _run_cell(module: Any, x: Any, hx: Any) -> Any:
         return None
     if _records(x, *states, *weights):
         raise _Left(STEP)
+    if torch.is_autocast_enabled("cpu"):
+        raise _Left("a single step under autocast")
     batch = Batch(x.contiguous(), "tnc", 1, rows[0] if rows else 1)
     with _event(module):
-        _, ends = live.run(live.dtype, weights, batch, states, shapes)
+        _, ends = live.run(live.dtype, weights, batch, states, shapes, is_step=True)
     return tuple(ends) if len(ends) > 1 else ends[0]
 
 
@@ -298,20 +302,16 @@ def _check_dtype(x: torch.Tensor, weight: torch.Tensor) -> None:
     if x.dtype != weight.dtype:
         raise _Left(f"x is {x.dtype}, the weights are {weight.dtype}")
     if x.dtype != torch.float32:
-        raise _Left(f"{x.dtype}, in which PyTorch is faster")
+        raise _Left(f"x is {x.dtype}, which is not faster here")
 
 
-def _run(module: Any, given: Any, hx: Any) -> Any:
+def _run(module: Any, live: LiveLayer, given: Any, hx: Any) -> Any:
     """What the module gives; None where PyTorch's own code has to decide. Raises
     `_Left` for what stays with it."""
-    if reason := why_theirs():
-        raise _Left(reason)
-    if not isinstance(module, nn.RNNBase):
-        return _run_cell(module, given, hx)
     batch = batch_of(given, module.batch_first)
     if batch is None or batch.x.shape[-1] != module.input_size or not batch.x.numel():
         return None
-    weights, live, x_type = _weights(module), live_of(module), batch.x.dtype
+    weights, x_type = _weights(module, live.names), batch.x.dtype
     if casts := autocast_dtype() is not None:
         batch = batch._replace(x=batch.x.float())
     _check_dtype(batch.x, weights[0])
@@ -346,8 +346,8 @@ STEP = "a single step's gradients, which packing weights would slow down"
 FEW = "batches too small to train faster"
 
 
-def _why_left(module: Any, given: Any) -> str:
-    """Why a call is known to train faster in PyTorch, "" where nothing is known of it.
+def _why_left(module: Any, live: LiveLayer, given: Any, is_cell: bool, trains: bool) -> str:
+    """Why a call is known to be faster in PyTorch, "" where nothing is known of it.
 
     It is all that a call costs which stays: about a microsecond.
     """
@@ -355,13 +355,17 @@ def _why_left(module: Any, given: Any) -> str:
     x = given.data if is_packed else given
     if type(x) is not torch.Tensor:
         return ""
+    if x.dtype is not torch.float32 and not torch.is_autocast_enabled("cpu"):
+        return f"x is {x.dtype}, which is not faster here"
+    if not trains:
+        return ""
     if not x.requires_grad:
         for each in module._parameters.values():
             if each is not None and each.requires_grad:
                 break
         else:
             return ""
-    if isinstance(module, CELLS):
+    if is_cell:
         return STEP
     shape = x.shape
     words = steps = shape[0]
@@ -369,31 +373,32 @@ def _why_left(module: Any, given: Any) -> str:
         steps = len(given.batch_sizes)
     elif len(shape) == 3:
         words, steps = words * shape[1], shape[module.batch_first]
-    return "" if live_of(module).trains_faster(steps, words, is_packed) else FEW
+    sizes = steps, words // (steps or 1), live.spec.hidden_size
+    return "" if gain.is_faster(live.trained[is_packed], *sizes) else FEW
 
 
 @cache
 def ours(kind: Any, dtype: str) -> type:
     """A class like ``kind`` whose calls run here."""
+    is_cell = issubclass(kind, CELLS)
+    run = _run_cell if is_cell else _run
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
-        if is_exporting():  # a file of PyTorch's operators loads everywhere
-            return kind.forward(self, input, hx)
         if is_compiling():
-            result = run_traced(self, input, hx) if issubclass(kind, STACKS) else None
+            result = None
+            if not (is_cell or is_exporting()):  # files load everywhere
+                result = run_traced(self, input, hx)
             return kind.forward(self, input, hx) if result is None else result
-        trains = torch.is_grad_enabled()
-        if trains and (reason := _why_left(self, input)):
-            if reason not in live_of(self).reasons:
-                _leave(self, reason)
-        else:
+        live, trains = live_of(self), torch.is_grad_enabled()
+        reason = _why_left(self, live, input, is_cell, trains) or why_theirs()
+        if not reason:
             try:
-                result = _run(self, input, hx)
+                if (result := run(self, live, input, hx)) is not None:
+                    return result
             except (_Left, OnernnError) as error:
-                _leave(self, str(error))
-                result = None
-            if result is not None:
-                return result
+                reason = str(error)
+        if reason and reason not in live.reasons:
+            _leave(self, live, reason)
         if trains:  # a training's; its way to write parameters may be any
             doubt()
         return kind.forward(self, input, hx)
@@ -464,7 +469,7 @@ def as_theirs(module: Any) -> Any:
 def forget(module: nn.Module) -> None:
     """The next call of the module packs its parameters anew, in compiled graphs, too."""
     forget_compiled(module._parameters.get("weight_ih_l0"))
-    if (live := _LIVE.get(module)) is not None:
+    if (live := _LIVE.get(id(module))) is not None:
         live.forget()
 
 

@@ -25,6 +25,7 @@ from tests.frameworks.mxnet_rnn import (
 )
 
 from onernn import UnsupportedError
+from onernn.adapters import mxnet as plugin
 from onernn.adapters.mxnet import rnn
 from onernn.ir.arrays import Array
 
@@ -154,3 +155,40 @@ def test_a_bound_symbol_draws_anew_in_every_step() -> None:
         assert all(np.isfinite(grad.asnumpy()).all() for grad in grads.values())
     np.testing.assert_array_equal(outputs[0], outputs[1])
     assert not np.array_equal(outputs[0], outputs[2])
+
+
+def test_a_hybridized_layer_is_traced_for_training_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere MXNet's own operator runs, with its bits; each trace is kept."""
+    layers = [mx.gluon.rnn.LSTM(H, 2, dropout=P, input_size=C) for _ in range(2)]
+    for layer in layers:
+        mx.random.seed(5)
+        layer.initialize(mx.init.Uniform(0.4))
+        layer.hybridize()
+    theirs, ours = layers[0], plugin.optimize(layers[1])
+    traces, build = [], mx.gluon.HybridBlock._build_cache
+    monkeypatch.setattr(
+        mx.gluon.HybridBlock,
+        "_build_cache",
+        lambda self, *arguments: (traces.append(self), build(self, *arguments)),
+    )
+    x = mx.nd.array(arrays("lstm")["data"])
+    for _ in range(3):
+        want = theirs(x).asnumpy()
+        np.testing.assert_array_equal(ours(x).asnumpy(), want)
+        with mx.autograd.record():
+            assert np.abs(ours(x).asnumpy() - want).max() > 1e-3
+        gradients = []
+        for layer in (theirs, ours):  # nothing is dropped, gradients come
+            x.attach_grad()
+            with mx.autograd.record(train_mode=False):
+                y = layer(x)
+            y.backward()
+            close(y.asnumpy(), want)
+            gradients.append(x.grad.asnumpy())
+        close(*gradients)
+    assert traces.count(ours) == 2
+    ran = plugin.explain(ours)
+    assert ran.replaced == (ours.name,) and len(ran.refusals) == 1
+    ours.hybridize()
+    ours(x)
+    assert traces.count(ours) == 3

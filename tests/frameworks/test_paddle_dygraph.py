@@ -338,8 +338,9 @@ def test_any_number_of_threads_gives_the_bits_of_one(
 
 
 @pytest.mark.skipif(paddle.__version__ >= "3", reason="jit.save of nn.GRU needs PIR from 3.0 on")
-def test_what_is_saved_are_operators_of_paddle(tmp_path: Path) -> None:
-    ours = optimize(layer("GRU"))
+@pytest.mark.parametrize("of_cells", [False, True])
+def test_what_is_saved_are_operators_of_paddle(of_cells: bool, tmp_path: Path) -> None:
+    ours = optimize(paddle.nn.RNN(paddle.nn.GRUCell(I, O)) if of_cells else layer("GRU"))
     ours.eval()
     x = paddle.to_tensor(values(N, T, I))
     expected = ours(x)[0]
@@ -347,7 +348,8 @@ def test_what_is_saved_are_operators_of_paddle(tmp_path: Path) -> None:
     paddle.jit.save(ours, str(tmp_path / "model"), input_spec=spec)
     loaded = paddle.jit.load(str(tmp_path / "model"))
     close(loaded(x)[0], expected)
-    assert "rnn" in [op.type for op in loaded.program().global_block().ops]
+    (recurrent,) = {op.type for op in loaded.program().global_block().ops} & {"rnn", "while"}
+    assert (recurrent == "while") == of_cells
 
 
 def test_plugins_that_are_disabled_leave_layers_to_paddle() -> None:
