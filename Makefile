@@ -8,6 +8,10 @@ HERE := -e .[test,dev]
 # One installation at a time: every editable build writes src/onernn.egg-info.
 LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 
+# Tests start hundreds of processes: what Python compiled for one is kept for the next, whatever the
+# environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test kernels emit frameworks check doctor ruff clang-format mypy imports fuzz bench bench-smoke clean
 .DEFAULT_GOAL := test
 
@@ -17,13 +21,20 @@ demo:
 	$(BIN)/python examples/segmenter/segment.py "thequickbrownfoxjumpsoverthelazydog"
 
 # SHOWN=1: and nothing that a design page names may have been skipped (see tests/support/shown.py).
+PYTEST := $(BIN)/pytest -n auto --dist worksteal --ignore=tests/frameworks
 test: .venv/.ready
-	$(BIN)/pytest -n auto --ignore=tests/frameworks $(if $(SHOWN),--shown)
+	$(PYTEST) -m "not long" $(if $(SHOWN),--shown)
+
+# The tests with the mark `long`: C++ under sanitizers and for other instruction sets than this CPU's
+# best, wheels, scorings that are killed, the harness of benchmarks, recipes of CONTRIBUTING.md.
+.PHONY: long
+long: .venv/.ready
+	$(PYTEST) -m long $(if $(SHOWN),--shown)
 
 # The tests that design pages name, those of references among them, and nothing skipped.
 .PHONY: references
 references: .venv/.ready
-	$(BIN)/pytest -n auto --ignore=tests/frameworks -m shown --shown
+	$(PYTEST) -m shown --shown
 
 # Compiled once for all environments, and again when their sources change; passed over without a
 # compiler. For x86-64-v2 and this CPU; ISAS=all compiles for every instruction set.

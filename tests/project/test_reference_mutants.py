@@ -359,6 +359,7 @@ def test_every_page_has_a_fault_of_each_kind() -> None:
         assert sum(mutant.what.startswith(text) for mutant in MUTANTS) >= 7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mutant", MUTANTS if ALL else MUTANTS[:PLAIN], ids=lambda mutant: mutant.what
 )
@@ -366,6 +367,7 @@ def test_the_named_test_fails(checkout: Checkout, mutant: Mutant) -> None:
     checkout.assert_seen(mutant)
 
 
+@pytest.mark.long
 def test_without_a_fault_the_named_tests_pass(checkout: Checkout) -> None:
     for tests in dict.fromkeys(m.tests for m in MUTANTS[: None if ALL else 1]):
         done = checkout.run(tests)

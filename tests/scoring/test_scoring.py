@@ -162,6 +162,7 @@ def test_bytes_are_the_same_for_any_number_of_workers(
     assert files(tmp_path / "out") == whole
 
 
+@pytest.mark.long
 def test_a_scoring_that_is_killed_goes_on_to_the_same_bytes(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_scoring_that_is_killed_goes_on_to_the_same_bytes(
     assert files(folder) == whole
 
 
+@pytest.mark.long
 def test_workers_that_are_killed_are_replaced(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
@@ -207,6 +209,7 @@ def test_workers_that_are_killed_are_replaced(
     raise AssertionError("each scoring had ended before a worker was killed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_at_once_and_the_same_command_goes_on(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes], number: int
@@ -227,6 +230,7 @@ def test_a_signal_ends_all_at_once_and_the_same_command_goes_on(
     assert files(folder) == whole
 
 
+@pytest.mark.long
 def test_a_full_disk_is_told_and_what_is_whole_stays(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
@@ -258,6 +262,7 @@ def test_two_scorings_into_one_folder_are_refused(
     assert done.returncode == 2 and "another scoring runs into it" in done.stderr
 
 
+@pytest.mark.long
 def test_of_two_scorings_at_once_one_writes_the_folder(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
