@@ -103,7 +103,7 @@ capped: .venv/.ready
 	done
 	ONERNN_KERNEL_SETS=all $(BIN)/pytest -n auto tests/kernels/test_kernels.py -k instruction_set
 
-# Random graphs, fused and unfused on every backend: make test takes 50.
+# Random graphs, fused and unfused on every backend: make test takes 30.
 GRAPHS ?= 2000
 .PHONY: fuzz-graphs
 fuzz-graphs: .venv/.ready
