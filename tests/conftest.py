@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 # No deadline: the machines are shared, and no test may fail on a time. In CI the examples are the
 # same in every run, so that a red run is red again.
 _UNTIMED: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("here", **_UNTIMED, max_examples=60)
+settings.register_profile("here", **_UNTIMED, max_examples=30)
 settings.register_profile("ci", **_UNTIMED, max_examples=30, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 

@@ -91,6 +91,7 @@ def test_each_header_compiles_alone_and_says_what_stands_there(header: str, tmp_
     check_syntax(tmp_path / "one.cpp", (), tmp_path, KERNELS)
 
 
+@pytest.mark.long
 def test_objects_of_two_instruction_sets_share_no_kernel(tmp_path: Path) -> None:
     """Linked together, neither calls what was compiled for the other."""
     (tmp_path / "one.cpp").write_text(
