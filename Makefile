@@ -103,11 +103,12 @@ capped: .venv/.ready
 	done
 	ONERNN_KERNEL_SETS=all $(BIN)/pytest -n auto tests/kernels/test_kernels.py -k instruction_set
 
-# Random graphs, fused and unfused on every backend: make test takes 30.
+# Random graphs, fused and unfused on every backend, and ONNX's layers: make test takes 30 and 120.
 GRAPHS ?= 2000
 .PHONY: fuzz-graphs
 fuzz-graphs: .venv/.ready
-	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest -n auto tests/fuse_passes/test_random_graphs.py \
+	ONERNN_RANDOM_GRAPHS=$(GRAPHS) ONERNN_RANDOM_MODELS=$(GRAPHS) $(BIN)/pytest -n auto \
+	  tests/fuse_passes/test_random_graphs.py tests/adapters/onnx/test_random_layers.py \
 	  tests/fuse_passes/test_rnn_views.py tests/fuse_passes/test_mapping.py tests/ops/test_types.py \
 	  tests/engine/test_plans.py tests/engine/test_views.py
 
