@@ -69,7 +69,7 @@ ENDLESS = branch(new_node("Add", "s e", "t"), takes=TURN + "s e", gives="going t
 
 def test_loops_have_a_budget_of_operators() -> None:
     endless = graph(loop(ENDLESS, "- - row row", "y"), gives="y", row=ROW)
-    assert inspect.signature(Session).parameters["max_steps"].default == 500_000
+    assert inspect.signature(Session.__init__).parameters["max_steps"].default == 500_000
     session = Session(endless, backend="kernels", passes=(), max_steps=50_000)
     with pytest.raises(BudgetError, match="more than 50,000 operators"):
         session.run(feeds()[0])
