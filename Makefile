@@ -20,8 +20,9 @@ demo:
 	@$(MAKE) --no-print-directory -j 2 kernels .venv/.installed
 	$(BIN)/python examples/segmenter/segment.py "thequickbrownfoxjumpsoverthelazydog"
 
-# SHOWN=1: and nothing that a design page names may have been skipped (see tests/support/shown.py).
 PYTEST := $(BIN)/pytest -n auto --dist worksteal --ignore=tests/frameworks
+
+# SHOWN=1: and nothing that a design page names may have been skipped (see tests/support/shown.py).
 test: .venv/.ready
 	$(PYTEST) -m "not long" $(if $(SHOWN),--shown)
 
@@ -56,7 +57,7 @@ backends: .venv/.ready
 	done
 
 # Faults put into a copy of the sources, those of the references' pages among them: for each, the
-# tests that should see it do. make test tries some of them.
+# tests that should see it do. make long tries some of them.
 # All planted faults that `verify` has to name, some in models with H = 512: ten minutes.
 .PHONY: fault-pairs
 fault-pairs: .venv/.ready
@@ -138,7 +139,7 @@ fuzz-emitted: .venv/.ready
 	ONERNN_EMITTED_GRAPHS=$(GRAPHS) $(BIN)/pytest -s tests/emit/test_emitted_graphs.py
 
 # Scorings and their workers killed at KILLS random moments each, and gone on with: the same bytes.
-# make test kills one.
+# make long kills one.
 KILLS ?= 20
 .PHONY: score-faults
 score-faults: .venv/.ready

@@ -1,6 +1,6 @@
 """Small faults put into the package: for each, the tests that should see it do.
 
-A few are tried in every run, all of them by make mutants (ONERNN_MUTANTS). Each runs on a copy of
+`make long` tries a few, `make mutants` (ONERNN_MUTANTS) all of them. Each runs on a copy of
 the sources in a process of its own.
 """
 

@@ -1,7 +1,7 @@
 """Statements of the references' pages, turned around: the test that a row names fails.
 
-Gate orders, signs, layouts and limits, a fault for each. A few are tried in every run, all of them
-by make mutants.
+Gate orders, signs, layouts and limits, a fault for each. `make long` tries a few, `make mutants`
+all of them.
 """
 
 from __future__ import annotations
