@@ -27,7 +27,8 @@ test: .venv/.ready
 	$(PYTEST) -m "not long" $(if $(SHOWN),--shown)
 
 # The tests with the mark `long`: C++ under sanitizers and for other instruction sets than this CPU's
-# best, wheels, scorings that are killed, the harness of benchmarks, recipes of CONTRIBUTING.md.
+# best, wheels, scorings that are killed, memory over thousands of runs, benchmarks, recipes, and all
+# of ONNX's own cases.
 .PHONY: long
 long: .venv/.ready
 	$(PYTEST) -m long $(if $(SHOWN),--shown)

@@ -158,6 +158,7 @@ class TestCaches:
         assert sum(sum(sizes[1:]) for sizes in held) <= budget + sum(plain)
 
 
+@pytest.mark.long
 class TestMemory:
     def test_it_is_flat_over_thousands_of_shapes(self) -> None:
         """A primitive takes 0.35 MB; oneDNN keeps 1024 itself, so that many come first.

@@ -128,6 +128,7 @@ def test_only_objects_whose_source_headers_or_compiler_changed_are_compiled_in_a
     assert compiled(run(other, **cache, SOURCE_DATE_EPOCH="1")) == both  # a release
 
 
+@pytest.mark.long
 def test_a_cache_that_others_can_write_is_neither_read_nor_written(
     tree: Path, tmp_path: Path
 ) -> None:
@@ -238,6 +239,7 @@ def test_a_damaged_library_is_built_anew(tree: Path) -> None:
     assert libraries(tree) == made
 
 
+@pytest.mark.long
 def test_builds_at_the_same_time_wait_for_each_other_and_one_compiles(tree: Path) -> None:
     told = [each.communicate(timeout=600)[0] for each in [start(tree) for _ in range(4)]]
     assert sum("compilations" in said for said in told) == 1

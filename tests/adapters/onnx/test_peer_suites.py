@@ -87,6 +87,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.long
 def test_every_operator_case_of_onnx_is_right_or_refused() -> None:
     """All of onnx's cases, not only recurrent ones: what is run at all is run right.
 
