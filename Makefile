@@ -8,6 +8,10 @@ HERE := -e .[test,dev]
 # One installation at a time: every editable build writes src/onernn.egg-info.
 LOCK := $(if $(shell command -v flock),flock pyproject.toml)
 
+# Tests start hundreds of processes: what Python compiled for one is kept for the next, whatever the
+# environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test kernels emit frameworks check doctor ruff clang-format mypy imports fuzz bench bench-smoke clean
 .DEFAULT_GOAL := test
 
@@ -16,14 +20,23 @@ demo:
 	@$(MAKE) --no-print-directory -j 2 kernels .venv/.installed
 	$(BIN)/python examples/segmenter/segment.py "thequickbrownfoxjumpsoverthelazydog"
 
+PYTEST := $(BIN)/pytest -n auto --dist worksteal --ignore=tests/frameworks
+
 # SHOWN=1: and nothing that a design page names may have been skipped (see tests/support/shown.py).
 test: .venv/.ready
-	$(BIN)/pytest -n auto --ignore=tests/frameworks $(if $(SHOWN),--shown)
+	$(PYTEST) -m "not long" $(if $(SHOWN),--shown)
+
+# The tests with the mark `long`: C++ under sanitizers and for other instruction sets than this CPU's
+# best, wheels, scorings that are killed, memory over thousands of runs, benchmarks, recipes, and all
+# of ONNX's own cases.
+.PHONY: long
+long: .venv/.ready
+	$(PYTEST) -m long $(if $(SHOWN),--shown)
 
 # The tests that design pages name, those of references among them, and nothing skipped.
 .PHONY: references
 references: .venv/.ready
-	$(BIN)/pytest -n auto --ignore=tests/frameworks -m shown --shown
+	$(PYTEST) -m shown --shown
 
 # Compiled once for all environments, and again when their sources change; passed over without a
 # compiler. For x86-64-v2 and this CPU; ISAS=all compiles for every instruction set.
@@ -45,7 +58,7 @@ backends: .venv/.ready
 	done
 
 # Faults put into a copy of the sources, those of the references' pages among them: for each, the
-# tests that should see it do. make test tries some of them.
+# tests that should see it do. make long tries some of them.
 # All planted faults that `verify` has to name, some in models with H = 512: ten minutes.
 .PHONY: fault-pairs
 fault-pairs: .venv/.ready
@@ -92,11 +105,12 @@ capped: .venv/.ready
 	done
 	ONERNN_KERNEL_SETS=all $(BIN)/pytest -n auto tests/kernels/test_kernels.py -k instruction_set
 
-# Random graphs, fused and unfused on every backend: make test takes 50.
+# Random graphs, fused and unfused on every backend, and ONNX's layers: make test takes 30 and 120.
 GRAPHS ?= 2000
 .PHONY: fuzz-graphs
 fuzz-graphs: .venv/.ready
-	ONERNN_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest -n auto tests/fuse_passes/test_random_graphs.py \
+	ONERNN_RANDOM_GRAPHS=$(GRAPHS) ONERNN_RANDOM_MODELS=$(GRAPHS) $(BIN)/pytest -n auto \
+	  tests/fuse_passes/test_random_graphs.py tests/adapters/onnx/test_random_layers.py \
 	  tests/fuse_passes/test_rnn_views.py tests/fuse_passes/test_mapping.py tests/ops/test_types.py \
 	  tests/engine/test_plans.py tests/engine/test_views.py
 
@@ -126,7 +140,7 @@ fuzz-emitted: .venv/.ready
 	ONERNN_EMITTED_GRAPHS=$(GRAPHS) $(BIN)/pytest -s tests/emit/test_emitted_graphs.py
 
 # Scorings and their workers killed at KILLS random moments each, and gone on with: the same bytes.
-# make test kills one.
+# make long kills one.
 KILLS ?= 20
 .PHONY: score-faults
 score-faults: .venv/.ready

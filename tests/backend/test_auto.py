@@ -109,13 +109,6 @@ def test_with_both_nothing_is_missing() -> None:
     assert all("True" in line and "without" not in line for line in said.values()), said
 
 
-@pytest.fixture
-def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With AMX, oneDNN would run bf16 and u8."""
-    monkeypatch.setattr(auto, "_cpu_has_amx", lambda: False)
-
-
-@pytest.mark.usefixtures("without_amx")
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
 @pytest.mark.parametrize("threads", [1, 2, 3, 64])
 def test_every_batch_has_the_bits_of_the_kernels(dtype: str, threads: int) -> None:
@@ -139,7 +132,6 @@ def test_every_batch_has_the_bits_of_the_kernels(dtype: str, threads: int) -> No
             np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.usefixtures("without_amx")
 def test_onednn_is_not_opened_while_kernels_run_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in auto.WISHES:
         monkeypatch.delenv(variable, raising=False)

@@ -34,6 +34,7 @@ from onernn.backend.compiled import library
 from onernn.ir.graph import Graph, Value
 from onernn.ir.rnn import Recurrent, with_precision
 from onernn.ir.weights import LayerPrecision
+from onernn.kernels import build
 
 # Panels that are not full, one, two and four side by side.
 SPECS = {
@@ -141,8 +142,10 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_layers_are_right_on_every_instruction_set(isa: str, name: str, dtype: str) -> None:
+    """Two of four directions, on the next set the others."""
     rounds = dtype == "bf16" and isa.endswith("_bf16")  # inputs and states, too: design/0020
-    for direction in DIRECTIONS:
+    turn = CASES.index((name, dtype)) + [*build.isas()].index(isa)
+    for direction in DIRECTIONS[turn % 2 :: 2]:
         spec = replace(SPECS[name], direction=direction)
         weights = random_weights(spec, 3)
         rtol, atol = 2e-2 if rounds else 1e-5, 1e-6

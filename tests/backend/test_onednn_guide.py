@@ -1,17 +1,16 @@
 """Statements of oneDNN's RNN guide and of the oneAPI specification, on every backend.
 
-Weights are given by the letters of their gates and stacked in the order that the texts tell; the
-equations stand here once more, as the texts print them, in float64.
+The equations and the order of gates, as the texts print them, stand in support/oracle.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from support.checking import assert_close
+from support.checking import assert_close, check_layer
 from support.layers import random_state, random_weights
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
@@ -24,79 +23,29 @@ from onernn.ir.weights import layers_of
 
 BACKENDS = ["reference", "onednn", "kernels", "auto"]
 every = pytest.mark.parametrize("backend", BACKENDS)
-Letters = dict[str, np.ndarray]
 SIZES = (4, 3, 5)  # T, N, I
 UNITS = 6
 
 
-def sigmoid(a: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-a))
+def check(
+    backend: str, spec: RnnSpec, weights: RnnWeights | None = None, meant: RnnSpec | None = None
+) -> None:
+    """Against the texts' equations, which `support.oracle` has gate by gate.
 
-
-def letters(names: str, *shape: int, seed: int) -> Letters:
-    rng = np.random.default_rng(seed)
-    return {g: rng.uniform(-0.5, 0.5, shape).astype(np.float32) for g in names.split()}
-
-
-def stacked(order: str, of: Letters, axis: int) -> np.ndarray:
-    """The matrices or rows of the gates in an order, with L = D = 1."""
-    return np.stack([of[g] for g in order.split()], axis=axis)[None, None]
-
-
-class Case:
-    """A layer by the letters of its gates, a batch, and a state."""
-
-    def __init__(self, gates: str, more: str = "", width: int = UNITS) -> None:
-        (T, N, I), rng = SIZES, np.random.default_rng(0)  # noqa: E741
-        self.W = letters(gates, I, UNITS, seed=1)
-        self.U = letters(gates, width, UNITS, seed=2)
-        self.B = letters(f"{gates} {more}", UNITS, seed=3)
-        self.P = letters("i f o", UNITS, seed=4)
-        self.R = rng.uniform(-0.5, 0.5, (UNITS, width)).astype(np.float32)
-        self.x = rng.uniform(-1, 1, SIZES).astype(np.float32)
-        self.a = rng.uniform(0, 1, (T, N, 1)).astype(np.float32)
-        self.h = rng.uniform(-1, 1, (N, width)).astype(np.float32)
-        self.c = rng.uniform(-1, 1, (N, UNITS)).astype(np.float32)
-
-    def product(self, gate: str, x: np.ndarray, h: np.ndarray) -> np.ndarray:
-        """W_g h_{t,l-1} + U_g h_{t-1,l} + B_g."""
-        return x @ self.W[gate] + h @ self.U[gate] + self.B[gate]
-
-    def run(self, step: Callable[..., tuple[np.ndarray, ...]], *state: np.ndarray) -> Any:
-        """The h of every step, and the last state."""
-        held, ys = tuple(s.astype(np.float64) for s in state), []
-        for x, a in zip(self.x.astype(np.float64), self.a, strict=True):
-            held = step(x, a, *held)
-            ys.append(held[0])
-        return np.stack(ys), held
-
-    def check(
-        self, backend: str, spec: RnnSpec, weights: RnnWeights, step: Any, attention: bool = False
-    ) -> None:
-        state = (self.h, self.c)[: len(spec.cell.states)]
-        want, ends = self.run(step, *state)
-        layer = open_backend(backend).prepare(spec, weights, strict=True)
-        given = tuple(s[None, None] for s in state)
-        y, final = layer.run(self.x, given, self.a if attention else None)
-        assert_close(y, want)
-        for got, end in zip(final, ends, strict=True):
-            assert_close(got[0, 0], end)
+    ``weights``: those that the layer gets in place of the equations'; ``meant``: the equations'.
+    """
+    (own,), rng = random_weights(spec, 1), np.random.default_rng(2)
+    x = rng.uniform(-1, 1, SIZES).astype(np.float32)
+    attention = rng.uniform(0, 1, (*SIZES[:2], 1)).astype(np.float32)
+    layer = open_backend(backend).prepare(spec, weights or own, strict=True)
+    state, given = random_state(spec, SIZES[1], 3), attention if spec.cell.has_attention else None
+    check_layer(layer, meant or spec, [own], x, state, given)
 
 
 @every
 @pytest.mark.parametrize("name", ["tanh", "relu", "sigmoid"])
 def test_the_equations_of_the_vanilla_rnn(backend: str, name: str) -> None:
-    case = Case("a")
-    functions = {"tanh": np.tanh, "relu": lambda a: np.maximum(a, 0), "sigmoid": sigmoid}
-    weights = RnnWeights(stacked("a", case.W, 1), stacked("a", case.U, 1), stacked("a", case.B, 0))
-
-    def step(x: np.ndarray, _: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, ...]:
-        return (functions[name](case.product("a", x, h)),)
-
-    case.check(backend, RnnSpec(Cell(f"rnn_{name}"), SIZES[2], UNITS), weights, step)
-
-
-LSTM = "i f c o"
+    check(backend, RnnSpec(Cell(f"rnn_{name}"), SIZES[2], UNITS))
 
 
 @every
@@ -106,54 +55,15 @@ def test_the_equations_and_gate_order_of_lstm(
     backend: str, peephole: bool, projection: int | None
 ) -> None:
     """Gates i, f, c, o; peepholes i, f, o, of which o looks at the new cell state."""
-    case = Case(LSTM, width=projection or UNITS)
-    weights = RnnWeights(
-        stacked(LSTM, case.W, 1),
-        stacked(LSTM, case.U, 1),
-        stacked(LSTM, case.B, 0),
-        stacked("i f o", case.P, 0) if peephole else None,
-        case.R[None, None] if projection else None,
-    )
-
-    def step(x: np.ndarray, _: Any, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, ...]:
-        P = case.P if peephole else dict.fromkeys("ifo", 0.0)
-        i = sigmoid(case.product("i", x, h) + P["i"] * c)
-        f = sigmoid(case.product("f", x, h) + P["f"] * c)
-        new = f * c + i * np.tanh(case.product("c", x, h))
-        out = np.tanh(new) * sigmoid(case.product("o", x, h) + P["o"] * new)
-        return (out @ case.R if projection else out), new
-
-    spec = RnnSpec(Cell.LSTM, SIZES[2], UNITS, peephole=peephole, projection_size=projection)
-    case.check(backend, spec, weights, step)
-
-
-GRU = "u r o"
-
-
-def gru_step(case: Case, linear_before_reset: bool, attention: bool) -> Any:
-    def step(x: np.ndarray, a: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, ...]:
-        u, r = (sigmoid(case.product(g, x, h)) for g in "ur")
-        if linear_before_reset:
-            inner = r * (h @ case.U["o"] + case.B["u'"])
-        else:
-            inner = (r * h) @ case.U["o"]
-        o = np.tanh(x @ case.W["o"] + inner + case.B["o"])
-        keep = (1 - a) * u if attention else u
-        return (keep * h + (1 - keep) * o,)
-
-    return step
+    more: Any = {"peephole": peephole, "projection_size": projection}
+    check(backend, RnnSpec(Cell.LSTM, SIZES[2], UNITS, **more))
 
 
 @every
 @pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU, Cell.AUGRU, Cell.LBR_AUGRU])
 def test_the_equations_and_gate_order_of_gru_cells(backend: str, cell: Cell) -> None:
     """Gates u, r, o; u keeps the old state; the fourth row of an LBR bias is inside r * (...)."""
-    lbr, attention = cell.linear_before_reset, cell.has_attention
-    case = Case(GRU, "u'")
-    rows = f"{GRU} u'" if lbr else GRU
-    weights = RnnWeights(stacked(GRU, case.W, 1), stacked(GRU, case.U, 1), stacked(rows, case.B, 0))
-    spec = RnnSpec(cell, SIZES[2], UNITS)
-    case.check(backend, spec, weights, gru_step(case, lbr, attention), attention)
+    check(backend, RnnSpec(cell, SIZES[2], UNITS))
 
 
 @every
@@ -161,21 +71,12 @@ def test_the_equations_and_gate_order_of_gru_cells(backend: str, cell: Cell) -> 
 def test_minus_one_times_the_update_gate_replaces_u_by_one_minus_u(
     backend: str, cell: Cell
 ) -> None:
-    case = Case(GRU, "u'")
-    lbr = cell.linear_before_reset
-    rows = f"{GRU} u'" if lbr else GRU
-    of = [{**part, "u": -part["u"]} for part in (case.W, case.U, case.B)]
-    W, U, B = (stacked(n, a, k) for n, a, k in zip((GRU, GRU, rows), of, (1, 1, 0), strict=True))
-    plain = gru_step(case, lbr, False)
-
-    def step(x: np.ndarray, a: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, ...]:
-        (kept,) = plain(x, a, h)  # u h + (1-u) o; the other one is h + o minus that
-        u, r = (sigmoid(case.product(g, x, h)) for g in "ur")
-        inner = r * (h @ case.U["o"] + case.B["u'"]) if lbr else (r * h) @ case.U["o"]
-        o = np.tanh(x @ case.W["o"] + inner + case.B["o"])
-        return (h + o - kept,)
-
-    case.check(backend, RnnSpec(cell, SIZES[2], UNITS), RnnWeights(W, U, B), step)
+    spec = RnnSpec(cell, SIZES[2], UNITS)
+    (weights,) = random_weights(spec, 1)
+    turned = {name: array.copy() for name, array in weights.arrays.items()}
+    for array in turned.values():
+        array[..., 0, :] *= -1
+    check(backend, spec, RnnWeights(**turned), replace(spec, update="replace"))
 
 
 @every

@@ -466,6 +466,7 @@ def test_every_execution_argument_of_the_guide_has_a_place(repo: Path) -> None:
             assert found in fields
 
 
+@pytest.mark.long
 def test_memory_stays_flat_over_training_steps_of_changing_shapes() -> None:
     """Weights change with each step, so does the layer; tapes and packed weights must go."""
     code = """

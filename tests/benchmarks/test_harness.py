@@ -76,6 +76,7 @@ def contenders(results: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [c for row in results["rows"] for c in row["contenders"] if c["name"] == name]
 
 
+@pytest.mark.long
 def test_ours_and_onnxruntime_are_checked_and_measured(results: dict[str, Any]) -> None:
     assert [row["row"] for row in results["rows"]] == ["LBR_GRU 8->16 bidirectional", "LSTM 8->16"]
     for name in ("onernn", "onnxruntime"):
@@ -86,6 +87,7 @@ def test_ours_and_onnxruntime_are_checked_and_measured(results: dict[str, Any]) 
             assert told["median"] == pytest.approx(median(told["turns"]), rel=1e-3)
 
 
+@pytest.mark.long
 def test_ratios_are_those_of_the_times(results: dict[str, Any]) -> None:
     for row in results["rows"]:
         ours, peer = (
@@ -99,6 +101,7 @@ def test_ratios_are_those_of_the_times(results: dict[str, Any]) -> None:
         assert row["of roof"] == pytest.approx(row["roof"] / ours["median"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["onednn", "kernels"])
 def test_what_the_default_chooses_from_has_a_column_of_its_own(
     results: dict[str, Any], mode: str
@@ -111,12 +114,14 @@ def test_what_the_default_chooses_from_has_a_column_of_its_own(
         assert mode == "kernels" and each.get("left out") or 0 < each["max_abs"] < 2e-5
 
 
+@pytest.mark.long
 def test_what_the_times_depend_on_is_recorded(results: dict[str, Any]) -> None:
     assert {"onernn", "oneDNN", "isa", "onnxruntime"} <= set(results["versions"])
     assert results["cpu"] and len(results["load before"]) == len(results["load after"]) == 3
     assert all(row["threads"] == 1 and row["dtype"] == "f32" for row in results["rows"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, kind, reason",
     [
@@ -139,6 +144,7 @@ def test_whoever_is_wrong_or_fails_is_named_and_not_measured(
     assert f"- {name} {kind}: " in results["table"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, reason",
     [("absent", "not installed: no_such_package"), ("broken", "libfoo.so.1 not found")],
@@ -151,6 +157,7 @@ def test_a_peer_that_is_not_there_is_named_and_left_out(
     assert f"- left out: {name}, " in results["table"]
 
 
+@pytest.mark.long
 def test_whoever_does_not_answer_is_given_up(repo: Path, tmp_path: Path) -> None:
     silent = written(tmp_path, "silent", SILENT)
     more = ("--only", "lstm", "--patience", "1")
@@ -159,6 +166,7 @@ def test_whoever_does_not_answer_is_given_up(repo: Path, tmp_path: Path) -> None
     assert "no answer in 1 seconds" in done.stdout
 
 
+@pytest.mark.long
 def test_if_ours_is_wrong_the_run_fails(repo: Path, tmp_path: Path) -> None:
     ours = written(tmp_path, "onernn", HEAD + CONTENDERS["zeros"])
     done = run(repo, tmp_path / "results.json", ours)
@@ -188,6 +196,7 @@ def test_wrong_options_are_one_message(
     assert message in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_the_report_is_made_from_the_file(
     repo: Path, tmp_path: Path, results: dict[str, Any]
 ) -> None:

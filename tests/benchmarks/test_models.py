@@ -59,6 +59,7 @@ def results(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     return json.loads(out.read_text()) | {"table": out.with_suffix(".md").read_text()}
 
 
+@pytest.mark.long
 def test_a_whole_model_is_measured_with_its_first_call_and_its_memory(
     results: dict[str, Any],
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_whole_model_is_measured_with_its_first_call_and_its_memory(
         assert entry["resident"] > 10  # MB: no Python with NumPy has less
 
 
+@pytest.mark.long
 def test_ratios_of_a_whole_model_are_those_of_what_was_measured(results: dict[str, Any]) -> None:
     (row,) = results["rows"]
     (entry,) = row["compared"]
@@ -84,6 +86,7 @@ def test_ratios_of_a_whole_model_are_those_of_what_was_measured(results: dict[st
     assert f"| {ROW} sentences: onernn | onernn walk |" in results["table"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, kind, reason",
     [
@@ -100,6 +103,7 @@ def test_whoever_is_wrong_about_a_model_is_named_and_not_measured(
     assert f"- {name} {kind}: " in results["table"]
 
 
+@pytest.mark.long
 def test_what_the_models_own_framework_gives_counts(repo: Path, tmp_path: Path) -> None:
     """A framework that gave zeros: ours differs from it, so ours is rejected, and the run fails."""
     done = run(repo, tmp_path / "results.json", "onernn", written(tmp_path, "paddle"))

@@ -19,6 +19,7 @@ def signals(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("benchmarks.signals")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
 def test_a_model_has_a_row_in_which_each_way_tells_its_costs_or_why_not(repo: Path) -> None:
     page = repo / "docs" / "models.md"

@@ -103,6 +103,7 @@ def test_more_threads_are_never_foretold_to_take_longer() -> None:
             assert min(times) > 0 and max(times) == times[0]
 
 
+@pytest.mark.long
 def test_the_program_shows_each_row_and_number_of_threads(repo: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.scaling", "--workloads", "smoke,examples"]
     options = ["--only", "LSTM|segmenter", "--threads", "2,16", "--measure", "1", "--seconds", "0"]

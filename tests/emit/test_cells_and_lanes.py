@@ -35,7 +35,9 @@ SPECS = {
     "lstm": RnnSpec(Cell.LSTM, 7, 19, direction="right2left", peephole=True, projection_size=20),
     "rnn": RnnSpec(Cell.RNN_TANH, 3, 50, layers=2, direction="bidirectional_sum"),
 }
-CASES = [("plain", "f32"), ("avx2", "f16"), ("avx512", "bf16"), ("avx512", "f32")]
+CASES: list[Any] = [("plain", "f32")]
+_WIDER = [("avx2", "f16"), ("avx512", "bf16"), ("avx512", "f32")]
+CASES += [pytest.param(*case, marks=pytest.mark.long) for case in _WIDER]
 if EMULATOR:  # CXX says for which instruction set
     CASES = [("plain", "f32"), ("plain", "f16")]
 LENGTHS = [40, 0, 3, 1, 17, 2, 3, 9, 9, 1]
@@ -138,6 +140,7 @@ ODD = {
 }
 
 
+@pytest.mark.long
 def test_pairs_of_bf16_are_multiplied_exactly_and_rounded_to_nearest(tmp_path: Path) -> None:
     """AVX512_BF16. One word a sentence: what is rounded is what the reference is given.
 
@@ -208,6 +211,7 @@ def test_functions_of_gates_are_right_from_end_to_end_of_their_range(tmp_path: P
         assert (error <= 3e-7 + 3e-7 * np.abs(want[numbers])).all(), (name, error.max())
 
 
+@pytest.mark.long
 def test_any_number_of_threads_gives_the_same_bits_and_races_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

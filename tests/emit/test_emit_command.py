@@ -26,8 +26,14 @@ def emit(*arguments: str | Path) -> str:
 
 @pytest.mark.parametrize(
     "options",
-    [["--static", "N=1"], ["--embed", "--weights", "f16", "--threads", "64"]],
-    ids=["static", "embedded"],
+    [
+        pytest.param(["--static", "N=1"], id="static"),
+        pytest.param(
+            ["--embed", "--weights", "f16", "--threads", "64"],
+            id="embedded",
+            marks=pytest.mark.long,
+        ),
+    ],
 )
 def test_the_example_compiles_without_a_warning_and_runs(
     options: list[str], repo: Path, tmp_path: Path

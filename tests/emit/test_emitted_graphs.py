@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.compiling import CHECKED
+from support.compiling import CHECKED, PLAIN
 from support.emitting import Emitted, compile_all, generated
 from support.fusing import departure
 from support.random_models import Trial, random_trial
@@ -27,7 +27,7 @@ from onernn.ir.ragged import data_of
 
 GRAPHS = int(os.environ.get("ONERNN_EMITTED_GRAPHS", "9"))
 IN_ONE_PROGRAM = min(10, GRAPHS // 3)
-FLAGS = [CHECKED, ("-O1",), CHECKED, ("-O1", "-march=native")]
+FLAGS = [CHECKED, ("-O1",), CHECKED, ("-O1", "-march=native")] if GRAPHS > 9 else [PLAIN]
 """Of programs in turn."""
 EPS = float(np.finfo(np.float32).eps)
 

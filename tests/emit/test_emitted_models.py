@@ -1,6 +1,7 @@
-"""Generated C++ of whole models: compiled with every check, run twice, compared with an oracle.
+"""Generated C++ of whole models: run twice, compared with an oracle.
 
-ONERNN_EMIT_MODELS tells how many random models, and takes all of the peers' cases from 100 on.
+ONERNN_EMIT_MODELS tells how many random models; from 100 on (`make emit`) all of the peers' cases
+are taken, and sanitizers watch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checking import assert_close
-from support.compiling import CHECKED
+from support.compiling import CHECKED, PLAIN
 from support.emitting import Emitted, assert_computes, build
 from support.onnx_models import read
 from support.onnx_rnn import Case, array_of, ort_case, random_case, run_oracle
@@ -23,7 +24,7 @@ from onernn import Graph, Ragged, Session, UnsupportedError, load
 from onernn.engine.emit.pipeline import read_declared
 
 MODELS = int(os.environ.get("ONERNN_EMIT_MODELS", "4"))
-
+FLAGS = CHECKED if MODELS >= 100 else PLAIN
 
 STATUSES = ["ok", "no_weights", "bad_sizes", "bad_index", "bad_lengths"]
 
@@ -34,7 +35,7 @@ def by_reference(model: Graph, feed: dict[str, Any]) -> dict[str, Any]:
 
 def test_random_models_are_right_and_so_is_their_second_call(tmp_path: Path) -> None:
     cases = {f"random{seed}": random_case(seed) for seed in range(MODELS)}
-    emitted = build({name: read(case.model()) for name, case in cases.items()}, tmp_path, CHECKED)
+    emitted = build({name: read(case.model()) for name, case in cases.items()}, tmp_path, FLAGS)
     for name, case in cases.items():
         want = {key: array for key, array in run_oracle(case).items() if key in case.outputs}
         assert_computes(emitted[name], case.feed(), want, atol=1e-6 + 8 * sensitivity(case, want))
@@ -120,7 +121,7 @@ def examples(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     declared = {"segmenter": None, "words": read_declared(["data0=int32(T, N)"])}
     folder, made = tmp_path_factory.mktemp("examples"), dict[str, Emitted]()
     for name, model in models.items():
-        made |= build({name: model}, folder / name, CHECKED, declared=declared[name])
+        made |= build({name: model}, folder / name, FLAGS, declared=declared[name])
     return made
 
 

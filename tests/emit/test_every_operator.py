@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.compiling import CHECKED
+from support.compiling import CHECKED, PLAIN
 from support.emitting import build
 from support.graphs import new_node
 from support.layers import random_weights
@@ -99,11 +99,14 @@ def test_no_operator_is_left_out() -> None:
     assert refused - {node.op for node in nodes} - walked == {"If", "Loop", "Scan"}
 
 
-def test_every_operator_gives_what_a_run_of_the_graph_gives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [PLAIN, pytest.param(CHECKED, marks=pytest.mark.long)])
+def test_every_operator_gives_what_a_run_of_the_graph_gives(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
     nodes, names = cases()
     graph = model(nodes, names)
     want = Session(graph, backend="reference", passes=()).run(FEED)
-    emitted = build({"every": graph}, tmp_path, CHECKED)["every"]
+    emitted = build({"every": graph}, tmp_path, flags)["every"]
     status, got = emitted.run(FEED, want)
     assert status == 0, got
     ops = {name: node.op for node in nodes for name in node.outputs}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.compiling import CHECKED, compile_program
+from support.compiling import CHECKED, PLAIN, compile_program
 from support.emitting import Emitted, assert_computes, build
 from support.graphs import new_node
 from support.taggers import documents, of_documents, padder, unpadded
@@ -46,9 +46,11 @@ MODELS = {"found": MODEL, "padding": padder(), "documents": documents()}
 FEEDS = {"padding": unpadded, "documents": of_documents}
 
 
-@pytest.fixture(scope="module")
-def emitted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Emitted]:
-    return build(MODELS, tmp_path_factory.mktemp("found"), CHECKED)
+@pytest.fixture(scope="module", params=[PLAIN, pytest.param(CHECKED, marks=pytest.mark.long)])
+def emitted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Emitted]:
+    return build(MODELS, tmp_path_factory.mktemp("found"), request.param)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -109,6 +111,7 @@ def test_offsets_of_documents_that_are_none_are_a_status(
     assert emitted["documents"].run(feed, want)[0] == 84  # bad_lengths
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_the_example_has_room_for_what_is_found(name: str, tmp_path: Path) -> None:
     write_cpp(MODELS[name], tmp_path, name=name)

@@ -78,7 +78,9 @@ CASES["rnn_two_functions"] = case_of("RNN", "B", "bidirectional", activations=["
 COMPILED = [
     name
     for name in CASES
-    if re.search("plain|clip|0_lens|bidirectional_1$|peephole_bi|linear|forget|two_functions", name)
+    if re.search(
+        "plain|(?<!no)_clip|bidirectional_(0_lens|1)$|peephole_bi|linear|forget|two_functions", name
+    )
 ]
 
 

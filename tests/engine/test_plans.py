@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from support.operator_cases import (
     in_halves,
     model,
 )
+from support.random_graphs import GRAPHS
 from support.random_models import random_trial
 from support.taggers import documents, of_documents, padder, sentences, tagger, unpadded
 
@@ -33,9 +33,6 @@ from onernn.ir.graph import Node, Value
 from onernn.ir.ragged import data_of
 
 pytestmark = pytest.mark.usefixtures("built")
-
-
-GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))
 
 
 def planned(session: Session, feed: Any) -> Plan:

@@ -26,7 +26,7 @@ from onernn.ir.graph import Value
 from onernn.ir.rnn import with_precision
 from onernn.ir.weights import UNIT, LayerPrecision, PartScales, Scale
 
-SECONDS = float(os.environ.get("ONERNN_STREAM_SECONDS", "2"))
+SECONDS = float(os.environ.get("ONERNN_STREAM_SECONDS", "0.5"))
 WIDTH, H, WORDS = 6, 8, 11
 MANY, QUEUE, FRAMES, RECORDINGS = 1000, 4, 30, 60
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from support.graphs import new_node
+from support.random_graphs import GRAPHS
 
 from onernn import Graph, Session
 from onernn.engine.program import Nest
 from onernn.ir.graph import Node, Value
 
 pytestmark = pytest.mark.usefixtures("built")
-GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))
 COLUMNS = 6
 
 

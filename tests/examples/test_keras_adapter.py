@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parents[2] / "examples" / "keras_adapter"
 
 
@@ -14,6 +16,7 @@ def example(folder: Path, cwd: Path, chosen: str) -> subprocess.CompletedProcess
     return subprocess.run([*command, str(folder)], cwd=cwd, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_the_example_passes_but_for_its_known_failures(tmp_path: Path) -> None:
     done = example(FOLDER, tmp_path, "Formulas or refused")
     assert done.returncode == 0, done.stdout

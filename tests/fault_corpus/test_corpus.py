@@ -192,7 +192,7 @@ cpu = lambda: None
         ("short", "wrong, inf"),
         ("raises", "raises"),
         ("crashes", "crash, SIGSEGV"),
-        ("hangs", "hangs"),
+        pytest.param("hangs", "hangs", marks=pytest.mark.long),
     ],
 )
 def test_the_runner_tells_what_a_framework_does(does: str, said: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from support.graphs import new_node
 from support.operator_cases import CASES, COUNTS, FEED, model
+from support.random_graphs import GRAPHS
 from support.random_models import random_trial
 
 from onernn import Graph, Session, UnsupportedError
@@ -18,7 +18,7 @@ from onernn.fuse_passes.mapping import Mapper
 from onernn.ir.graph import Node, Value
 from onernn.ir.ragged import Ragged
 
-GRAPHS, ROWS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "40")), 3
+ROWS = 3
 
 
 def mapped(graph: Graph) -> Graph:

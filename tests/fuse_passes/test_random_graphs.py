@@ -5,18 +5,17 @@ ONERNN_RANDOM_GRAPHS tells how many; 2000 take two minutes, and every pass acts 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 import numpy as np
 import pytest
 from support.fusing import departure, departures, fused_once
+from support.random_graphs import GRAPHS
 from support.random_models import random_trial
 
 from onernn import OnernnError, Ragged, Session
 from onernn.fuse_passes import PASSES, passes_for
 
-GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))
 WAYS = {"f32": ("reference", "onednn"), "bf16": ("onednn",)}
 """Backends by the data type that a graph is fused for."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,13 @@ from support.arrays import uniform
 from support.graphs import new_node
 from support.layers import random_weights
 from support.onnx_models import check, model, read
+from support.random_graphs import GRAPHS
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
 from onernn.fuse_passes.views import DropRnnViews
 from onernn.ir.graph import Node, Value
 
 SIZES = [(2, 3), (3, 4), (7, 5)]  # of time and batch; none of them is one of the layer's
-GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))
-"""A fifth of the chains of views; make fuzz-graphs takes more."""
 
 
 def graph_of(chain: list[tuple[str, Any]], spec: RnnSpec) -> Graph:

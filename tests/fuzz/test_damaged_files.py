@@ -18,7 +18,7 @@ from onernn import Graph, ModelFormatError, OnernnError, convert
 from onernn.ir.graph import Value
 
 RELU = new_node("Relu", "x", "y")
-FILES = int(os.environ.get("ONERNN_DAMAGED", 3))
+FILES = int(os.environ.get("ONERNN_DAMAGED", 2))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -69,6 +69,7 @@ def test_there_is_a_library_for_each_instruction_set_and_a_second_build_does_not
     assert libraries(tree) == made and [path.stat().st_mtime_ns for path in made] == dates
 
 
+@pytest.mark.long
 def test_a_checkout_gets_the_first_set_and_that_of_this_cpu_and_others_where_they_are_named(
     tree: Path,
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_checkout_gets_the_first_set_and_that_of_this_cpu_and_others_where_the
     assert f"ISAS=avx3: expected all, or some of {', '.join(known)}" in run(tree, 1, ISAS="avx3")
 
 
+@pytest.mark.long
 def test_libraries_of_other_sources_that_are_not_built_again_are_removed(tree: Path) -> None:
     run(tree)
     with open(tree / "library" / "cpu.cpp", "a") as file:
@@ -100,6 +102,7 @@ def compiled(said: str) -> int:
     return int(re.findall(r"kernels: (\d+) compilations", said)[0])
 
 
+@pytest.mark.long
 def test_only_objects_whose_source_headers_or_compiler_changed_are_compiled_in_any_tree(
     tree: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +128,7 @@ def test_only_objects_whose_source_headers_or_compiler_changed_are_compiled_in_a
     assert compiled(run(other, **cache, SOURCE_DATE_EPOCH="1")) == both  # a release
 
 
+@pytest.mark.long
 def test_a_cache_that_others_can_write_is_neither_read_nor_written(
     tree: Path, tmp_path: Path
 ) -> None:
@@ -157,6 +161,7 @@ def test_the_cache_keeps_what_was_used_last(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "c"]
 
 
+@pytest.mark.long
 def test_the_same_sources_give_the_same_bytes_in_another_folder(tree: Path, tmp_path: Path) -> None:
     other = shutil.copytree(tree, tmp_path / "other" / "kernels")
     run(tree)
@@ -164,6 +169,7 @@ def test_the_same_sources_give_the_same_bytes_in_another_folder(tree: Path, tmp_
     assert [*libraries(tree).values()] == [*libraries(other).values()]
 
 
+@pytest.mark.long
 def test_other_sources_headers_or_compilers_are_built_anew(tree: Path, tmp_path: Path) -> None:
     run(tree)
     for change in ("library/cpu.cpp", "library/exported.hpp", "new.hpp"):
@@ -233,12 +239,14 @@ def test_a_damaged_library_is_built_anew(tree: Path) -> None:
     assert libraries(tree) == made
 
 
+@pytest.mark.long
 def test_builds_at_the_same_time_wait_for_each_other_and_one_compiles(tree: Path) -> None:
     told = [each.communicate(timeout=600)[0] for each in [start(tree) for _ in range(4)]]
     assert sum("compilations" in said for said in told) == 1
     assert len(libraries(tree)) == len([*build.isas()][:2])
 
 
+@pytest.mark.long
 def test_a_build_that_was_killed_leaves_nothing_that_is_loaded_or_stays(tree: Path) -> None:
     run(tree)
     before = libraries(tree)
@@ -269,6 +277,7 @@ def test_what_does_not_compile_is_told_and_what_was_built_stays(tree: Path) -> N
     assert libraries(tree) == before
 
 
+@pytest.mark.long
 def test_sources_that_change_while_they_are_compiled_are_refused(tree: Path) -> None:
     """Else a library would tell that it comes from what was there before."""
     run(tree)
@@ -283,6 +292,7 @@ def test_sources_that_change_while_they_are_compiled_are_refused(tree: Path) -> 
     assert "compilations" in run(tree)
 
 
+@pytest.mark.long
 def test_an_object_whose_header_changed_while_it_was_compiled_is_not_kept(
     tree: Path, tmp_path: Path
 ) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.graphs import new_node
 from support.operator_cases import FEED, WALKED, cases, model
+from support.random_graphs import GRAPHS
 from support.random_models import random_trial
 from support.recordings import MODELS, fused, loaded
 from support.typing import Bindings, check_types
@@ -39,7 +39,7 @@ def test_types_of_every_operator_are_what_its_run_shows() -> None:
 
 def test_types_of_random_graphs_are_what_their_runs_show() -> None:
     known = total = 0
-    for seed in range(int(os.environ.get("ONERNN_RANDOM_GRAPHS", "50"))):
+    for seed in range(GRAPHS):
         trial = random_trial(seed)
         for graph in (trial.graph, fuse(trial.graph).model):
             for feed in trial.feeds:

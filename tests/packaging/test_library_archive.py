@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from support.compiling import compiler
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """#include <onernn.h>
 #include <stdio.h>
 int main(void) {

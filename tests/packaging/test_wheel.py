@@ -15,6 +15,8 @@ import pytest
 
 from onernn.kernels import build
 
+pytestmark = pytest.mark.long
+
 RECORDING = "fc_gru_h0_rev0"
 # What would let the checkout or another environment shine through.
 LEAKS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 BLOCK = re.compile(r"(?P<lead>[^\n]+:)\n```\w+\n(?P<text>.*?)```\n", re.S)
 NEW = re.compile(r".*\bNew file `(?P<file>[^`]+)`:")
 CHANGE = re.compile(

@@ -1,6 +1,6 @@
 """Small faults put into the package: for each, the tests that should see it do.
 
-A few are tried in every run, all of them by make mutants (ONERNN_MUTANTS). Each runs on a copy of
+`make long` tries a few, `make mutants` (ONERNN_MUTANTS) all of them. Each runs on a copy of
 the sources in a process of its own.
 """
 
@@ -192,6 +192,7 @@ MUTANTS = [
 PLAIN = 2
 
 
+@pytest.mark.long
 def test_the_copy_is_what_runs_and_passes(checkout: Checkout) -> None:
     code = "import onernn.backend.arguments as found; print(found.__file__)"
     done = subprocess.run(
@@ -211,6 +212,7 @@ def test_every_fault_still_has_its_place(repo: Path, mutant: Mutant) -> None:
     assert len([*(repo / "tests").rglob(f"test_{mutant.tests[0]}.py")]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mutant", MUTANTS if ALL else MUTANTS[:PLAIN], ids=lambda mutant: mutant.what
 )

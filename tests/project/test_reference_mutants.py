@@ -1,7 +1,7 @@
 """Statements of the references' pages, turned around: the test that a row names fails.
 
-Gate orders, signs, layouts and limits, a fault for each. A few are tried in every run, all of them
-by make mutants.
+Gate orders, signs, layouts and limits, a fault for each. `make long` tries a few, `make mutants`
+all of them.
 """
 
 from __future__ import annotations
@@ -359,6 +359,7 @@ def test_every_page_has_a_fault_of_each_kind() -> None:
         assert sum(mutant.what.startswith(text) for mutant in MUTANTS) >= 7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mutant", MUTANTS if ALL else MUTANTS[:PLAIN], ids=lambda mutant: mutant.what
 )
@@ -366,6 +367,7 @@ def test_the_named_test_fails(checkout: Checkout, mutant: Mutant) -> None:
     checkout.assert_seen(mutant)
 
 
+@pytest.mark.long
 def test_without_a_fault_the_named_tests_pass(checkout: Checkout) -> None:
     for tests in dict.fromkeys(m.tests for m in MUTANTS[: None if ALL else 1]):
         done = checkout.run(tests)

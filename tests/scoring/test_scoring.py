@@ -162,6 +162,7 @@ def test_bytes_are_the_same_for_any_number_of_workers(
     assert files(tmp_path / "out") == whole
 
 
+@pytest.mark.long
 def test_a_scoring_that_is_killed_goes_on_to_the_same_bytes(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_scoring_that_is_killed_goes_on_to_the_same_bytes(
     assert files(folder) == whole
 
 
+@pytest.mark.long
 def test_workers_that_are_killed_are_replaced(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
@@ -207,6 +209,7 @@ def test_workers_that_are_killed_are_replaced(
     raise AssertionError("each scoring had ended before a worker was killed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_at_once_and_the_same_command_goes_on(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes], number: int
@@ -227,6 +230,7 @@ def test_a_signal_ends_all_at_once_and_the_same_command_goes_on(
     assert files(folder) == whole
 
 
+@pytest.mark.long
 def test_a_full_disk_is_told_and_what_is_whole_stays(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
@@ -258,6 +262,7 @@ def test_two_scorings_into_one_folder_are_refused(
     assert done.returncode == 2 and "another scoring runs into it" in done.stderr
 
 
+@pytest.mark.long
 def test_of_two_scorings_at_once_one_writes_the_folder(
     model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
@@ -285,6 +290,21 @@ def test_a_damaged_part_is_named_and_the_command_succeeds(
     assert files(folder) == whole
 
 
+GIVEN: Any = {"inputs": {"letters": "text"}, "window": 200, "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def begun(model: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus of two windows, and what was scored of it."""
+    folder = tmp_path_factory.mktemp("begun")
+    pq.write_table(pq.read_table(corpus).slice(0, 300), folder / "small.parquet")
+    summary = score(model, folder / "small.parquet", folder / "out", **GIVEN)
+    assert (summary.rows, summary.windows, summary.windows_before) == (300, 2, 0)
+    again = score(model, folder / "small.parquet", folder / "out", **GIVEN)
+    assert (again.rows, again.windows, again.windows_before, again.words) == (300, 2, 2, 0)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -296,16 +316,9 @@ def test_a_damaged_part_is_named_and_the_command_succeeds(
     ],
 )
 def test_a_scoring_goes_on_as_it_was_begun_only(
-    model: Path, corpus: Path, tmp_path: Path, more: dict[str, Any], message: str
+    model: Path, corpus: Path, begun: Path, tmp_path: Path, more: dict[str, Any], message: str
 ) -> None:
-    small = tmp_path / "small.parquet"
-    pq.write_table(pq.read_table(corpus).slice(0, 300), small)
-    given = {"inputs": {"letters": "text"}, "window": 200, "workers": 1}
-    summary = score(model, small, tmp_path / "out", **given)  # type: ignore[arg-type]
-    assert (summary.rows, summary.windows, summary.windows_before) == (300, 2, 0)
-    again = score(model, small, tmp_path / "out", **given)  # type: ignore[arg-type]
-    assert (again.rows, again.windows, again.windows_before, again.words) == (300, 2, 2, 0)
-    before = files(tmp_path / "out")
+    small, before = begun / "small.parquet", files(begun / "out")
     changed: Any = onernn.load(model)
     if more.pop("model", None):
         constants = dict(changed.constants)
@@ -315,10 +328,11 @@ def test_a_scoring_goes_on_as_it_was_begun_only(
             changed.name, changed.inputs, changed.outputs, changed.nodes, constants
         )
     if more.pop("corpus", None):
+        small = tmp_path / "small.parquet"
         pq.write_table(pq.read_table(corpus).slice(0, 301), small)
     with pytest.raises(UnsupportedError, match=message):
-        score(changed, small, tmp_path / "out", **{**given, **more})
-    assert files(tmp_path / "out") == before
+        score(changed, small, begun / "out", **{**GIVEN, **more})
+    assert files(begun / "out") == before
 
 
 def test_strict_stops_with_the_first_bad_row(model: Path, corpus: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Werror")
+PLAIN = ("-O0",)
 CHECKED = ("-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 KEPT = Path(__file__).parents[2] / "out" / "compiled"
 EMULATOR = shlex.split(os.environ.get("ONERNN_EMULATOR", ""))

@@ -19,7 +19,7 @@ from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
 from onernn.ir.types import Size
 from support.checking import assert_close
-from support.compiling import EMULATOR, compile_program
+from support.compiling import EMULATOR, PLAIN, compile_program
 
 DRIVER = """
 #include <cstdio>
@@ -211,7 +211,7 @@ def generated(
 
 
 def build(
-    models: Mapping[str, Graph], folder: Path, flags: tuple[str, ...] = ("-O0",), **options: Any
+    models: Mapping[str, Graph], folder: Path, flags: tuple[str, ...] = PLAIN, **options: Any
 ) -> dict[str, Emitted]:
     """All models as one program; ``options``: as `generated` takes them.
 

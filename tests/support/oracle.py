@@ -94,4 +94,6 @@ def _step(spec, arrays, x, held, scale, t):
         candidate = TANH(a(2, reset * h))
     if scale is not None:
         keep = (1 - scale[t]) * keep
+    if spec.update == "replace":
+        keep = 1 - keep
     return [keep * h + (1 - keep) * candidate]

@@ -6,6 +6,7 @@ fuse passes look for, with everything that can be turned, shared, read by others
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import numpy as np
 from onernn import Graph, OnernnError, Ragged, RnnSpec, Session
 from onernn.ir.graph import NativeOp, Node, Value
 
+GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "30"))
+"""So many of them a test takes; `make fuzz-graphs` takes 2000."""
 SIZES = (1, 2, 2, 3, 3, 4)
 CHANNELS = (1, 2, 3, 3, 4, 6)
 UNARY = "Relu Tanh Sigmoid Neg Abs Softsign Identity".split()

@@ -20,6 +20,7 @@ REPO = Path(__file__).resolve().parents[2]
 WITHOUT_TEST = ("refused, because", "deliberately otherwise, because", "nothing to show:")
 _CELLS = re.compile(r"(?<!\\)\|")
 _TESTS = re.compile(r"`(test_\w+)`")
+_LONG = "pytest.mark.long"
 
 
 class Row(NamedTuple):
@@ -64,6 +65,8 @@ class Test(NamedTuple):
     file: Path
     arguments: set[str]
     """Its fixtures and parameters."""
+    long: bool
+    """Whether `make long` runs it, and `make test` does not."""
 
 
 @cache
@@ -72,11 +75,13 @@ def tests() -> dict[str, list[Test]]:
     found = dict[str, list[Test]]()
     for file in sorted((REPO / "tests").rglob("test_*.py")):
         body = ast.parse(file.read_text()).body
+        whole = any("pytestmark" in text and _LONG in text for text in map(ast.unparse, body))
         body += [node for each in body if isinstance(each, ast.ClassDef) for node in each.body]
         for node in body:
             if isinstance(node, ast.FunctionDef) and not _checks_nothing(node):
                 arguments = {argument.arg for argument in node.args.args}
-                found.setdefault(node.name, []).append(Test(file, arguments))
+                long = whole or _LONG in map(ast.unparse, node.decorator_list)
+                found.setdefault(node.name, []).append(Test(file, arguments, long))
     return found
 
 
@@ -103,8 +108,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "shown: a design page names this test")
+    config.addinivalue_line("markers", "long: run by `make long`, not by `make test`")
     if config.getoption("--shown") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Seen())
+        config.pluginmanager.register(Seen(config.option.markexpr))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -117,10 +123,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Seen:
     """What became of the tests of a run, and at its end what was not shown.
 
-    Tests beside a framework run in environments of their own, so they are not asked for here.
+    Tests beside a framework run in environments of their own, so they are not asked for here; of
+    others those that have the ``marks``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, marks: str = "") -> None:
+        kinds = {"long": {True}, "not long": {False}}.get(marks, {True, False})
+        self.wanted = {
+            name
+            for name in names()
+            if not beside_frameworks_only(name)
+            and not kinds.isdisjoint(test.long for test in tests().get(name, ()))
+        }
         self.passed = set[str]()
         self.elsewhere = set[str]()
         self.missing = list[str]()
@@ -134,9 +148,8 @@ class Seen:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        wanted = {name for name in names() if not beside_frameworks_only(name)}
-        self.elsewhere &= wanted - self.passed
-        self.missing = sorted(wanted - self.passed - self.elsewhere)
+        self.elsewhere &= self.wanted - self.passed
+        self.missing = sorted(self.wanted - self.passed - self.elsewhere)
         if self.missing and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -98,6 +98,7 @@ def test_many_threads_run_one_session_at_once(threads: int) -> None:
         assert mine.tobytes() == theirs.tobytes()
 
 
+@pytest.mark.long
 def test_a_session_takes_its_layers_with_it() -> None:
     """Ten more sessions add nothing to the memory of those before.
 

@@ -59,6 +59,7 @@ def test_every_model_of_sofie_is_right_as_its_authors_saved_it(peer_suites: Path
     assert ran == {file.name for file in (peer_suites / "sofie").glob("*.onnx")} and len(ran) == 22
 
 
+@pytest.mark.long
 def test_the_recurrent_cases_of_onnx_pass_through_its_own_runner() -> None:
     suite = onnx.backend.test.BackendTest(backend.OnernnBackend, __name__)
     suite.include(r"^test_(simple_)?(rnn|lstm|gru)_.*_cpu$")
@@ -86,6 +87,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.long
 def test_every_operator_case_of_onnx_is_right_or_refused() -> None:
     """All of onnx's cases, not only recurrent ones: what is run at all is run right.
 

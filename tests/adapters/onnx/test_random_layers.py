@@ -19,7 +19,7 @@ from support.onnx_written import run, written
 
 from onernn import Session, fuse
 
-MODELS = int(os.environ.get("ONERNN_RANDOM_MODELS", "300"))
+MODELS = int(os.environ.get("ONERNN_RANDOM_MODELS", "120"))
 
 
 def tolerance(case: Case) -> float:

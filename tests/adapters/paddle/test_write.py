@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
-import sys
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import command_line
 from support.checking import assert_close
 from support.graphs import new_node, reference, unfused
 from support.oracle import run_oracle
@@ -100,7 +99,14 @@ def test_an_operator_means_the_same(name: str, tmp_path: Path) -> None:
     check(OPERATORS[name], tmp_path)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+# In each direction each cell has another kind of batch; `make long` takes all three kinds.
+EACH_LAYER = [
+    name if k % 3 == k // 3 % 3 else pytest.param(name, marks=pytest.mark.long)
+    for k, name in enumerate(LAYERS)
+]
+
+
+@pytest.mark.parametrize("name", EACH_LAYER)
 def test_a_layer_means_the_same(name: str, tmp_path: Path) -> None:
     """Against an oracle in float64 that walks sentences one by one and knows no Paddle."""
     graph, feeds = LAYERS[name]
@@ -297,17 +303,13 @@ def test_names_that_the_writer_makes_do_not_meet_those_of_the_model(tmp_path: Pa
     check(of_nodes(nodes, feeds, "mul.out", "scale.out", **weight), tmp_path)
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "onernn.cli", *map(str, arguments)]
-    line[1:3] = ["-c", "from onernn.cli import main; main()"]
-    return subprocess.run(line, capture_output=True, text=True, timeout=600)
-
-
 def test_the_command_line_writes_checks_and_tells(tmp_path: Path) -> None:
     source, out = DATA / "initial_state", tmp_path / "out.pdmodel"
-    run = command("convert", source, out, "--check", source / "io.npz", "--place", "onednn")
+    run = command_line.onernn(
+        "convert", source, out, "--check", source / "io.npz", "--place", "onednn"
+    )
     assert run.returncode == 0 and "pass" in run.stdout, run.stderr
     assert "not placed on oneDNN: gru_10: Paddle's oneDNN kernel keeps" in run.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.pdiparams", "out.pdmodel"]
-    run = command("convert", source, out, "--opset", 14)
+    run = command_line.onernn("convert", source, out, "--opset", 14)
     assert run.returncode == 2 and "opset is no option of .pdmodel files" in run.stderr
