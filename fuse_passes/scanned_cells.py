@@ -260,7 +260,8 @@ def _one_step(graph: Graph, node: Node, body: Graph) -> Scanned | str:
 def _unturned(body: Graph, name: str) -> Attention:
     """The attention that a layer reads, or that of which 1 - it is read."""
     node = body.producer(name, "Sub")
-    if node is None or body.number(node.inputs[0]) != 1:
+    one = body.constants.get(node.inputs[0]) if node else None
+    if node is None or one is None or one.shape or one != 1:
         return Attention(name, keeps=False)
     return Attention(node.inputs[1], keeps=True)
 

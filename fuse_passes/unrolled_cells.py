@@ -107,8 +107,9 @@ def attended(stacker: Stacker, name: str, keeps: bool, dtype: np.dtype[Any]) -> 
     if not keeps:
         return name
     for user in stacker.graph.users(name):  # another direction's, as the pairs' pass wants it
-        if user.op == "Sub" and user.inputs[1] == name:
-            if stacker.graph.number(user.inputs[0]) == 1:
+        one = stacker.graph.constants.get(user.inputs[0])
+        if user.op == "Sub" and user.inputs[1] == name and one is not None:
+            if one.shape == () and one == 1:
                 return user.outputs[0]
     return stacker.emit("Sub", (stacker.one(dtype), name))
 
