@@ -63,6 +63,7 @@ GREEDY: dict[str, Call] = {
     "MaxPool": ([np.ones((1, 1, 3))], {"kernel_shape": (10**7,), "pads": (0, 10**7 - 1)}),
     "LayerNormalization": ([COLUMN, LONG], {}),
     "ReduceSum": ([np.empty((2**40, 0), np.float32), ints(1)], {}),
+    "Sample": ([np.int64(1), COLUMN, ROW], {"distribution": "uniform"}),
     "SequencePad": ([WORDS], {}),
     "SequenceFill": ([WIDE, np.float32(0)], {"time": 10**5}),
     "SequencePool": ([WIDE], {"kind": "sum", "empty": 0.0}),

@@ -11,9 +11,8 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import REQUIRED, op
-from onernn.ir.ragged import data_of
 from onernn.ir.types import Size, Type
-from onernn.ops.growth import elements
+from onernn.ops.growth import results
 from onernn.ops.rules import broadcast
 
 _DRAWS: dict[str, Callable[..., Any]] = {
@@ -31,8 +30,9 @@ def _sample_type(context: Context, seed: Type, *parameters: Type) -> Type:
     return Type(context.attrs.dtype, None if front is None else (*front, *more))
 
 
-def _sample_growth(node: Node, seed: Any, *parameters: Any) -> int:
-    return 16 * elements(node.attrs.shape) * max(data_of(each).size for each in parameters)
+def _sample_growth(node: Node, *values: Any) -> int:
+    """NumPy draws in float64, and broadcasts the parameters."""
+    return 8 * results(node, *values)
 
 
 @op("Sample", kind="mixes", since=0, type=_sample_type, growth=_sample_growth)
