@@ -48,6 +48,8 @@ def sample(
 
     ``stream`` tells nodes of one seed apart.
     """
+    if distribution not in _DRAWS:
+        raise ShapeError(f"distribution: expected one of {', '.join(_DRAWS)}, got {distribution!r}")
     if seed.size != 1 or seed.dtype.kind not in "iu" or seed.reshape(()) < 0:
         raise ShapeError(f"seed: expected a number of at least 0, got {seed.tolist()}")
     random = np.random.default_rng([int(seed.reshape(())), stream])
