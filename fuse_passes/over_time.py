@@ -30,7 +30,7 @@ def bound(
     given: Mapping[str, Array] = MappingProxyType({}),
     declared: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
-    """The model with arrays in the place of inputs, and what is ``declared`` of others.
+    """The model with arrays in the place of inputs, and others as they are ``declared``.
 
     See `Value.declared`.
     """
@@ -62,19 +62,19 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
         )
     mapper = Mapper.of(graph, frames)
     results = [value.name for value in graph.outputs if value.name not in states.values()]
-    each = _ancestors(graph, [*results, *(buffer.added for buffer in buffers.values())])
+    per_frame = _ancestors(graph, [*results, *(buffer.added for buffer in buffers.values())])
     last = _ancestors(graph, states.values())
     ends = dict[str, str]()
     for node in graph.nodes:
         if id(node) in layers:
-            ends |= _over_frames(mapper, node, each)
+            ends |= _over_frames(mapper, node, per_frame)
             continue
         if id(node) in buffers:
             ends |= windows(
-                mapper, node, buffers[id(node)], wanted=not each.isdisjoint(node.outputs)
+                mapper, node, buffers[id(node)], wanted=not per_frame.isdisjoint(node.outputs)
             )
             continue
-        if not each.isdisjoint(node.outputs):
+        if not per_frame.isdisjoint(node.outputs):
             mapper.add(node)
         if not last.isdisjoint(node.outputs) and not ends.keys().isdisjoint(node.inputs):
             behind = node.renamed(ends)
@@ -83,7 +83,7 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
             outputs = tuple(fresh(graph, f"{name}/last") if name else "" for name in node.outputs)
             mapper.nodes.append(replace(behind, outputs=outputs))
             ends |= zip(node.outputs, outputs, strict=True)
-        elif each.isdisjoint(node.outputs) and ends.keys().isdisjoint(node.outputs):
+        elif per_frame.isdisjoint(node.outputs) and ends.keys().isdisjoint(node.outputs):
             mapper.nodes.append(node)
     for name in results:
         if name not in mapper.mapped:
@@ -170,8 +170,8 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
         moves = operator is not None and (operator.keeps or operator.kind == "sizes")
         if operator is not None and operator.kind == "elementwise":  # others choose: not all pass
             moves = node.op in ("Cast", "CastLike")
-        known = [values[name] for name in node.inputs if name in fixed and name in values]
-        zeros = any(not np.any(array) for array in known)
+        constants = [values[name] for name in node.inputs if name in fixed and name in values]
+        zeros = any(not np.any(array) for array in constants)
         if node.op == "Add":
             moves = zeros
         elif node.op == "Mul" and not reads:  # a file of silero's adds 0 times the rate
@@ -184,19 +184,19 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
             before.update(filter(None, node.outputs))
         if operator and moves and all(name in values for name in node.inputs if name):
             try:
-                made = operator.run(node, *(values[n] if n else None for n in node.inputs))
+                out = operator.run(node, *(values[n] if n else None for n in node.inputs))
             except (OnernnError, *MISFITS):
                 continue
-            values |= zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False)
-    kept = {(buffer.source, buffer.added) for buffer in buffers.values() if buffer.kept}
+            values |= zip(node.outputs, out if isinstance(out, tuple) else (out,), strict=False)
+    moving = {(buffer.source, buffer.added) for buffer in buffers.values() if buffer.kept}
     for node in graph.nodes:
-        if (result := buffers.get(id(node))) and (result.source, result.added) not in kept:
+        if (buffer := buffers.get(id(node))) and (buffer.source, buffer.added) not in moving:
             raise _refused(
-                graph, f"state {result.source!r} is read, and does not move on", node.label
+                graph, f"state {buffer.source!r} is read, and does not move on", node.label
             )
     for name, after in states.items():
-        got = values.get(after)
-        if after in before or got is None or not np.array_equal(got, values[name]):
+        numbers = values.get(after)
+        if after in before or numbers is None or not np.array_equal(numbers, values[name]):
             raise _refused(graph, f"it is not what a layer makes of {name!r}", after)
     return layers, buffers
 
@@ -217,10 +217,10 @@ def _open(graph: Graph, node: Node) -> str:
     return f" in a branch that stays open; say {'; and '.join(says)}" if says else ""
 
 
-def _compared(graph: Graph, made: set[str]) -> list[int]:
+def _compared(graph: Graph, deps: set[str]) -> list[int]:
     """The integers that values among these are compared with."""
     nodes = [
-        n for n in graph.nodes if n.outputs[0] in made and graph.types[n.outputs[0]].dtype == "bool"
+        n for n in graph.nodes if n.outputs[0] in deps and graph.types[n.outputs[0]].dtype == "bool"
     ]
     result = [
         graph.constants[name] for node in nodes for name in node.inputs if name in graph.constants
@@ -250,10 +250,10 @@ def _handed_on(
     return result
 
 
-def _over_frames(mapper: Mapper, node: Node, wanted: set[str]) -> dict[str, str]:
-    """Adds the layer over the steps of all frames; what is behind the last one, by a frame's names.
+def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
+    """Adds the layer over the steps of all frames; returns its last values by a frame's names.
 
-    ``wanted``: the values that are asked for of each frame.
+    ``names``: the values that each frame needs.
     """
     rnn = Recurrent.of(node)
     count = len(rnn.finals)
@@ -261,25 +261,25 @@ def _over_frames(mapper: Mapper, node: Node, wanted: set[str]) -> dict[str, str]
     steps = mapper.sizes(x, 1, 2)
     mapper.stem = rnn.y or rnn.h
     y, *ends, cells = map(mapper.name, ("y", *"hc"[:count], "cells"))
-    asks = [name in wanted for name in rnn.finals]
+    asks = [name in names for name in rnn.finals]
     if rnn.spec.layers > 1 and any(asks):
         raise mapper.refused(node, "a frame reads the states of a stack of layers")
     attention = mapper.merged(mapper.rows(node, rnn.attention)) if rnn.attention else ""
-    keeps_cells = rnn.cells in wanted or asks[1:] == [True]
-    whole = replace(rnn, x=mapper.merged(x), y=y, attention=attention, cells=cells * keeps_cells)
-    mapper.nodes.append(whole.with_states(rnn.states, tuple(ends)).node())
+    keeps_cells = rnn.cells in names or asks[1:] == [True]
+    layer = replace(rnn, x=mapper.merged(x), y=y, attention=attention, cells=cells * keeps_cells)
+    mapper.nodes.append(layer.with_states(rnn.states, tuple(ends)).node())
 
-    def each(source: str) -> str:
+    def by_frame(source: str) -> str:
         """(F * T, N, O) as (F, T, N, O)."""
         return mapper.reshaped(source, [mapper.count, steps, mapper.sizes(source, 1, None)])
 
     for name, source in ((rnn.y, y), (rnn.cells, cells)):
-        if name in wanted:
-            mapper.nodes.append(Node("Identity", (each(source),), (name,)))
+        if name in names:
+            mapper.nodes.append(Node("Identity", (by_frame(source),), (name,)))
             mapper.mapped.add(name)
     for name, source in zip(rnn.finals, (y, cells)[:count], strict=True):
-        if name in wanted:
-            step = mapper.emit("Gather", (each(source), mapper.constant(-1)), axis=1)
+        if name in names:
+            step = mapper.emit("Gather", (by_frame(source), mapper.constant(-1)), axis=1)
             mapper.nodes.append(Node("Unsqueeze", (step, mapper.constant([1, 2])), (name,)))
             mapper.mapped.add(name)
     result = {name: end for name, end in zip(rnn.finals, ends, strict=True) if name}
@@ -335,11 +335,11 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
     for user in graph.users(node.outputs[0]):
         if user.op == "Slice" and all(name in values for name in user.inputs[1:] if name):
             try:
-                given = (values[name] if name else None for name in user.inputs[1:])
-                left = OPERATORS["Slice"].run(user, places, *given)
+                arguments = (values[name] if name else None for name in user.inputs[1:])
+                result = OPERATORS["Slice"].run(user, places, *arguments)
             except (OnernnError, *MISFITS):
                 continue
-            if np.array_equal(left, places.take(range(count, old + count), axis)):
+            if np.array_equal(result, places.take(range(count, old + count), axis)):
                 kept[user.outputs[0]] = before
     return Buffer(axis, source, new, begin, old + count, count, kept)
 

@@ -63,8 +63,8 @@ def test_what_a_branch_needs_of_sizes_is_not_asked_of_others() -> None:
         want = session._walked(feed, None)["y"]
         np.testing.assert_array_equal(session.run(feed)["y"], want)
     plan = planned(session)
-    given = plan.given({"x": x[:0], "c": np.array(False), "d": np.array([True])})
-    assert given and plan.run(given, 2**40, 2**40, session._budget), (
+    call = plan.arguments({"x": x[:0], "c": np.array(False), "d": np.array([True])})
+    assert call and plan.run(call, 2**40, 2**40, session._budget), (
         "not for the sizes of the other one"
     )
 

@@ -26,27 +26,26 @@ from onernn.ir.types import Size, Type
 Types = Mapping[str, Type]
 _FAR = 2**31 - 1  # a slice up to here has no end
 _LONG = 2**13
-"""Steps or sequences that an open size has beside those that it is called after: so a type knows
-what cuts leave."""
+"""Added to each open size, so that inference knows how many elements a slice leaves."""
 
 
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
     """The nodes that compute with the number of steps, whose name is ``time``, and why.
 
-    Sums and products of it that describe a shape do not count: chunks of several sizes show these.
+    Sums and products that describe a shape are allowed: chunks of several sizes check these.
     """
     counts = set[str]()
     for node in graph.nodes:
         read = [index for index, name in enumerate(node.inputs) if name in counts]
-        result = [graph.types[name].value for name in node.outputs if name]
+        values = [graph.types[name].value for name in node.outputs if name]
         if node.op in ("Shape", "Size") or read:
-            known = all(value is not None for value in result)
+            known = all(value is not None for value in values)
             if known and any(
-                _plain(size, time) is None for value in result for size in _all(value)
+                _plain(size, time) is None for value in values for size in _all(value)
             ):
                 yield node, "it divides the number of steps"
             elif known:
-                if any(_plain(size, time) for value in result for size in _all(value)):
+                if any(_plain(size, time) for value in values for size in _all(value)):
                     counts.update(filter(None, node.outputs))
             elif node.op in ("Shape", "Size") or not all(
                 _describes_shape(node, index) for index in read
@@ -85,7 +84,7 @@ def goes_along(types: Types, name: str, time: str) -> bool:
 
 
 def far_steps(types: Types, node: Node, time: str) -> str:
-    """Why a slice counts steps; "" where it takes all, but the first or the last one perhaps."""
+    """Why a slice counts steps; "" where it takes all, or all but the first or the last one."""
     starts, ends, axes = (types[name].value if name else None for name in (*node.inputs, "")[1:4])
     shape = types[node.inputs[0]].shape or ()
     bounds = list(zip(_all(starts), _all(ends), strict=False))
@@ -138,7 +137,7 @@ class Stateful:
         return cls(graph, states, {}, frozenset(n for n, count in open_sizes.items() if count > 1))
 
     def initial(self, name: str) -> Array:
-        """A state before the first call: zeros where none is given, of 1 where a size is open."""
+        """A state before the first call, zeros by default; open sizes are 1."""
         if name in self.first:
             return self.first[name]
         value = next(value for value in self.graph.inputs if value.name == name)
@@ -166,12 +165,12 @@ def refused(graph: Graph, why: str, where: str) -> UnsupportedError:
     return UnsupportedError(f"{graph.name} in chunks:", (Refusal(why, where),))
 
 
-def proved(graph: Graph, made: Stateful) -> Stateful:
+def proved(graph: Graph, model: Stateful) -> Stateful:
     """The model with the delay of each output. Raises where chunks and the whole input differ."""
     rng = np.random.default_rng(0)
-    cuts = [0, *(made.least + cut for cut in _CUTS)]
+    cuts = [0, *(model.least + cut for cut in _CUTS)]
     feed = {
-        value.name: _random(value, made.time.get(value.name), cuts[-1], rng)
+        value.name: _random(value, model.time.get(value.name), cuts[-1], rng)
         for value in graph.inputs
     }
     whole: dict[str, Any] = {}
@@ -179,17 +178,17 @@ def proved(graph: Graph, made: Stateful) -> Stateful:
     try:
         opened = replace(graph, inputs=tuple(map(_open, graph.inputs)))
         whole |= Session(opened, passes=()).run(feed, _noting(whole))
-        session, state = Session(made.graph, passes=()), _wide(graph, made, feed)
+        session, state = Session(model.graph, passes=()), _wide(graph, model, feed)
         for begin, end in pairwise(cuts):
             chunk = {
-                name: array.take(range(begin, end), made.time[name]) if name in made.time else array
-                for name, array in feed.items()
+                name: x.take(range(begin, end), model.time[name]) if name in model.time else x
+                for name, x in feed.items()
             }
-            seen: dict[str, Any] = {}
-            done = session.run({**chunk, **state}, _noting(seen))
-            seen |= done
-            state = {name: data_of(done[after]) for name, after in made.states.items()}
-            for name, value in seen.items():
+            values: dict[str, Any] = {}
+            outputs = session.run({**chunk, **state}, _noting(values))
+            values |= outputs
+            state = {name: data_of(outputs[after]) for name, after in model.states.items()}
+            for name, value in values.items():
                 parts.setdefault(name, []).append(value)
     except OnernnError as error:
         raise refused(graph, f"its chunks do not run: {error}", "model") from error
@@ -201,11 +200,11 @@ def proved(graph: Graph, made: Stateful) -> Stateful:
             first = next(result, graph.producer(value.name))
             where = first.label if first else value.name
             raise refused(graph, f"it needs other steps than those so far: {why}", where)
-    return replace(made, delay=delay)
+    return replace(model, delay=delay)
 
 
 def _first_apart(node: Node, whole: Mapping[str, Any], parts: Mapping[str, list[Any]]) -> bool:
-    """Whether a node's first result departs, while it is one of steps."""
+    """Whether a node's first result has steps, and differs in chunks."""
     name = node.outputs[0]
     if name not in whole or name not in parts or node.op == "Shape":
         return False
@@ -213,9 +212,9 @@ def _first_apart(node: Node, whole: Mapping[str, Any], parts: Mapping[str, list[
     return len(set(sizes)) > 1 and bool(_departs(whole[name], parts[name])[0])
 
 
-def _noting(found: dict[str, Any]) -> Any:
+def _noting(values: dict[str, Any]) -> Any:
     def observe(node: Node, outputs: tuple[Any, ...], _: float) -> None:
-        found.update(zip(node.outputs, outputs, strict=False))
+        values.update(zip(node.outputs, outputs, strict=False))
 
     return observe
 
@@ -231,18 +230,18 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
     return rng.integers(0, 2, sizes).astype(value.dtype)
 
 
-def _wide(graph: Graph, made: Stateful, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """The first states, of as many sequences as the proof has."""
-    sizes = {value.name: value.shape for value in made.graph.inputs}
+def _wide(graph: Graph, model: Stateful, feed: Mapping[str, Array]) -> dict[str, Array]:
+    """The first states, repeated for all sequences of the proof."""
+    sizes = {value.name: value.shape for value in model.graph.inputs}
     return {
         name: np.repeat(first, _OPEN, axis) if axis is not None else first
-        for name, first in made.first.items()
+        for name, first in model.first.items()
         for axis in [_batch(sizes[name], first)]
     }
 
 
 def _batch(shape: tuple[int | None, ...] | None, first: Array) -> int | None:
-    """The axis of an open batch, of which the first state has one."""
+    """The axis of an open batch, where the first state has size 1."""
     result = [
         index for index, size in enumerate(shape or ()) if size is None and first.shape[index] == 1
     ]
@@ -260,11 +259,11 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
     late = whole.shape[axes[0]] - joined.shape[axes[0]] if axes else 0
     if late < 0:
         return "more steps than there are", 0
-    wanted = whole.take(range(joined.shape[axes[0]]), axes[0]) if axes else whole
+    expected = whole.take(range(joined.shape[axes[0]]), axes[0]) if axes else whole
     if joined.dtype.kind != "f":
-        return ("" if np.array_equal(joined, wanted) else "other numbers"), late
-    apart = np.abs(joined.astype(float) - wanted).max(initial=0)
-    bound = _CLOSE[1] + _CLOSE[0] * np.abs(wanted).max(initial=0)
+        return ("" if np.array_equal(joined, expected) else "other numbers"), late
+    apart = np.abs(joined.astype(float) - expected).max(initial=0)
+    bound = _CLOSE[1] + _CLOSE[0] * np.abs(expected).max(initial=0)
     return ("" if apart <= bound else f"{apart:.3g} apart"), late
 
 
@@ -292,9 +291,9 @@ def exposed(model: Graph) -> Stateful:
         raise maker.refused(node, why)
     if not maker.states:
         raise refused(graph, "its states are inputs already, or it has none", "model")
-    made = replace(
+    chunk_graph = replace(
         graph,
-        inputs=(*map(_open, graph.inputs), *(Value(n, a.dtype.name, s) for n, a, s in maker.given)),
+        inputs=(*map(_open, graph.inputs), *(Value(n, a.dtype.name, s) for n, a, s in maker.first)),
         outputs=(*map(_open, graph.outputs), *(Value(n) for n in maker.states.values())),
         nodes=tuple(maker.nodes),
         constants={**graph.constants, **maker.constants},
@@ -304,16 +303,16 @@ def exposed(model: Graph) -> Stateful:
         for name in (v.name for v in (*graph.inputs, *graph.outputs))
         if len(result := _along(types[name], time)) == 1
     }
-    first = {name: array for name, array, _ in maker.given}
-    growing = frozenset(name for name, _, shape in maker.given if shape.count(None) > 1)
+    first = {name: array for name, array, _ in maker.first}
+    growing = frozenset(name for name, _, shape in maker.first if shape.count(None) > 1)
     layers = {name for node in maker.nodes if node.op == "Rnn" for name in node.inputs}
-    growing |= {name for name, _, shape in maker.given if name not in layers and None in shape}
+    growing |= {name for name, _, shape in maker.first if name not in layers and None in shape}
     least = 1 + max([0, *maker.late.values()])
-    return proved(graph, Stateful(made, maker.states, first, growing, axes, {}, least))
+    return proved(graph, Stateful(chunk_graph, maker.states, first, growing, axes, {}, least))
 
 
 def _open(value: Value) -> Value:
-    """The value of any size where a size has a name."""
+    """The value with open sizes in the place of named ones."""
     shape = value.shape and tuple(s if isinstance(s, int) else None for s in value.shape)
     return replace(value, shape=shape)
 
@@ -331,7 +330,7 @@ def _long(graph: Graph) -> Types:
 
 
 def _time(graph: Graph, types: Types) -> str:
-    """The name of the number of steps: what the first layer goes along, as an input does."""
+    """The name of the number of steps, which the first layer and an input have on an axis."""
     for node in graph.nodes:
         if node.op != "Rnn":
             continue
@@ -343,17 +342,17 @@ def _time(graph: Graph, types: Types) -> str:
             if others:
                 continue
             if not any(_along(value.type, name) for value in graph.inputs):
-                made = {
+                names = {
                     o for n in graph.nodes for o in n.outputs if o and goes_along(types, o, name)
                 }
-                maker = next(n for n in graph.nodes if not made.isdisjoint(n.outputs))
+                maker = next(n for n in graph.nodes if not names.isdisjoint(n.outputs))
                 raise refused(graph, "it makes steps that are no input's", maker.label)
             return name
     raise refused(graph, "no layer goes along an open number of steps", "model")
 
 
-def _along(found: Type, time: str) -> list[int]:
-    return [index for index, size in enumerate(found.shape or ()) if size and time in size.names]
+def _along(value: Type, time: str) -> list[int]:
+    return [index for index, size in enumerate(value.shape or ()) if size and time in size.names]
 
 
 def _with_one_time(graph: Graph) -> Graph:
@@ -370,13 +369,13 @@ def _with_one_time(graph: Graph) -> Graph:
         for value in graph.inputs:
             sizes = zip(value.type.shape or (), value.shape or (), strict=True)
             shape = [keep if size and size.name in pair else own for size, own in sizes]
-            named: Any = {"shape": tuple(shape)} if value.shape else {}
-            inputs.append(replace(value, **named))
+            changes: Any = {"shape": tuple(shape)} if value.shape else {}
+            inputs.append(replace(value, **changes))
         graph = replace(graph, inputs=tuple(inputs))
 
 
 def _met(types: Types, node: Node) -> Iterator[set[str]]:
-    """Pairs of names of sizes that a node takes as one: beside each other, or for the other."""
+    """Pairs of names of sizes that have to be equal for a node."""
     operator, shapes = OPERATORS.get(node.op), [types[n].shape for n in node.inputs if n]
     known = [shape for shape in shapes if shape is not None]
     if node.op == "Reshape" and known:
@@ -394,15 +393,15 @@ def _met(types: Types, node: Node) -> Iterator[set[str]]:
 
 
 def _pairs(sizes: Sequence[Size | None]) -> Iterator[set[str]]:
-    """Names of sizes that differ in nothing else."""
-    named = {n: size - n for size in sizes if size is not None for n in size.names}
-    for one, other in pairwise(sorted(named)):
-        if named[one] == named[other] and named[one].number is not None:
-            yield {one, other}
+    """Pairs of names, where sizes differ in nothing but these."""
+    rests = {n: size - n for size in sizes if size is not None for n in size.names}
+    for name, other in pairwise(sorted(rests)):
+        if rests[name] == rests[other] and rests[name].number is not None:
+            yield {name, other}
 
 
 def _pads_folded(graph: Graph) -> Graph:
-    """Zeros around what only a convolution reads are the convolution's own."""
+    """Moves a Pad of zeros that only a convolution reads into the convolution's pads."""
     for node in graph.nodes:
         pad = graph.producer(node.inputs[0], "Pad") if node.op == "Conv" else None
         if pad is None or not graph.used_only_by(pad.outputs[0], node) or pad.input(3):
@@ -421,8 +420,8 @@ def _pads_folded(graph: Graph) -> Graph:
             attributes = {**node.attributes, "pads": pads, "auto_pad": "NOTSET"}
             origin = pad.origin + node.origin
             inputs = (pad.inputs[0], *node.inputs[1:])
-            whole = Node("Conv", inputs, node.outputs, attributes, origin)
-            graph = graph.splice((pad, node), (whole,))
+            conv = Node("Conv", inputs, node.outputs, attributes, origin)
+            graph = graph.splice((pad, node), (conv,))
     return graph
 
 
@@ -431,15 +430,15 @@ _MOST = 4096  # steps that a model may look ahead
 
 @dataclass
 class _Maker(Tape):
-    """``given``: name, first array and declared shape of each state. ``late``: by value, how many
+    """``first``: name, first array and declared shape of each state. ``late``: by value, how many
     steps fewer there are of it than of the inputs so far; below 0 where padding stands in front.
-    ``waiting``: what a value is that has waited for so many steps.
+    ``waiting``: the delayed values, by value and number of steps.
     """
 
     types: Types = field(default_factory=dict)
     time: str = ""
     states: dict[str, str] = field(default_factory=dict)
-    given: list[tuple[str, Array, tuple[int | None, ...]]] = field(default_factory=list)
+    first: list[tuple[str, Array, tuple[int | None, ...]]] = field(default_factory=list)
     late: dict[str, int] = field(default_factory=dict)
     waiting: dict[tuple[str, int], str] = field(default_factory=dict)
 
@@ -447,15 +446,15 @@ class _Maker(Tape):
         timed = [name for name in node.inputs if name and goes_along(self.types, name, self.time)]
         late = max((self.late.get(name, 0) for name in timed), default=0)
         waiting = {n: late - self.late.get(n, 0) for n in timed if late > self.late.get(n, 0)}
-        node = node.renamed({x: self._held_back(node, x, by) for x, by in waiting.items()})
+        node = node.renamed({x: self._delayed(node, x, by) for x, by in waiting.items()})
         self.late |= {n: late for n in node.outputs if n and goes_along(self.types, n, self.time)}
-        if not self._held(node):
+        if not self._with_states(node):
             self.nodes.append(node)
         if any(self.late.get(name, 0) > _MOST for name in node.outputs):
             raise self.refused(node, f"it looks more than {_MOST} steps ahead")
 
-    def _held_back(self, node: Node, x: str, by: int) -> str:
-        """A value that has waited for so many steps."""
+    def _delayed(self, node: Node, x: str, by: int) -> str:
+        """The value, delayed by ``by`` steps."""
         if (x, by) not in self.waiting:
             axes = _along(self.types[x], self.time)
             if len(axes) != 1:
@@ -467,14 +466,14 @@ class _Maker(Tape):
     def _cut(self, x: str, start: int, end: int, axis: int) -> str:
         return self.emit("Slice", (x, *(self.constant([k]) for k in (start, end, axis))))
 
-    def _held(self, node: Node) -> bool:
+    def _with_states(self, node: Node) -> bool:
         """Adds the node with states, if it holds any."""
         if node.op == "Rnn":
             return self._layer(node)
         if node.op == "Conv" or "ceil_mode" in OPERATORS[node.op].attributes:  # pools have it
             return self._windows(node)
-        held = {"Pad": self._pad, "Slice": self._slice, "Reshape": self._reshape}
-        return node.op in held and held[node.op](node)
+        methods = {"Pad": self._pad, "Slice": self._slice, "Reshape": self._reshape}
+        return node.op in methods and methods[node.op](node)
 
     def refused(self, node: Node, why: str) -> UnsupportedError:
         return refused(self.graph, why, node.label)
@@ -485,7 +484,7 @@ class _Maker(Tape):
         before = fresh(self.graph, f"{stem}{count}")
         after = fresh(self.graph, f"{before}N")
         self.states[before] = after
-        self.given.append((before, first, shape))
+        self.first.append((before, first, shape))
         return before, after
 
     def _layer(self, node: Node) -> bool:
@@ -503,24 +502,24 @@ class _Maker(Tape):
         before, after, copies = [], [], []
         for index, (name, width) in enumerate(zip(rnn.states, widths, strict=False)):
             sizes = (rnn.spec.layers, 1, batch or 1, width)
-            if self._is_given(name):
+            if self._is_input(name):
                 before.append(name)
                 after.append(rnn.finals[index])
                 continue
             if name and not self._is_zero(name):
                 raise self.refused(node, f"its initial state {name!r} is computed")
-            given, made = self.state(
+            initial, final = self.state(
                 "hc"[index], np.zeros(sizes, dtype), (*sizes[:2], batch, width)
             )
-            before.append(given)
-            after.append(rnn.finals[index] or made)
+            before.append(initial)
+            after.append(rnn.finals[index] or final)
             if rnn.finals[index]:
-                copies.append(Node("Identity", (rnn.finals[index],), (made,)))
+                copies.append(Node("Identity", (rnn.finals[index],), (final,)))
         self.nodes += [rnn.with_states(tuple(before), tuple(after)).node(), *copies]
         return True
 
-    def _is_given(self, name: str) -> bool:
-        """Whether an initial state is an input, moved: then the caller hands it on already."""
+    def _is_input(self, name: str) -> bool:
+        """Whether an initial state is a moved input, which the caller hands on already."""
         while (maker := self.graph.producer(name)) is not None and _moves(maker):
             name = maker.inputs[0]
         return any(value.name == name for value in self.graph.inputs)
@@ -549,7 +548,7 @@ class _Maker(Tape):
         return True
 
     def _windows(self, node: Node) -> bool:
-        """Over the last steps and the new ones; padding behind the last step never comes."""
+        """Adds windows over the last steps and the new ones, without padding behind the end."""
         (x, *rest), axes = node.inputs, self._axes(node)
         kernel = tuple(node.attrs.kernel_shape or ())
         if node.op == "Conv" and not kernel:
@@ -575,11 +574,11 @@ class _Maker(Tape):
         return True
 
     def _axes(self, node: Node) -> list[int]:
-        """The axes of steps of what a node makes."""
+        """The axes of a node's output that have the steps."""
         return _along(self.types[node.outputs[0]], self.time)
 
     def _reshape(self, node: Node) -> bool:
-        """To sizes of which one is that of the steps, whichever value these were counted on."""
+        """Reshapes to sizes of which one is the number of steps: -1, whatever counted it."""
         out = node.outputs[0]
         sizes = self.types[out].shape or ()
         numbers = [size.number if size is not None else None for size in sizes]
@@ -591,8 +590,8 @@ class _Maker(Tape):
         self.nodes.append(replace(node, inputs=(node.inputs[0], shape)))
         return True
 
-    def _behind(self, node: Node, x: str, axis: int, zeros: int, kept: int, like: str = "") -> str:
-        """A value behind the last ``kept`` steps of the chunks before; at first, behind zeros.
+    def _behind(self, node: Node, x: str, axis: int, zeros: int, steps: int, like: str = "") -> str:
+        """The value, behind the last ``steps`` steps of the chunks before; at first, behind zeros.
 
         ``like``: a value of the graph that has its other sizes, x by default.
         """
@@ -602,16 +601,16 @@ class _Maker(Tape):
         sizes = [1 if count is None else count for count in result.counts]
         sizes[axis] = zeros
         shape = [count for count in result.counts]
-        shape[axis] = zeros if zeros == kept else None
+        shape[axis] = zeros if zeros == steps else None
         before, after = self.state("steps", np.zeros(sizes, result.dtype), tuple(shape))
         self.stem = x
         joined = self.emit("Concat", (before, x), axis=axis)
-        ends = (self.constant([end]) for end in (-kept or 2**62, 2**62, axis))
+        ends = (self.constant([end]) for end in (-steps or 2**62, 2**62, axis))
         self.nodes.append(Node("Slice", (joined, *ends), (after,)))
         return joined
 
     def _pad(self, node: Node) -> bool:
-        """Steps in front are the first state; less than none is a slice's."""
+        """Zeros in front become the first state; a negative pad cuts steps, like a slice."""
         x, pads, value, axes = (*node.inputs, "", "")[:4]
         along = self._axes(node)
         numbers = self.types[pads].numbers
@@ -640,7 +639,7 @@ class _Maker(Tape):
         return True
 
     def _slice(self, node: Node) -> bool:
-        """Steps that are left out in front, of all; as many as the end lacks wait."""
+        """Leaves out the first steps of all chunks, and delays by as many as the end cuts."""
         out, axes = node.outputs[0], self._axes(node)
         names = (*node.inputs, "", "")[1:5]
         values = (_all(self.types[name].value if name else None) for name in names)
@@ -673,7 +672,7 @@ class _Maker(Tape):
         return False
 
     def _more(self, name: str, axis: int) -> int | None:
-        """How many steps more than the inputs a value of the whole has; None if not such a sum."""
+        """How many steps more than the inputs a value has in all; None if that varies."""
         size = (self.types[name].shape or ())[axis]
         return None if size is None else (size - self.time - _LONG).number
 
@@ -685,7 +684,7 @@ class _Maker(Tape):
         return x
 
     def _ended(self, node: Node, x: str, axis: int) -> None:
-        """The node's value: x, which waits where the whole has fewer steps at its end."""
+        """Adds x as the node's value, delayed by as many steps as the node cuts at the end."""
         out = node.outputs[0]
         wait = -(self._more(out, axis) or 0) - self.late[out]
         if wait > 0:

@@ -32,9 +32,9 @@ class _Stream:
 
     def __init__(self, model: CompiledModel) -> None:
         self._model, self._ffi, self._lib = model, model.ffi, model.lib
-        made = self._ffi.new("onernn_stream **")
-        model.check(self._lib.onernn_stream_open(model.handle, made))
-        self._stream = self._ffi.gc(made[0], self._lib.onernn_stream_close)
+        handle = self._ffi.new("onernn_stream **")
+        model.check(self._lib.onernn_stream_open(model.handle, handle))
+        self._stream = self._ffi.gc(handle[0], self._lib.onernn_stream_close)
         model.check(self._lib.onernn_limit(self._stream, *model.limits))
 
     def reset(self) -> None:
@@ -44,20 +44,20 @@ class _Stream:
     def run(self, feed: Feed) -> dict[str, Ragged | Array]:
         """The outputs by name; states that the feed leaves out are those of the run before."""
         ffi, lib, model, stream = self._ffi, self._lib, self._model, self._stream
-        kept = []
+        buffers = []
         for number, value in enumerate(model.inputs):
-            given = feed.get(value.name)
-            if given is None:
+            data = feed.get(value.name)
+            if data is None:
                 model.check(lib.onernn_give(stream, number, ffi.NULL, ffi.NULL))
                 continue
-            array = np.require(data_of(given), requirements=("C", "A"))
+            array = np.require(data_of(data), requirements=("C", "A"))
             memory, dims = ffi.from_buffer(array), ffi.new("int64_t[]", array.shape)
-            kept.append(memory)
+            buffers.append(memory)
             model.check(lib.onernn_give(stream, number, memory, dims))
-            if isinstance(given, Ragged):
-                for level, offsets in enumerate((*given.outer, given.offsets)):
+            if isinstance(data, Ragged):
+                for level, offsets in enumerate((*data.outer, data.offsets)):
                     memory = ffi.from_buffer("int64_t[]", offsets)
-                    kept.append(memory)
+                    buffers.append(memory)
                     of = stream, number, level, memory, len(offsets) - 1
                     model.check(lib.onernn_give_offsets(*of))
         model.check(lib.onernn_prepare(stream))
@@ -68,7 +68,7 @@ class _Stream:
             if -1 not in shape:
                 result[value.name] = array = np.empty(shape, value.dtype)
                 memory, size = ffi.from_buffer(array), array.nbytes
-                kept.append(memory)
+                buffers.append(memory)
             model.check(lib.onernn_take(stream, number, memory, size))
         model.check(lib.onernn_run(stream))
         return {
@@ -108,14 +108,14 @@ class CompiledModel:
         max_bytes: int | None = None,
         max_steps: int = STEPS,
     ) -> None:
-        self._given = path, threads, max_bytes, max_steps
+        self._options = path, threads, max_bytes, max_steps
         self._path, kernels = Path(path), load_kernels()
         self.ffi, self.lib, self._isa = kernels.ffi, kernels.lib, kernels.isa
         self.limits = usable_memory() if max_bytes is None else max_bytes, max_steps
-        made = self.ffi.new("onernn_model **")
+        handle = self.ffi.new("onernn_model **")
         team = team_of(threads or usable_threads())
-        self.check(self.lib.onernn_open(os.fsencode(path), team, made))
-        self.handle = self.ffi.gc(made[0], self.lib.onernn_close)
+        self.check(self.lib.onernn_open(os.fsencode(path), team, handle))
+        self.handle = self.ffi.gc(handle[0], self.lib.onernn_close)
         inputs = self.lib.onernn_inputs(self.handle)
         self.inputs = tuple(map(self._value, range(inputs)))
         outputs = range(inputs, inputs + self.lib.onernn_outputs(self.handle))
@@ -128,7 +128,7 @@ class CompiledModel:
         self._idle = deque([_Stream(self)])
 
     def __reduce__(self) -> Any:
-        path, threads, max_bytes, max_steps = self._given
+        path, threads, max_bytes, max_steps = self._options
         return _opened, (path, threads, max_bytes, max_steps)
 
     def _value(self, number: int) -> Value:
@@ -186,8 +186,8 @@ class Steps:
 
     def run(self, frame: Feed) -> dict[str, Ragged | Array]:
         """The outputs of the next step, but for its states."""
-        made = self._stream.run(checked_feed(self._inputs, frame))
-        return {name: value for name, value in made.items() if name not in self._hidden}
+        outputs = self._stream.run(checked_feed(self._inputs, frame))
+        return {name: value for name, value in outputs.items() if name not in self._hidden}
 
     def reset(self) -> None:
         """Back to the beginning."""

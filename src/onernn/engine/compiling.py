@@ -52,17 +52,17 @@ def compile_model(
     Raises `UnsupportedError` that names the operators which only Python runs.
     """
     graph = bound(graph_of(model), given or {}, inputs or {})
-    made = exposed(graph) if expose_states else Stateful.named(graph, states or {})
-    if made.growing:
-        raise _refused(graph, [Refusal("its size changes", min(made.growing))])
-    first = {name: made.initial(name) for name in made.states}
-    graph = bound(made.graph, {}, {n: Value(n, a.dtype.name, a.shape) for n, a in first.items()})
+    network = exposed(graph) if expose_states else Stateful.named(graph, states or {})
+    if network.growing:
+        raise _refused(graph, [Refusal("its size changes", min(network.growing))])
+    first = {name: network.initial(name) for name in network.states}
+    graph = bound(network.graph, {}, {n: Value(n, a.dtype.name, a.shape) for n, a in first.items()})
     session = Session(graph, dtype, 1, "kernels")
     plan = _plan(session)
-    content = _File(plan, session, made.states, first).content
+    content = _File(plan, session, network.states, first).content
     with replacing(Path(path)) as stream:
         stream.write(content)
-    return made.notes if made.states else []
+    return network.notes if network.states else []
 
 
 def _refused(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
@@ -70,7 +70,7 @@ def _refused(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
 
 
 def _plan(session: Session) -> Plan:
-    """The plan of all that a session runs. Raises `UnsupportedError` where there is no such."""
+    """The plan of a whole session. Raises `UnsupportedError` where Python has to run nodes."""
     graph = session.graph
     refusals = [
         Refusal(f"the model does not declare its type: say --input '{value.name}=float32(...)'", "")
@@ -113,7 +113,7 @@ class _File:
     def __init__(
         self, plan: Plan, session: Session, states: Mapping[str, str], first: Mapping[str, Array]
     ) -> None:
-        self._plan, self._made = plan, plan.encoded
+        self._plan, self._encoded = plan, plan.encoded
         self._kernels: Kernels = plan.kernels
         self._numbers: list[Array] = []
         self._places: dict[tuple[int, int], int] = {}
@@ -121,18 +121,18 @@ class _File:
         self._formulas: list[str] = []
         self._graph, self._states, self._first = session.graph, states, first
         stacks = list(self._stacks())
-        words = self._planned()
+        words = self._plan_words()
         rest = [*self._inputs(), *self._outputs()]
-        made = plan.encoded
-        rest += [len(plan.axes), *plan.axes, len(made.layers)]
-        for step, each in sorted(made.layers.items()):
-            rest += [step, each.words, each.steps, each.recurrence.runs, each.recurrence.work]
-        named = [self._functions, self._formulas]
-        names = [word for each in named for word in (len(each), *sum(map(_text, each), []))]
-        head = [len(made.stacks), *stacks, len(words), *words, *rest]
-        self.content = self._joined([*names, *head])
+        encoded = plan.encoded
+        rest += [len(plan.axes), *plan.axes, len(encoded.layers)]
+        for step, layer in sorted(encoded.layers.items()):
+            rest += [step, layer.words, layer.steps, layer.recurrence.runs, layer.recurrence.work]
+        tables = [self._functions, self._formulas]
+        names = [word for table in tables for word in (len(table), *sum(map(_text, table), []))]
+        head = [len(encoded.stacks), *stacks, len(words), *words, *rest]
+        self.content = self._bytes([*names, *head])
 
-    def _joined(self, words: list[int]) -> bytes:
+    def _bytes(self, words: list[int]) -> bytes:
         """The file: header, where numbers stand, words, numbers."""
         count = _HEADER + 1 + 2 * len(self._numbers) + len(words)
         at, places = -(-8 * count // 64) * 64, list[int]()
@@ -151,7 +151,7 @@ class _File:
         return content.tobytes()
 
     def _number(self, array: Array) -> int:
-        """The number of an array, which stands in the file once."""
+        """The index of an array, which the file stores once."""
         key = array.ctypes.data, array.nbytes
         if key not in self._places:
             self._places[key] = len(self._numbers)
@@ -159,28 +159,28 @@ class _File:
         return self._places[key]
 
     def _stacks(self) -> Iterator[int]:
-        """Of each layer: its spec and parts as C has them, and its weights."""
-        for stack in self._made.stacks:
-            described, numbers = stack.stored()
-            yield from np.frombuffer(described, "<i8").tolist()
+        """The spec and parts of each layer as C has them, and its weights."""
+        for stack in self._encoded.stacks:
+            spec, numbers = stack.stored()
+            yield from np.frombuffer(spec, "<i8").tolist()
             yield self._number(numbers)
 
-    def _planned(self) -> list[int]:
+    def _plan_words(self) -> list[int]:
         """The plan's words, with numbers in place of addresses."""
-        made = copy(self._made)
-        made.steps = [(kind, self._step(kind, list(words))) for kind, words in made.steps]
-        made.constants = [
+        encoded = copy(self._encoded)
+        encoded.steps = [(kind, self._step(kind, list(words))) for kind, words in encoded.steps]
+        encoded.constants = [
             word
             for array, (place, _, size) in zip(
-                made.keeps, zip(*[iter(made.constants)] * 3, strict=True), strict=True
+                encoded.keeps, zip(*[iter(encoded.constants)] * 3, strict=True), strict=True
             )
             for word in (place, self._number(array), size)
         ]
-        return list(map(int, made.words()))
+        return list(map(int, encoded.words()))
 
     def _step(self, kind: int, words: list[int]) -> list[int]:
         if kind == CALL:
-            words[0] = self._named(self._functions, words[0])
+            words[0] = self._name_index(self._functions, words[0])
         elif kind == NEST:
             rank, reads = words[0], words[1 + words[0]]
             at = 2 + rank + (reads + 1) * (3 + rank)
@@ -188,51 +188,51 @@ class _File:
                 at += 1 + 2 * words[at]
                 formulas, at = words[at], at + 1
                 for _ in range(formulas):
-                    words[at] = self._named(self._formulas, words[at])
+                    words[at] = self._name_index(self._formulas, words[at])
                     at += 2 + words[at + 1]
         return words
 
-    def _named(self, names: list[str], address: int) -> int:
-        name = self._made.functions[address]
+    def _name_index(self, names: list[str], address: int) -> int:
+        name = self._encoded.functions[address]
         if name not in names:
             names.append(name)
         return names.index(name)
 
     def _inputs(self) -> Iterator[int]:
-        made, program = self._made, self._made.program
+        encoded, program = self._encoded, self._encoded.program
         outputs = [value.name for value in self._graph.outputs]
         yield len(self._graph.inputs)
         for value in self._graph.inputs:
-            yield from self._described(value.name, str(value.dtype), made.places[value.name])
+            yield from self._value_words(value.name, str(value.dtype), encoded.places[value.name])
             shape = value.shape or ()
             yield len(shape)
             for axis, size in enumerate(shape):
                 least, most = value.ranges.get(axis, (0, _MOST))
                 yield from (size if isinstance(size, int) else -1, least, int(min(most, _MOST)))
             levels = program.levels(value.name)
-            yield from (len(levels), *(made.places[level.offsets] for level in levels))
+            yield from (len(levels), *(encoded.places[level.offsets] for level in levels))
             yield value.name in program.longest
             after = self._states.get(value.name)
             yield -1 if after is None else outputs.index(after)
             first = self._first.get(value.name)
             yield -1 if first is None or not first.any() else self._number(first)
 
-    def _described(self, name: str, dtype: str, place: int) -> list[int]:
+    def _value_words(self, name: str, dtype: str, place: int) -> list[int]:
         return [*_text(name), *_text(dtype), place]
 
     def _outputs(self) -> Iterator[int]:
         inputs = {value.name: number for number, value in enumerate(self._graph.inputs)}
         yield len(self._plan.outputs)
         for name, _ in self._plan.outputs:
-            shape, sizes = self._plan.shapes[name], self._made.program.shape(name)
-            yield from self._described(name, shape.dtype.name, shape.place)
+            shape, sizes = self._plan.shapes[name], self._encoded.program.shape(name)
+            yield from self._value_words(name, shape.dtype.name, shape.place)
             yield len(sizes)
             for number, size in zip(shape.sizes, sizes, strict=True):
                 yield from (number, -1 if size.number is None else size.number)
             yield len(shape.levels)
             for level, place, count in shape.levels:
                 if level.name in inputs:
-                    levels = self._made.program.levels(level.name)
+                    levels = self._encoded.program.levels(level.name)
                     yield from (inputs[level.name], range(len(levels))[level.level])
                 else:
                     yield from (-1, place, count)

@@ -1,4 +1,4 @@
-"""A program as the numbers that the library's plans are made of; see kernels/library/engine.cpp."""
+"""A program as the words of a plan of the library; see kernels/library/engine.cpp."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Encoded:
         self._views = self.program.views
 
     def size(self, size: Any) -> int:
-        """The number of a size."""
+        """The index of a size in the plan."""
         size = self.program.size(size)
         if size.name in self.names:
             return self.names.index(size.name)
@@ -111,18 +111,18 @@ class Encoded:
             raise UnsupportedError(f"the size {size} is not known")
         return self._computed(size, size, 1)
 
-    def _computed(self, key: Size | Quotient, whole: Size, by: int) -> int:
-        """The number of a size, behind those of the quotients in it."""
+    def _computed(self, key: Size | Quotient, dividend: Size, by: int) -> int:
+        """The index of a size; the quotients in it come first."""
         if key not in self.sizes:
             assert not self.done, f"{key}: the plan is made already"
-            for inner in whole.quotients:
+            for inner in dividend.quotients:
                 self._computed(inner, inner.whole, inner.by)
             self.sizes[key] = len(self.names) + len(self.polynomials)
-            self.polynomials.append((whole, by))
+            self.polynomials.append((dividend, by))
         return self.sizes[key]
 
     def root(self, name: str) -> str:
-        """The value that another one stands inside of."""
+        """The value that has another one inside of its memory."""
         return self._views[name][0] if name in self._views else name
 
     def owner(self, name: str) -> str:
@@ -130,7 +130,7 @@ class Encoded:
         return name if name in self._views and self._views[name][1].terms else self.root(name)
 
     def place(self, name: str) -> int:
-        """The number of where a value stands, for the next step."""
+        """The index of a value's memory, for the next step."""
         root, now = self.root(name), len(self.steps)
         self.spans[root] = self.spans.get(root, (now,))[0], now
         return self.places.setdefault(self.owner(name), len(self.places))
@@ -149,17 +149,17 @@ class Encoded:
         return place
 
     def count(self, name: str, *, most: bool = False) -> int:
-        """The number of the size that is how many numbers a value has, or may have at most."""
+        """The index of the size that counts a value's numbers, or the most it may have."""
         if name in self.offsets:
             return self.size(self.offsets[name] + 1)
         program = self.program
-        whole = program.size(volume(program.shape(name)))
-        is_open = most and not program.inner.keys().isdisjoint(whole.names)
-        return self.size(program.most(name) if is_open else whole)
+        size = program.size(volume(program.shape(name)))
+        is_open = most and not program.inner.keys().isdisjoint(size.names)
+        return self.size(program.most(name) if is_open else size)
 
     @property
     def offsets(self) -> dict[str, Size]:
-        """How many sentences the offsets of each level are of."""
+        """How many sentences each level has, by the name of its offsets."""
         return {level.offsets: level.count for level in self.program.lods.values()}
 
     def words(self) -> list[int]:
@@ -168,27 +168,27 @@ class Encoded:
         result = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
         checks = [self.size(size) for size in self.dims]
         buffers = [self._buffer(name) for name in self.arena]
-        inputs, outputs = (list(map(self._given, names)) for names in (self.inputs, self.outputs))
+        inputs, outputs = (list(map(self._memory, names)) for names in (self.inputs, self.outputs))
         result += [len(self.polynomials)]
         for size, divisor in self.polynomials:
             result += [divisor, len(size.terms)]
             for factors, by in size.terms:
                 result += [by, len(factors)]
                 result += [
-                    self.names.index(each) if isinstance(each, str) else self.sizes[each]
-                    for each in factors
+                    self.names.index(factor) if isinstance(factor, str) else self.sizes[factor]
+                    for factor in factors
                 ]
         roots = [self.places[self.root(name)] for name in self.places]
         result += [len(checks), *checks, len(roots), *roots]
-        for each in (inputs, outputs, buffers):
-            result += [len(each), *(word for buffer in each for word in buffer)]
+        for group in (inputs, outputs, buffers):
+            result += [len(group), *(word for buffer in group for word in buffer)]
         self.done = True
         result += [len(self.constants), *self.constants, len(self.steps)]
         for kind, words in self.steps:
             result += [kind, len(words), *words]
         return result
 
-    def _given(self, name: str) -> tuple[int, ...]:
+    def _memory(self, name: str) -> tuple[int, ...]:
         """(place, numbers, most numbers, bytes of each) of a caller's memory"""
         counts = self.count(name), self.count(name, most=True)
         return self.places[name], *counts, self.width(name)
@@ -226,7 +226,7 @@ class Encoded:
             self.layers[len(self.steps) - 1] = EncodedLayer(code.node, recurrence, rows, steps)
 
     def _mark(self, mark: Mark) -> None:
-        """Adds a jump, or gives the one before its target."""
+        """Adds a jump, or sets the target of the one before."""
         if mark.kind == "refuse":
             self.steps.append((REFUSE, []))
             return
@@ -243,9 +243,9 @@ class Encoded:
             self.open.append(now)
 
     def place_arena(self) -> None:
-        """The arena: values that steps make, except a caller's outputs.
+        """Sets the arena: values that steps make, except a caller's outputs.
 
-        What Python reads is kept until the end, since it may give it back.
+        Values that Python reads are kept until the end, since it may return them.
         """
         program = self.program
         for begin, end in self.loops:  # inner ones first
@@ -264,32 +264,32 @@ class Encoded:
             if lod.offsets in self.spans:
                 self.spans[lod.offsets] = self.spans[lod.offsets][0], len(self.steps)
         python |= program.graph.constants.keys()
-        wanted = {self.root(value.name): None for value in program.graph.outputs}
+        outputs = {self.root(value.name): None for value in program.graph.outputs}
         own = [name for name in self.spans if name not in python and name[0] != "\0"]
         self.arena = sorted(
-            (name for name in own if name not in wanted), key=lambda name: self.spans[name][0]
+            (name for name in own if name not in outputs), key=lambda name: self.spans[name][0]
         )
-        self.outputs = [name for name in wanted if name in own]
+        self.outputs = [name for name in outputs if name in own]
 
     def known_numbers(self) -> dict[str, frozenset[str]]:
         """Places of constants; the integers that are made of sizes, and the names of these."""
         program = self.program
         names = [name for node in program.graph.nodes for name in node.inputs if name]
         names += [value.name for value in program.graph.outputs]
-        known = {}
+        result = {}
         for name in dict.fromkeys(map(self.root, names)):
             if name in program.graph.constants:
                 self.constant(program.graph.constants[name], name)
             elif name in program.types and program.is_known(name):
-                known[name] = frozenset[str]().union(
+                result[name] = frozenset[str]().union(
                     *(size.names for size in sizes_in(program, name))
                 )
-        return known
+        return result
 
-    def write_sizes(self, known: dict[str, frozenset[str]], unknown: set[str]) -> None:
+    def write_sizes(self, pending: dict[str, frozenset[str]], unknown: set[str]) -> None:
         """Steps that write integers once the sizes in them are known."""
-        for name in [name for name, names in known.items() if names.isdisjoint(unknown)]:
-            del known[name]
+        for name in [name for name, names in pending.items() if names.isdisjoint(unknown)]:
+            del pending[name]
             dtype = self.program.dtype(name)
             tell = Call("tell", name, list(sizes_in(self.program, name)), types=[dtype])
             try:
@@ -314,28 +314,28 @@ class Encoded:
         if function == ffi.NULL:
             raise NotEncoded(name)
         letters, words, expected = "", [], ffi.string(takes[0]).decode()
-        for argument, wanted in zip(step.arguments, expected, strict=False):
-            letter, *known = self._argument(argument, wanted)
+        for argument, parameter in zip(step.arguments, expected, strict=False):
+            letter, *codes = self._argument(argument, parameter)
             letters += letter
-            words += known
+            words += codes
         if letters != expected or len(step.arguments) > len(expected):
             raise AssertionError(f"{name} takes {expected}, not {letters}")
         return [self._address(function, name), "f" in letters, *words]
 
     def _address(self, function: Any, name: str) -> int:
-        """What stands in the words for a function."""
+        """The word that stands for a function."""
         result = int(self.kernels.ffi.cast("intptr_t", function))
         self.functions[result] = name
         return result
 
-    def _argument(self, argument: Any, wanted: str) -> tuple[Any, ...]:
-        """(letter, words...); ``wanted``: the letter that the function takes.
+    def _argument(self, argument: Any, parameter: str) -> tuple[Any, ...]:
+        """(letter, words...); ``parameter``: the letter that the function takes.
 
-        What a call makes may be shorter than the memory it is given.
+        The result of a call may be shorter than its memory.
         """
         match argument:
             case At(name):
-                writes = wanted == "w"
+                writes = parameter == "w"
                 places = (self.place(name), self.count(name, most=writes)) if name else (-1, -1)
                 return "w" if writes else "r", *places
             case Packed(numbers):
@@ -365,25 +365,25 @@ class Encoded:
         dtypes = [program.dtype(access.name) for access in step.reads]
         numbers: list[tuple[float, str]] = []
         formulas: list[list[Any]] = []
-        known = 1 + len(step.reads)
+        accesses = 1 + len(step.reads)
 
         def operand_of(expression: Any) -> tuple[str, Any]:
-            """(dtype, operand) of an expression: a number, ("number", n) or ("made", n)."""
+            """(dtype, operand) of an expression: a number, ("number", n) or ("formula", n)."""
             if isinstance(expression, int):
                 return dtypes[expression], 1 + expression
             function, *arguments = expression
-            inner = [None if isinstance(one, float) else operand_of(one) for one in arguments]
-            real = next(one[0] for one in reversed(inner) if one is not None)
-            types = [one[0] for one in inner if one is not None]
+            inner = [None if isinstance(arg, float) else operand_of(arg) for arg in arguments]
+            real = next(operand[0] for operand in reversed(inner) if operand is not None)
+            types = [operand[0] for operand in inner if operand is not None]
             if any(dtype != real for dtype in types[function == "chosen" :]):
                 raise NotEncoded(f"{function} of {types}")
             operands = []
-            for argument, one in zip(arguments, inner, strict=True):
-                if one is None:
+            for argument, operand in zip(arguments, inner, strict=True):
+                if operand is None:
                     numbers.append((argument, real))
                     operands.append(("number", len(numbers) - 1))
                 else:
-                    operands.append(one[1])
+                    operands.append(operand[1])
             to = (
                 "bool"
                 if function in (*TRUE_OR_FALSE, "truth")
@@ -397,15 +397,15 @@ class Encoded:
             if result == self.kernels.ffi.NULL:
                 raise NotEncoded(name)
             formulas.append([self._address(result, name), len(operands), *operands])
-            return to, ("made", len(formulas) - 1)
+            return to, ("formula", len(formulas) - 1)
 
         if isinstance(step.expression, int):
             raise NotEncoded("a plain copy")
         if operand_of(step.expression)[0] != program.dtype(step.out.name):
             raise NotEncoded("a result of another type")
-        if known + len(numbers) + len(formulas) > _MOST_OPERANDS:
+        if accesses + len(numbers) + len(formulas) > _MOST_OPERANDS:
             raise NotEncoded("too many operands")
-        begins = {"number": known, "made": known + len(numbers)}
+        begins = {"number": accesses, "formula": accesses + len(numbers)}
         words.append(len(numbers))
         for number, dtype in numbers:
             array = np.array(number, dtype)
@@ -424,8 +424,8 @@ class Encoded:
         ]
 
     def _layer(self, step: Layer) -> list[int]:
-        result = self.prepared[step.node]
-        stack = result.layer.compiled
+        prepared = self.prepared[step.node]
+        stack = prepared.layer.compiled
         if stack is None:
             raise NotEncoded("another library runs it")
         if not step.node.outputs[0]:
@@ -440,9 +440,9 @@ class Encoded:
         states = {state.name: state for state in step.states}
         if stack.holds_finite:
             read.add(states["h"].final)
-        given = [states[n].given if n in states else "" for n in ("h", "c")]
+        first = [states[n].given if n in states else "" for n in ("h", "c")]
         finals = [s.final if (s := states.get(n)) and s.final in read else "" for n in ("h", "c")]
-        names = [step.lod.offsets if step.lod else "", step.node.inputs[0], step.attention, *given]
+        names = [step.lod.offsets if step.lod else "", step.node.inputs[0], step.attention, *first]
         words = [
             len(self.stacks) - 1,
             layout,
@@ -468,41 +468,41 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
         open_sizes
     ) or not program.inner.keys().isdisjoint(open_sizes):
         raise UnsupportedError(f"the sizes {open_sizes} do not follow from the inputs")
-    made = Encoded(program, kernels, layers, [*open_sizes, *program.inner], dims)
+    encoded = Encoded(program, kernels, layers, [*open_sizes, *program.inner], dims)
     codes = {id(each.node): each for each in program.codes}
-    joined = {each.node.outputs[0] for each in program.codes if not (each.codes or each.views)}
+    stepless = {each.node.outputs[0] for each in program.codes if not (each.codes or each.views)}
     for value in program.graph.inputs:
-        made.inputs += [value.name, *(each.offsets for each in program.levels(value.name))]
-    for name in made.inputs:
-        made.place(name)
-    known, unknown = made.known_numbers(), set(program.inner)
-    made.write_sizes(known, unknown)
+        encoded.inputs += [value.name, *(each.offsets for each in program.levels(value.name))]
+    for name in encoded.inputs:
+        encoded.place(name)
+    pending, unknown = encoded.known_numbers(), set(program.inner)
+    encoded.write_sizes(pending, unknown)
     for node in program.graph.nodes:
         if all(program.is_known(name) for name in node.outputs if name):
             continue
         for name in node.outputs:
-            if name and made.owner(name) != made.root(name):
-                made.steps.append((VIEW, made.view(name)))
+            if name and encoded.owner(name) != encoded.root(name):
+                encoded.steps.append((VIEW, encoded.view(name)))
         code = codes.get(id(node))
         try:
             if code is None:
                 raise NotEncoded(node.op)
-            made.append(code.codes)
-            made.note_layer(code)
-            if result := finds(code.codes):
-                unknown -= result
-                made.write_sizes(known, unknown)
+            encoded.append(code.codes)
+            encoded.note_layer(code)
+            if sizes := finds(code.codes):
+                unknown -= sizes
+                encoded.write_sizes(pending, unknown)
         except NotEncoded:
             makes_lod = any(lod.name == node.outputs[0] for lod in program.lods.values())
             if code and (code.mark or finds(code.codes) or makes_lod):
                 raise UnsupportedError(
                     f"{node.label}: sizes depend on a node that only Python runs"
                 ) from None
-            if not joined.isdisjoint(node.inputs):
+            if not stepless.isdisjoint(node.inputs):
                 raise UnsupportedError(f"{node.label}: what it reads is made by no step") from None
-            made.outside[len(made.steps)] = node
+            encoded.outside[len(encoded.steps)] = node
             for name in filter(None, (*node.inputs, *node.outputs)):
-                made.place(name)
-            made.steps.append((OUTSIDE, []))
-    made.place_arena()
-    return made
+                encoded.place(name)
+            encoded.steps.append((OUTSIDE, []))
+    encoded.place_arena()
+    return encoded

@@ -1,8 +1,8 @@
-"""What runs a node: a function of the node and its input values, None where absent.
+"""Kernels run nodes: functions of a node and its input values, None where absent.
 
-It gives the output value, or a tuple of them; values are arrays or `Ragged`. Operators compute
-themselves. Here is what needs a session: layers that it has prepared, and graphs inside of nodes.
-The last inputs of a node with a graph are the values of outside that the graph takes.
+They return the output value, or a tuple of them; values are arrays or `Ragged`. Operators compute
+themselves. Here are the kernels that need a session: for prepared layers, and for graphs inside of
+nodes. The last inputs of a node with a graph are the outer values that the graph reads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PreparedNode:
     def recurrence(self) -> Recurrence:
         """How long its steps take."""
         spec, layers = self.layer.spec, Recurrent.of(self.node).layers
-        work = sum(array.size for one in layers for array in one.arrays.values())
+        work = sum(array.size for weights in layers for array in weights.arrays.values())
         return Recurrence(spec.layers * spec.directions, work)
 
     def run(self, x: Any, h: Any = None, c: Any = None, attention: Any = None) -> tuple[Any, ...]:
@@ -65,8 +65,8 @@ class PreparedNode:
         else:
             steps, rows = prod(x.shape[:1]), prod(x.shape[:2])
         running().turn(self.recurrence.cost(steps, rows))
-        given = (h, c)[: len(self.layer.spec.cell.states)]
-        state: Any = given if any(each is not None for each in given) else None
+        states = (h, c)[: len(self.layer.spec.cell.states)]
+        state: Any = states if any(each is not None for each in states) else None
         y, final = self.layer.run(x, state, attention)
         if self.cells_from is None:
             return (y, *final)
@@ -102,9 +102,9 @@ def recurrence_of(
 
 def share_of(graph: Graph, layers: Mapping[Node, PreparedNode]) -> int:
     """What a row costs in all recurrent layers together, those of graphs inside of nodes, too."""
-    known = (recurrence_of(graph, node, layers) for node in graph.nodes)
+    recurrences = (recurrence_of(graph, node, layers) for node in graph.nodes)
     inner = (body for node in graph.nodes for body in bodies(node).values())
-    return sum(each.share for each in known if each) + sum(share_of(b, layers) for b in inner)
+    return sum(each.share for each in recurrences if each) + sum(share_of(b, layers) for b in inner)
 
 
 def run_prepared(node: Node, *values: Any) -> tuple[Any, ...]:
@@ -132,22 +132,22 @@ def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
     values = dict(body.constants)
     values.update(zip((value.name for value in body.inputs), arguments, strict=True))
     for node in body.nodes:
-        made = KERNELS[node.op](node, *(values[name] if name else None for name in node.inputs))
-        values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
+        out = KERNELS[node.op](node, *(values[name] if name else None for name in node.inputs))
+        values.update(zip(node.outputs, out if isinstance(out, tuple) else (out,), strict=False))
     outputs = [_alone(values[output.name]) for output in body.outputs]
-    budget.used = before + _held(outputs)
+    budget.used = before + _footprint(outputs)
     return outputs
 
 
 def _alone(value: Any) -> Any:
-    """A value that keeps nothing alive but itself: a small part of an array keeps all of it."""
+    """The value, copied where it is a small part of an array, which it would keep alive."""
     base = getattr(value, "base", None)
-    held = getattr(base, "nbytes", 0)
-    return value.copy() if held and held > 2 * value.nbytes else value
+    base_size = getattr(base, "nbytes", 0)
+    return value.copy() if base_size and base_size > 2 * value.nbytes else value
 
 
-def _held(values: Iterable[Any]) -> int:
-    """What values take, Python's own part included: a loop may gather a million numbers."""
+def _footprint(values: Iterable[Any]) -> int:
+    """The bytes of values, with Python's own: a loop may gather a million numbers."""
     return sum(data_of(value).nbytes + _OBJECT for value in values)
 
 
@@ -155,19 +155,19 @@ def _truth(value: Any) -> bool:
     return bool(np.asarray(value).reshape(()))
 
 
-def _if(node: Node, condition: Array, *taken: Any) -> tuple[Any, ...]:
+def _if(node: Node, condition: Array, *values: Any) -> tuple[Any, ...]:
     """``then_taken`` of the values are the first branch's, the others the second one's."""
     count = node.attributes["then_taken"]
     if _truth(condition):
-        return tuple(run_body(node.attributes["then_branch"], taken[:count]))
-    return tuple(run_body(node.attributes["else_branch"], taken[count:]))
+        return tuple(run_body(node.attributes["then_branch"], values[:count]))
+    return tuple(run_body(node.attributes["else_branch"], values[count:]))
 
 
 def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any) -> tuple[Any, ...]:
-    """Body: (turn, condition, carried..., taken...) -> (condition, carried..., collected...)."""
+    """Body: (turn, condition, carried..., captured...) -> (condition, carried..., collected...)."""
     body = node.attributes["body"]
     count = node.attributes["carried"]
-    carried, taken = list(values[:count]), values[count:]
+    carried, captured = list(values[:count]), values[count:]
     collected: list[list[Array]] = [[] for _ in body.outputs[1 + count :]]
     going = True if condition is None else _truth(condition)
     last = math.inf if most is None else int(most.reshape(()))
@@ -175,13 +175,13 @@ def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any)
     before, gathered, turn = budget.used, 0, 0
     while going and turn < last:
         again, *results = run_body(
-            body, (np.array(turn, np.int64), np.array(going), *carried, *taken)
+            body, (np.array(turn, np.int64), np.array(going), *carried, *captured)
         )
         carried, going = results[:count], _truth(again)
         for part, result in zip(collected, results[count:], strict=True):
             part.append(result)
-        gathered += _held(results[count:])
-        budget.used = before + gathered + _held(carried)
+        gathered += _footprint(results[count:])
+        budget.used = before + gathered + _footprint(carried)
         turn += 1
     budget.ask(gathered)
     stacked = (
@@ -192,7 +192,7 @@ def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any)
 
 
 def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
-    """Body: (state..., one element..., taken...) -> (state..., one result...).
+    """Body: (state..., one element..., captured...) -> (state..., one result...).
 
     ``states`` inputs are states, ``scanned`` ones are gone through element by element, along
     ``input_axes`` in ``input_directions`` (1: backwards); results are stacked likewise.
@@ -219,8 +219,8 @@ def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
         state = results[:states]
         for part, result in zip(collected, results[states:], strict=True):
             part.append(result)
-        gathered += _held(results[states:])
-        budget.used = before + gathered + _held(state)
+        gathered += _footprint(results[states:])
+        budget.used = before + gathered + _footprint(state)
     budget.ask(gathered)
     axes, directions = node.attributes["output_axes"], node.attributes["output_directions"]
     outputs = [
@@ -236,20 +236,20 @@ def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
 
 def _nothing(node: Node, *values: Any) -> list[Array]:
     """The empty results of a loop without a turn, of the sizes that its body declares or gives."""
-    given = [None if value is None else type_of(value) for value in values]
-    result = OPERATORS[node.op].type(Context(node, Sizes()), *given)
+    inputs = [None if value is None else type_of(value) for value in values]
+    types = OPERATORS[node.op].type(Context(node, Sizes()), *inputs)
     first = node.attrs.carried if node.op == "Loop" else node.attrs.states
     gathered_outputs = node.attrs.body.outputs[first + (node.op == "Loop") :]
     axes = (0,) * len(gathered_outputs) if node.op == "Loop" else node.attrs.output_axes
     out = []
-    for value, each, axis in zip(gathered_outputs, result[first:], axes, strict=True):
-        sizes = list(each.counts)
+    for value, inferred, axis in zip(gathered_outputs, types[first:], axes, strict=True):
+        sizes = list(inferred.counts)
         if not sizes and value.shape is not None:
             sizes = [*value.shape, 0]
             sizes.insert(axis % len(sizes), sizes.pop())
         if sizes:
             sizes[axis] = 0
-        dtype = each.dtype or value.dtype
+        dtype = inferred.dtype or value.dtype
         if dtype is None or not sizes or None in sizes:
             raise ShapeError(f"a loop that runs no step: the shape of {value} is not known")
         out.append(np.zeros([size or 0 for size in sizes], dtype))
@@ -257,11 +257,11 @@ def _nothing(node: Node, *values: Any) -> list[Array]:
 
 
 _ALWAYS_COUNTED = 2**16
-"""Bytes up to which a view counts as if it were none: finding out costs more."""
+"""Views of up to so many bytes count as copies: finding out costs more."""
 
 
 def _accounted(name: str, run: Kernel) -> Kernel:
-    """Asks the run's budget before the kernel runs, and counts what it made."""
+    """Asks the run's budget before the kernel runs, and counts its results."""
     growth = OPERATORS[name].growth or results
     by_product, by_numbers = OPERATORS[name].growth is None, OPERATORS[name].growth is results
     may_share = by_product or growth is no_new_bytes
@@ -275,15 +275,15 @@ def _accounted(name: str, run: Kernel) -> Kernel:
             product = product_with_numbers(values)
         if not 0 < product < budget.most - budget.used:  # what is exact costs some microseconds
             budget.ask(growth(node, *values))
-        made = run(node, *values)
-        for each in made if type(made) is tuple else (made,):
-            array = each.data if type(each) is Ragged else each
+        result = run(node, *values)
+        for value in result if type(result) is tuple else (result,):
+            array = value.data if type(value) is Ragged else value
             size = getattr(array, "nbytes", 1)  # emit's sizes are Python objects
             if not (may_share and size > _ALWAYS_COUNTED and _is_view(array, values)):
                 budget.used += size or bytes_of(array)
         if budget.used > budget.most:
             budget.ask(0)
-        return made
+        return result
 
     return accounted
 

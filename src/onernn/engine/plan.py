@@ -31,24 +31,24 @@ from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Size
 
 _PATIENCE = 1000
-"""Calls of a plan: a workspace that was too large for all of them is given back."""
+"""After so many calls, a workspace that was too large for all of them is freed."""
 
 
 class Workspace:
     """Memory for runs of a plan by one thread at a time, bound to the last sizes.
 
-    It has grown to what the largest inputs take. ``is_full``: those of now are at least a quarter
-    of these; ``was_needed``: so were those of a call since `Workspaces` has looked.
+    It has grown to what the largest inputs take. ``is_full``: the current ones are at least a
+    quarter of these; ``was_needed``: so were those of a call since `Workspaces` last looked.
     """
 
     def __init__(self, kernels: Kernels, encoded: Encoded, plan: Any, threads: int) -> None:
         ffi, lib = kernels.ffi, kernels.lib
         self.stacks = [stack.handle() for stack in encoded.stacks]
         self._handles = ffi.new("onernn_stack *[]", self.stacks)
-        made = ffi.new("onernn_workspace **")
-        if lib.onernn_workspace_new(plan, team_of(threads), self._handles, made):
+        handle = ffi.new("onernn_workspace **")
+        if lib.onernn_workspace_new(plan, team_of(threads), self._handles, handle):
             raise LibraryError("kernels: the system has no memory, or no thread, for a plan")
-        self.handle = ffi.gc(made[0], lib.onernn_workspace_free)
+        self.handle = ffi.gc(handle[0], lib.onernn_workspace_free)
         self.sizes = lib.onernn_workspace_sizes(self.handle)
         self.places = lib.onernn_workspace_places(self.handle)
         self.dims = ffi.new("int64_t[]", max(len(encoded.dims), 1))
@@ -59,10 +59,10 @@ class Workspace:
         self.shapes: list[Any] = []
         self.stopped = False
 
-    def note(self, taken: int) -> None:
-        """The bytes of inputs that it is about to be bound to."""
-        self.largest = max(self.largest, taken)
-        self.is_full = 4 * taken >= self.largest
+    def note(self, nbytes: int) -> None:
+        """Notes the bytes of the inputs that it will be bound to."""
+        self.largest = max(self.largest, nbytes)
+        self.is_full = 4 * nbytes >= self.largest
 
 
 class Workspaces:
@@ -83,7 +83,7 @@ class Workspaces:
             return self._new()
 
     def put_back(self, workspace: Workspace) -> None:
-        """After a call, however that ended."""
+        """Takes a workspace back after a call, even one that failed."""
         if workspace.is_full:
             workspace.was_needed = True
         self._idle.append(workspace)
@@ -114,14 +114,14 @@ _MOST = 2**56
 class _Shape:
     """A value's dtype, and where its sizes stand among the plan's."""
 
-    def __init__(self, made: Encoded, name: str) -> None:
-        program = made.program
-        self.place, self.dtype = made.places[made.owner(name)], np.dtype(program.dtype(name))
-        self.sizes = [made.size(size) for size in program.shape(name)]
+    def __init__(self, encoded: Encoded, name: str) -> None:
+        program = encoded.program
+        self.place, self.dtype = encoded.places[encoded.owner(name)], np.dtype(program.dtype(name))
+        self.sizes = [encoded.size(size) for size in program.shape(name)]
         self.levels: list[tuple[LodLevel, int, int]] = []
         with suppress(UnknownError):  # Python makes the value, and has its offsets
             self.levels = [
-                (level, made.places.get(level.offsets, -1), made.size(level.count))
+                (level, encoded.places.get(level.offsets, -1), encoded.size(level.count))
                 for level in program.levels(name)
             ]
 
@@ -129,8 +129,8 @@ class _Shape:
         return tuple([sizes[at] for at in self.sizes])
 
 
-class Given(NamedTuple):
-    """A call's inputs: the sizes of their axes, and what is to stand at which place."""
+class Arguments(NamedTuple):
+    """A call's inputs: the sizes of their axes, and the memory for each place."""
 
     feed: Feed
     dims: list[int]
@@ -164,14 +164,14 @@ class Plan:
             node: layers[source] for node, source in program.sources.items() if source in layers
         }
         self._layers = layers = {**layers, **inner}
-        self.encoded = made = encode(program, kernels, layers)
-        self._share = sum(each.recurrence.share for each in made.layers.values())
+        self.encoded = encoded = encode(program, kernels, layers)
+        self._share = sum(each.recurrence.share for each in encoded.layers.values())
         self._address = kernels.ffi.from_buffer
         self._inputs = [
             (
                 value.name,
-                made.places[value.name],
-                [made.places[level.offsets] for level in program.levels(value.name)],
+                encoded.places[value.name],
+                [encoded.places[level.offsets] for level in program.levels(value.name)],
                 np.dtype(value.dtype),
                 len(value.shape or ()),
                 value.name in program.longest,
@@ -179,37 +179,37 @@ class Plan:
             for value in inputs
         ]
         self.shapes: dict[str, _Shape] = {}
-        for node in made.outside.values():
+        for node in encoded.outside.values():
             for name in filter(None, (*node.inputs, *node.outputs)):
                 self._known(name)
-        for layer in made.layers.values():
+        for layer in encoded.layers.values():
             for name in filter(None, (*layer.node.inputs, *layer.node.outputs)):
                 self._known(name)
-        self.outputs = [(value.name, made.root(value.name)) for value in program.graph.outputs]
+        self.outputs = [(value.name, encoded.root(value.name)) for value in program.graph.outputs]
         for name, _ in self.outputs:
             self._known(name)
-        self.shapes |= {root: _Shape(made, root) for root in made.outputs}
+        self.shapes |= {root: _Shape(encoded, root) for root in encoded.outputs}
         self._direct = [
-            (root, self.shapes[root].place, self.shapes[root].dtype) for root in made.outputs
+            (root, self.shapes[root].place, self.shapes[root].dtype) for root in encoded.outputs
         ]
         self._most = {
-            root: made.size(program.most(root))
+            root: encoded.size(program.most(root))
             for root, *_ in self._direct
             if any(size.names & program.inner.keys() for size in program.shape(root))
         }
-        self.axes = [made.size(size) for size in _doubtful(program)]
+        self.axes = [encoded.size(size) for size in _doubtful(program)]
         self._plain = [root for root, *_ in self._direct] == [name for name, _ in self.outputs]
         self._plain = self._plain and not self._most
         self._plain = self._plain and not any(self.shapes[n].levels for n, _ in self.outputs)
         ffi, lib = kernels.ffi, kernels.lib
-        words = made.words()
+        words = encoded.words()
         plan = ffi.new("onernn_plan **")
         if lib.onernn_plan_new(ffi.new("int64_t[]", words), len(words), plan):
             raise LibraryError("kernels: the system has no memory for a plan")
         self._plan = ffi.gc(plan[0], lib.onernn_plan_free)
         self._constants = program.graph.constants
-        self._workspaces = Workspaces(partial(Workspace, kernels, made, self._plan, threads))
-        self.outside = tuple(made.outside.values())
+        self._workspaces = Workspaces(partial(Workspace, kernels, encoded, self._plan, threads))
+        self.outside = tuple(encoded.outside.values())
         self.is_partial = (
             bool(program.refused)
             or not program.undetermined.isdisjoint(self.outside)
@@ -218,17 +218,17 @@ class Plan:
 
     def _known(self, name: str) -> None:
         """Notes a value's shape, if it is known."""
-        made = self.encoded
-        if name in made.program.graph.constants or made.owner(name) not in made.places:
+        encoded = self.encoded
+        if name in encoded.program.graph.constants or encoded.owner(name) not in encoded.places:
             return
         try:
-            self.shapes[name] = _Shape(made, name)
+            self.shapes[name] = _Shape(encoded, name)
         except (UnknownError, UnsupportedError):
             return
 
     @property
     def description(self) -> str:
-        """What runs where, for `Session.explain`."""
+        """Where the nodes run, for `Session.explain`."""
         nodes = ", ".join(node.label for node in self.outside)
         return "one call of the library" + f"; in Python: {nodes}" * bool(nodes)
 
@@ -239,11 +239,11 @@ class Plan:
 
     def fits(self, other: Plan) -> bool:
         """Whether it runs what another plan was given, with less left to Python."""
-        left = len(self.outside) < len(other.outside) or not self.is_partial
-        return left and self._inputs == other._inputs
+        runs_more = len(self.outside) < len(other.outside) or not self.is_partial
+        return runs_more and self._inputs == other._inputs
 
     def run(
-        self, given: Given, most: int, most_steps: int, around: Around
+        self, call: Arguments, most: int, most_steps: int, around: Around
     ) -> dict[str, Ragged | Array] | None:
         """The outputs by name; None where the library refuses sizes or numbers of inputs.
 
@@ -252,28 +252,28 @@ class Plan:
         """
         workspace = self._workspaces.take()
         try:
-            return self._run(workspace, given, most, most_steps, around)
+            return self._run(workspace, call, most, most_steps, around)
         finally:
             self._workspaces.put_back(workspace)
 
     def _run(
-        self, workspace: Workspace, given: Given, most: int, most_steps: int, around: Around
+        self, workspace: Workspace, call: Arguments, most: int, most_steps: int, around: Around
     ) -> dict[str, Ragged | Array] | None:
-        feed, dims, pointers = given
+        feed, dims, pointers = call
         if dims != workspace.bound:
-            taken = sum(len(at) for _, at in pointers)
-            workspace.note(taken)
+            nbytes = sum(len(at) for _, at in pointers)
+            workspace.note(nbytes)
             if not self._bind(workspace, dims, min(most, _MOST)):
                 return None
-            self._choose(workspace, most_steps + taken * self._share)
+            self._choose(workspace, most_steps + nbytes * self._share)
             workspace.bound = dims
         places, address = workspace.places, self._address
         keep: dict[Any, Any] = {}
         for place, at in pointers:
             places[place] = at
-        made: dict[str, Ragged | Array] = {}
+        outputs: dict[str, Ragged | Array] = {}
         for (root, place, dtype), shape in zip(self._direct, workspace.shapes, strict=True):
-            made[root] = array = np.empty(shape, dtype)
+            outputs[root] = array = np.empty(shape, dtype)
             places[place] = keep[place] = address(array)
         values: dict[str, Any] = {}
         if workspace.stopped or self.encoded.loops:
@@ -288,13 +288,13 @@ class Plan:
         if not done:
             return None
         if self._plain:
-            return made
+            return outputs
         return {
-            name: self._output(workspace, name, root, feed, values, made)
+            name: self._output(workspace, name, root, feed, values, outputs)
             for name, root in self.outputs
         }
 
-    def given(self, feed: Feed) -> Given | None:
+    def arguments(self, feed: Feed) -> Arguments | None:
         """The inputs as the library reads them, of any sizes; None where they are not of the types
         that the plan is made for."""
         if type(feed) is not dict or len(feed) != len(self._inputs):
@@ -321,18 +321,18 @@ class Plan:
                 places += zip(offsets, map(address, levels), strict=True)
             if tells_longest:
                 dims.append(int(np.diff(levels[-1]).max(initial=0)))
-        return Given(feed, dims, places)
+        return Arguments(feed, dims, places)
 
     def _bind(self, workspace: Workspace, dims: list[int], most: int) -> bool:
         """Places all values for these inputs' sizes."""
         workspace.bound = None
-        given = workspace.dims
-        given[0 : len(dims)] = dims
-        if self.kernels.lib.onernn_workspace_bind(workspace.handle, given, most):
+        buffer = workspace.dims
+        buffer[0 : len(dims)] = dims
+        if self.kernels.lib.onernn_workspace_bind(workspace.handle, buffer, most):
             return False
         sizes = workspace.sizes
         if any(sizes[at] < 0 for at in self.axes):
-            return False  # two of them may make memory that is not
+            return False  # the product of two negative sizes would pass
         workspace.shapes = [
             sizes[self._most[root]] if root in self._most else self.shapes[root].of(sizes)
             for root, *_ in self._direct
@@ -360,13 +360,13 @@ class Plan:
                 step[0] += 1
 
     def _choose(self, workspace: Workspace, most_steps: int) -> None:
-        """Which steps Python runs, for these sizes, and what the others cost.
+        """Chooses which steps Python runs for these sizes, and notes what the others cost.
 
         Costs need not be counted where all layers, each of which runs once, are within the budget.
         """
         sizes, costs = workspace.sizes, dict[int, int]()
-        for at, each in self.encoded.layers.items():
-            costs[at] = each.recurrence.cost(sizes[each.steps], sizes[each.words])
+        for at, layer in self.encoded.layers.items():
+            costs[at] = layer.recurrence.cost(sizes[layer.steps], sizes[layer.words])
         counts = bool(self.encoded.loops) or sum(costs.values()) > most_steps
         for at in self.encoded.outside:
             workspace.costs[at] = -1
@@ -382,7 +382,7 @@ class Plan:
         values: dict[str, Any],
         keep: dict[Any, Any],
     ) -> bool:
-        """Runs a node in Python. False where it gives what the plan did not expect."""
+        """Runs a node in Python. False where the result is not what the plan expects."""
         layer = self.encoded.layers.get(at)
         node = layer.node if layer else self.encoded.outside[at]
         arguments = [
@@ -409,7 +409,7 @@ class Plan:
         return True
 
     def _refused(self, status: int, step: int) -> bool:
-        """False: the walk runs instead. A plan that is wrong is an error where ONERNN_RAISE is set.
+        """False: Python runs the graph instead. With ONERNN_RAISE a wrong plan is an error.
 
         Raises `LibraryError`.
         """
@@ -420,10 +420,10 @@ class Plan:
         return False
 
     def _value(self, workspace: Workspace, name: str, feed: Feed, values: Mapping[str, Any]) -> Any:
-        """A value as Python has it."""
-        for known in (values, feed, self._constants):
-            if name in known:
-                return known[name]
+        """A value as an array, or ragged."""
+        for source in (values, feed, self._constants):
+            if name in source:
+                return source[name]
         shape = self.shapes.get(name)
         if shape is None:
             raise ShapeError(f"the shape of {name!r} is not known at this point")
@@ -441,7 +441,7 @@ class Plan:
         feed: Feed,
         values: Mapping[str, Any],
     ) -> Ragged | Array:
-        """The array, under its offsets if it has any."""
+        """The array with its offsets, if it has any."""
         levels = []
         for level, place, count in shape.levels:
             owner = feed.get(level.name, values.get(level.name))
@@ -461,14 +461,14 @@ class Plan:
         root: str,
         feed: Feed,
         values: Mapping[str, Any],
-        made: dict[str, Ragged | Array],
+        outputs: dict[str, Ragged | Array],
     ) -> Ragged | Array:
-        array: Any = made.pop(root, None)
+        array: Any = outputs.pop(root, None)
         if array is None:
-            given = self._value(workspace, name, feed, values)
+            value = self._value(workspace, name, feed, values)
             if name in values:
-                return given
-            return given.with_data(given.data.copy()) if isinstance(given, Ragged) else given.copy()
+                return value
+            return value.with_data(value.data.copy()) if isinstance(value, Ragged) else value.copy()
         shape = self.shapes[name]
         sizes = shape.of(workspace.sizes)
         if array.shape != sizes:
@@ -478,8 +478,8 @@ class Plan:
 
 def _doubtful(program: Program) -> dict[Size, None]:
     """The sizes of axes that may be negative, as far as they are known before a run."""
-    named = (name for each in program.codes for name in each.node.outputs if name)
-    sizes = (size for name in named for size in program.shape(name))
+    names = (name for code in program.codes for name in code.node.outputs if name)
+    sizes = (size for name in names for size in program.shape(name))
     return {
         size: None
         for size in sizes
@@ -488,8 +488,8 @@ def _doubtful(program: Program) -> dict[Size, None]:
 
 
 def _own(value: Any, arguments: list[Any]) -> Any:
-    """A value that does not end with the memory of the run: nodes may give what they were given."""
+    """The value, copied where it shares memory with an argument: that memory ends with the run."""
     array = data_of(value)
-    if not any(np.may_share_memory(array, data_of(one)) for one in arguments if one is not None):
+    if not any(np.may_share_memory(array, data_of(arg)) for arg in arguments if arg is not None):
         return value
     return value.with_data(array.copy()) if isinstance(value, Ragged) else array.copy()

@@ -74,8 +74,8 @@ def identifier(text: str) -> str:
     Different texts may give the same name.
     """
     result = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_") or "value"
-    taken = result[0].isdigit() or result in RESERVED or _CAPITALS.fullmatch(result)
-    return f"v{result}" if taken else result
+    is_taken = result[0].isdigit() or result in RESERVED or _CAPITALS.fullmatch(result)
+    return f"v{result}" if is_taken else result
 
 
 def namespace(text: str) -> str:
@@ -109,7 +109,7 @@ class LodLevel:
 
     @property
     def offsets(self) -> str:
-        """The name of where they stand."""
+        """The name of the offsets' memory."""
         return kept(self.name, "offsets" if self.level == -1 else f"offsets{self.level}")
 
 
@@ -170,16 +170,16 @@ class Call:
         return first.name if isinstance(first, At) else None
 
 
-def _argument(given: Any) -> Argument:
-    if isinstance(given, str):
-        return At(given)
-    if isinstance(given, LodLevel):
-        return At(given.offsets)
-    if isinstance(given, int):
-        return Size.of(given)
-    if isinstance(given, list):
-        return tuple(map(Size.of, given))
-    return given
+def _argument(value: Any) -> Argument:
+    if isinstance(value, str):
+        return At(value)
+    if isinstance(value, LodLevel):
+        return At(value.offsets)
+    if isinstance(value, int):
+        return Size.of(value)
+    if isinstance(value, list):
+        return tuple(map(Size.of, value))
+    return value
 
 
 @dataclass(frozen=True)
@@ -314,13 +314,13 @@ Step = Call | Nest | Layer | Mark | DelayLine
 def finds(steps: Iterable[Step]) -> set[str]:
     """The names of sizes that steps find."""
     calls = [step for step in steps if isinstance(step, Call)]
-    result = [one.size for call in calls for one in call.arguments if isinstance(one, RuntimeSize)]
-    return {name for size in result for name in size.names}
+    sizes = [arg.size for call in calls for arg in call.arguments if isinstance(arg, RuntimeSize)]
+    return {name for size in sizes for name in size.names}
 
 
 @dataclass(frozen=True, eq=False)
 class WrittenNode:
-    """A node, and what its rule said.
+    """A node, and the result of its rule.
 
     ``codes``: what runs it. ``reads``: the inputs that stand in memory when it runs. ``views``:
     values that stand inside of others, each with the name of the other one and its first element
@@ -397,12 +397,12 @@ class Program:
 
     def new_ident(self, text: str) -> str:
         """A name in C++ like this one, which nothing else has."""
-        text = chosen = identifier(text)
-        while chosen in self._taken:
+        text = result = identifier(text)
+        while result in self._taken:
             self._taken[text] += 1
-            chosen = f"{text}_{self._taken[text]}"
-        self._taken[chosen] = 1
-        return chosen
+            result = f"{text}_{self._taken[text]}"
+        self._taken[result] = 1
+        return result
 
     def size(self, value: Any) -> Size:
         """A size after all that is known of its names."""
@@ -430,7 +430,7 @@ class Program:
             self.bindings[size.name] = Size.of(new)
 
     def same(self, a: Size, b: Size, what: str) -> Size:
-        """The one size that two are; binds a name where they differ in one.
+        """The size that two sizes have to be; binds a name where that makes them equal.
 
         Raises `UnsupportedError` where they are not known to be equal.
         """
@@ -455,7 +455,7 @@ class Program:
         return self.memory.get(name) or self.types[name]
 
     def dtype(self, name: str) -> str:
-        """One that C++ has. Raises `UnknownError`, or `UnsupportedError` for others."""
+        """A dtype that C++ has. Raises `UnknownError`, or `UnsupportedError` for others."""
         dtype = self.type(name).dtype
         if dtype is None:
             raise UnknownError(name)
@@ -467,7 +467,7 @@ class Program:
         return CTYPES[self.dtype(name)]
 
     def shape(self, name: str) -> Shape:
-        """In names that C++ has. Raises `UnknownError`."""
+        """The sizes, in names that C++ has. Raises `UnknownError`."""
         sizes = self.type(name).shape
         if sizes is None:
             raise UnknownError(name)
@@ -520,7 +520,7 @@ class Program:
     @property
     def views(self) -> dict[str, tuple[str, Size]]:
         """Values that stand inside of others: the outermost of these, and the first element."""
-        direct = {name: at for each in self.codes for name, at in each.views.items()}
+        direct = {name: at for code in self.codes for name, at in code.views.items()}
         result: dict[str, tuple[str, Size]] = {}
         for name in direct:
             way = [name]
@@ -549,11 +549,11 @@ class Program:
         """
         if level.level != -1 or level.name not in {value.name for value in self.graph.inputs}:
             raise UnsupportedError("padded to the longest of sentences that a call makes")
-        named = Size.of(f"{self.ident(level.name)}_longest")
-        return self.size(self.longest.setdefault(level.name, named))
+        size = Size.of(f"{self.ident(level.name)}_longest")
+        return self.size(self.longest.setdefault(level.name, size))
 
     def is_known(self, name: str) -> bool:
-        """Whether nothing is left to be run for a value."""
+        """Whether a value is known before a run."""
         return name in self.graph.constants or self.types[name].value is not None
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from onernn.engine.streams import Streams
 
 _MOST_PLANS = 16
-"""Of one session: inputs without a declared type may be of many."""
+"""Plans of one session: inputs without a declared type may have many types."""
 
 Observer = Callable[[Node, tuple[Any, ...], float], None]
 
@@ -54,7 +54,7 @@ def unsupported(graph: Graph) -> tuple[Refusal, ...]:
 
 @dataclass(frozen=True)
 class Explained:
-    """What runs a recurrent node, and why that."""
+    """How a recurrent node runs, and why."""
 
     node: str
     cell: str
@@ -77,10 +77,10 @@ class Session:
     node that has a precision of its own (`LayerPrecision`) keeps that, except on the "reference",
     which is float32. A node that the backend cannot run falls back to the reference, and
     `explain` says so; with ``strict`` it raises.
-    ``passes``: () runs the model unfused; None means those of the dtype. ``max_bytes``: what the
-    values of one run may take; by default three quarters of the memory that the process may use.
-    ``max_steps``: operators that the loops and layers of one run may run in all; a layer counts for
-    as many as take so long, and those of layers over the rows that the inputs bring are free.
+    ``passes``: () runs the model unfused; None takes the passes of the dtype. ``max_bytes``: the
+    most memory for the values of one run; by default three quarters of what the process may use.
+    ``max_steps``: how many operators the loops and layers of one run may run; a layer counts as the
+    operators that take as long, and layers over the rows that the inputs bring are free.
 
     Raises `UnsupportedError` for operators that cannot run, all of them at once, and
     `LibraryError` where the backend's library is missing.
@@ -126,7 +126,7 @@ class Session:
         return_freed_memory()
 
     def _set_up(self) -> None:
-        """What depends on this process, and what runs find out."""
+        """Sets what depends on this process, and what runs find out."""
         self._max_bytes = usable_memory() if self._asked_bytes is None else self._asked_bytes
         self._share = share_of(self.graph, self.layers)
         self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
@@ -139,15 +139,15 @@ class Session:
         self._has_bodies = any(map(bodies, self.graph.nodes))
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "layers")
-        return {name: getattr(self, name) for name in (*kept, "_is_reference", "_rows_apart")}
+        names = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "layers")
+        return {name: getattr(self, name) for name in (*names, "_is_reference", "_rows_apart")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._set_up()
 
     def _prepared(self, graph: Graph) -> dict[Node, PreparedNode]:
-        """A layer, its weights packed, for each recurrent node; for those in bodies, too."""
+        """The layer with packed weights of each recurrent node, those in bodies included."""
         result: dict[Node, PreparedNode] = {}
         for node in graph.nodes:
             for value in node.attributes.values():
@@ -166,40 +166,40 @@ class Session:
         return result
 
     def _layer(self, rnn: Recurrent) -> Stack:
-        """Weights are packed once, also where passes made another node of one."""
-        for known, result in self.layers.items():
-            at = known.attributes
-            same = at["weights"] is rnn.weights and known.attrs.precision is rnn.precision
-            if same and at["spec"] == rnn.spec and not self._mixes(result.layer):
-                return result.layer
+        """The layer of a node; nodes with the same weights and spec share one."""
+        for node, entry in self.layers.items():
+            at = node.attributes
+            same = at["weights"] is rnn.weights and node.attrs.precision is rnn.precision
+            if same and at["spec"] == rnn.spec and not self._mixes(entry.layer):
+                return entry.layer
         options = dict(self._options)
         if rnn.precision and not self._is_reference:
             options["dtype"] = rnn.precision.dtype
             if rnn.precision.parts:
                 options["scales"] = rnn.precision.parts
-        made = self._engine.prepare(rnn.spec, rnn.weights, **options)
-        if self._mixes(made):
+        layer = self._engine.prepare(rnn.spec, rnn.weights, **options)
+        if self._mixes(layer):
             return self._on_kernels(rnn, options)
-        choice = made.backend in ("auto", "onednn") and getattr(self._engine, "kernels", None)
+        choice = layer.backend in ("auto", "onednn") and getattr(self._engine, "kernels", None)
         if choice and rnn.precision and not rnn.precision.parts:
-            # One way for all batches: a sequence has the same bits in each. Scales fix it already.
+            # One kernel for all batches gives a sequence the same bits. Fixed scales choose one.
             kernels = self._on_kernels(rnn, {**options, "strict": False})
-            made = kernels if kernels.backend == "kernels" else made
-        return made
+            layer = kernels if kernels.backend == "kernels" else layer
+        return layer
 
     def _mixes(self, layer: Stack) -> bool:
         return self._rows_apart and layer.mixes_rows
 
     def _on_kernels(self, rnn: Recurrent, options: Mapping[str, Any]) -> Stack:
-        """The layer where each row has scales of its own. Raises `UnsupportedError`."""
+        """The layer on the kernels, with scales for each row. Raises `UnsupportedError`."""
         if getattr(self._engine, "kernels", None) is None:
             raise UnsupportedError(
                 "oneDNN takes the scale of u8 from a whole batch, so a stream would change others;"
                 " use backend='auto' or 'kernels', or dtype='bf16'"
             )
         backend: Any = open_backend("kernels", threads=getattr(self._engine, "threads", 1))
-        made: Stack = backend.prepare(rnn.spec, rnn.weights, **options)
-        return made
+        layer: Stack = backend.prepare(rnn.spec, rnn.weights, **options)
+        return layer
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
         """The outputs by name, for inputs by name.
@@ -209,35 +209,34 @@ class Session:
         run would take more than ``max_bytes`` or ``max_steps``, before it does.
         """
         plan, dims = self._last
-        given = None if observe or plan is None or self._ranged else plan.given(inputs)
-        if given is None or (dims is not None and given.dims != dims):
+        call = None if observe or plan is None or self._ranged else plan.arguments(inputs)
+        if call is None or (dims is not None and call.dims != dims):
             inputs = checked_feed(self.graph.inputs, inputs)
             plan = None if observe else self._chosen(inputs)
-            given = plan.given(inputs) if plan else None
-        done = plan and given and plan.run(given, self._max_bytes, self._max_steps, self._budget)
-        return done or self._walked(checked_feed(self.graph.inputs, inputs), observe)
+            call = plan.arguments(inputs) if plan else None
+        outputs = plan and call and plan.run(call, self._max_bytes, self._max_steps, self._budget)
+        return outputs or self._walked(checked_feed(self.graph.inputs, inputs), observe)
 
     def _chosen(self, inputs: Feed) -> Plan | None:
         """The plan for these inputs, which the next call tries first.
 
-        One for the sizes of the first call is whole where sizes decide branches: so the one for all
-        sizes waits for a call of other sizes.
+        Where sizes decide branches, only a plan for these sizes runs all nodes. So the first call
+        gets that one, and the plan for all sizes waits for a call with other sizes.
         """
-        first = self._has_bodies and not self._plans and not self._sized
-        plan, sized = self._for_sizes(None, inputs) if first else None, True
+        is_first = self._has_bodies and not self._plans and not self._sized
+        plan, sized = self._for_sizes(None, inputs) if is_first else None, True
         if plan is None or plan.outside:
             plan = self._plan(inputs)
             sized = plan is None or plan.is_partial
             plan = self._for_sizes(plan, inputs) if sized else plan
-        given = plan.given(inputs) if plan else None
-        self._last = (plan, given.dims if sized else None) if given else (None, None)
+        call = plan.arguments(inputs) if plan else None
+        self._last = (plan, call.dims if sized else None) if call else (None, None)
         return plan
 
     def _for_sizes(self, plan: Plan | None, inputs: Feed) -> Plan | None:
-        """A plan for dense inputs of these sizes only, where ``plan``, for any sizes, leaves nodes
-        to Python: the sizes decide branches. ``plan`` where that gains nothing.
+        """A plan for dense inputs of exactly these sizes; ``plan`` where that gains nothing.
 
-        ``inputs``: as `checked_feed` gives them.
+        ``plan``: for any sizes, which leaves nodes to Python. ``inputs``: checked ones.
         """
         dense = {v.name: data_of(inputs[v.name]) for v in self.graph.inputs if not v.lod_depth}
         key = tuple([(array.dtype, array.shape) for array in dense.values()])
@@ -251,57 +250,57 @@ class Session:
             graph = fuse(replace(self.graph, inputs=fixed), self._passes).model
             layers = {**self.layers, **self._prepared(graph)}
             self._sized[key] = self._new_plan(graph, inputs, layers)
-        known = self._sized[key]
-        return known if known and (plan is None or known.fits(plan)) else plan
+        sized = self._sized[key]
+        return sized if sized and (plan is None or sized.fits(plan)) else plan
 
     @contextmanager
     def _budget(self, inputs: Feed) -> Iterator[None]:
         """A layer may run over as many rows as the inputs have bytes, besides ``max_steps``."""
-        taken = sum(data_of(value).nbytes for value in inputs.values())
-        steps = self._max_steps + taken * self._share
+        nbytes = sum(data_of(value).nbytes for value in inputs.values())
+        steps = self._max_steps + nbytes * self._share
         with budget_of_run(self._max_bytes, steps), prepared(self.layers):
             yield
 
-    def _walked(self, given: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
-        """Node by node, in Python: with the errors and the results of each node."""
+    def _walked(self, inputs: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
+        """Runs node by node in Python, with the errors and the results of each node."""
         values: dict[str, Any] = dict(self.graph.constants)
-        values.update(given)
-        with self._budget(given):
+        values.update(inputs)
+        with self._budget(inputs):
             for node in self.graph.nodes:
                 arguments = [values[name] if name else None for name in node.inputs]
                 started = time.perf_counter()
                 with naming(node, self.graph.name):
-                    made = KERNELS[node.op](node, *arguments)
-                results = made if isinstance(made, tuple) else (made,)
+                    result = KERNELS[node.op](node, *arguments)
+                results = result if isinstance(result, tuple) else (result,)
                 if observe is not None:
                     observe(node, results, time.perf_counter() - started)
                 values.update(zip(node.outputs, results, strict=False))
         return {output.name: values[output.name] for output in self.graph.outputs}
 
-    def _plan(self, given: Feed) -> Plan | None:
-        """The plan for inputs of such types; None where the graph is walked."""
-        key = tuple([_kind(given[name]) for name in self._undeclared])
+    def _plan(self, inputs: Feed) -> Plan | None:
+        """The plan for inputs of these types; None where the graph runs node by node."""
+        key = tuple([_kind(inputs[name]) for name in self._undeclared])
         if key not in self._plans:
             if len(self._plans) >= _MOST_PLANS:
                 return None
-            self._plans[key] = self._new_plan(self.graph, given, self.layers)
+            self._plans[key] = self._new_plan(self.graph, inputs, self.layers)
         return self._plans[key]
 
     def _new_plan(
-        self, graph: Graph, given: Feed, layers: Mapping[Node, PreparedNode]
+        self, graph: Graph, feed: Feed, layers: Mapping[Node, PreparedNode]
     ) -> Plan | None:
         if self._kernels is None:
             return None
-        inputs = tuple(value.opened(data_of(given[value.name])) for value in graph.inputs)
+        inputs = tuple(value.opened(data_of(feed[value.name])) for value in graph.inputs)
         try:
-            made = self._plan_of(inputs, graph, layers)
+            plan = self._plan_of(inputs, graph, layers)
         except (OnernnError, UnknownError, *MISFITS):
             return None  # the walk reports what is wrong, if anything is
         except Exception:
             if os.environ.get("ONERNN_RAISE"):
                 raise
             return None  # a plan is faster, the walk is right
-        return made if made.is_worth_it or made.is_partial else None
+        return plan if plan.is_worth_it or plan.is_partial else None
 
     def _plan_of(
         self,
@@ -319,7 +318,7 @@ class Session:
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """What `run` takes."""
+        """The inputs of `run`."""
         return self.graph.inputs
 
     @property
@@ -381,13 +380,13 @@ class Session:
         ``rows_apart``: layers whose numbers would depend on what else is in a batch run on the
         kernels, where they do not. Raises `UnsupportedError` where these are missing.
         """
-        made = object.__new__(Session)
-        made.__dict__ |= self.__getstate__()
-        made._rows_apart = rows_apart
-        made.graph = fuse(graph, self._passes).model
-        made.layers = made._prepared(made.graph)
-        made._set_up()
-        return made
+        session = object.__new__(Session)
+        session.__dict__ |= self.__getstate__()
+        session._rows_apart = rows_apart
+        session.graph = fuse(graph, self._passes).model
+        session.layers = session._prepared(session.graph)
+        session._set_up()
+        return session
 
     def explain(self) -> str:
         """One line per recurrent node: cell, direction, dtype, kernel, why no faster one; then the

@@ -24,24 +24,24 @@ from onernn.ops.growth import elements, no_new_bytes
 _TURNS = 4  # rounds in which the types of carried values settle; then they are unknown
 
 
-def _outputs(body: Any, given: list[Type]) -> list[Type]:
+def _outputs(body: Any, types: list[Type]) -> list[Type]:
     """The types of a body's outputs; sizes and offsets made inside have no name outside."""
-    inputs = {value.name: each for value, each in zip(body.inputs, given, strict=True)}
+    inputs = {value.name: each for value, each in zip(body.inputs, types, strict=True)}
     result = body.typed(inputs)
-    names = frozenset(name for each in given for name in _names(each))
+    names = frozenset(name for each in types for name in _names(each))
     return [_outside(result[value.name], names) for value in body.outputs]
 
 
-def _names(found: Type) -> set[str]:
-    sizes = [size for size in found.shape or () if size is not None]
-    value = (found.value,) if isinstance(found.value, Size) else found.value or ()
-    return {name for size in (*sizes, *value) for name in size.names} | set(found.lod or ())
+def _names(x: Type) -> set[str]:
+    sizes = [size for size in x.shape or () if size is not None]
+    value = (x.value,) if isinstance(x.value, Size) else x.value or ()
+    return {name for size in (*sizes, *value) for name in size.names} | set(x.lod or ())
 
 
-def _outside(found: Type, names: frozenset[str]) -> Type:
-    shape = found.shape and tuple(s if s and s.names <= names else None for s in found.shape)
-    known = found.lod is not None and names.issuperset(found.lod)
-    return Type(found.dtype, shape, found.lod if known else None)
+def _outside(x: Type, names: frozenset[str]) -> Type:
+    shape = x.shape and tuple(s if s and s.names <= names else None for s in x.shape)
+    is_known = x.lod is not None and names.issuperset(x.lod)
+    return Type(x.dtype, shape, x.lod if is_known else None)
 
 
 def joined_types(a: Type, b: Type) -> Type:
@@ -52,10 +52,10 @@ def joined_types(a: Type, b: Type) -> Type:
     return Type(a.dtype if a.dtype == b.dtype else None, shape, a.lod if a.lod == b.lod else None)
 
 
-def _branches(context: Context, condition: Type, *taken: Type) -> tuple[Type, ...]:
+def _branches(context: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
     attrs, count = context.attrs, context.attrs.then_taken
-    then = _outputs(attrs.then_branch, list(taken[:count]))
-    other = _outputs(attrs.else_branch, list(taken[count:]))
+    then = _outputs(attrs.then_branch, list(values[:count]))
+    other = _outputs(attrs.else_branch, list(values[count:]))
     return tuple(map(joined_types, then, other))
 
 
@@ -75,30 +75,30 @@ def _then(_: Context, condition: Type) -> Type:
     return Type("bool", condition.shape, ())
 
 
-def _else(_: Context, condition: Type, *given: Type) -> tuple[Type, ...]:
-    return (Type("bool", condition.shape, ()), *(replace(each, value=None) for each in given))
+def _else(_: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
+    return (Type("bool", condition.shape, ()), *(replace(each, value=None) for each in values))
 
 
-def _end_if(context: Context, condition: Type, *given: Type) -> tuple[Type, ...]:
+def _end_if(context: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
     """The values of both branches: sizes that differ are known during a call only."""
-    given = tuple(replace(each, value=None) for each in given)
+    values = tuple(replace(each, value=None) for each in values)
     if context.attrs.gives != "both":
-        return given
-    count = len(given) // 2
+        return values
+    count = len(values) // 2
     return tuple(
         _named(context, index, joined_types(*pair))
-        for index, pair in enumerate(zip(given[:count], given[count:], strict=True))
+        for index, pair in enumerate(zip(values[:count], values[count:], strict=True))
     )
 
 
-def _named(context: Context, index: int, found: Type) -> Type:
-    if found.shape is None:
-        return found
+def _named(context: Context, index: int, x: Type) -> Type:
+    if x.shape is None:
+        return x
     sizes = (
         context.fresh(f"size{index}_{axis}") if size is None else size
-        for axis, size in enumerate(found.shape)
+        for axis, size in enumerate(x.shape)
     )
-    return replace(found, shape=tuple(sizes))
+    return replace(x, shape=tuple(sizes))
 
 
 _MARK: dict[str, Any] = {"kind": "control", "outputs": 2**16, "since": 0}
@@ -119,20 +119,20 @@ def end_if(condition: Array, *given: Any, gives: str = "both") -> None:
     """Both branches end."""
 
 
-def _repeat(context: Context, most: Type | None, going: Type | None, *given: Type) -> Any:
+def _repeat(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
     """The turn's number, whether it goes on, and what turns hand on to the next one."""
-    states = (replace(each, value=None) for each in given[: context.attrs.states])
+    states = (replace(each, value=None) for each in values[: context.attrs.states])
     return (Type("int64", (), (), context.fresh("turn")), Type("bool", (), ()), *states)
 
 
-def _again(context: Context, turn: Type, going: Type, more: Type | None, *given: Type) -> Any:
+def _again(context: Context, turn: Type, going: Type, more: Type | None, *values: Type) -> Any:
     """The last states, and what all turns gave: as many as axis ``along`` of the last input has."""
     attrs, count = context.attrs, context.attrs.states
-    gathered = given[2 * count : 2 * count + len(attrs.axes)]
+    gathered = values[2 * count : 2 * count + len(attrs.axes)]
     turns = (
-        context.fresh("turns") if attrs.along is None else (given[-1].shape or [None])[attrs.along]
+        context.fresh("turns") if attrs.along is None else (values[-1].shape or [None])[attrs.along]
     )
-    states = (replace(each, value=None) for each in given[:count])
+    states = (replace(each, value=None) for each in values[:count])
     stacked = (_stacked(each, axis, turns) for each, axis in zip(gathered, attrs.axes, strict=True))
     return (*states, *stacked)
 
@@ -215,11 +215,11 @@ def _steps(attrs: Any, values: Sequence[Type]) -> Any:
     return _settled(attrs.body, [], [*values[: attrs.states]], [*elements, *values[end:]], 0)
 
 
-def _element(given: Type, axis: int) -> Type:
-    if not given.shape:
-        return Type(given.dtype, None, given.lod)
-    place = axis % len(given.shape)
-    return Type(given.dtype, (*given.shape[:place], *given.shape[place + 1 :]), given.lod)
+def _element(x: Type, axis: int) -> Type:
+    if not x.shape:
+        return Type(x.dtype, None, x.lod)
+    place = axis % len(x.shape)
+    return Type(x.dtype, (*x.shape[:place], *x.shape[place + 1 :]), x.lod)
 
 
 def _scan(context: Context, *values: Type) -> Any:
@@ -266,12 +266,12 @@ def scan_attributes(
     }
 
 
-def types_inside(node: Node, name: str, given: Sequence[Type | None]) -> list[Type]:
-    """The types of a body's inputs, in any turn, where the node's inputs are of those ``given``."""
+def types_inside(node: Node, name: str, types: Sequence[Type | None]) -> list[Type]:
+    """The types of a body's inputs, in any turn, where the node's inputs are of ``types``."""
     if node.op == "If":
         first = 1 + (node.attrs.then_taken if name == "else_branch" else 0)
-        return [each or UNKNOWN for each in given[first:]][: len(node.attrs.__dict__[name].inputs)]
-    values = [each or UNKNOWN for each in given[2 if node.op == "Loop" else 0 :]]
+        return [each or UNKNOWN for each in types[first:]][: len(node.attrs.__dict__[name].inputs)]
+    values = [each or UNKNOWN for each in types[2 if node.op == "Loop" else 0 :]]
     return (_turns if node.op == "Loop" else _steps)(node.attrs, values)[0]
 
 

@@ -41,16 +41,16 @@ def _check_parameters(x: Array, scale: Array, zero: Array | None, of: Array | No
         raise ShapeError(f"zero point of {zero.dtype}: expected {of.dtype}, the dtype of {x.shape}")
 
 
-def _along(axis: int, x: Array, given: Array) -> Array:
+def _along(axis: int, x: Array, values: Array) -> Array:
     """Scales or zero points as they stretch over x: one for all, or one a slice of ``axis``."""
-    if given.size == 1 and given.ndim < 2:
-        return given.reshape(())
-    if given.ndim != 1:
-        raise ShapeError(f"scale {given.shape}: expected one number, or one a slice of an axis")
+    if values.size == 1 and values.ndim < 2:
+        return values.reshape(())
+    if values.ndim != 1:
+        raise ShapeError(f"scale {values.shape}: expected one number, or one a slice of an axis")
     axis = at_axis(axis, x.ndim)
-    if len(given) != x.shape[axis]:
-        raise ShapeError(f"scale {given.shape}: expected {x.shape[axis]}, x has axis {axis} of it")
-    return given.reshape([-1 if k == axis else 1 for k in range(x.ndim)])
+    if len(values) != x.shape[axis]:
+        raise ShapeError(f"scale {values.shape}: expected {x.shape[axis]}, x has axis {axis} of it")
+    return values.reshape([-1 if k == axis else 1 for k in range(x.ndim)])
 
 
 def rounded(x: Array, scale: Array, zero: Array) -> Array:
@@ -212,8 +212,8 @@ def conv_integer(
         raise ShapeError(f"zero point of x {x_zero.shape}: expected one for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
         w_zero = w_zero.reshape(-1, *[1] * (w.ndim - 1))
-    given = _shifted("x", x, x_zero, True), _shifted("w", w, w_zero, True)
-    sums = conv(attrs, *(each.astype(np.float64) for each in given))
+    factors = _shifted("x", x, x_zero, True), _shifted("w", w, w_zero, True)
+    sums = conv(attrs, *(each.astype(np.float64) for each in factors))
     return sums.astype(np.int64).astype(np.int32)
 
 
@@ -250,14 +250,14 @@ def quantized(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
 
 
 def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Quantized:
-    """x in whole floats, with one range along ``axes``, of what is ``inside``.
+    """x in whole floats, with one range along ``axes``; zeros where it is not ``inside``.
 
     A range with NaN has the step NaN.
     """
-    kept = np.where(inside, x, np.float32(0))
-    low, high = kept.min(axes, keepdims=True, initial=0), kept.max(axes, keepdims=True, initial=0)
+    x = np.where(inside, x, np.float32(0))
+    low, high = x.min(axes, keepdims=True, initial=0), x.max(axes, keepdims=True, initial=0)
     steps, zero = parameters(low, high)
-    return Quantized(np.clip(np.rint(kept / steps) + zero, 0, 255) - zero, steps)
+    return Quantized(np.clip(np.rint(x / steps) + zero, 0, 255) - zero, steps)
 
 
 def lstm_shapes(attrs: Any, x: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
@@ -353,8 +353,8 @@ def lstm(
     running().turn(recurrence(w, r).cost(int(own.max(initial=0)), t * n))
     longest = own.max(initial=0)
     axes = (0, 1, 2) if attrs.together else (0, 2)
-    seen = np.arange(t)[:, None] < longest if attrs.together else inside
-    words = in_bytes(x, seen[..., None], axes)
+    mask = np.arange(t)[:, None] < longest if attrs.together else inside
+    words = in_bytes(x, mask[..., None], axes)
     y = np.zeros((t, count, n, units), np.float32)
     final = np.zeros((2, count, n, units), np.float32)
     zeros = np.zeros((n, units), np.float32)
@@ -362,18 +362,18 @@ def lstm(
         back = d == 1 or attrs.direction == "reverse"
         sums = exact_product(words.whole, weights[0].whole[d])
         fed = sums.astype(np.float32) * (words.steps * weights[0].steps[d])
-        state, memory = (zeros if given is None else given[d] for given in (h, c))
+        state, memory = (zeros if initial is None else initial[d] for initial in (h, c))
         bias = np.zeros(8 * units, np.float32) if b is None else b[d]
         peepholes = None if p is None else p[d]
         cell = _Cell(attrs, weights[1].whole[d], weights[1].steps[d], bias, peepholes)
         for step in range(longest):
             now = np.where(inside[step], own - 1 - step if back else step, 0)
-            each = np.arange(n)
+            rows = np.arange(n)
             counts = (step <= own) | (attrs.together == 2) & (own > 0)
-            result = cell.step(fed[now, each], state, memory, counts[:, None])
+            result = cell.step(fed[now, rows], state, memory, counts[:, None])
             runs = inside[step][:, None]
             state, memory = np.where(runs, result[0], state), np.where(runs, result[1], memory)
-            y[now[inside[step]], d, each[inside[step]]] = state[inside[step]]
+            y[now[inside[step]], d, rows[inside[step]]] = state[inside[step]]
         # A sentence of no words ends with zeros, whatever it began with: see design/0008.
         final[:, d] = np.where((own > 0)[:, None], np.stack([state, memory]), 0)
     return y, final[0], final[1]

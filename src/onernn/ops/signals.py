@@ -27,14 +27,14 @@ _F32 = np.float32
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
-    """An axis of ``size`` elements that becomes one of ``wanted``; begin and end of its region.
+    """An axis of ``size`` elements that becomes one of ``target``; begin and end of its region.
 
     ``exact``: it was not rounded down to them.
     """
 
     at: int
     size: int
-    wanted: int
+    target: int
     exact: bool
     scale: np.float32
     begin: np.float32
@@ -54,14 +54,14 @@ def _resized(
 ) -> list[_Axis]:
     """The axes that change. Raises `ShapeError` for sizes that are impossible or not defined."""
     axes = _axes(attrs, x.ndim)
-    given = (attrs.scales or None) if scales is None or not scales.size else scales
+    scales = (attrs.scales or None) if scales is None or not scales.size else scales
     sizes = None if sizes is None or not sizes.size else sizes
-    if (given is None) == (sizes is None):
+    if (scales is None) == (sizes is None):
         raise ShapeError("expected scales or sizes, and not both")
-    numbers = np.asarray(given if sizes is None else sizes).reshape(-1)
+    numbers = np.asarray(scales if sizes is None else sizes).reshape(-1)
     if len(numbers) != len(axes) or not np.isfinite(numbers).all() or (numbers <= 0).any():
         raise ShapeError(f"expected {len(axes)} positive numbers, got {numbers.tolist()}")
-    whole = np.array([x.shape[axis] for axis in axes])
+    lengths = np.array([x.shape[axis] for axis in axes])
     crops = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
     region = np.array([0] * len(axes) + [1] * len(axes)) if not crops or roi is None else roi
     if region.shape != (2 * len(axes),):
@@ -69,20 +69,20 @@ def _resized(
     begin, end = np.asarray(region, _F32).reshape(2, -1)
     if sizes is None:
         factors = numbers.astype(_F32)
-        exact = factors * whole.astype(_F32) * (end - begin)
+        exact = factors * lengths.astype(_F32) * (end - begin)
     else:
-        factors, exact = _factors(attrs, numbers, whole), numbers
+        factors, exact = _factors(attrs, numbers, lengths), numbers
         if attrs.keep_aspect_ratio_policy != "stretch":
-            exact = np.floor(factors * whole.astype(_F32) + _F32(0.5))
-    wanted = np.floor(exact).astype(float).tolist()
-    rows = zip(axes, whole.tolist(), wanted, wanted == exact, factors, begin, end, strict=True)
-    result = [_Axis(axis, size, int(want), *more) for axis, size, want, *more in rows]
-    return [one for one in result if one.size != one.wanted or one.scale != 1 or crops]
+            exact = np.floor(factors * lengths.astype(_F32) + _F32(0.5))
+    targets = np.floor(exact).astype(float).tolist()
+    rows = zip(axes, lengths.tolist(), targets, targets == exact, factors, begin, end, strict=True)
+    result = [_Axis(axis, size, int(target), *more) for axis, size, target, *more in rows]
+    return [axis for axis in result if axis.size != axis.target or axis.scale != 1 or crops]
 
 
-def _factors(attrs: Any, sizes: Array, whole: Array) -> Array:
+def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
     """The scales that lead to these sizes."""
-    factors = sizes.astype(_F32) / np.maximum(whole, 1).astype(_F32)  # of none nothing is made
+    factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # of none nothing is made
     policy = attrs.keep_aspect_ratio_policy
     if policy == "stretch":
         return factors
@@ -93,8 +93,8 @@ def _factors(attrs: Any, sizes: Array, whole: Array) -> Array:
 
 def _coordinates(mode: str, axis: _Axis) -> Array:
     """The coordinate on the axis of each element of the result."""
-    at = np.arange(axis.wanted, dtype=_F32)
-    size, wanted, scale, half = _F32(axis.size), _F32(axis.wanted), axis.scale, _F32(0.5)
+    at = np.arange(axis.target, dtype=_F32)
+    size, target, scale, half = _F32(axis.size), _F32(axis.target), axis.scale, _F32(0.5)
     if mode == "half_pixel":
         return (at + half) / scale - half
     if mode == "asymmetric":
@@ -102,16 +102,16 @@ def _coordinates(mode: str, axis: _Axis) -> Array:
     if mode == "tf_half_pixel_for_nn":
         return (at + half) / scale
     if mode == "half_pixel_symmetric":
-        offset = size / 2 * (1 - wanted / (scale * size))
+        offset = size / 2 * (1 - target / (scale * size))
         return offset + (at + half) / scale - half
-    if mode == "pytorch_half_pixel" and (axis.exact or axis.wanted > 1):
-        return (at + half) / scale - half if axis.wanted > 1 else at
+    if mode == "pytorch_half_pixel" and (axis.exact or axis.target > 1):
+        return (at + half) / scale - half if axis.target > 1 else at
     if mode == "align_corners" and axis.exact:
-        return at * (size - 1) / max(axis.wanted - 1, 1)
+        return at * (size - 1) / max(axis.target - 1, 1)
     if mode == "tf_crop_and_resize" and axis.exact:
-        if axis.wanted == 1:
+        if axis.target == 1:
             return at + half * (axis.begin + axis.end) * (size - 1)
-        steps = at * (axis.end - axis.begin) * (size - 1) / (wanted - 1)
+        steps = at * (axis.end - axis.begin) * (size - 1) / (target - 1)
         return axis.begin * (size - 1) + steps
     if mode in ("pytorch_half_pixel", "align_corners", "tf_crop_and_resize"):
         raise ShapeError(
@@ -148,12 +148,12 @@ def _resized_type(
         return Type(x.dtype)
     attrs, shape = context.attrs, x.shape
     axes = _axes(attrs, len(shape))
-    known = None if sizes is None else sizes.sizes
+    numbers = None if sizes is None else sizes.sizes
     crops = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
     for k, axis in enumerate(axes):
         size: Size | None = None
-        if known is not None and attrs.keep_aspect_ratio_policy == "stretch":
-            size = Size.of(known[k])
+        if numbers is not None and attrs.keep_aspect_ratio_policy == "stretch":
+            size = Size.of(numbers[k])
         elif attrs.scales and not crops:
             size = _scaled(shape[axis], attrs.scales[k])
         shape = with_size(shape, axis, size)
@@ -174,19 +174,19 @@ def _growth(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any 
     x = data_of(x)
     shape = list(x.shape)
     most = 0
-    for one in _resized(node.attrs, x, roi, scales, sizes):
-        shape[one.at] = one.wanted
-        most = max(most, math.prod(shape) * x.dtype.itemsize + 32 * one.wanted)
+    for axis in _resized(node.attrs, x, roi, scales, sizes):
+        shape[axis.at] = axis.target
+        most = max(most, math.prod(shape) * x.dtype.itemsize + 32 * axis.target)
     return 4 * most
 
 
 def _along(attrs: Any, rank: int, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
     """The axes that change; sizes may be the old ones: all of their axes."""
-    given = attrs.scales if scales is None else scales
+    scales = attrs.scales if scales is None else scales
     axes = _axes(attrs, rank)
-    if not len(given) or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
+    if not len(scales) or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
         return axes
-    return [axis for axis, scale in zip(axes, given, strict=True) if scale != 1]
+    return [axis for axis, scale in zip(axes, scales, strict=True) if scale != 1]
 
 
 @op(
@@ -222,39 +222,39 @@ def resize(
     if (
         attrs.antialias
         and attrs.mode != "nearest"
-        and any(one.wanted < one.size for one in changed)
+        and any(axis.target < axis.size for axis in changed)
     ):
         raise ShapeError("attribute antialias=1 is not computed")
     if attrs.mode == "linear" and x.dtype.kind != "f":
         raise ShapeError(f"attribute mode=linear is of floats, got {x.dtype}")
     dtype, outside = x.dtype, np.zeros((1,) * x.ndim, bool)
-    for one in changed:
-        if one.wanted and not one.size:
-            raise ShapeError(f"axis {one.at} has no elements, {one.wanted} are asked for")
-        where = _coordinates(attrs.coordinate_transformation_mode, one)
-        column = (-1, *[1] * (x.ndim - 1 - one.at))
+    for axis in changed:
+        if axis.target and not axis.size:
+            raise ShapeError(f"axis {axis.at} has no elements, {axis.target} are asked for")
+        where = _coordinates(attrs.coordinate_transformation_mode, axis)
+        column = (-1, *[1] * (x.ndim - 1 - axis.at))
         if attrs.coordinate_transformation_mode == "tf_crop_and_resize":
-            outside = outside | ((where < 0) | (where > one.size - 1)).reshape(column)
+            outside = outside | ((where < 0) | (where > axis.size - 1)).reshape(column)
         if attrs.mode == "nearest":
-            nearest = np.clip(_nearest(attrs, where), 0, one.size - 1)
-            x = np.take(x, nearest.astype(np.int64), one.at)
+            nearest = np.clip(_nearest(attrs, where), 0, axis.size - 1)
+            x = np.take(x, nearest.astype(np.int64), axis.at)
             continue
-        where = np.clip(where, 0, one.size - 1)
+        where = np.clip(where, 0, axis.size - 1)
         before = np.floor(where).astype(np.int64)
-        after = np.minimum(before + 1, one.size - 1)
+        after = np.minimum(before + 1, axis.size - 1)
         rest = (where - before).reshape(column).astype(dtype)
-        x = np.take(x, before, one.at) * (1 - rest) + np.take(x, after, one.at) * rest
+        x = np.take(x, before, axis.at) * (1 - rest) + np.take(x, after, axis.at) * rest
     return np.where(outside, dtype.type(attrs.extrapolation_value), x) if outside.any() else x
 
 
 _TWO = Size.of(2)
 
 
-def _number(what: str, given: Array) -> int:
+def _number(name: str, array: Array) -> int:
     """A scalar input of at least 1."""
-    if given.size != 1 or given.dtype.kind not in "iu" or given.reshape(()) < 1:
-        raise ShapeError(f"{what}: expected a number of at least 1, got {given.tolist()}")
-    return int(given.reshape(()))
+    if array.size != 1 or array.dtype.kind not in "iu" or array.reshape(()) < 1:
+        raise ShapeError(f"{name}: expected a number of at least 1, got {array.tolist()}")
+    return int(array.reshape(()))
 
 
 def _numbers_of(x: Array, *, real: bool = False) -> Array:
@@ -284,12 +284,12 @@ def _dft_type(
 ) -> Type:
     if x.shape is None:
         return Type(x.dtype)
-    known, onesided, inverse = None, context.attrs.onesided, context.attrs.inverse
+    count, onesided, inverse = None, context.attrs.onesided, context.attrs.inverse
     along = _signal_axis(len(x.shape), None if axis is None else axis.numbers)
     size = x.shape[along]
     if length is not None:
-        known = length.sizes
-        size = None if known is None else Size.of(known.reshape(()).item())
+        count = length.sizes
+        size = None if count is None else Size.of(count.reshape(()).item())
     elif onesided and inverse and size is not None:
         size = (size - 1) * 2
     if onesided and not inverse and size is not None:
@@ -329,8 +329,8 @@ def dft(
     if halved and x.shape[-1] != 2:
         raise ShapeError(f"attributes inverse=1 and onesided=1 are of complex numbers: {x.shape}")
     signal = _numbers_of(x, real=bool(onesided and not inverse))
-    whole = 2 * (x.shape[along] - 1) if halved else x.shape[along]
-    count = _number("dft_length", np.asarray(whole) if length is None else length)
+    default = 2 * (x.shape[along] - 1) if halved else x.shape[along]
+    count = _number("dft_length", np.asarray(default) if length is None else length)
     if halved and count // 2 + 1 != x.shape[along]:
         raise ShapeError(f"dft_length: {x.shape[along]} frequencies are not those of {count}")
     if halved:

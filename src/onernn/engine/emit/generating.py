@@ -117,42 +117,41 @@ def plan(program: Program, store: Store) -> Plan:
             _member(result, name)
     for name, (source, start) in views.items():
         if source in result.places:
-            there = result.places[source]
-            result.places.setdefault(name, f"({there} + {start})" if start.terms else there)
+            place = result.places[source]
+            result.places.setdefault(name, f"({place} + {start})" if start.terms else place)
     return result
 
 
 def _first(
-    found: Plan, last: dict[str, int], root: Callable[[str], str]
+    plan: Plan, last: dict[str, int], root: Callable[[str], str]
 ) -> dict[int, list[tuple[str, str, WrittenNode]]]:
     """The values whose memory a step is the first to use, each with what is made there.
 
-    What a loop reads in its next turn is kept for all of them, as what it makes for others is:
-    ``last`` changes.
+    A loop keeps what its next turn or a later step reads for all of its turns: ``last`` changes.
     """
     first: dict[str, tuple[int, str, WrittenNode]] = {}
     begins, loops = list[int](), list[tuple[int, int]]()
-    for at, each in enumerate(found.steps):
-        for made in filter(None, each.node.outputs):
-            first.setdefault(root(made), (at, made, each))
-        if each.mark == "while":
+    for at, code in enumerate(plan.steps):
+        for output in filter(None, code.node.outputs):
+            first.setdefault(root(output), (at, output, code))
+        if code.mark == "while":
             begins.append(at)
-        if each.mark == "again":
+        if code.mark == "again":
             loops.append((begins.pop(), at))
     for begin, end in loops:  # inner ones first
-        for name, (at, made, each) in first.items():
+        for name, (at, output, code) in first.items():
             if at <= begin <= last.get(name, -1) < end:
                 last[name] = end
             elif begin <= at <= end < last.get(name, -1):
-                first[name] = begin, made, each
+                first[name] = begin, output, code
     by_step: dict[int, list[tuple[str, str, WrittenNode]]] = {}
-    for name, (at, made, each) in first.items():
-        by_step.setdefault(at, []).append((name, made, each))
+    for name, (at, output, code) in first.items():
+        by_step.setdefault(at, []).append((name, output, code))
     return by_step
 
 
 def _allocate(
-    found: Plan,
+    plan: Plan,
     first: dict[int, list[tuple[str, str, WrittenNode]]],
     last: dict[str, int],
     own: set[str],
@@ -161,47 +160,47 @@ def _allocate(
 
     ``own``: the values that get memory.
     """
-    program = found.program
+    program = plan.program
     free: dict[tuple[str, str], list[Member]] = {}
-    taken: dict[str, Member] = {}
-    for at in range(len(found.steps)):
-        for name, made, each in first.get(at, ()):
-            if name not in own or name in found.places:
+    in_use: dict[str, Member] = {}
+    for at in range(len(plan.steps)):
+        for name, output, code in first.get(at, ()):
+            if name not in own or name in plan.places:
                 continue
-            if name == made and not _needed(found, each, name):
-                found.unread.add(name)
+            if name == output and not _needed(plan, code, name):
+                plan.unread.add(name)
                 continue
             key = program.ctype(name), str(program.most(name))
             if free.get(key):
                 member = free[key].pop()
-                found.point(name, member.ctype, f"{member.ident}_.data()")
+                plan.point(name, member.ctype, f"{member.ident}_.data()")
             else:
-                member = _member(found, name)
-            taken[name] = member
-        for name in list(taken):
+                member = _member(plan, name)
+            in_use[name] = member
+        for name in list(in_use):
             if last.get(name, -1) <= at:
-                member = taken.pop(name)
+                member = in_use.pop(name)
                 free.setdefault((member.ctype, str(member.size)), []).append(member)
     for name in program.memory:
-        if name not in found.places:
-            _member(found, name)
+        if name not in plan.places:
+            _member(plan, name)
 
 
-def _needed(found: Plan, each: WrittenNode, name: str) -> bool:
-    """Whether anybody reads it; a step holds the final states in any case."""
-    held = any(isinstance(step, Layer) and goes_on(found.program, step) for step in each.codes)
-    return held or name == each.node.outputs[0] or name in found.used
+def _needed(plan: Plan, code: WrittenNode, name: str) -> bool:
+    """Whether a value is read; a step keeps the final states in any case."""
+    is_held = any(isinstance(step, Layer) and goes_on(plan.program, step) for step in code.codes)
+    return is_held or name == code.node.outputs[0] or name in plan.used
 
 
-def _member(found: Plan, name: str) -> Member:
-    program = found.program
+def _member(plan: Plan, name: str) -> Member:
+    program = plan.program
     ident = f"{program.ident(name)}_memory"
     size = program.most(name)
     if size.names & program.inner.keys():
         raise UnsupportedError(f"{name!r}: a size {size} that nobody bounds")
     member = Member(ident, program.ctype(name), size)
-    found.members.append(member)
-    found.point(name, member.ctype, f"{ident}_.data()")
+    plan.members.append(member)
+    plan.point(name, member.ctype, f"{ident}_.data()")
     return member
 
 
@@ -248,7 +247,7 @@ def checked_name(name: str) -> str:
 
 
 def limits(program: Program) -> list[Size]:
-    """What is negative for sizes that no call takes."""
+    """Sizes that are negative in a call that is refused."""
     steps = (step for each in program.codes for step in each.codes)
     calls = (step for step in steps if isinstance(step, Call) and step.function == "natural")
     sizes = (size for call in calls for size in call.arguments if isinstance(size, Size))
@@ -263,7 +262,7 @@ def made_levels(program: Program) -> list[LodLevel]:
 
 
 def found_sizes(program: Program) -> list[str]:
-    """The names of sizes of outputs that only a call tells."""
+    """The names of the outputs' sizes that are known only after a call."""
     sizes = [size for each in program.graph.outputs for size in program.shape(each.name)]
     sizes += [level.count for level in made_levels(program)]
     names = {name for size in sizes for name in size.names}
@@ -295,8 +294,8 @@ def _words(data: bytes) -> list[str]:
 
 
 class _Header:
-    def __init__(self, program: Program, found: Plan, store: Store, threads: int) -> None:
-        self.program, self.found, self.store = program, found, store
+    def __init__(self, program: Program, plan: Plan, store: Store, threads: int) -> None:
+        self.program, self.plan, self.store = program, plan, store
         self.cells: dict[CellCode, str] = {}
         self.shared: dict[tuple[str, str], dict[str, str]] = {}
         self.kernels = {"formulas", "memory", "status", "serial" if threads == 1 else "team"}
@@ -305,32 +304,32 @@ class _Header:
         self.kernels |= {"quads"} if BYTES in _stored(store) else set()
 
     def context(self) -> dict[str, Any]:
-        program, result = self.program, self.found
-        steps = list(map(self._step, result.steps))
+        program, plan = self.program, self.plan
+        steps = list(map(self._step, plan.steps))
         before: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        for source, out in result.copies:
+        for source, out in plan.copies:
             shape = program.shape(out)
-            result.places[kept(out, "copy")] = f"out.{program.ident(out)}"
+            plan.places[kept(out, "copy")] = f"out.{program.ident(out)}"
             copy = self._render(Call("copy", kept(out, "copy"), source, volume(shape)))
             code = textwrap.indent(copy, 4 * " ")
             steps.append({"title": f"{out} is {source}", "code": code, "depth": 0})
         first: dict[str, int] = {}
-        for at, each in enumerate(result.steps):
+        for at, each in enumerate(plan.steps):
             first = dict.fromkeys(finds(each.codes), at) | first
-        for name in result.sized:
+        for name in plan.sized:
             sizes = sizes_in(program, name)
-            code = rendered("step_sizes.jinja", out=result.place(name), sizes=sizes)
+            code = rendered("step_sizes.jinja", out=plan.place(name), sizes=sizes)
             names = frozenset[str]().union(*(size.names for size in sizes))
             at = 1 + max((first[name] for name in names if name in first), default=-1)
             depth = steps[at]["depth"] if at else 0
             code = textwrap.indent(code, "  " * (2 + depth))
             before[at].append({"title": name, "code": code, "depth": depth})
         steps = [
-            one for at, each in enumerate([*steps, None]) for one in (*before[at], each) if one
+            step for at, each in enumerate([*steps, None]) for step in (*before[at], each) if step
         ]
-        said = {word for step in steps for word in re.findall(r"\w+", step["code"])}
+        words = {word for step in steps for word in re.findall(r"\w+", step["code"])}
         members = [
-            self._member(m.ident, f"onernn::Memory<{m.ctype}>", m.size) for m in result.members
+            self._member(m.ident, f"onernn::Memory<{m.ctype}>", m.size) for m in plan.members
         ]
         inputs = [part for value in program.graph.inputs for part in self._input(value)]
         outputs = [self._output(value) for value in program.graph.outputs]
@@ -345,7 +344,7 @@ class _Header:
         return {
             "title": f"{len(program.graph.nodes)} operators of {Path(program.graph.name).name}.",
             "sizes": [(name, meanings.get(name, "")) for name in open_sizes],
-            "many": {"T", "W", *longest, *(str(one["words"]) for one in checked)},
+            "many": {"T", "W", *longest, *(str(part["words"]) for part in checked)},
             "fixed": fixed,
             "limits": limits(program),
             "static": list(program.static.items()),
@@ -357,8 +356,8 @@ class _Header:
             "steps": steps,
             "cells": [{"code": code, "name": name} for code, name in self.cells.items()],
             "members": [*members, *self.shared.values()],
-            "held": list(self._held()),
-            "locals": [one for one in result.locals if one.ident in said],
+            "held": list(self._state_members()),
+            "locals": [local for local in plan.locals if local.ident in words],
             "kernels": sorted(self.kernels),
             "streams": not program.no_step,
             "no_step": program.no_step,
@@ -387,20 +386,20 @@ class _Header:
         if volume(shape).names & program.inner.keys():
             comment += f", at most {most} numbers"
         for level in program.levels(value.name)[-1:]:
-            given = level.name in {each.name for each in program.graph.inputs}
-            where = f"those of {level.name}" if given else f"{program.ident(level.offsets)} tells"
+            is_fed = level.name in {each.name for each in program.graph.inputs}
+            where = f"those of {level.name}" if is_fed else f"{program.ident(level.offsets)} tells"
             comment += f", sequences as {where}"
         array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
         return {**array, "comment": comment, "count": most}
 
     def _found_by_call(self) -> Iterator[dict[str, Any]]:
-        """What only a call finds out of outputs: where sentences begin, and sizes."""
+        """The offsets and sizes of outputs that are known only after a call."""
         program = self.program
         for level in made_levels(program):
             ident, count = program.ident(level.offsets), level.count + 1
             comment, place = (
                 f"({count}), where each sentence begins",
-                self.found.place(level.offsets),
+                self.plan.place(level.offsets),
             )
             out = {"ident": ident, "ctype": "std::int64_t", "comment": comment}
             most = count.most().put(program.inner).most()
@@ -416,15 +415,15 @@ class _Header:
         names = {name: f"most.{name}" for name in size.names if name not in static}
         return {"ident": ident, "type": type, "most": str(size.put({**static, **names}))}
 
-    def _held(self) -> Iterator[dict[str, str]]:
+    def _state_members(self) -> Iterator[dict[str, str]]:
         """Memory of states with which a step goes on."""
         program = self.program
         steps = [step for each in program.codes for step in each.codes]
         layers = (step for step in steps if isinstance(step, Layer) and goes_on(program, step))
-        held = [state.held for layer in layers for state in layer.states]
-        held += [step.held for step in steps if isinstance(step, DelayLine)]
-        names = {f"{program.ident(name)}_memory" for name in held}
-        for member in self.found.members:
+        states = [state.held for layer in layers for state in layer.states]
+        states += [step.held for step in steps if isinstance(step, DelayLine)]
+        names = {f"{program.ident(name)}_memory" for name in states}
+        for member in self.plan.members:
             if member.ident in names:
                 sizes = {name: f"most_.{name}" for name in member.size.names}
                 most = member.size.put({**sizes, **program.static})
@@ -437,11 +436,11 @@ class _Header:
                 holds = "true" if each.mark == "if" else "false"
                 yield each.node.inputs[0], holds, each.node.attrs.refused
 
-    def _step(self, each: WrittenNode) -> dict[str, Any]:
-        """Its comment, its code, and how many branches are around it."""
-        title, depth = self._title(each), self.depth - (each.mark in ("else", "end"))
-        wanted = [code for code in each.codes if code.makes in self.found.places or not code.makes]
-        return {"title": title, "code": "".join(map(self._placed, wanted)), "depth": depth}
+    def _step(self, code: WrittenNode) -> dict[str, Any]:
+        """A node's comment, its code, and how many branches are around it."""
+        title, depth = self._title(code), self.depth - (code.mark in ("else", "end"))
+        steps = [step for step in code.codes if step.makes in self.plan.places or not step.makes]
+        return {"title": title, "code": "".join(map(self._placed, steps)), "depth": depth}
 
     def _placed(self, step: Step) -> str:
         """Code inside of the branches around it."""
@@ -452,20 +451,20 @@ class _Header:
             self.depth += 1
         return text
 
-    def _title(self, each: WrittenNode) -> str:
-        program, node = self.program, each.node
-        if each.mark in ("if", "else"):
-            return f"{'where' if each.mark == 'if' else 'where not'} {node.inputs[0]}"
+    def _title(self, code: WrittenNode) -> str:
+        program, node = self.program, code.node
+        if code.mark in ("if", "else"):
+            return f"{'where' if code.mark == 'if' else 'where not'} {node.inputs[0]}"
         name = next(filter(None, node.outputs))
-        made = f"{program.ident(name)} {listed(program.shape(name))}"
+        value = f"{program.ident(name)} {listed(program.shape(name))}"
         takes = ", ".join(program.ident(name) for name in node.inputs if name)
         op = node.attributes["spec"].cell.name if node.op == "Rnn" else node.op
-        return f"{made} = {op}({takes})"
+        return f"{value} = {op}({takes})"
 
     def _render(self, step: Step) -> str:
-        place = self.found.place
+        place = self.plan.place
         if isinstance(step, Layer):
-            used = self.found.places.__contains__
+            used = self.plan.places.__contains__
             more = {"layer": step, **self._recurrent(step)}
             return rendered("step_layer.jinja", place=place, used=used, **more)
         if isinstance(step, Call):

@@ -47,22 +47,22 @@ def otherwise(op: OperatorCode) -> list[Step]:
 @rule("EndIf")
 def end_if(op: OperatorCode) -> list[Step]:
     """Branches write into the results' memory; sizes that differ are known during a call only."""
-    program, outputs, given = op.program, op.node.outputs, op.node.inputs[1:]
+    program, outputs, values = op.program, op.node.outputs, op.node.inputs[1:]
     condition, copies, result = _condition(op), list[Step](), list[Step]()
     op.source = ""
     count = len(outputs)
     if op.attrs.gives != "else":
-        op.views |= dict(zip(given, outputs, strict=False))
-        op.reads += given[:count]
+        op.views |= dict(zip(values, outputs, strict=False))
+        op.reads += values[:count]
     if op.attrs.gives != "then":
         copies += [
-            _copied(op, len(given) - count + 1 + index, out) for index, out in enumerate(outputs)
+            _copied(op, len(values) - count + 1 + index, out) for index, out in enumerate(outputs)
         ]
     for index, out in enumerate(outputs):
         program.levels(out)  # whether both are under the same
         if op.attrs.gives == "both":
             pairs = zip(
-                program.shape(given[index]), program.shape(given[count + index]), strict=True
+                program.shape(values[index]), program.shape(values[count + index]), strict=True
             )
             for axis, (one, other) in enumerate(pairs):
                 size = op.size(out, axis)
@@ -104,9 +104,9 @@ def repeat(op: OperatorCode) -> list[Step]:
     first = [] if node.input(1) else [filled(op, 1, 1)]
     op.reads.append(going)
     has = op.keep("has_turn", "bool", ())
-    asked = Call("has_turn", has, going, most, number, limit)
+    check = Call("has_turn", has, going, most, number, limit)
     start = Call("tell_size", RuntimeSize(number), Size(()))
-    return [*begin, *first, start, Mark("while"), asked, Mark("leave", has)]
+    return [*begin, *first, start, Mark("while"), check, Mark("leave", has)]
 
 
 def _turn(op: OperatorCode, index: int) -> Size:
@@ -115,11 +115,11 @@ def _turn(op: OperatorCode, index: int) -> Size:
 
 @rule("Element")
 def element(op: OperatorCode) -> Nest:
-    given, turn = op.shape(), _turn(op, 1)
+    shape, turn = op.shape(), _turn(op, 1)
     if op.program.levels(op.node.inputs[0]):
         op.refuse("goes through the words of sentences")
-    axis, strides = op.attrs.axis % len(given), list(strides_of(given))
-    place = given[axis] - 1 - turn if op.attrs.backwards else turn
+    axis, strides = op.attrs.axis % len(shape), list(strides_of(shape))
+    place = shape[axis] - 1 - turn if op.attrs.backwards else turn
     start = place * strides.pop(axis)
     return each_element(op, [Access(op.read(0), tuple(strides), start)], ("same", 0))
 
@@ -139,16 +139,16 @@ def again(op: OperatorCode) -> list[Step]:
     inside = list(program.inner)[list(program.inner).index(turn.name or "") :]
     for index, (axis, back) in enumerate(zip(op.attrs.axes, op.attrs.backwards, strict=True)):
         name, out = 3 + 2 * count + index, node.outputs[count + index]
-        given = op.shape(name)
-        if not frozenset(inside).isdisjoint(n for size in given for n in size.names):
+        turn_shape = op.shape(name)
+        if not frozenset(inside).isdisjoint(n for size in turn_shape for n in size.names):
             op.refuse("turns give values of several sizes")
         shape = program.shape(out)
         strides = list(strides_of(shape))
         axis %= len(shape)
         start = (shape[axis] - 1 - turn if back else turn) * strides.pop(axis)
-        to, read = Access(out, tuple(strides), start), whole(op.read(name), given)
-        steps.append(nest(given, to, [read]))
-    kept, handed = list[Step](), list[Step]()
+        to, read = Access(out, tuple(strides), start), whole(op.read(name), turn_shape)
+        steps.append(nest(turn_shape, to, [read]))
+    copies, updates = list[Step](), list[Step]()
     for index, last in enumerate(node.outputs[:count]):
         own, new = 3 + index, 3 + count + index
         shape, dtype = op.shape(own), op.dtype(own)
@@ -157,13 +157,13 @@ def again(op: OperatorCode) -> list[Step]:
             op.refuse("what a turn hands on is of another size, or type, in the next one")
         op.views[op.read(own)] = last
         beside = op.keep(f"next{index}", dtype, shape)
-        kept.append(nest(shape, whole(beside, shape), [whole(op.read(new), shape)]))
-        handed.append(nest(shape, whole(node.inputs[own], shape), [whole(beside, shape)]))
+        copies.append(nest(shape, whole(beside, shape), [whole(op.read(new), shape)]))
+        updates.append(nest(shape, whole(node.inputs[own], shape), [whole(beside, shape)]))
     if node.input(2):
         op.of("bool", index=2)
         op.same(volume(op.shape(2)), 1)
-        handed.append(_copied(op, 2, node.inputs[1]))
-    steps += [*kept, *handed, Call("tell_size", RuntimeSize(turn), turn + 1)]
+        updates.append(_copied(op, 2, node.inputs[1]))
+    steps += [*copies, *updates, Call("tell_size", RuntimeSize(turn), turn + 1)]
     steps.append(Mark("again", operators=op.attrs.operators))
     return [*steps, *ends]
 

@@ -70,13 +70,13 @@ def stretched_input(op: OperatorCode, index: int) -> Access:
 def elementwise(op: OperatorCode) -> Nest:
     """A loop over the operator's expression."""
     node = op.node
-    there = [place for place, name in enumerate(node.inputs) if name]
-    given = [place if name else None for place, name in enumerate(node.inputs)]
-    expression = OPERATORS[node.op].expression(op.attrs, given)  # type: ignore[misc]
+    present = [place for place, name in enumerate(node.inputs) if name]
+    places = [place if name else None for place, name in enumerate(node.inputs)]
+    expression = OPERATORS[node.op].expression(op.attrs, places)  # type: ignore[misc]
     functions = functions_of(expression)
     if "chosen" in functions:
         op.of("bool")
-    dtypes = [op.dtype(place) for place in there["chosen" in functions :]]
+    dtypes = [op.dtype(place) for place in present["chosen" in functions :]]
     if len(set(dtypes)) > 1:
         op.refuse(f"inputs of several types {dtypes}")
     kind = dtypes[0].rstrip("0123456789")
@@ -89,22 +89,22 @@ def elementwise(op: OperatorCode) -> Nest:
             op.refuse(f"of {dtypes[0]}, by what may be 0 or -1")
     if kind == "int" and "number" in functions:
         op.refuse(f"of {dtypes[0]}")
-    broadcast(op, [op.shape(place) for place in there])
-    reads = {place: k for k, place in enumerate(there)}
-    return each_element(op, [stretched_input(op, k) for k in there], put(expression, reads))
+    broadcast(op, [op.shape(place) for place in present])
+    reads = {place: k for k, place in enumerate(present)}
+    return each_element(op, [stretched_input(op, k) for k in present], put(expression, reads))
 
 
 @rule("Cast", "CastLike")
 def cast(op: OperatorCode) -> Nest | None:
-    given, to = op.dtype(), op.program.dtype(op.node.outputs[0])
+    dtype, to = op.dtype(), op.program.dtype(op.node.outputs[0])
     if op.node.op == "Cast" and op.attrs.to == "bfloat16":
         op.refuse("to bfloat16")
     source = op.read(0)
-    if given == to:
+    if dtype == to:
         op.source = source
         return None
     between = {("float16", "float32"): "widened", ("float32", "float16"): "halved"}
-    function = between.get((given, to), "truth" if to == "bool" else "cast")
+    function = between.get((dtype, to), "truth" if to == "bool" else "cast")
     return each_element(op, [whole(source, op.shape())], (function, 0))
 
 
@@ -135,8 +135,8 @@ def _axes(op: OperatorCode) -> list[int]:
     """The axes along which elements meet, by the operator's record."""
     record, rank = OPERATORS[op.node.op], len(op.shape())
     numbers = [op.integers(k, "axes") if slot.axes else None for k, slot in enumerate(record.slots)]
-    given = (each and np.array(each) for each in numbers[1:])
-    return sorted({at_axis(axis, rank) for axis in record.mixed(op.attrs, rank, *given) or ()})
+    values = (each and np.array(each) for each in numbers[1:])
+    return sorted({at_axis(axis, rank) for axis in record.mixed(op.attrs, rank, *values) or ()})
 
 
 def _along(op: OperatorCode) -> tuple[Size, Size, Size]:
@@ -192,8 +192,8 @@ def layer_normalization(op: OperatorCode) -> Call:
         if op.node.input(index):
             op.same(volume(op.shape(index)), count)
     statistics = (*op.node.outputs[1:], "", "")[:2]
-    given = (op.read(0), op.read(1), op.read(2), *statistics)
-    return op.call("layer_norm", *given, rows, count, float(op.attrs.epsilon))
+    arguments = (op.read(0), op.read(1), op.read(2), *statistics)
+    return op.call("layer_norm", *arguments, rows, count, float(op.attrs.epsilon))
 
 
 @rule("BatchNormalization")
@@ -228,8 +228,8 @@ def group_normalization(op: OperatorCode) -> Call:
     for index in (1, 2):
         op.same(volume(op.shape(index)), shape[1])
     op.mixes = shape[1:]
-    given = op.read(0), op.read(1), op.read(2), shape[0], channels, volume(shape[2:]), groups
-    return op.call("group_norm", *given, float(op.attrs.epsilon))
+    inputs = op.read(0), op.read(1), op.read(2), shape[0], channels, volume(shape[2:]), groups
+    return op.call("group_norm", *inputs, float(op.attrs.epsilon))
 
 
 @rule("CumSum")
@@ -243,9 +243,9 @@ def cum_sum(op: OperatorCode) -> Call:
 def top_k(op: OperatorCode) -> list[Call]:
     around = _along(op)
     (count,) = op.numbers(1, "k") or [0]
-    given = (*op.node.outputs, "")[1], op.read(0), op.keep("order", "int64", [around[1]])
+    arguments = (*op.node.outputs, "")[1], op.read(0), op.keep("order", "int64", [around[1]])
     how = Size.of(count), bool(op.attrs.largest)
-    return [*at_least(op, around[1] - count), op.call("top_k", *given, *around, *how)]
+    return [*at_least(op, around[1] - count), op.call("top_k", *arguments, *around, *how)]
 
 
 @rule("Trilu")

@@ -38,11 +38,11 @@ def packed(matrices: Array, together: int = 1) -> Array:
     *stack, k, columns = matrices.shape
     wide = together * LANES
     out = np.zeros((*stack, -(-columns // wide), k, wide), matrices.dtype)
-    whole, rest = divmod(columns, wide)
-    parts = matrices[..., : columns - rest].reshape(*stack, k, whole, wide)
-    out[..., :whole, :, :] = parts.swapaxes(-3, -2)
+    full, rest = divmod(columns, wide)
+    parts = matrices[..., : columns - rest].reshape(*stack, k, full, wide)
+    out[..., :full, :, :] = parts.swapaxes(-3, -2)
     if rest:
-        out[..., whole, :, :rest] = matrices[..., columns - rest :]
+        out[..., full, :, :rest] = matrices[..., columns - rest :]
     return out
 
 
@@ -56,10 +56,10 @@ def matmul(op: OperatorCode) -> list[Call]:
 
 @rule("Gemm")
 def gemm(op: OperatorCode) -> Sequence[Step]:
-    attrs, turned = op.attrs, (bool(op.attrs.transA), bool(op.attrs.transB))
-    a, b = (s[::-1] if t else s for s, t in zip((op.shape(0), op.shape(1)), turned, strict=True))
+    attrs, transpose = op.attrs, (bool(op.attrs.transA), bool(op.attrs.transB))
+    a, b = (s[::-1] if t else s for s, t in zip((op.shape(0), op.shape(1)), transpose, strict=True))
     bias = _bias(op, b[-1])
-    codes = _product(op, a, b, turned, attrs.alpha, bias)
+    codes = _product(op, a, b, transpose, attrs.alpha, bias)
     if op.node.input(2) and not (bias and len(codes) == 1 and codes[0].function == "dense"):
         out, shape = op.out()
         broadcast(op, [shape, op.shape(2)])
@@ -79,7 +79,7 @@ def _bias(op: OperatorCode, columns: Size) -> str:
 
 
 def _product(
-    op: OperatorCode, a: Shape, b: Shape, turned: tuple[bool, bool], alpha: float, bias: str = ""
+    op: OperatorCode, a: Shape, b: Shape, transpose: tuple[bool, bool], alpha: float, bias: str = ""
 ) -> list[Call]:
     """The product of matrices, or stacks of them; ``a`` and ``b``: shapes after transposing."""
     op.of("float")
@@ -91,8 +91,8 @@ def _product(
     op.mixes = [a[-1], b[-1]]
     matrix = op.program.graph.constants.get(op.node.inputs[1])
     dtype, columns, rows = op.dtype(), b[-1], volume(a[:-1])
-    if matrix is not None and matrix.ndim == 2 and not turned[0]:
-        wide = matrix.T if turned[1] else matrix
+    if matrix is not None and matrix.ndim == 2 and not transpose[0]:
+        wide = matrix.T if transpose[1] else matrix
         if alpha != 1:
             wide = wide * matrix.dtype.type(alpha)
         return [dense(op, op.out()[0], op.read(0), rows, wide, bias and op.read(2))]
@@ -100,16 +100,16 @@ def _product(
     if batch and a[:-2] != batch:
         op.refuse(f"a product of {len(a)} and {len(b)} axes, stretched")
     sizes = (volume(batch), a[-2] if batch else rows, inner, columns)
-    return [op.call("product", op.read(0), op.read(1), *sizes, *turned, alpha, types=[dtype])]
+    return [op.call("product", op.read(0), op.read(1), *sizes, *transpose, alpha, types=[dtype])]
 
 
-def dense(op: OperatorCode, made: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
+def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
     """Rows times a matrix that is known now."""
     inner, columns = matrix.shape
     together = groups_of(columns)
     panels = Packed(packed(matrix, together), narrow=True)
     types = [matrix.dtype.name, str(together)]
-    return Call("dense", made, x, rows, inner, panels, bias, columns, Team(), types=types)
+    return Call("dense", out, x, rows, inner, panels, bias, columns, Team(), types=types)
 
 
 @rule("Einsum")
@@ -118,8 +118,8 @@ def einsum(op: OperatorCode) -> list[Step]:
     have are summed over, and stand outside, so that rows are added to rows."""
     op.alike(*range(1, len(op.node.inputs)))
     dtype = op.dtype()
-    given, arrow, result = op.attrs.equation.replace(" ", "").partition("->")
-    terms, shapes = given.split(","), [op.shape(at) for at in range(len(op.node.inputs))]
+    inputs, arrow, result = op.attrs.equation.replace(" ", "").partition("->")
+    terms, shapes = inputs.split(","), [op.shape(at) for at in range(len(op.node.inputs))]
     if not arrow:
         op.refuse(f"equation {op.attrs.equation}: say what the result is")
     # Axes that "..." stands for get letters that no equation has, counted from the last one.
@@ -140,9 +140,9 @@ def einsum(op: OperatorCode) -> list[Step]:
     names = [name for size in sizes.values() for name in size.names]
     op.mixes = [*summed, *(Size.of(name) for name in names if names.count(name) > 1)]
     stretched = shapes != [tuple(sizes[letter] for letter in term) for term in terms]
-    found = _matrices(terms, result) if summed and not stretched else None
-    if found and dtype.startswith("float"):
-        return _of_matrices(op, terms, result, sizes, *found)
+    match = _matrices(terms, result) if summed and not stretched else None
+    if match and dtype.startswith("float"):
+        return _of_matrices(op, terms, result, sizes, *match)
     reads = []
     sizes = {letter: sizes[letter] for letter in sorted(sizes, key=lambda each: each in result)}
     for at, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
@@ -170,7 +170,7 @@ def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Lette
     """
     if len(terms) != 2 or any(len(set(term)) < len(term) for term in terms):
         return None
-    found: list[tuple[int, tuple[int, int], Letters]] = []
+    ways: list[tuple[int, tuple[int, int], Letters]] = []
     for places in ((0, 1), (1, 0)):
         a, b = (terms[index] for index in places)
         letters: Letters = (
@@ -185,8 +185,8 @@ def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Lette
         moves = (a not in (stacks + rows + inner, stacks + inner + rows)) + (
             b not in (stacks + inner + columns, stacks + columns + inner)
         )
-        found.append((moves + (result != stacks + rows + columns), places, letters))
-    return min(found)[1:]
+        ways.append((moves + (result != stacks + rows + columns), places, letters))
+    return min(ways)[1:]
 
 
 def _of_matrices(
@@ -207,9 +207,9 @@ def _of_matrices(
         source, term = op.read(index), terms[index]
         if term in orders:
             return source, orders.index(term) == 1
-        made = op.keep(f"factor{index}", op.dtype(), [sizes[letter] for letter in orders[0]])
-        steps.append(_moved(sizes, (source, term), (made, orders[0])))
-        return made, False
+        name = op.keep(f"factor{index}", op.dtype(), [sizes[letter] for letter in orders[0]])
+        steps.append(_moved(sizes, (source, term), (name, orders[0])))
+        return name, False
 
     a, a_turned = ordered(places[0], stacks + rows + inner, stacks + inner + rows)
     matrix = op.program.graph.constants.get(op.node.inputs[places[1]])
@@ -217,20 +217,20 @@ def _of_matrices(
         term = terms[places[1]]
         matrix = matrix.transpose([term.index(x) for x in stacks + inner + columns])
     (out, _), plain = op.out(), stacks + rows + columns
-    made = out if result == plain else op.keep("product", op.dtype(), [sizes[x] for x in plain])
+    product = out if result == plain else op.keep("product", op.dtype(), [sizes[x] for x in plain])
     if matrix is not None and not stacks and not a_turned:
         matrix = matrix.reshape(counts[2].number or 0, -1)
-        steps.append(dense(op, made, a, counts[1], matrix))
+        steps.append(dense(op, product, a, counts[1], matrix))
     else:
         b, straight = ordered(places[1], stacks + columns + inner, stacks + inner + columns)
-        turned, types = (a_turned, not straight), [op.dtype()]
-        steps.append(Call("product", made, a, b, *counts, *turned, 1.0, types=types))
-    return steps if made == out else [*steps, _moved(sizes, (made, plain), (out, result))]
+        transpose, types = (a_turned, not straight), [op.dtype()]
+        steps.append(Call("product", product, a, b, *counts, *transpose, 1.0, types=types))
+    return steps if product == out else [*steps, _moved(sizes, (product, plain), (out, result))]
 
 
-def _moved(sizes: dict[str, Size], given: tuple[str, str], made: tuple[str, str]) -> Nest:
+def _moved(sizes: dict[str, Size], before: tuple[str, str], after: tuple[str, str]) -> Nest:
     """A value with its axes in another order; both with a letter for each."""
-    (source, term), (to, order) = given, made
+    (source, term), (to, order) = before, after
     strides = dict(zip(term, strides_of(tuple(sizes[x] for x in term)), strict=True))
     shape = tuple(sizes[x] for x in order)
     return nest(shape, whole(to, shape), [Access(source, tuple(strides[x] for x in order))])
@@ -249,13 +249,13 @@ def quantize(op: OperatorCode) -> Call:
 
 @rule("DequantizeLinear")
 def dequantize(op: OperatorCode) -> Call:
-    given = op.dtype()
-    if op.dtype(1) != "float32" or given not in (*_BYTES, "int32"):
-        op.refuse(f"from {given} to {op.dtype(1)}")
-    if given == "int32" and op.node.input(2):
+    dtype = op.dtype()
+    if op.dtype(1) != "float32" or dtype not in (*_BYTES, "int32"):
+        op.refuse(f"from {dtype} to {op.dtype(1)}")
+    if dtype == "int32" and op.node.input(2):
         op.refuse("a zero point of 32-bit numbers")
     op.alike(2)
-    return _linear(op, "dequantize", given)
+    return _linear(op, "dequantize", dtype)
 
 
 def _linear(op: OperatorCode, function: str, dtype: str) -> Call:
@@ -269,8 +269,8 @@ def _linear(op: OperatorCode, function: str, dtype: str) -> Call:
         axis = op.axis(len(shape))
         op.same(scales[0], shape[axis])
         outer, count, inner = volume(shape[:axis]), shape[axis], volume(shape[axis + 1 :])
-    given = op.read(0), op.read(1), op.read(2)
-    return op.call(function, *given, outer, count, inner, types=[dtype], checks=True)
+    inputs = op.read(0), op.read(1), op.read(2)
+    return op.call(function, *inputs, outer, count, inner, types=[dtype], checks=True)
 
 
 @rule("DynamicQuantizeLinear")
@@ -303,18 +303,18 @@ def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
         op.refuse("factors other than bytes, the second one constant")
     if op.node.input(3) and (zeros is None or zeros.dtype != matrix.dtype or zeros.ndim > 1):
         op.refuse("zero points of its second factor")
-    whole = rows_of(matrix.astype(np.int16))
-    if not 1 <= len(whole) <= MOST_ROWS:
-        op.refuse(f"sums of {len(whole)} products")
+    numbers = rows_of(matrix.astype(np.int16))
+    if not 1 <= len(numbers) <= MOST_ROWS:
+        op.refuse(f"sums of {len(numbers)} products")
     shift = np.zeros((), np.int16) if zeros is None else zeros.astype(np.int16)
-    if shift.shape not in ((), (1,), whole.shape[1:]):
+    if shift.shape not in ((), (1,), numbers.shape[1:]):
         op.refuse("zero points of another number of columns")
-    return whole - shift
+    return numbers - shift
 
 
-def bytes_in_panels(whole: Array, together: int) -> tuple[Array, Array]:
+def bytes_in_panels(matrix: Array, together: int) -> tuple[Array, Array]:
     """Numbers of nine bits (K, C) as the library takes them, and their zero points."""
-    numbers, zeros = _as_bytes(whole)
+    numbers, zeros = _as_bytes(matrix)
     wide = packed(numbers, together)
     return quad_rows(wide, np.ones(wide[:, 0].shape, np.float32)), packed(zeros, together)
 
@@ -326,23 +326,23 @@ def matmul_integer(op: OperatorCode) -> Call:
         op.refuse("a second factor that is no matrix")
     inner = op.same(a[-1], b[0])
     op.mixes = [a[-1]]
-    whole = whole_numbers(op, lambda matrix: matrix)
-    together = groups_of(whole.shape[1])
-    panels, zeros = bytes_in_panels(whole, together)
+    numbers = whole_numbers(op, lambda matrix: matrix)
+    together = groups_of(numbers.shape[1])
+    panels, zeros = bytes_in_panels(numbers, together)
     types = [op.dtype(), str(together)]
-    given = op.read(0), zero_point(op, 2), volume(a[:-1]), inner
-    more = Packed(panels), Packed(zeros) if zeros.any() else "", whole.shape[1], Team()
-    return op.call("dense_bytes", *given, *more, types=types)
+    inputs = op.read(0), zero_point(op, 2), volume(a[:-1]), inner
+    more = Packed(panels), Packed(zeros) if zeros.any() else "", numbers.shape[1], Team()
+    return op.call("dense_bytes", *inputs, *more, types=types)
 
 
-def _as_bytes(whole: Array) -> tuple[Array, Array]:
+def _as_bytes(matrix: Array) -> tuple[Array, Array]:
     """Numbers of nine bits (K, C) as bytes with a sign, and the zero points (1, C) of these.
 
     A column has at most 256 numbers in its range: it is moved where it does not fit.
     """
-    low, high = whole.min(axis=0, keepdims=True), whole.max(axis=0, keepdims=True)
+    low, high = matrix.min(axis=0, keepdims=True), matrix.max(axis=0, keepdims=True)
     zeros = np.where(high > 127, 127 - high, np.where(low < -128, -128 - low, 0)).astype(np.int32)
-    return whole + zeros, zeros
+    return matrix + zeros, zeros
 
 
 @rule("DynamicQuantizeLSTM")
@@ -368,7 +368,7 @@ def lstm(op: OperatorCode) -> Call:
     peepholes = np.zeros((count, 3 * units), np.float32) if p is None else p
     matrices = [_gates(quantized("w", w, *scales[:2])), _gates(quantized("r", r, *scales[2:]))]
     summed = bias[:, : 4 * units] + bias[:, 4 * units :]
-    given = [op.read(index) for index in (0, 4, 5, 6)]
+    inputs = [op.read(index) for index in (0, 4, 5, 6)]
     sizes = (*x[:2], w.shape[1], units, count, op.attrs.direction == "reverse")
     stored = [Packed(numbers) for numbers, _ in matrices] + [zeros for _, zeros in matrices]
     rows = [packed(e.reshape(count, -1, units)) for e in (summed, peepholes)]
@@ -379,7 +379,7 @@ def lstm(op: OperatorCode) -> Call:
     return op.call(
         "quantized_lstm",
         *outputs,
-        *given,
+        *inputs,
         *sizes,
         *stored,
         *more,
@@ -503,11 +503,11 @@ def conv(op: OperatorCode) -> list[Step]:
     places = volume(tuple(windows.y[1:])).number
     few = own >= LANES and (places is None or places <= FEW)
     copied = windows.copied if not few or places is None else Size(())
-    seen = op.keep("seen", op.dtype(), [copied + count * _ROWS if few else copied])
+    image = op.keep("seen", op.dtype(), [copied + count * _ROWS if few else copied])
     taps = op.keep("taps", "int64", [count])
-    given = op.read(0), panels, op.read(2), seen, taps, x[0]
+    inputs = op.read(0), panels, op.read(2), image, taps, x[0]
     sizes = *windows.sizes, groups, Team()
-    return [*checks, op.call("convolve", *given, *sizes, types=types)]
+    return [*checks, op.call("convolve", *inputs, *sizes, types=types)]
 
 
 def _convolved(op: OperatorCode) -> tuple[Windows, int]:
@@ -526,19 +526,19 @@ def _convolved(op: OperatorCode) -> tuple[Windows, int]:
 def conv_integer(op: OperatorCode) -> list[Step]:
     """Only constant weights, each group's in rows (H, W, C)."""
     windows, own = _convolved(op)
-    whole = whole_numbers(op, lambda w: np.moveaxis(w, 1, -1).reshape(len(w), -1).T)
+    numbers = whole_numbers(op, lambda w: np.moveaxis(w, 1, -1).reshape(len(w), -1).T)
     together, groups = _together(own), op.attrs.group
-    bytes_ = [bytes_in_panels(part, together) for part in np.split(whole, groups, axis=1)]
+    bytes_ = [bytes_in_panels(part, together) for part in np.split(numbers, groups, axis=1)]
     panels, zeros = (np.stack(each) for each in zip(*bytes_, strict=True))
     around = [
         (places - 1) * window.stride + window.extent
         for window, places in zip(windows.windows, windows.y[1:], strict=True)
     ]
-    seen = op.keep("seen", "uint8", [*around, op.shape(1)[1]])
-    more = Packed(panels), Packed(zeros) if zeros.any() else "", seen, op.shape()[0]
+    image = op.keep("seen", "uint8", [*around, op.shape(1)[1]])
+    more = Packed(panels), Packed(zeros) if zeros.any() else "", image, op.shape()[0]
     types = [op.dtype(), str(together)]
-    given = op.read(0), zero_point(op, 2), *more, *windows.sizes, groups, Team()
-    return [*at_places(op, windows), op.call("convolve_bytes", *given, types=types)]
+    inputs = op.read(0), zero_point(op, 2), *more, *windows.sizes, groups, Team()
+    return [*at_places(op, windows), op.call("convolve_bytes", *inputs, types=types)]
 
 
 @rule("ConvTranspose")
@@ -556,8 +556,8 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
     if op.node.input(2):
         op.same(volume(op.shape(2)), y[1])
     op.mixes = x[1:]
-    given = op.read(0), op.read(1), op.read(2), x[0], *windows.sizes
-    return [*at_places(op, windows), op.call("convolve_back", *given, op.attrs.group)]
+    inputs = op.read(0), op.read(1), op.read(2), x[0], *windows.sizes
+    return [*at_places(op, windows), op.call("convolve_back", *inputs, op.attrs.group)]
 
 
 def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
@@ -586,12 +586,12 @@ def pool(op: OperatorCode) -> list[Step]:
     x, (_, y) = op.shape(), op.out()
     windows = Windows(op, windows_of(op.attrs, op.attrs.kernel_shape), x[1:], y[1:])
     op.mixes = x[2:]
-    given = op.read(0), volume(x[:2]), *windows.sizes
+    inputs = op.read(0), volume(x[:2]), *windows.sizes
     checks = at_places(op, windows)
     if op.node.op == "MaxPool":
-        return [*checks, op.call("max_pool", *given)]
+        return [*checks, op.call("max_pool", *inputs)]
     after = windows.after if op.attrs.count_include_pad else [Size.of(-1)] * 2
-    return [*checks, op.call("average_pool", *given, *after)]
+    return [*checks, op.call("average_pool", *inputs, *after)]
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
