@@ -1,4 +1,4 @@
-"""What readers of files share: a budget of memory, streams of bytes, protobuf messages."""
+"""Helpers of all file readers: a budget of memory, streams of bytes, protobuf messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pairs(text: str) -> dict[str, str]:
     return dict(pair.split("=") for pair in text.split())
 
 
-# What every reader of a model's files runs under: a budget of memory, and one kind of errors.
+# Every reader of a model's files runs under a budget of memory, with one kind of errors.
 
 
 @contextmanager
@@ -65,12 +65,12 @@ def file_bytes(file: StrPath) -> bytes:
 
 
 class Malformed(Exception):
-    """What a file holds can be parsed, but is none of its format."""
+    """A file that can be parsed, but is not of its format."""
 
 
 @contextmanager
 def described(what: str, file: StrPath) -> Iterator[None]:
-    """What is `Malformed` inside names the file and ``what`` it is not."""
+    """A `Malformed` inside becomes an error that names the file and ``what`` it is not."""
     try:
         yield
     except Malformed as error:
@@ -86,7 +86,7 @@ def typed(value: Any, kind: Any, what: str) -> Any:
 
 
 def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
-    """A text in JSON. Raises `ModelFormatError` with the place for what is none."""
+    """The value of a text in JSON. Raises `ModelFormatError` with the place of an error."""
     import json  # slow, and most formats are others
 
     data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
@@ -114,7 +114,7 @@ def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
 
 
 def stored(dtype: str) -> np.dtype[Any]:
-    """What NumPy reads the bytes of a dtype as."""
+    """The NumPy dtype in which the bytes of a dtype are read."""
     return np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)).newbyteorder("<")
 
 
@@ -228,10 +228,10 @@ class Schema:
     @cached_property
     def _messages(self) -> dict[str, Any]:
         package = f"onernn.{self._framework.lower()}"
-        written = dict(re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text))
+        bodies = dict(re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text))
         pool, class_of = _new_pool()
-        pool.AddSerializedFile(_file(package, written))
-        return {name: class_of(pool.FindMessageTypeByName(f"{package}.{name}")) for name in written}
+        pool.AddSerializedFile(_file(package, bodies))
+        return {name: class_of(pool.FindMessageTypeByName(f"{package}.{name}")) for name in bodies}
 
     def message(self, name: str) -> Any:
         """The protobuf class of a message."""
@@ -282,12 +282,12 @@ def _file(package: str, messages: dict[str, str]) -> bytes:
     for name, body in messages.items():
         message = _field(1, name)
         for label, kind, field, number in re.findall(r"(\w+) (\w+) (\w+) = (\d+)", body):
-            described = _field(1, field) + _field(3, int(number)) + _field(4, _LABELS[label])
+            descriptor = _field(1, field) + _field(3, int(number)) + _field(4, _LABELS[label])
             if kind in _TYPES:
-                described += _field(5, _TYPES[kind])
+                descriptor += _field(5, _TYPES[kind])
             else:
-                described += _field(5, _MESSAGE) + _field(6, f".{package}.{kind}")
-            message += _field(2, described)
+                descriptor += _field(5, _MESSAGE) + _field(6, f".{package}.{kind}")
+            message += _field(2, descriptor)
         out += _field(4, message)
     return out
 

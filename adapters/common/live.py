@@ -37,10 +37,10 @@ _log = logging.getLogger("onernn")
 
 @dataclass(frozen=True, kw_only=True)
 class LiveOptions:
-    """How live layers compute, as `onernn.Session` says it.
+    """How live layers compute: options as of `onernn.Session`.
 
-    Options that cannot be met are refused at once: later the framework would run the layer without
-    a word, and the first run may be when Python is ending, in its exit.
+    Unsupported options are refused at once: later the framework would run the layer silently, and
+    the first run may be while Python exits.
     """
 
     dtype: str = "f32"
@@ -74,37 +74,37 @@ class Slower(Refusal):
 
 
 class Explained(NamedTuple):
-    """What runs here, a line or a name for each layer, and why other layers do not."""
+    """The layers that onernn runs, a line or a name each, and why not the others."""
 
     replaced: tuple[str, ...]
     refusals: tuple[Refusal, ...]
 
     def text(self, host: str) -> str:
         """A line for each layer; ``host``: the framework."""
-        return "\n".join([*self.replaced, *(stays(host, each) for each in self.refusals)])
+        return "\n".join([*self.replaced, *(stays(host, refusal) for refusal in self.refusals)])
 
     @property
     def is_possible(self) -> bool:
         """Whether some layer was replaced, or could be but is faster in its framework."""
-        return bool(self.replaced) or any(isinstance(each, Slower) for each in self.refusals)
+        return bool(self.replaced) or any(isinstance(refusal, Slower) for refusal in self.refusals)
 
 
 NOT_SEEN = "optimize() has not seen it"
 NOT_CALLED = "it has not been called yet"
-"""Reasons of layers that stay with their framework, the same ones in all."""
+"""Reasons that all frameworks share for layers that stay."""
 
 
 def stays(host: str, refusal: Refusal) -> str:
-    """What is said of a layer that its framework runs."""
+    """The message about a layer that its framework runs."""
     return f"{refusal.where or 'model'}: stays with {host}: {refusal.reason}"
 
 
 def warn_of_left(host: str, refusals: Iterable[Refusal]) -> None:
     """One warning of all layers that a framework keeps, each reason once."""
     where: dict[str, list[str]] = {}
-    for each in refusals:
-        if each.reason != DISABLED:  # as the caller wants it
-            where.setdefault(each.reason, []).append(each.where or "model")
+    for refusal in refusals:
+        if refusal.reason != DISABLED:  # as the caller wants it
+            where.setdefault(refusal.reason, []).append(refusal.where or "model")
     if where:
         parts = [
             f"{places[0]}{f' and {len(places) - 1} more' if places[1:] else ''}: {reason}"
@@ -117,7 +117,7 @@ _LEFT: WeakKeyDictionary[Any, dict[str, Refusal]] = WeakKeyDictionary()
 
 
 def leave(layer: Any, host: str, reason: str, name: Callable[[], str]) -> None:
-    """Warns of a call that stays with the framework, the first time that it is for this reason."""
+    """Warns of a call that stays with the framework, once for each reason."""
     left = _LEFT.get(layer)
     if left is None:
         left = _LEFT[layer] = {}
@@ -157,12 +157,12 @@ def joined_states(state: Array) -> Array:
 
 
 def computed(array: Array) -> Array:
-    """The array as it is computed with: float16 in float32."""
+    """The array in the dtype of computation: float32 for float16."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 class Call(NamedTuple):
-    """What a layer is called with, in a framework's axes.
+    """The arguments of a layer's call, in a framework's axes.
 
     ``x``: (T, N, I), or (N, T, I) where not ``time_major``. ``states``: the initial ones,
     (L*D, N, O) each. ``lengths``: how many steps of each sequence there are; None: all.
@@ -200,7 +200,7 @@ class Part(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What a training run leaves for one backward. ``zeros``: like each of its results."""
+    """The record of a training run for one backward. ``zeros``: like each of its results."""
 
     parts: list[Part]
     call: Call
@@ -229,7 +229,7 @@ class LiveLayer:
     def stacks(self, parameters: Sequence[Array], *, apart: bool = False) -> list[Stack]:
         """The stack of these parameters, or its layers ``apart``; the same while numbers stay.
 
-        A forked child makes its own: threads of its parent's are not there.
+        A forked child makes its own: it lacks its parent's threads.
         """
         return self._stacks((os.getpid(), apart), parameters)
 
@@ -238,8 +238,8 @@ class LiveLayer:
         if not key[1]:
             return [self._options.prepare(spec, weights)]
         return [
-            self._options.prepare(spec.one_layer(spec.reads(k), spec.direction), one)
-            for k, one in enumerate(layers_of(spec, weights))
+            self._options.prepare(spec.one_layer(spec.reads(k), spec.direction), layer)
+            for k, layer in enumerate(layers_of(spec, weights))
         ]
 
     def run(self, call: Call) -> list[Array]:
@@ -251,9 +251,9 @@ class LiveLayer:
     def run_training(
         self, call: Call, mask: Callable[[tuple[int, ...]], Array] | None = None
     ) -> tuple[list[Array], Recorded]:
-        """What `run` gives, and what `backward` needs.
+        """The results of `run`, and the record for `backward`.
 
-        ``mask(shape)``: by what the words between two layers are multiplied, as by dropout.
+        ``mask(shape)``: factors for the words between two layers, as of dropout.
         """
         stacks = self.stacks(call.parameters, apart=mask is not None)
         begins, y = self._states(stacks, call, call.states), call.batch(call.x)
@@ -267,8 +267,8 @@ class LiveLayer:
             parts.append(Part(stack, tape, factor))
             ends.append(end)
         results = _results(call, y, _joined(ends))
-        zeros = [np.broadcast_to(each.dtype.type(0), each.shape) for each in results]
-        # Tapes do not follow what is done to x, lengths neither.
+        zeros = [np.broadcast_to(result.dtype.type(0), result.shape) for result in results]
+        # Later changes of x and lengths do not reach the record.
         lengths = None if call.lengths is None else call.lengths.copy()
         frame = np.empty((*call.x.shape[:-1], 0), call.x.dtype)
         left = call._replace(x=frame, states=(), parameters=(), lengths=lengths)
@@ -279,8 +279,8 @@ class LiveLayer:
     ) -> list[Array]:
         """Gradients of x, the states and the parameters from those of the results, None: zeros."""
         call, stacks = recorded.call, [part.stack for part in recorded.parts]
-        known = zip_longest(grads, recorded.zeros)
-        dy, *dends = [zeros if grad is None else grad for grad, zeros in known]
+        pairs = zip_longest(grads, recorded.zeros)
+        dy, *dends = [zeros if grad is None else grad for grad, zeros in pairs]
         dstates, dx = self._states(stacks, call, dends), call.batch(dy)
         begins, layers, k = list[State](), list[RnnWeights](), len(dstates[0])
         for stack, tape, mask in reversed(recorded.parts):
@@ -330,7 +330,7 @@ Result = TypeVar("Result")
 
 
 class Repacked(Generic[Key, Result]):
-    """Keeps what ``make(key, parameters)`` gave, for as long as the parameters' numbers stay.
+    """Caches ``make(key, parameters)`` until the parameters' numbers change.
 
     Every call compares them with a copy, because trainers change parameters in place. Where they
     are ``constant``, those of the first call count. Threads may share it.
@@ -359,23 +359,23 @@ class Repacked(Generic[Key, Result]):
 
 
 class Watched:
-    """Memory beside a copy of it, which finds out whether it was written to.
+    """Compares memory with a copy to find out whether it was written to.
 
-    For calls of microseconds, which cannot compare all of it: each compares some of every part, so
-    that the next call finds an update of most numbers, and later ones find any.
+    Calls of microseconds cannot compare all of it: each compares a slice of every part. The next
+    call finds an update of most numbers, and later calls find any.
     """
 
     ALL = 1024
-    """So many turns in a row compare every byte: see ``onernn_unchanged``."""
+    """This many turns in a row compare every byte: see ``onernn_unchanged``."""
 
     def __init__(self, memory: Sequence[tuple[int, int]]) -> None:
         """``memory``: addresses and bytes, valid whenever they are compared."""
-        self._copies = copies = [_bytes_at(*each) for each in memory]
+        self._copies = copies = [_bytes_at(*span) for span in memory]
         self._turn = 0
         try:
             kernels = load_kernels()
         except LibraryError:  # each call compares all
-            self._compare: Any = lambda *_: copies == [_bytes_at(*each) for each in memory]
+            self._compare: Any = lambda *_: copies == [_bytes_at(*span) for span in memory]
             return
         ffi = kernels.ffi
         pairs = zip(memory, map(ffi.from_buffer, copies), strict=True)

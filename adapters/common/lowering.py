@@ -1,4 +1,4 @@
-"""What every adapter's table of operators is written with, and the loop that runs its rules."""
+"""The base of every adapter's table of operators, and the loop that runs its rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onernn.ir.records import dataclass
 from onernn.ir.types import Type, type_of
 from onernn.ops import OPERATORS
 
-# What operators make of constants is computed while a model is read: weights above all.
+# Operators on constants, above all on weights, are computed while a model is read.
 #
 # Exporters cast, turn and join them on the way to a layer, and adapters need their numbers. A run
 # would compute the same by the same kernels, each time.
@@ -52,13 +52,13 @@ def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
 
 
 class FoldingBudget:
-    """What folded constants may take: 16 times the bytes that the model brings, and 16 MB."""
+    """Memory for folded constants: 16 times the bytes of the model's constants, and 16 MB."""
 
     def __init__(self, constants: Iterable[Array] = ()) -> None:
         self._left = 2**24 + 16 * sum(array.nbytes for array in constants)
 
     def fold(self, node: Node, arrays: Sequence[Array | None]) -> tuple[Array, ...] | None:
-        """What a node gives for these inputs; None where that is left for the run."""
+        """A node's results for these inputs; None if they are left for the run."""
         if node.op not in FOLDED:
             return None
         most = max(_SMALL, sum(array.size for array in arrays if array is not None))
@@ -69,11 +69,11 @@ class FoldingBudget:
             return None
         self._left -= budget.used
         results = tuple(map(np.asarray, result if isinstance(result, tuple) else (result,)))
-        fits = len(results) == len(node.outputs) and sum(each.size for each in results) <= most
+        fits = len(results) == len(node.outputs) and sum(array.size for array in results) <= most
         return results if fits else None
 
 
-# What every adapter's table of operators is written with, and the loop that runs its rules.
+# The base of every adapter's table of operators, and the loop that runs its rules.
 
 Results = str | tuple[str, ...] | Mapping[str, str]
 """What a rule returns: the value of its output, those of all by position, or by slot.
@@ -97,12 +97,12 @@ class Rules(dict[str, R]):
 
 
 class Names(dict[str, int]):
-    """Names that values bear, and how many were made from each; ``mark`` is before a number."""
+    """Names of values, and how many were derived from each; ``mark`` precedes the number."""
 
     mark = "#"
 
     def fresh(self, name: str) -> str:
-        """The name, or one made from it that no value bears yet."""
+        """The name, or one made from it that no value has yet."""
         chosen = name
         while chosen in self:
             self[name] += 1
@@ -112,9 +112,9 @@ class Names(dict[str, int]):
 
 
 _LARGE = 2**20
-"""Bytes from which on a constant is worth letting go of while a model is read."""
+"""Constants of this many bytes or more are dropped early while a model is read."""
 _UNSEEN = Type(lod=())
-"""The type of what no run will see: it was refused, or nothing computes it."""
+"""The type of a value that no run computes: it was refused, or no node makes it."""
 
 
 Slot = str | int
@@ -172,11 +172,11 @@ class Tape(ABC):
         return self.emit("Concat", *lists, axis=0)
 
     def sliced(self, value: str, *cuts: Sequence[int]) -> str:
-        """From starts to ends of axes, by steps."""
+        """Slices by ``cuts``: starts, ends, axes and steps."""
         return self.emit("Slice", value, *cuts)
 
     def flipped(self, value: str, *axes: int) -> str:
-        """Axes from their end."""
+        """The value with these axes reversed."""
         back = [-1] * len(axes)
         return self.sliced(value, back, [-(2**62)] * len(axes), axes, back)
 
@@ -184,9 +184,9 @@ class Tape(ABC):
 class NativeOperator(Tape):
     """A framework's operator as a rule reads it, with the graph that it is lowered into.
 
-    What a rule does not read is an error. ``inputs`` and ``outputs`` map slots to variable names;
-    ``inert`` names the attributes that cannot change a result on CPU. ``label``: what constants
-    are named after.
+    An input or attribute that the rule does not read is an error. ``inputs`` and ``outputs`` map
+    slots to variable names; ``inert`` names the attributes that cannot change a result on CPU.
+    ``label``: what constants are named after.
     """
 
     main: Slot = ""
@@ -208,11 +208,12 @@ class NativeOperator(Tape):
         self._unread |= {("input", slot) for slot, names in inputs.items() if any(names)}
 
     def lowered(self, rule: Callable[[Self], Results]) -> Results:
-        """What a rule returns. Raises `UnsupportedError` for what it did not read."""
+        """The rule's results. Raises `UnsupportedError` for inputs and attributes it did not
+        read."""
         results = rule(self)
         if self._unread:
-            listed = ", ".join(f"{kind} {name}" for kind, name in sorted(self._unread))
-            raise UnsupportedError(f"not understood: {listed}")
+            unread = ", ".join(f"{kind} {name}" for kind, name in sorted(self._unread))
+            raise UnsupportedError(f"not understood: {unread}")
         return results
 
     # Inputs.
@@ -280,8 +281,8 @@ class NativeOperator(Tape):
         """An attribute's value. Raises `UnsupportedError` for all but those that are known."""
         result = self.attribute(name, default)
         if result not in known:
-            listed = ", ".join(map(str, known))
-            raise UnsupportedError(f"attribute {name}={result!r}: expected one of {listed}")
+            names = ", ".join(map(str, known))
+            raise UnsupportedError(f"attribute {name}={result!r}: expected one of {names}")
         return result
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -311,13 +312,13 @@ class NativeOperator(Tape):
     def rank_of(self, value: str) -> int:
         return len(self.shape_of(value))
 
-    # What it becomes.
+    # Nodes and constants that it becomes.
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
-        named = self.named(inputs)
-        while named and not named[-1]:  # absent ones at the end have no position
-            named.pop()
-        return self.builder.emit(op, named, attributes)
+        values = self.named(inputs)
+        while values and not values[-1]:  # absent ones at the end have no position
+            values.pop()
+        return self.builder.emit(op, values, attributes)
 
     def emit_many(
         self, op: str, count: int, *inputs: Operand, **attributes: Any
@@ -344,10 +345,10 @@ class NativeOperator(Tape):
 
     def cast(self, value: str, dtype: npt.DTypeLike) -> str:
         """The value in a dtype."""
-        wanted = np.dtype(dtype).name
-        if self.builder.type_of(value).dtype == wanted:
+        name = np.dtype(dtype).name
+        if self.builder.type_of(value).dtype == name:
             return value
-        return self.emit("Cast", value, to=wanted)
+        return self.emit("Cast", value, to=name)
 
     def sizes_of(self, value: str) -> str:
         """The shape of a value as a list of int64; a constant where the value is one."""
@@ -355,28 +356,28 @@ class NativeOperator(Tape):
             return self.ints(*self.builder.constants[value].shape)
         return self.emit("Shape", value)
 
-    def swapped(self, value: str, one: int = -1, other: int = -2) -> str:
+    def swapped(self, value: str, first: int = -1, second: int = -2) -> str:
         """The value with two axes exchanged, its rank known or not."""
         rank = self.builder.type_of(value).rank
         if rank is None:
-            return self.emit("Einsum", value, equation=swap_equation(one, other))
+            return self.emit("Einsum", value, equation=swap_equation(first, second))
         perm = list(range(rank))
-        if not (-rank <= one < rank and -rank <= other < rank):
-            raise UnsupportedError(f"axes {one} and {other} of a value of {rank} axes")
-        perm[one], perm[other] = perm[other], perm[one]
+        if not (-rank <= first < rank and -rank <= second < rank):
+            raise UnsupportedError(f"axes {first} and {second} of a value of {rank} axes")
+        perm[first], perm[second] = perm[second], perm[first]
         return self.transposed(value, *perm)
 
 
-def swap_equation(one: int, other: int) -> str:
+def swap_equation(first: int, second: int) -> str:
     """The einsum that exchanges two axes of an array of any rank: (0, 1) is ``ab...->ba...``."""
-    front = max([axis + 1 for axis in (one, other) if axis >= 0], default=0)
-    back = max([-axis for axis in (one, other) if axis < 0], default=0)
+    front = max([axis + 1 for axis in (first, second) if axis >= 0], default=0)
+    back = max([-axis for axis in (first, second) if axis < 0], default=0)
     if front + back > 26:
-        raise UnsupportedError(f"axes {one} and {other}")
+        raise UnsupportedError(f"axes {first} and {second}")
     letters = [chr(ord("a") + n) for n in range(front + back)]
     before = [*letters[:front], "...", *letters[front:]]
     after = list(before)
-    at = [axis if axis >= 0 else len(before) + axis for axis in (one, other)]
+    at = [axis if axis >= 0 else len(before) + axis for axis in (first, second)]
     after[at[0]], after[at[1]] = before[at[1]], before[at[0]]
     return f"{''.join(before)}->{''.join(after)}"
 
@@ -388,15 +389,15 @@ def _one(slot: Slot, names: list[str]) -> str:
 
 
 Body = tuple[Graph, Sequence[str]]
-"""A graph inside an operator, and the values of outside that it takes behind its own inputs."""
+"""A graph inside an operator, and the outer values that it takes after its own inputs."""
 
 
 class GraphBuilder:
     """Collects nodes; names values after the framework's variables, each value once.
 
-    A variable may be assigned again: `value` gives the one that it holds now. ``budget``: what
-    constants that are computed here may take; the builder of a body shares it. ``taken``: of a
-    body, values of the graph around it by the names of its inputs.
+    A variable may be assigned again: `value` gives the one that it holds now. ``budget``: memory
+    for constants that are computed here; the builder of a body shares it. ``taken``: in a body,
+    outer values by the names of its inputs.
     """
 
     def __init__(self, name: str, budget: FoldingBudget | None = None) -> None:
@@ -416,7 +417,7 @@ class GraphBuilder:
         self._typed = 0  # how many nodes have their types
 
     def fresh(self, name: str) -> str:
-        """The name, or one made from it that no value bears yet."""
+        """The name, or one made from it that no value has yet."""
         return self._names.fresh(name)
 
     def value(self, variable: str) -> str:
@@ -430,19 +431,19 @@ class GraphBuilder:
                 self._types[node.outputs[0]] = _UNSEEN
                 continue
             for name in filter(None, node.inputs):
-                self._type_given(name)
+                self._ensure_type(name)
             self._types.add(node)
         self._typed = len(self.nodes)
-        self._type_given(value)
+        self._ensure_type(value)
         return self._types[value]
 
     def declare(self, value: str, known: Type) -> None:
-        """Tells the type of a value of which the framework says more than can be inferred."""
+        """Sets the type of a value where the framework says more than inference finds."""
         self.type_of(value)
         self._types[value] = known
 
-    def _type_given(self, name: str) -> None:
-        """The type of a value that no node makes: a constant, an input, or nothing yet."""
+    def _ensure_type(self, name: str) -> None:
+        """Sets the type of a value that no node makes: a constant, or one unknown so far."""
         if name not in self._types:
             array = self.constants.get(name)
             self._types[name] = _UNSEEN if array is None else type_of(array)
@@ -455,9 +456,9 @@ class GraphBuilder:
         """The node that makes a value, None for an input or a constant."""
         return next((node for node in reversed(self.nodes) if value in node.outputs), None)
 
-    def swap(self, one: str, other: str) -> None:
+    def swap(self, first: str, second: str) -> None:
         """Exchanges the names of two values that are no inputs."""
-        names = {one: other, other: one}
+        names = {first: second, second: first}
         self.nodes = [node.renamed(names) for node in self.nodes]
         self.constants = {names.get(k, k): array for k, array in self.constants.items()}
         self._folded = {names.get(k, k) for k in self._folded}
@@ -470,7 +471,7 @@ class GraphBuilder:
         self._types[value.name] = value.type
 
     def enter(self, name: str, known: Type) -> None:
-        """An input of a body, of which the graph around it knows this."""
+        """Adds an input of a body, with its type in the graph around it."""
         self.input(Value(name, known.dtype, None if known.shape is None else known.counts))
         self.declare(name, known)
 
@@ -483,9 +484,9 @@ class GraphBuilder:
             self.taken[name] = value
 
     def output(self, value: str) -> Value:
-        """A value with what is known of it."""
-        known = self.type_of(value)
-        return Value(value, known.dtype, None if known.shape is None else known.counts)
+        """A value with its known type."""
+        type_ = self.type_of(value)
+        return Value(value, type_.dtype, None if type_.shape is None else type_.counts)
 
     def constant(self, array: npt.ArrayLike, name: str) -> str:
         """A constant value; the name is made unique."""
@@ -502,22 +503,22 @@ class GraphBuilder:
         return result
 
     def _computed(self, value: str) -> Array | None:
-        """What nodes compute from nothing but constants, None where they read more."""
-        wanted, behind = {value}, list[Node]()
+        """The array that nodes compute from constants only, None if they read more."""
+        values, nodes = {value}, list[Node]()
         for node in reversed(self.nodes):
-            if wanted.intersection(node.outputs):
-                behind.append(node)
-                wanted.update(name for name in node.inputs if name not in self.constants)
-        known: dict[str, Array] = {}
-        for node in reversed(behind):
-            arrays = [known.get(name, self.constants.get(name)) for name in node.inputs]
+            if values.intersection(node.outputs):
+                nodes.append(node)
+                values.update(name for name in node.inputs if name not in self.constants)
+        numbers: dict[str, Array] = {}
+        for node in reversed(nodes):
+            arrays = [numbers.get(name, self.constants.get(name)) for name in node.inputs]
             if any(name and a is None for name, a in zip(node.inputs, arrays, strict=True)):
                 return None
             results = self.budget.fold(node, arrays)
             if results is None:
                 return None
-            known.update(zip(node.outputs, results, strict=True))
-        return known.get(value)
+            numbers.update(zip(node.outputs, results, strict=True))
+        return numbers.get(value)
 
     def emit(
         self,
@@ -527,7 +528,7 @@ class GraphBuilder:
     ) -> str:
         """Adds a node and gives a provisional name for its output; `give` makes it a variable's.
 
-        What only moves elements of constants is done at once, and gives a constant (`folding`).
+        Nodes that only move elements of constants are computed at once, to a constant.
         """
         (out,) = self.emit_many(op, inputs, 1, attributes)
         return out
@@ -547,18 +548,18 @@ class GraphBuilder:
         if node.problem:
             raise UnsupportedError(node.problem)
         arrays = [self.constants.get(name) for name in inputs]
-        known = not any(n and a is None for n, a in zip(inputs, arrays, strict=True))
-        if results := self.budget.fold(node, arrays) if known and moves(node, arrays) else None:
+        all_known = not any(n and a is None for n, a in zip(inputs, arrays, strict=True))
+        if results := self.budget.fold(node, arrays) if all_known and moves(node, arrays) else None:
             self.constants.update(zip(outs, results, strict=True))
         else:
             self.nodes.append(node)
         return outs
 
     def branches(self, condition: str, then: Body, other: Body) -> tuple[str, ...]:
-        """What the branch gives that a condition, without axes, chooses."""
-        (graph, taken), (other_graph, other_taken) = then, other
-        attributes = {"then_branch": graph, "else_branch": other_graph, "then_taken": len(taken)}
-        inputs = (condition, *taken, *other_taken)
+        """The outputs of the branch that a scalar condition chooses."""
+        (graph, captures), (other_graph, other_captures) = then, other
+        attributes = {"then_branch": graph, "else_branch": other_graph, "then_taken": len(captures)}
+        inputs = (condition, *captures, *other_captures)
         return self.emit_many("If", inputs, len(graph.outputs), attributes)
 
     def give(self, variable: str, value: str, name: str = "") -> None:
@@ -587,27 +588,27 @@ class GraphBuilder:
             self.nodes[first:] = [node.renamed(names) for node in self.nodes[first:]]
 
     def copied(self, value: str, name: str) -> str:
-        """Another value of the same numbers, called so: an output's own."""
+        """A copy of a value under this name, for an output."""
         variable = f"={name}"
         self.give(variable, self.emit("Identity", (value,)), name)
         return self.value(variable)
 
     def forget(self, variable: str) -> None:
-        """Lets go of a large constant made here, held by a variable that is not read any more."""
+        """Drops a large constant that was computed here, when its variable is not read any more."""
         value = self.value(variable)
         if value in self._folded and self.constants[value].nbytes >= _LARGE:
-            held = any(v == value for name, v in self._values.items() if name != variable)
-            if not held and not any(value in node.inputs for node in self.nodes):
+            is_shared = any(v == value for name, v in self._values.items() if name != variable)
+            if not is_shared and not any(value in node.inputs for node in self.nodes):
                 del self.constants[value]
                 self._folded.remove(value)
 
     def refuse(self, variable: str, reason: str, reads: Iterable[str] = (), name: str = "") -> None:
-        """Gives a variable a value that cannot be computed from those that are read, and why."""
-        known = [each for each in reads if each in self._names]
-        self.give(variable, self.emit(UNSUPPORTED, known, {"reason": reason}), name)
+        """Binds a variable to a value that cannot be computed, with the reason."""
+        inputs = [value for value in reads if value in self._names]
+        self.give(variable, self.emit(UNSUPPORTED, inputs, {"reason": reason}), name)
 
     def graph(self, outputs: Sequence[Value]) -> Graph:
-        """What was built, without what no output needs."""
+        """The graph, without nodes that no output needs."""
         used = {name for node in self.nodes for name in node.inputs} | {v.name for v in outputs}
         whole = Graph(
             self.name,
@@ -620,7 +621,7 @@ class GraphBuilder:
         return whole.pruned()
 
     def body(self, outputs: Sequence[Value], where: str) -> Graph:
-        """As `graph`, inside of an operator: one that cannot run refuses the operator."""
+        """`graph` for inside an operator; a node that cannot run refuses the operator."""
         body = self.graph(outputs)
         for node in body.nodes:
             if node.op == UNSUPPORTED:
@@ -643,8 +644,8 @@ class Output(NamedTuple):
 class LoweringStep:
     """One native operator that is to be lowered.
 
-    ``reads``: the variables that it takes. ``lower`` runs its rule. ``outputs(count)``: those that
-    are wanted, where the rule gave ``count`` values; none where it was refused.
+    ``reads``: the variables that it takes. ``lower`` runs its rule. ``outputs(count)``: those to
+    bind where the rule gave ``count`` values, 0 if it was refused.
     """
 
     at: NativeOp
@@ -658,16 +659,16 @@ def lower_steps(
 ) -> None:
     """Lowers operators one after the other, and binds their outputs.
 
-    An operator that its rule refuses becomes nodes that hold the reason. Large constants are let go
-    of behind their last reader; ``kept`` are variables that are read later.
+    An operator that its rule refuses becomes nodes that hold the reason. Large constants are
+    dropped after their last reader; ``kept``: variables that are read later.
     """
     left = Counter(chain(kept, *(step.reads for step in steps)))
     for step in steps:
         builder.origin = (step.at,)
         values, refusal = _lowered(step)
-        wanted = list(step.outputs(len(values)))
-        builder.give_all((v, values[slot], name) for slot, v, name in wanted if values.get(slot))
-        for slot, variable, name in wanted:
+        outputs = list(step.outputs(len(values)))
+        builder.give_all((v, values[slot], name) for slot, v, name in outputs if values.get(slot))
+        for slot, variable, name in outputs:
             if not values.get(slot):
                 reason = refusal or f"output {slot} is not computed"
                 builder.refuse(variable, reason, map(builder.value, step.reads), name)

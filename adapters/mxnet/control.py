@@ -20,7 +20,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 @rule("_foreach", "*data", inferred="none")
-def _foreach(op: MxnetOperator, *given: str) -> tuple[str, ...]:
+def _foreach(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
     """ONNX's Scan over axis 0: the subgraph runs once a step, states go from step to step.
 
     Inputs are sequences, states, and whatever else the subgraph reads; locations say which
@@ -29,17 +29,17 @@ def _foreach(op: MxnetOperator, *given: str) -> tuple[str, ...]:
     (body,), outputs = _subgraphs(op, 1), op.integer("num_out_data")
     data, states, rest = (op.sizes(f"{kind}_locs") for kind in ("in_data", "in_state", "remain"))
     names, places = _variables(body), (*data, *states, *rest)
-    if sorted(places) != list(range(len(names))) or len(places) != len(given):
-        raise UnsupportedError(f"{len(given)} inputs for the variables {places} of its subgraph")
-    pairs = [(names[place], value) for place, value in zip(places, given, strict=True)]
+    if sorted(places) != list(range(len(names))) or len(places) != len(inputs):
+        raise UnsupportedError(f"{len(inputs)} inputs for the variables {places} of its subgraph")
+    pairs = [(names[place], value) for place, value in zip(places, inputs, strict=True)]
     sequences, pairs = pairs[: len(data)], pairs[len(data) :]
     carried, others = pairs[: len(states)], pairs[len(states) :]
     if unsized := [value for _, value in sequences if op.is_inferred(value)]:
         raise UnsupportedError(f"sequence {unsized[0]!r}: its size is inferred")
     count, scanned = _checked_count(op, body, outputs, carried), len(sequences)
     steps = {name: _element(op.builder.type_of(value)) for name, value in sequences}
-    builder, heads = _settled(op, body, {}, carried, steps, others)
-    graph = _finished(builder, [*heads[outputs:], *heads[:outputs]])
+    builder, heads = _loop_body(op, body, {}, carried, steps, others)
+    graph = _graph(builder, [*heads[outputs:], *heads[:outputs]])
     outs = op.emit_many(
         "Scan",
         count,
@@ -51,11 +51,11 @@ def _foreach(op: MxnetOperator, *given: str) -> tuple[str, ...]:
 
 
 @rule("_while_loop", "*data", inferred="none")
-def _while_loop(op: MxnetOperator, *given: str) -> tuple[str, ...]:
-    """ONNX's Loop. What is collected has ``max_iterations`` rows: zeros behind the last turn's."""
+def _while_loop(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
+    """ONNX's Loop. Collected outputs have ``max_iterations`` rows, zeros after the last turn."""
     condition, body = _subgraphs(op, 2)
     most, outputs = op.integer("max_iterations"), op.integer("num_out_data")
-    inside, asked = _located(op, body, "func", given), _located(op, condition, "cond", given)
+    inside, tests = _bindings(op, body, "func", inputs), _bindings(op, condition, "cond", inputs)
     states = op.sizes("func_var_locs")
     if most < 0:
         raise UnsupportedError(f"attribute max_iterations={most}")
@@ -67,17 +67,17 @@ def _while_loop(op: MxnetOperator, *given: str) -> tuple[str, ...]:
     while {turn, going} & {*_variables(body), *_variables(condition)}:
         turn, going = f"{turn}#", f"{going}#"
     own = {turn: dense("int64", ()), going: dense("bool", ())}
-    builder, heads = _settled(op, body, own, carried, {}, others)
-    # A state is known by its value outside, in the condition, too.
+    builder, heads = _loop_body(op, body, own, carried, {}, others)
+    # The condition, too, names a state by its value outside.
     now = dict(zip((value for _, value in carried), heads[outputs:], strict=True))
-    graph, values = _asked(op, condition, asked, now)
-    missing = [pair for pair in asked if pair[1] in set(values) - {v for _, v in inside}]
+    graph, values = _condition_graph(op, condition, tests, now)
+    missing = [pair for pair in tests if pair[1] in set(values) - {v for _, v in inside}]
     for name, value in missing:
         builder.take(op.builder, value, name)
     now = {value: name for name, value in (*others, *missing)} | now
-    again = _decided(op, builder, graph, [now[value] for value in values])
-    first = _decided(op, op.builder, graph, values)
-    graph = _finished(builder, [again, *heads[outputs:], *heads[:outputs]])
+    again = _truth(op, builder, graph, [now[value] for value in values])
+    first = _truth(op, op.builder, graph, values)
+    graph = _graph(builder, [again, *heads[outputs:], *heads[:outputs]])
     outs = op.emit_many(
         "Loop",
         count,
@@ -95,18 +95,18 @@ def _while_loop(op: MxnetOperator, *given: str) -> tuple[str, ...]:
 
 
 @rule("_cond", "*data", inferred="none")
-def _cond(op: MxnetOperator, *given: str) -> tuple[str, ...]:
+def _cond(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
     """ONNX's If; a number that is not 0 is true."""
     condition, *branches = _subgraphs(op, 3)
-    asked = _located(op, condition, "cond", given)
-    choice = _decided(op, op.builder, *_asked(op, condition, asked, ()))
+    tests = _bindings(op, condition, "cond", inputs)
+    choice = _truth(op, op.builder, *_condition_graph(op, condition, tests, ()))
     bodies, count = [], op.integer("num_outputs")
     for kind, branch in zip(("then", "else"), branches, strict=True):
-        pairs = _located(op, branch, kind, given)
+        pairs = _bindings(op, branch, kind, inputs)
         builder, heads = _body(op, branch, {}, pairs)
         if len(heads) != count:
             raise UnsupportedError(f"its branches do not give {count} outputs")
-        bodies.append((_finished(builder, heads), [*builder.taken.values()]))
+        bodies.append((_graph(builder, heads), [*builder.taken.values()]))
     return op.builder.branches(choice, *bodies)
 
 
@@ -114,27 +114,27 @@ def _subgraphs(op: MxnetOperator, count: int) -> tuple[Symbol, ...]:
     op.ignore("num_args")
     result = op.node.subgraphs
     if len(result) != count:
-        wanted = "one" if count == 1 else count
-        raise UnsupportedError(f"{len(result)} subgraphs, expected {wanted}")
-    return tuple(replace(each, attributes=op.context.symbol.attributes) for each in result)
+        expected = "one" if count == 1 else count
+        raise UnsupportedError(f"{len(result)} subgraphs, expected {expected}")
+    return tuple(replace(subgraph, attributes=op.context.symbol.attributes) for subgraph in result)
 
 
 def _variables(body: Symbol) -> list[str]:
     return [node.name for node in body.nodes if node.op == VARIABLE]
 
 
-def _located(op: MxnetOperator, body: Symbol, kind: str, given: Sequence[str]) -> Pairs:
-    """The variables of a subgraph with the inputs that they are."""
+def _bindings(op: MxnetOperator, body: Symbol, kind: str, inputs: Sequence[str]) -> Pairs:
+    """The variables of a subgraph with the inputs that they stand for."""
     names, places = _variables(body), op.sizes(f"{kind}_input_locs")
-    if len(places) != len(names) or not set(places) <= set(range(len(given))):
+    if len(places) != len(names) or not set(places) <= set(range(len(inputs))):
         raise UnsupportedError(
-            f"attribute {kind}_input_locs={places}: {len(given)} inputs, {len(names)} variables"
+            f"attribute {kind}_input_locs={places}: {len(inputs)} inputs, {len(names)} variables"
         )
-    return [(name, given[place]) for name, place in zip(names, places, strict=True)]
+    return [(name, inputs[place]) for name, place in zip(names, places, strict=True)]
 
 
 def _checked_count(op: MxnetOperator, body: Symbol, outputs: int, carried: Pairs) -> int:
-    """How many outputs there are: what is collected, then the states."""
+    """The number of outputs: collected ones, then the states."""
     count = len(body.heads)
     if op.integer("num_outputs") != count or count != outputs + len(carried) or outputs < 0:
         raise UnsupportedError(
@@ -147,7 +147,7 @@ def _element(whole: Type) -> Type:
     return dense(whole.dtype, whole.shape and whole.shape[1:])
 
 
-def _settled(
+def _loop_body(
     op: MxnetOperator,
     body: Symbol,
     front: Mapping[str, Type],
@@ -155,7 +155,7 @@ def _settled(
     steps: Mapping[str, Type],
     others: Pairs,
 ) -> tuple[GraphBuilder, list[str]]:
-    """A loop's body, lowered again where it gives ranks of states that the symbol does not.
+    """A loop's body, lowered twice if it gives ranks of states that the symbol lacks.
 
     A state keeps its shape.
     """
@@ -166,19 +166,19 @@ def _settled(
 
     builder, heads = lowered()
     ranks = [builder.type_of(head).rank for head in heads[len(heads) - len(carried) :]]
-    ranked = [
+    new_ranks = [
         (value, rank)
         for (_, value), rank in zip(carried, ranks, strict=True)
         if rank is not None and op.rank(value) is None
     ]
-    for value, rank in ranked:
+    for value, rank in new_ranks:
         op.declare_rank(value, rank)
-    return lowered() if ranked else (builder, heads)
+    return lowered() if new_ranks else (builder, heads)
 
 
 class _Body(GraphBuilder):
     def enter(self, name: str, known: Type) -> None:
-        """Without a shape: what a loop carries may grow from a size of 1."""
+        """Adds an input without a shape: a carried value may grow from a size of 1."""
         self.input(Value(name, known.dtype))
         self.declare(name, known)
 
@@ -186,9 +186,9 @@ class _Body(GraphBuilder):
 def _body(
     op: MxnetOperator, body: Symbol, own: Mapping[str, Type], others: Pairs
 ) -> tuple[GraphBuilder, list[str]]:
-    """A subgraph lowered, and the values of its heads; constants of outside are its own.
+    """A lowered subgraph, and the values of its heads; it copies constants from outside.
 
-    ``own``: what each turn gives, in this order; ``others``: values of outside.
+    ``own``: inputs that each turn sets, in this order; ``others``: values from outside.
     """
     builder = _Body(op.node.name, op.builder.budget)
     builder.origin = op.builder.origin
@@ -200,28 +200,28 @@ def _body(
     return builder, lower_nodes(context)
 
 
-def _finished(builder: GraphBuilder, outputs: Iterable[str]) -> Graph:
+def _graph(builder: GraphBuilder, outputs: Iterable[str]) -> Graph:
     return builder.body([*map(Value, outputs)], "in its subgraph,")
 
 
-def _asked(
-    op: MxnetOperator, condition: Symbol, asked: Pairs, changing: Collection[str]
+def _condition_graph(
+    op: MxnetOperator, condition: Symbol, tests: Pairs, changing: Collection[str]
 ) -> tuple[Graph, list[str]]:
     """A condition as a graph, and the values outside that it takes.
 
-    ``changing``: those that stand for others later.
+    ``changing``: values that each turn replaces.
     """
-    own = [pair for pair in asked if pair[1] in changing]
-    others = [pair for pair in asked if pair[1] not in changing]
+    own = [pair for pair in tests if pair[1] in changing]
+    others = [pair for pair in tests if pair[1] not in changing]
     types = {name: replace(op.builder.type_of(value), value=None) for name, value in own}
     builder, heads = _body(op, condition, types, others)
     if len(heads) != 1:
         raise UnsupportedError(f"its condition gives {len(heads)} values, expected one")
-    return _finished(builder, heads), [*(value for _, value in own), *builder.taken.values()]
+    return _graph(builder, heads), [*(value for _, value in own), *builder.taken.values()]
 
 
-def _decided(op: MxnetOperator, into: GraphBuilder, graph: Graph, values: Sequence[str]) -> str:
-    """What a condition's graph gives in another one, a boolean scalar.
+def _truth(op: MxnetOperator, into: GraphBuilder, graph: Graph, values: Sequence[str]) -> str:
+    """Puts a condition's graph into another one, and gives its value, a boolean scalar.
 
     It becomes both branches of an If, of which a pass takes one.
     """

@@ -23,38 +23,38 @@ from onernn.ir.spec import Cell, Direction, RnnSpec
 from onernn.ir.weights import RnnWeights, Weights
 from onernn.reorders import mxnet
 
-# A FullyConnected in front of an RNN operator: its numbers in the layer's, and gradients back.
+# Folds a FullyConnected in front of an RNN operator into the layer, and gradients back.
 
 
 def folded(flat: Array, linear: Sequence[Array], stack: mxnet.Stack) -> Array:
     """The parameter vector of the layer over what the projection reads.
 
-    ``linear``: weight (P, I), and bias (P,) if there is one. Made in float64 and rounded once.
+    ``linear``: weight (P, I), and bias (P,) if there is one. Computed in float64 and rounded once.
     """
     weight, *bias = (array.astype(np.float64) for array in linear)
-    named = dict(mxnet.split(flat, stack))
+    parts = dict(mxnet.split(flat, stack))
     for side in "lr"[: stack.directions]:
-        of_x = named[f"{side}0_i2h_weight"].astype(np.float64)
-        named[f"{side}0_i2h_weight"] = (of_x @ weight).astype(flat.dtype)
-        for added in bias:
-            moved = named[f"{side}0_i2h_bias"] + of_x @ added
-            named[f"{side}0_i2h_bias"] = moved.astype(flat.dtype)
-    return mxnet.join(named, stack)
+        of_x = parts[f"{side}0_i2h_weight"].astype(np.float64)
+        parts[f"{side}0_i2h_weight"] = (of_x @ weight).astype(flat.dtype)
+        for linear_bias in bias:
+            layer_bias = parts[f"{side}0_i2h_bias"] + of_x @ linear_bias
+            parts[f"{side}0_i2h_bias"] = layer_bias.astype(flat.dtype)
+    return mxnet.join(parts, stack)
 
 
 def unfolded(
     gradients: Mapping[str, Array], flat: Array, linear: Sequence[Array], stack: mxnet.Stack
 ) -> tuple[dict[str, Array], list[Array]]:
     """Gradients of the layer's own parts and of ``linear``, from those of the parts `folded`."""
-    (weight, *bias), named = linear, mxnet.split(flat, stack)
+    (weight, *bias), parts = linear, mxnet.split(flat, stack)
     own, of_linear = dict(gradients), [np.zeros_like(array) for array in linear]
     for side in "lr"[: stack.directions]:
-        of_x = named[f"{side}0_i2h_weight"]
+        of_x = parts[f"{side}0_i2h_weight"]
         d_of_x, d_bias = (gradients[f"{side}0_i2h_{kind}"] for kind in ("weight", "bias"))
         own[f"{side}0_i2h_weight"] = d_of_x @ weight.T
         of_linear[0] += of_x.T @ d_of_x
-        for added in bias:
-            own[f"{side}0_i2h_weight"] += np.outer(d_bias, added)
+        for linear_bias in bias:
+            own[f"{side}0_i2h_weight"] += np.outer(d_bias, linear_bias)
             of_linear[1] += of_x.T @ d_bias
     return own, of_linear
 
@@ -62,16 +62,16 @@ def unfolded(
 # MXNet's RNN operator on arrays in memory: what the plug-in runs, without MXNet.
 
 FLOATS = ("float16", "float32", "float64")
-"""What arrays of a layer may be; float16 is computed in float32."""
+"""Dtypes of a layer's arrays; float16 is computed in float32."""
 
 _OWN_TYPES = ("sequence_length", "seed")
 """Arguments that are of another type than the data."""
 
 _OPEN = (-1, -1, -1)
-"""The sizes of data of which nothing is known. MXNet crashes where an output has no axes."""
+"""The sizes of data of unknown shape. MXNet crashes if an output has no axes."""
 
 LINEAR = "linear_"
-"""What attributes of a FullyConnected begin with that is part of an RNN operator."""
+"""Prefix of the attributes of a FullyConnected that is part of an RNN operator."""
 
 Arrays = Mapping[str, Array]
 Sizes = list[int]
@@ -79,7 +79,7 @@ Sizes = list[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(LiveOptions):
-    """How recurrent operators compute, and which of their meanings, as `onernn.load` says it."""
+    """How recurrent operators compute; ``semantics`` as of `onernn.load`."""
 
     semantics: str = "documented"
 
@@ -93,8 +93,8 @@ class LiveOperator:
     """An operator in MXNet's graph on arrays by name.
 
     ``arguments`` and ``outputs`` are in MXNet's order; ``parameters`` and ``states`` are arguments.
-    ``dropout``: what part of each layer's output but the last's is dropped in training; two numbers
-    in [0, 1), the input ``seed``, choose which, and what stays is divided by 1 - p.
+    ``dropout``: the fraction p of each layer's output, but the last's, that training drops; the
+    input ``seed``, two numbers in [0, 1), chooses it, and the rest is divided by 1 - p.
     """
 
     arguments: Sequence[str]
@@ -104,18 +104,18 @@ class LiveOperator:
     layer: LiveLayer
     dropout = 0.0
 
-    def types(self, given: Mapping[str, type | None]) -> tuple[dict[str, type], list[type]]:
-        """Of the arguments and the outputs: those of the data; lengths and seed have their own."""
-        known = next((each for each in given.values() if each is not None), np.float32)
-        types: dict[str, type] = {**dict.fromkeys(given, known)}
-        if own := given.get("sequence_length"):
+    def types(self, inputs: Mapping[str, type | None]) -> tuple[dict[str, type], list[type]]:
+        """Types of the arguments and the outputs: the data's; lengths and seed have their own."""
+        dtype = next((kind for kind in inputs.values() if kind is not None), np.float32)
+        types: dict[str, type] = {**dict.fromkeys(inputs, dtype)}
+        if own := inputs.get("sequence_length"):
             types["sequence_length"] = own
-        if "seed" in given:
+        if "seed" in inputs:
             types["seed"] = np.float32
-        return types, [known] * len(self.outputs)
+        return types, [dtype] * len(self.outputs)
 
-    def shapes(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
-        """Of the arguments and the outputs, from the data's; unknown sizes are 0 or -1."""
+    def shapes(self, inputs: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
+        """Shapes of the arguments and the outputs from the data's; unknown sizes are 0 or -1."""
         raise NotImplementedError
 
     def run(self, arrays: Arrays) -> list[Array]:
@@ -126,7 +126,7 @@ class LiveOperator:
         return self._shown(self.layer.run(self._checked(arrays)))
 
     def run_training(self, arrays: Arrays) -> tuple[list[Array], Recorded | str]:
-        """What `run` gives, and what `backward` needs; or the reason why there can be none."""
+        """The results of `run`, and the record for `backward`, or the reason why there is none."""
         call, seed = self._checked(arrays), arrays.get("seed")
         try:
             results, recorded = self.layer.run_training(call, self._mask(seed))
@@ -142,13 +142,13 @@ class LiveOperator:
         """Gradients of the arguments from those of the outputs."""
         if isinstance(recorded, str):
             raise UnsupportedError(f"no gradients: {recorded}")
-        given = [arrays[name] for name in self.parameters]
-        result = self.layer.backward(recorded, self._hidden(grads), given)
-        named = dict(zip(("data", *self.states, *self.parameters), result, strict=True))
+        parameters = [arrays[name] for name in self.parameters]
+        result = self.layer.backward(recorded, self._hidden(grads), parameters)
+        gradients = dict(zip(("data", *self.states, *self.parameters), result, strict=True))
         zeros = {name: np.zeros_like(a) for name, a in arrays.items() if name in _OWN_TYPES}
         return zeros | {
             name: grad.astype(arrays[name].dtype, copy=False).reshape(arrays[name].shape)
-            for name, grad in named.items()
+            for name, grad in gradients.items()
         }
 
     def _checked(self, arrays: Arrays) -> Call:
@@ -177,7 +177,7 @@ class LiveOperator:
         return grads
 
     def _mask(self, seed: Array | None) -> Callable[[tuple[int, ...]], Array] | None:
-        """By what the words of a layer are multiplied: 0, or 1 / (1 - p)."""
+        """Makes factors for the words of a layer: 0, or 1 / (1 - p)."""
         if seed is None:
             return None
         random = np.random.default_rng(np.asarray(seed, np.float32).view(np.uint32).tolist())
@@ -213,24 +213,24 @@ class LiveRnn(LiveOperator):
             raise UnsupportedError(f"dropout p={dropout:g}: expected 0 <= p < 1")
         self.dropout = dropout if self.stack.layers > 1 and documented else 0.0
         clips = attributes.get("lstm_state_clip_min", "None") != "None"
-        # What MXNet ignores or what ends its process: no speed makes up for that.
+        # MXNet ignores these or crashes: no speed makes up for that.
         self.only_ours = bool(self._masks or self.stack.projection or (clips and documented))
         lengths, seed = ["sequence_length"] * takes_lengths, ["seed"] * bool(self.dropout)
         self._slots = ["data", "parameters", *self.states, *lengths]
         self.arguments = [*self._slots, *self.linear, *seed]
         self.layer = LiveLayer(self._pack, self._unpack, options)
 
-    def shapes(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
-        t, n, channels = given["data"] if len(given["data"]) == 3 else _OPEN
+    def shapes(self, inputs: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
+        t, n, channels = inputs["data"] if len(inputs["data"]) == 3 else _OPEN
         shapes: Any = {**input_shapes(self.stack, t, n, channels), "seed": (2,)}
         if self._units:
             shapes["parameters"] = (self.stack.elements(self._units),)
             shapes |= {"linear_weight": (self._units, channels), "linear_bias": (self._units,)}
         elif channels <= 0:
-            shapes["parameters"] = given["parameters"]
+            shapes["parameters"] = inputs["parameters"]
         y = [t, n, self.stack.recurrent * self.stack.directions]
         outputs = [y, *(list(shapes[name]) for name in self.states)][: len(self.outputs)]
-        return {name: list(shapes[name]) for name in given}, outputs
+        return {name: list(shapes[name]) for name in inputs}, outputs
 
     def _call(self, arrays: Arrays) -> Call:
         lengths = arrays["sequence_length"] if self._masks else None
@@ -241,7 +241,7 @@ class LiveRnn(LiveOperator):
 
     def _pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, Weights]:
         flat, *linear = parameters
-        mxnet.split(flat, self.stack)  # raises what is wrong with its length
+        mxnet.split(flat, self.stack)  # raises if its length is wrong
         if linear:
             flat = folded(flat, linear, self.stack)
         variables = [SymbolNode(VARIABLE, name) for name in self._slots]
@@ -258,20 +258,20 @@ class LiveRnn(LiveOperator):
     def _unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
         flat, *linear = parameters
         assert layers[0].layer is not None
-        named = mxnet.gradients_back(self.stack.spec(layers[0].layer.shape[2]), layers)
+        gradients = mxnet.gradients_back(self.stack.spec(layers[0].layer.shape[2]), layers)
         back = list[Array]()
         if linear:
-            named, back = unfolded(named, flat, linear, self.stack)
-        return [mxnet.join(named, self.stack), *back]
+            gradients, back = unfolded(gradients, flat, linear, self.stack)
+        return [mxnet.join(gradients, self.stack), *back]
 
 
-# A recurrent cell that a symbol writes out in its own operators: what the plug-in runs instead.
+# Runs a recurrent cell that a symbol writes out in its own operators.
 #
-# The weights stay the arrays that they are; a formula says where in them the numbers of each gate
-# stand. Works on arrays in memory, without MXNet.
+# The weights stay as they are; a formula says where in them the numbers of each gate stand. Works
+# on arrays in memory, without MXNet.
 
 Rows = tuple[int, int, int]
-"""The number of a weight (G*O, I) or a bias (G*O,), and from where to where its rows are meant."""
+"""The index of a weight (G*O, I) or a bias (G*O,), and the start and end of a range of its rows."""
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class Formula:
 
     @property
     def weights(self) -> list[str]:
-        """How the operator calls the arrays."""
+        """The operator's names of the arrays."""
         return [f"weight{k}" for k in range(len(self.rows))]
 
     @property
@@ -324,11 +324,11 @@ class Formula:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Of the states, and of the output as the first of them."""
+        """The widths of the states; the first is the output's."""
         return _count(self.projection) if self.projection else self.hidden, self.hidden
 
     def shape(self, array: int, width: int) -> list[int]:
-        """Of a weight or bias, where the input has ``width`` channels."""
+        """The shape of a weight or bias, where the input has ``width`` channels."""
         projection = (self.projection,) if self.projection else ()
         columns = ((self.layer, width), (self.iter, self.widths[0]), (projection, self.hidden))
         for parts, count in columns:
@@ -357,7 +357,7 @@ class Formula:
         return spec, RnnWeights(**parts)
 
     def gradients(self, arrays: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
-        """Those of the arrays, from those of what `pack` gave."""
+        """Gradients of the arrays, from those of the packed weights."""
         result = [np.zeros(array.shape, np.float32) for array in arrays]
         for (array, start, stop), sign, place in self._places(layers[0].arrays):
             result[array][start:stop] += sign * place
@@ -368,8 +368,8 @@ class Formula:
         for name, gates in (("layer", self.layer), ("iter", self.iter)):
             for k, rows in enumerate(gates):
                 yield rows, self.signs[k], parts[name][0, 0, :, k].T
-        for k, (added, sign) in enumerate(zip(self.biases, (*self.signs, 1), strict=False)):
-            for rows in added:
+        for k, (summands, sign) in enumerate(zip(self.biases, (*self.signs, 1), strict=False)):
+            for rows in summands:
                 yield rows, sign, parts["bias"][0, 0, k]
         if self.projection:
             yield self.projection, 1, parts["projection"][0, 0].T
@@ -389,19 +389,19 @@ class LiveCells(LiveOperator):
         self.outputs = ["output", *(f"final_{name}" for name in self.states)]
         self.layer = LiveLayer(formula.pack, formula.gradients, options)
 
-    def shapes(self, given: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
+    def shapes(self, inputs: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
         formula = self._formula
-        sizes = given["data"] if len(given["data"]) > 2 else _OPEN
+        sizes = inputs["data"] if len(inputs["data"]) > 2 else _OPEN
         time, batch = sizes[formula.x_axis], sizes[1 - formula.x_axis]
         width = int(np.prod(sizes[2:])) if min(sizes[2:]) > 0 else 0
-        shapes = {"data": list(given["data"])}
+        shapes = {"data": list(inputs["data"])}
         for k, name in enumerate(self.parameters):
             shape = formula.shape(k, width)
-            shapes[name] = list(given[name]) if len(shape) > 1 and not shape[1] else shape
+            shapes[name] = list(inputs[name]) if len(shape) > 1 and not shape[1] else shape
         states = [[batch, size] for size, _ in zip(formula.widths, self.states, strict=False)]
         y = [time, batch] if formula.y_axis == 0 else [batch, time]
-        known = {**shapes, **dict(zip(self.states, states, strict=True))}
-        return {name: known[name] for name in given}, [[*y, formula.widths[0]], *states]
+        sizes_of = {**shapes, **dict(zip(self.states, states, strict=True))}
+        return {name: sizes_of[name] for name in inputs}, [[*y, formula.widths[0]], *states]
 
     def _call(self, arrays: Arrays) -> Call:
         call = super()._call(arrays)

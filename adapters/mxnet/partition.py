@@ -48,7 +48,7 @@ from onernn.ir.spec import Cell
 
 Shapes = Mapping[str, tuple[int, ...]]
 _NO_STATES = frozenset("FullyConnected Concat stack expand_dims ones_like _copy".split())
-"""Readers of a state that make no other state of it."""
+"""Operators that read a state without making another state."""
 _ADDS = frozenset("elemwise_add broadcast_add _npi_add".split())
 
 
@@ -74,12 +74,12 @@ class Region:
 def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
     """The cells of a symbol, in the order in which they run, or why some stay MXNet's.
 
-    ``shapes``: what is known of its variables'.
+    ``shapes``: known shapes of its variables.
     """
     try:
         view = _View(symbol, shapes)
         result = list(chains(view.graph))
-    except OnernnError as error:  # a symbol of which nothing is understood stays as it is
+    except OnernnError as error:  # an unreadable symbol stays as it is
         yield Refusal(f"the symbol cannot be read: {error}")
         return
     for chain in result:
@@ -98,7 +98,7 @@ def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
 
 
 class _View:
-    """A symbol beside its graph: which output of a node is which value."""
+    """A symbol and its graph: maps outputs of nodes to values."""
 
     def __init__(self, symbol: Symbol, shapes: Shapes) -> None:
         self.symbol = symbol
@@ -109,11 +109,11 @@ class _View:
             self._entries.setdefault(value, entry)
 
     def entry(self, value: str) -> Entry | None:
-        """The first output of a node that is this value, None where it is none."""
+        """The first output of a node that is this value, None if there is none."""
         return self._entries.get(value)
 
     def behind(self, read: Entry) -> Entry:
-        """What is read, behind copies."""
+        """The entry that is read, behind copies."""
         while known_name(self.symbol.nodes[read.node].op) == "_copy":
             read = self.symbol.nodes[read.node].inputs[0]
         return Entry(*read[:2])
@@ -126,7 +126,7 @@ class _View:
 
 
 class _Reads(NamedTuple):
-    """What one step reads from outside, and the nodes that it consists of."""
+    """The inputs of one step from outside, and its nodes."""
 
     x: Entry
     states: tuple[Entry, ...]
@@ -135,7 +135,7 @@ class _Reads(NamedTuple):
 
 def _unrolled(view: _View, chain: Chain, name: str) -> Region:
     if len(chain.steps) < 2:
-        raise UnsupportedError(_alone(view, chain))
+        raise UnsupportedError(_why_single(view, chain))
     if reason := obstacle(view.graph, chain):
         raise UnsupportedError(reason)
     formula, weights = _formula(view, chain.steps[0].cell, chain.readings[0])
@@ -143,32 +143,32 @@ def _unrolled(view: _View, chain: Chain, name: str) -> Region:
         _reads(view, step, reading)
         for step, reading in zip(chain.steps, chain.readings, strict=True)
     ]
-    ends = [_made(view, step) for step in chain.steps]
+    ends = [_new_states(view, step) for step in chain.steps]
     for before, after in zip(ends, reads[1:], strict=False):
-        for made, read in zip(before, after.states, strict=True):
-            if made != read:
+        for state, read in zip(before, after.states, strict=True):
+            if state != read:
                 between = view.symbol.nodes[read.node]
                 raise UnsupportedError(f"{between.op} {between.name!r} stands between its steps")
-    h, c = tuple(each[0] for each in ends), (*ends[-1], None)[1]
-    inside = set().union(*(each.nodes for each in reads))
+    h, c = tuple(states[0] for states in ends), (*ends[-1], None)[1]
+    inside = set().union(*(step.nodes for step in reads))
     _check_readers(view.symbol, inside, {*h, c})
-    xs = tuple(each.x for each in reads)
+    xs = tuple(step.x for step in reads)
     return Region(name, formula, weights, xs, reads[0].states, h, c)
 
 
-def _alone(view: _View, chain: Chain) -> str:
-    """Why a step is followed by none: what else than a product reads its states."""
+def _why_single(view: _View, chain: Chain) -> str:
+    """Why no step follows this one: which operator reads its states instead."""
     step, symbol = chain.steps[0], view.symbol
-    made, own = _made(view, step), _reads(view, step, chain.readings[0]).nodes
+    states, own = _new_states(view, step), _reads(view, step, chain.readings[0]).nodes
     for at, node in enumerate(symbol.nodes):
-        reads = any(view.behind(read) in made for read in node.inputs)
+        reads = any(view.behind(read) in states for read in node.inputs)
         if reads and at not in own and known_name(node.op) not in _NO_STATES:
             return f"{node.op} {node.name!r} stands between its steps"
     return "it is one step of a cell: there is nothing to put together"
 
 
 def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
-    """The cell that the body of a `_foreach` is."""
+    """The cell in the body of a `_foreach`."""
     node = symbol.nodes[at]
     (body,) = node.subgraphs
     body = replace(body, attributes=symbol.attributes)
@@ -180,33 +180,33 @@ def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
         variables[place]: Entry(*entry[:2])
         for place, entry in zip((*data, *state, *rest), node.inputs, strict=True)
     }
-    steps = {variables[place] for place in data}  # of which each turn reads one
-    known = {
+    steps = {variables[place] for place in data}  # each turn reads one step of them
+    inner_shapes = {
         body.nodes[k].name: shapes[symbol.nodes[entry.node].name][k in steps :]
         for k, entry in outer.items()
         if symbol.nodes[entry.node].name in shapes
     }
     unknown = -1 if symbol.np_shape else 0
     for place in state:  # a cell gives (N, O), and a state keeps its shape
-        known.setdefault(body.nodes[variables[place]].name, (unknown, unknown))
-    view = _View(body, known)
+        inner_shapes.setdefault(body.nodes[variables[place]].name, (unknown, unknown))
+    view = _View(body, inner_shapes)
     heads = [view.behind(head) for head in body.heads]
     outputs = len(heads) - len(state)
     if len(data) != 1:
         raise UnsupportedError(f"it runs over {len(data)} sequences, a layer over one")
     x, carried = Entry(variables[data[0]]), [Entry(variables[place]) for place in state]
     for step in filter(None, (step_of(view.graph, each) for each in view.graph.nodes)):
-        made = _made(view, step)
-        if sorted(heads[outputs:]) != sorted(made):
+        new_states = _new_states(view, step)
+        if sorted(heads[outputs:]) != sorted(new_states):
             continue
-        order = [heads[outputs:].index(entry) for entry in made]
+        order = [heads[outputs:].index(entry) for entry in new_states]
         for reading in step.readings:
             reads = _reads(view, step, reading)
             if reads.x != x or reads.states != tuple(carried[k] for k in order):
                 continue
-            if any(head != made[0] for head in heads[:outputs]):
+            if any(head != new_states[0] for head in heads[:outputs]):
                 raise UnsupportedError("it collects something else than the state")
-            _check_readers(body, reads.nodes, set(made))
+            _check_readers(body, reads.nodes, set(new_states))
             formula, weights = _formula(view, step.cell, reading)
             if any(symbol.nodes[outer[entry.node].node].op != VARIABLE for entry in weights):
                 raise UnsupportedError("its weights are computed")
@@ -224,7 +224,7 @@ def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
     raise UnsupportedError("its body is not one recurrent cell")
 
 
-def _made(view: _View, step: Step) -> tuple[Entry, ...]:
+def _new_states(view: _View, step: Step) -> tuple[Entry, ...]:
     """The new states of a step."""
     result = [view.entry(name) for name in (step.h, step.c) if name]
     if None in result:
@@ -242,7 +242,7 @@ def _reads(view: _View, step: Step, reading: Reading) -> _Reads:
     own = {op.position for node in step.nodes for op in node.origin}
     result: tuple[set[Entry], ...] = (set(), set(), set())
     names = (flattened(reading.x), flattened(reading.h), {step.c_before} if step.c else set())
-    waiting, nodes = [entry.node for entry in _made(view, step)], set[int]()
+    waiting, nodes = [entry.node for entry in _new_states(view, step)], set[int]()
     while waiting:
         at = waiting.pop()
         if at in nodes:
@@ -259,7 +259,7 @@ def _reads(view: _View, step: Step, reading: Reading) -> _Reads:
                 result[kind].add(entry)
             if not borders and value not in view.weights:
                 waiting.append(entry.node)
-    if any(len(entries) != 1 for entries, wanted in zip(result, names, strict=True) if wanted):
+    if any(len(entries) != 1 for entries, values in zip(result, names, strict=True) if values):
         raise UnsupportedError("its gates read different copies of its input or state")
     x, *states = (next(iter(entries)) for entries in result if entries)
     return _Reads(x, tuple(states), nodes)
@@ -289,9 +289,9 @@ def _formula(view: _View, cell: Cell, reading: Reading) -> tuple[Formula, tuple[
         return number, columns.start, columns.stop
 
     layer, recurrent = (
-        tuple(rows(each, True) for each in gates) for gates in (reading.layer, reading.iter)
+        tuple(rows(columns, True) for columns in gates) for gates in (reading.layer, reading.iter)
     )
-    biases = tuple(tuple(rows(each, False) for each in row) for row in reading.biases)
+    biases = tuple(tuple(rows(columns, False) for columns in row) for row in reading.biases)
     projection = reading.projection and rows(reading.projection, True)
     widths = {stop - start for _, start, stop in (*layer, *recurrent)}
     if len(widths) > 1:
@@ -331,7 +331,7 @@ def _declaring(symbol: Symbol, shapes: Shapes) -> Symbol:
 
 
 def _gates(symbol: Symbol, at: int) -> int:
-    """In how many gates a projection is cut, behind sums: a state is as wide as a gate."""
+    """Into how many gates a projection is cut, behind sums: a state is as wide as a gate."""
     ahead: Sequence[int] = [at]
     while ahead:
         readers = [
@@ -346,7 +346,7 @@ def _gates(symbol: Symbol, at: int) -> int:
     return 1
 
 
-# Puts our operators into a live symbol: one for each RNN operator, and one for each region.
+# Puts onernn's operators into a live symbol: one for each RNN operator, and one for each region.
 
 RNN = ("RNN", "_npx_rnn")
 _log = logging.getLogger("onernn")
@@ -358,13 +358,13 @@ def explain(symbol: Any, **options: Any) -> Explained:
     ``options``: those of `optimize`.
     """
     graph, chosen = json.loads(symbol.tojson()), Options(**options)
-    ours = [node for node in graph["nodes"] if _operator(node) in (OPERATOR, CELLS)]
-    replaced = tuple(original_attributes(node["attrs"])[1] for node in ours)
+    nodes = [node for node in graph["nodes"] if _operator(node) in (OPERATOR, CELLS)]
+    replaced = tuple(original_attributes(node["attrs"])[1] for node in nodes)
     return Explained(replaced, tuple(_layers(symbol, graph, {}, chosen).refusals))
 
 
 def optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -> Any:
-    """The symbol with our operators; itself where there is nothing to replace.
+    """The symbol with onernn's operators; itself if there is nothing to replace.
 
     ``params``: arrays by name. Raises `UnsupportedError`, with its name, for an RNN operator that
     cannot run.
@@ -419,7 +419,7 @@ def _layers(symbol: Any, graph: Any, params: Mapping[str, Any], options: Options
             continue
         cell, steps = Cell(region.formula.cell), len(region.h)
         why = slower_cells(options, cell, region.formula.hidden, steps)
-        if why and region.loop is None:  # a loop of MXNet's costs more a step
+        if why and region.loop is None:  # MXNet's loop costs more a step
             result.refusals.append(Slower(why, region.name))
         elif name := _late_variable(graph["nodes"], region):
             why = f"only some of its steps read {name!r}: the order of arguments would change"
@@ -432,21 +432,21 @@ def _layers(symbol: Any, graph: Any, params: Mapping[str, Any], options: Options
 def _replace_rnn(
     graph: Any, node: Any, params: Mapping[str, Any], options: Options, sizes: Shapes
 ) -> str:
-    """Replaces an RNN operator, or gives one that is replaced already these options; its name."""
+    """Replaces an RNN operator, or the options of a replaced one; returns its name."""
     operator = _operator(node)
     _, _, attributes = original_attributes(node.get("attrs", {}))
-    kept = node.get("attrs", {}).get(ORIGINAL, "")
+    region_text = node.get("attrs", {}).get(ORIGINAL, "")
     if operator != CELLS:
         live = checked(node["name"], attributes, options)
         slots = [slot for slot in live.arguments if slot != "seed"]
         del node["inputs"][len(slots) :]
         at, before = graph["nodes"].index(node), {**node, "inputs": [*node["inputs"]]}
         if node["op"] in RNN and (linear := _linear(graph, node, live, sizes)):
-            given = linear["attrs"]
+            linear_attributes = linear["attrs"]
             node["inputs"][0] = linear["inputs"][0]
             node["inputs"] += linear["inputs"][1:]
             for name in ("num_hidden", "no_bias"):
-                attributes[f"{LINEAR}{name}"] = given.get(name, "False")
+                attributes[f"{LINEAR}{name}"] = linear_attributes.get(name, "False")
             live = checked(node["name"], attributes, options)
             slots = [slot for slot in live.arguments if slot != "seed"]
             came = [entry[0] for entry in node["inputs"]]
@@ -454,7 +454,7 @@ def _replace_rnn(
         if not operator:
             heads = [Entry(at, k) for k in range(len(live.outputs))]
             nodes = [*graph["nodes"][:at], before]
-            kept = original(nodes, heads, _as_inputs(node["inputs"]))
+            region_text = original(nodes, heads, _as_inputs(node["inputs"]))
         if live.dropout:
             node["inputs"].append([len(graph["nodes"]), 0, 0])
             drawn = {"low": "0", "high": "1", "shape": "(2,)"}
@@ -464,20 +464,20 @@ def _replace_rnn(
             )
         vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
         if vector is not None and not live.linear:
-            live.layer.stacks([view(vector, "parameters")])  # says now what the first run would say
+            live.layer.stacks([view(vector, "parameters")])  # raises now, not at the first run
     node["op"] = "Custom"
     node["attrs"] = custom_attributes(attributes, node["name"], options, operator or OPERATOR)
-    node["attrs"][ORIGINAL] = kept
+    node["attrs"][ORIGINAL] = region_text
     return str(node["name"])
 
 
 def _as_inputs(reads: Iterable[Sequence[int]]) -> dict[Entry, list[int]]:
-    """What an operator of ours reads, as `original` names it."""
+    """The inputs of onernn's operator, as `original` names them."""
     return {Entry(*read[:2]): [-1 - k, 0, 0] for k, read in enumerate(reads)}
 
 
 def _late_variable(nodes: Sequence[Any], region: Region) -> str:
-    """A variable that the inputs of steps read, and that of the step which comes first does not."""
+    """A variable that inputs of later steps read, but not that of the first step."""
     waiting, seen = [entry.node for entry in region.x], set[int]()
     first = min(waiting)
     while waiting:
@@ -494,7 +494,7 @@ def _late_variable(nodes: Sequence[Any], region: Region) -> str:
 def _in_order(
     came: Sequence[int], reads: Sequence[Any], names: Sequence[str]
 ) -> tuple[list[Any], str]:
-    """What an operator reads, by the nodes that it came from; and the names, for `INPUTS`.
+    """An operator's inputs in the order of the nodes ``came``, and the names for `INPUTS`.
 
     MXNet lists arguments as a walk from the outputs meets them, which is the order of the nodes in
     JSON. Modules and their buckets keep the state of an optimizer by the position of its argument.
@@ -510,11 +510,11 @@ def _linear(graph: Any, node: Any, live: LiveRnn, sizes: Shapes) -> Any:
     """
     nodes, (at, *_) = graph["nodes"], node["inputs"][0]
     result = nodes[at]
-    readers = [read for each in nodes for read in each["inputs"] if read[0] == at]
-    given = result.get("attrs", {})
+    readers = [read for reader in nodes for read in reader["inputs"] if read[0] == at]
+    attrs = result.get("attrs", {})
     if known_name(result["op"]) != "FullyConnected" or len(readers) > 1:
         return None
-    if any(head[0] == at for head in graph["heads"]) or parse.flag(given.get("flatten", "True")):
+    if any(head[0] == at for head in graph["heads"]) or parse.flag(attrs.get("flatten", "True")):
         return None
     weight = sizes.get(nodes[result["inputs"][1][0]]["name"], ())
     if len(weight) != 2 or min(weight) < 1:
@@ -533,26 +533,26 @@ def checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveR
 
 
 def _variables(symbol: Any, params: Mapping[str, Any]) -> Shapes:
-    """What is known of the shapes of the symbol's variables."""
-    given = {name: tuple(params[name].shape) for name in symbol.list_inputs() if name in params}
-    result = _inferred(symbol.infer_shape_partial, given)
-    return {**dict(zip(symbol.list_arguments(), result[0] or (), strict=False)), **given}
+    """The known shapes of the symbol's variables."""
+    shapes = {name: tuple(params[name].shape) for name in symbol.list_inputs() if name in params}
+    result = _inferred(symbol.infer_shape_partial, shapes)
+    return {**dict(zip(symbol.list_arguments(), result[0] or (), strict=False)), **shapes}
 
 
 def _data_of(symbol: Any, node: Any, params: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The shape and the type of what an RNN operator reads, as far as they are known."""
+    """The shape and the type of an RNN operator's data, None where unknown."""
     rnn = symbol.get_internals()[f"{node['name']}_output"]
     x = rnn.get_children()[0]
-    given = {name: params[name] for name in x.list_inputs() if name in params}
-    _, shape, _ = _inferred(x.infer_shape_partial, {k: tuple(a.shape) for k, a in given.items()})
-    _, dtype, _ = _inferred(x.infer_type_partial, {k: a.dtype for k, a in given.items()})
+    arrays = {name: params[name] for name in x.list_inputs() if name in params}
+    _, shape, _ = _inferred(x.infer_shape_partial, {k: tuple(a.shape) for k, a in arrays.items()})
+    _, dtype, _ = _inferred(x.infer_type_partial, {k: a.dtype for k, a in arrays.items()})
     return (shape or [None])[0], (dtype or [None])[0]
 
 
-def _inferred(infer: Any, given: Mapping[str, Any]) -> Any:
-    """Of arguments, outputs and auxiliary states; None where MXNet finds a contradiction."""
+def _inferred(infer: Any, arguments: Mapping[str, Any]) -> Any:
+    """Infers arguments, outputs and auxiliary states; None where MXNet finds a contradiction."""
     try:
-        return infer(**given)
+        return infer(**arguments)
     except live_mxnet().MXNetError:  # it will say so again when it is bound
         return None, None, None
 
@@ -560,8 +560,8 @@ def _inferred(infer: Any, given: Mapping[str, Any]) -> Any:
 class _Cutter:
     """Puts operators in the place of regions, one after the other, into a symbol as JSON.
 
-    What was there stays, without readers: MXNet drops it. Entries of regions are those of the
-    symbol as it was; ``_now``: what is read instead.
+    The old nodes stay without readers: MXNet drops them. Entries of regions are those of the
+    original symbol; ``_now`` maps them to their replacements.
     """
 
     def __init__(self, graph: Any, options: Options) -> None:
@@ -583,17 +583,17 @@ class _Cutter:
         reads, inputs = _in_order(came, reads, formula.arguments)
         attributes = {"formula": formula.text, INPUTS: inputs}
         whole = next(iter(merges), None) if region.loop is None else region.h[0]
-        given = custom_attributes(attributes, region.name, self._options, CELLS)
-        given[ORIGINAL] = self._original(region, formula, whole, x, reads)
-        made = self._add(_node("Custom", name, reads, **given))
-        instead = {region.h[-1]: made._replace(output=1)}
+        attrs = custom_attributes(attributes, region.name, self._options, CELLS)
+        attrs[ORIGINAL] = self._original(region, formula, whole, x, reads)
+        operator = self._add(_node("Custom", name, reads, **attrs))
+        instead = {region.h[-1]: operator._replace(output=1)}
         if region.c:
-            instead[region.c] = made._replace(output=2)
+            instead[region.c] = operator._replace(output=2)
         if region.loop is not None:
-            instead |= dict.fromkeys(region.h[:-1], made)
+            instead |= dict.fromkeys(region.h[:-1], operator)
         else:
-            instead |= {entry: made for entry, on in merges.items() if on == axis}
-            self._steps(region, formula.backwards, axis, made, instead)
+            instead |= {entry: operator for entry, on in merges.items() if on == axis}
+            self._steps(region, formula.backwards, axis, operator, instead)
         self._redirect(instead)
 
     def _original(
@@ -628,11 +628,11 @@ class _Cutter:
         count, formula = len(pieces), region.formula
         node = self._nodes[pieces[0].node]
         if known_name(node["op"]) == "SliceChannel" and len({e.node for e in pieces}) == 1:
-            given = node["attrs"]
-            axis = parse.integer(given.get("axis", "1"))
+            attributes = node["attrs"]
+            axis = parse.integer(attributes.get("axis", "1"))
             places = [entry.output for entry in pieces]
-            whole = parse.integer(given["num_outputs"]) == count and axis in (0, 1)
-            if whole and parse.flag(given.get("squeeze_axis", "False")):
+            whole = parse.integer(attributes["num_outputs"]) == count and axis in (0, 1)
+            if whole and parse.flag(attributes.get("squeeze_axis", "False")):
                 for backwards in (False, True):
                     if places == list(range(count))[:: -1 if backwards else 1]:
                         x = Entry(*node["inputs"][0])
@@ -640,24 +640,24 @@ class _Cutter:
         return self._add(_stack(f"{region.name}_input", pieces, axis=0)), formula
 
     def _merges(self, region: Region, backwards: bool) -> dict[Entry, int]:
-        """What puts the states of all steps together, and the axis that becomes the time."""
+        """The operators that join the states of all steps, and their axis of time."""
         result = {}
-        wanted = [list(entry[:2]) for entry in region.h[:: -1 if backwards else 1]]
+        states = [list(entry[:2]) for entry in region.h[:: -1 if backwards else 1]]
         for at, node in enumerate(self._nodes):
-            kind, inputs = known_name(node["op"]), [each[:2] for each in node["inputs"]]
-            given = node.get("attrs", {})
+            kind, inputs = known_name(node["op"]), [read[:2] for read in node["inputs"]]
+            attributes = node.get("attrs", {})
             if kind == "Concat":  # of steps with a new axis each
-                before = [self._nodes[each[0]] for each in inputs]
-                axis = given.get("dim", "1")
+                before = [self._nodes[read[0]] for read in inputs]
+                axis = attributes.get("dim", "1")
                 alike = {(each["op"], each.get("attrs", {}).get("axis")) for each in before}
                 if alike != {("expand_dims", axis)}:
                     continue
                 inputs = [each["inputs"][0][:2] for each in before]
             elif kind == "stack":
-                axis = given.get("axis", "0")
+                axis = attributes.get("axis", "0")
             else:
                 continue
-            if inputs == wanted and axis in ("0", "1"):
+            if inputs == states and axis in ("0", "1"):
                 result[Entry(at)] = int(axis)
         return result
 
@@ -666,18 +666,18 @@ class _Cutter:
         region: Region,
         backwards: bool,
         axis: int,
-        made: Entry,
+        operator: Entry,
         instead: dict[Entry, Entry],
     ) -> None:
-        """The new state of each step but the last, for readers of a single step."""
+        """Adds the new state of each step but the last, for readers of a single step."""
         count = len(region.h)
-        cut = self._add(_cut(f"{region.name}_steps", made, count, axis=axis))
+        cut = self._add(_cut(f"{region.name}_steps", operator, count, axis=axis))
         for step, entry in enumerate(region.h):
             place = count - 1 - step if backwards else step
             instead.setdefault(entry, cut._replace(output=place))
 
     def _redirect(self, instead: dict[Entry, Entry]) -> None:
-        """Lets everybody read other entries; outputs of the symbol keep their names."""
+        """Makes readers read other entries; outputs of the symbol keep their names."""
         self._now |= instead
         for node in self._nodes:
             node["inputs"] = [list(instead.get(Entry(*e[:2]), e)) for e in node["inputs"]]

@@ -92,25 +92,27 @@ def explain(target: Any, **options: Any) -> Explained:
     if not isinstance(target, mx.gluon.Block):
         return _Explained(*explain_symbol(target, **options))
     replaced, refusals, blocks = list[str](), list[Refusal](), _blocks(target)
-    runs = [each for each in blocks if getattr(each, "_cached_graph", ()) and _is_compiled(each)]
-    traced = {id(held) for each in runs for held in _blocks(each)}
-    for each in blocks:
-        is_layer = isinstance(each, mx.gluon.rnn.rnn_layer._RNNLayer)
-        if hasattr(each, "onernn_left"):  # a layer that ran
-            for why in each.onernn_left.values():
+    runs = [
+        child for child in blocks if getattr(child, "_cached_graph", ()) and _is_compiled(child)
+    ]
+    traced = {id(inner) for child in runs for inner in _blocks(child)}
+    for child in blocks:
+        is_layer = isinstance(child, mx.gluon.rnn.rnn_layer._RNNLayer)
+        if hasattr(child, "onernn_left"):  # a layer that ran
+            for why in child.onernn_left.values():
                 if why:
-                    refusals.append(Slower(why, each.name))
+                    refusals.append(Slower(why, child.name))
                 else:
-                    replaced.append(each.name)
-        elif not hasattr(each, "onernn_options"):
+                    replaced.append(child.name)
+        elif not hasattr(child, "onernn_options"):
             if is_layer:
-                refusals.append(Refusal(NOT_SEEN, each.name))
-        elif each in runs:
-            result = explain_symbol(each._cached_graph[1], **options)
+                refusals.append(Refusal(NOT_SEEN, child.name))
+        elif child in runs:
+            result = explain_symbol(child._cached_graph[1], **options)
             replaced += result.replaced
             refusals += result.refusals
-        elif is_layer and id(each) not in traced:
-            refusals.append(Refusal(NOT_CALLED, each.name))
+        elif is_layer and id(child) not in traced:
+            refusals.append(Refusal(NOT_CALLED, child.name))
     refusals += [Refusal(STEPWISE, name) for name in _stepwise(blocks)]
     return _Explained(tuple(dict.fromkeys(replaced)), tuple(dict.fromkeys(refusals)))
 
@@ -126,9 +128,9 @@ STEPWISE = "a cell runs step by step until hybridize() is called on the block th
 
 def _stepwise(blocks: Iterable[Any]) -> list[str]:
     """The cells that are called step by step, by name."""
-    cells = [each for each in blocks if isinstance(each, live_mxnet().gluon.rnn.RecurrentCell)]
-    held = {id(child) for each in cells for child in each._children.values()}
-    return [each.name for each in cells if id(each) not in held and not each._active]
+    cells = [cell for cell in blocks if isinstance(cell, live_mxnet().gluon.rnn.RecurrentCell)]
+    inner = {id(child) for cell in cells for child in cell._children.values()}
+    return [cell.name for cell in cells if id(cell) not in inner and not cell._active]
 
 
 def rnn(
@@ -180,7 +182,7 @@ def rnn(
     }
     chosen = Options(**options)
     live = _live(tuple((name, str(value)) for name, value in attributes.items()), chosen)
-    named = {
+    arrays = {
         "data": data,
         "parameters": parameters,
         "state": state,
@@ -191,19 +193,19 @@ def rnn(
     numpy = isinstance(data, mx.np.ndarray | mx.sym.np._Symbol)
     if not plugins_enabled():
         legacy, new = (mx.sym.RNN, mx.sym.npx.rnn) if symbolic else (mx.nd.RNN, mx.npx.rnn)
-        given = {**named, **attributes, "name": name}
-        return (new if numpy else legacy)(**{k: v for k, v in given.items() if v is not None})
+        arguments = {**arrays, **attributes, "name": name}
+        return (new if numpy else legacy)(**{k: v for k, v in arguments.items() if v is not None})
     if live.dropout:
-        named["seed"] = new_seed(mx.sym if symbolic else mx.nd, numpy)
+        arrays["seed"] = new_seed(mx.sym if symbolic else mx.nd, numpy)
     if symbolic:
         register()
         custom = mx.sym.np._internal.Custom if numpy else mx.sym.Custom
-        called = custom_attributes(attributes, name or "rnn", chosen)
+        attrs = custom_attributes(attributes, name or "rnn", chosen)
         count = len([slot for slot in live.arguments if slot != "seed"])
-        called[ORIGINAL] = original_rnn(RNN[numpy], attributes, count, len(live.outputs))
-        inputs = {slot: named[slot] for slot in live.arguments if named[slot] is not None}
-        return custom(**inputs, **called, name=name)
-    missing = [slot for slot in live.arguments if named[slot] is None]
+        attrs[ORIGINAL] = original_rnn(RNN[numpy], attributes, count, len(live.outputs))
+        inputs = {slot: arrays[slot] for slot in live.arguments if arrays[slot] is not None}
+        return custom(**inputs, **attrs, name=name)
+    missing = [slot for slot in live.arguments if arrays[slot] is None]
     if missing:
         raise ShapeError(f"missing: {', '.join(missing)}; mode={mode!r} takes {live.arguments}")
     drops = live.dropout and mx.autograd.is_training()
@@ -211,22 +213,22 @@ def rnn(
         register()
         custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
         return custom(
-            *map(named.get, live.arguments), **custom_attributes(attributes, "rnn", chosen)
+            *map(arrays.get, live.arguments), **custom_attributes(attributes, "rnn", chosen)
         )
-    results = live.run({slot: view(named[slot], slot) for slot in live.arguments})
+    results = live.run({slot: view(arrays[slot], slot) for slot in live.arguments})
     kind = mx.np.array if numpy else mx.nd.array
-    made = [kind(result, dtype=result.dtype) for result in results]
-    return made if state_outputs else made[0]
+    outputs = [kind(result, dtype=result.dtype) for result in results]
+    return outputs if state_outputs else outputs[0]
 
 
 @lru_cache(maxsize=32)
 def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
-    """Packed weights live here between calls of `rnn`, for the operators called last."""
+    """The live layer of a call of `rnn`; the cache keeps the last operators' packed weights."""
     return LiveRnn(dict(attributes), options)
 
 
 def _check(done: Explained, where: str) -> None:
-    """Raises `UnsupportedError` unless some layer could be replaced, but is faster in MXNet."""
+    """Raises `UnsupportedError` unless a layer was replaced, or is just faster in MXNet."""
     if not done.is_possible:
         raise UnsupportedError(
             f"{where} holds no recurrent layer that can be replaced", done.refusals
@@ -237,32 +239,33 @@ def _optimized_block(block: Any, options: Options) -> Any:
     mx = live_mxnet()
     register()
     blocks = _blocks(block)
-    layers = [each for each in blocks if isinstance(each, mx.gluon.rnn.rnn_layer._RNNLayer)]
-    imported = [each for each in blocks if isinstance(each, mx.gluon.SymbolBlock)]
-    traced = [each for each in blocks if _is_traced(each) and each not in layers + imported]
-    for each in layers:
-        sizes = {"state_size": each._hidden_size, "num_layers": each._num_layers}
-        checked(each.name, {"mode": each._mode, "p": each._dropout, **sizes}, options)
-    symbols = [optimized_symbol(each._cached_graph[1], {}, options) for each in imported]
+    layers = [child for child in blocks if isinstance(child, mx.gluon.rnn.rnn_layer._RNNLayer)]
+    imported = [child for child in blocks if isinstance(child, mx.gluon.SymbolBlock)]
+    traced = [child for child in blocks if _is_traced(child) and child not in layers + imported]
+    for layer in layers:
+        sizes = {"state_size": layer._hidden_size, "num_layers": layer._num_layers}
+        checked(layer.name, {"mode": layer._mode, "p": layer._dropout, **sizes}, options)
+    symbols = [optimized_symbol(child._cached_graph[1], {}, options) for child in imported]
     changed = [
-        each._cached_graph[1] is not made for each, made in zip(imported, symbols, strict=True)
+        child._cached_graph[1] is not symbol
+        for child, symbol in zip(imported, symbols, strict=True)
     ]
-    cells = [each for each in traced if _holds_cells(each)]
+    cells = [child for child in traced if _holds_cells(child)]
     if not layers and not cells and not any(changed):
-        graphs = [each._cached_graph[1] for each in imported]
-        left = [r for each in graphs for r in explain_symbol(each, **vars(options)).refusals]
+        graphs = [child._cached_graph[1] for child in imported]
+        left = [r for graph in graphs for r in explain_symbol(graph, **vars(options)).refusals]
         _check(Explained((), tuple(left)), type(block).__name__)
-    for each in layers:
-        each.__class__ = _ours(original(type(each)), options)
-    for each in traced:
-        each.__class__ = _traced(original(type(each)), options)
+    for layer in layers:
+        layer.__class__ = _ours(original(type(layer)), options)
+    for child in traced:
+        child.__class__ = _traced(original(type(child)), options)
     warn_of_left(HOST, (Refusal(STEPWISE, name) for name in _stepwise(blocks)))
-    for each, symbol in zip(imported, symbols, strict=True):
-        each.__class__ = _imported(original(type(each)), options)
-        each._cached_graph = each._cached_graph[0], symbol
-    for each in blocks:
-        if hasattr(each, "_clear_cached_op"):
-            each._clear_cached_op()  # what was traced before holds MXNet's operators
+    for child, symbol in zip(imported, symbols, strict=True):
+        child.__class__ = _imported(original(type(child)), options)
+        child._cached_graph = child._cached_graph[0], symbol
+    for child in blocks:
+        if hasattr(child, "_clear_cached_op"):
+            child._clear_cached_op()  # what was traced before holds MXNet's operators
     return block
 
 
@@ -271,16 +274,16 @@ def restore(target: Any) -> Any:
     mx = live_mxnet()
     if isinstance(target, mx.sym.Symbol):
         return restored_symbol(target)
-    for each in _blocks(target):
-        kind = original(type(each))
-        if kind is type(each):
+    for child in _blocks(target):
+        kind = original(type(child))
+        if kind is type(child):
             continue
-        each.__class__ = kind
+        child.__class__ = kind
         for name in ("onernn_left", "onernn_traced"):
-            vars(each).pop(name, None)
-        if isinstance(each, mx.gluon.SymbolBlock):
-            each._cached_graph = each._cached_graph[0], restored_symbol(each._cached_graph[1])
-        each._clear_cached_op()
+            vars(child).pop(name, None)
+        if isinstance(child, mx.gluon.SymbolBlock):
+            child._cached_graph = child._cached_graph[0], restored_symbol(child._cached_graph[1])
+        child._clear_cached_op()
     return target
 
 
@@ -295,23 +298,23 @@ def _is_traced(block: Any) -> bool:
     gluon = live_mxnet().gluon
     kinds = gluon.rnn.RecurrentCell, gluon.rnn.rnn_layer._RNNLayer, gluon.SymbolBlock
     return isinstance(block, gluon.HybridBlock) and any(
-        isinstance(each, kinds) for each in _blocks(block)
+        isinstance(child, kinds) for child in _blocks(block)
     )
 
 
 def _is_compiled(block: Any) -> bool:
-    """Whether calls run what was traced of a block; others trace it for its shapes alone."""
+    """Whether calls run a block's trace; other blocks are traced only for their shapes."""
     return block._active or isinstance(block, live_mxnet().gluon.SymbolBlock)
 
 
 def _holds_cells(block: Any) -> bool:
     cell = live_mxnet().gluon.rnn.RecurrentCell
-    return any(isinstance(each, cell) for each in _blocks(block))
+    return any(isinstance(child, cell) for child in _blocks(block))
 
 
 @cache
 def _ours(kind: Any, options: Options) -> type:
-    """A recurrent layer of gluon on our operator; parameters, states and layouts stay."""
+    """A gluon layer's class on onernn's operator; parameters, states and layouts stay."""
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
         functions = _Replaced(F, self, options) if plugins_enabled() else F
@@ -322,7 +325,7 @@ def _ours(kind: Any, options: Options) -> type:
 
 @cache
 def _traced(kind: Any, options: Options) -> type:
-    """A block that may be hybridized: in what is traced of it, cells become our operators."""
+    """A class of blocks whose traces have onernn's operators in place of cells."""
 
     def get_graph(self: Any, *arguments: Any) -> Any:
         fresh = not self._cached_graph
@@ -331,8 +334,8 @@ def _traced(kind: Any, options: Options) -> type:
             self._cached_graph = inputs, restored_symbol(symbol)
         elif fresh and _is_compiled(self) and _holds_cells(self):
             arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
-            known = {each.name: a for each, a in zip(inputs, arrays, strict=False) if a is not None}
-            self._cached_graph = inputs, optimized_symbol(symbol, known, options)
+            params = {v.name: a for v, a in zip(inputs, arrays, strict=False) if a is not None}
+            self._cached_graph = inputs, optimized_symbol(symbol, params, options)
         return self._cached_graph
 
     return _switched(kind, options, _get_graph=get_graph)
@@ -345,16 +348,16 @@ def _imported(kind: Any, options: Options) -> type:
 
 
 _TRAINS: ContextVar[bool | None] = ContextVar("_TRAINS", default=None)
-"""Whether what is traced now is for training alone, or for all else; None: for both."""
+"""Whether the current trace is for training only, or for all else; None: for both."""
 
 _TRACED = ("_cached_graph", "_cached_op", "_cached_op_args", "_in_format", "_out_format")
-"""What MXNet keeps of a block that it has traced."""
+"""Attributes in which MXNet keeps a block's trace."""
 
 
 def _switched(kind: Any, options: Options, **members: Any) -> type:
     """A block whose hybridized calls follow `plugins_disabled`.
 
-    It is traced for training apart: our operator draws dropout there, elsewhere MXNet's may be
+    Training has its own trace: onernn's operator draws dropout there, elsewhere MXNet's may be
     faster.
     """
     autograd, is_imported = live_mxnet().autograd, issubclass(kind, live_mxnet().gluon.SymbolBlock)
@@ -362,17 +365,17 @@ def _switched(kind: Any, options: Options, **members: Any) -> type:
     def call_cached_op(self: Any, *arguments: Any) -> Any:
         trains = None if is_imported else autograd.is_recording() or autograd.is_training()
         own, now = vars(self), (plugins_enabled(), trains)
-        before, kept = own.setdefault("onernn_traced", (now, {}))
+        before, graphs = own.setdefault("onernn_traced", (now, {}))
         if before != now and is_imported:
             inputs, symbol = self._cached_graph
             symbol = restored_symbol(symbol)
             self._clear_cached_op()
             self._cached_graph = inputs, optimized_symbol(symbol, {}, options) if now[0] else symbol
         elif before != now:
-            kept[before] = {name: own[name] for name in _TRACED if name in own}
+            graphs[before] = {name: own[name] for name in _TRACED if name in own}
             self._clear_cached_op()
-            own.update(kept.pop(now, {}))
-        own["onernn_traced"] = now, kept
+            own.update(graphs.pop(now, {}))
+        own["onernn_traced"] = now, graphs
         token = _TRAINS.set(trains)
         try:
             return kind._call_cached_op(self, *arguments)
@@ -388,7 +391,7 @@ def _switched(kind: Any, options: Options, **members: Any) -> type:
 
 
 class _Replaced:
-    """``F`` of a hybrid_forward, in which RNN is our operator."""
+    """``F`` of a hybrid_forward, in which RNN is onernn's operator."""
 
     def __init__(self, functions: Any, layer: Any, options: Options, outer: Any = None) -> None:
         self._functions, self._layer, self._options = functions, layer, options
@@ -401,7 +404,7 @@ class _Replaced:
         return self._rnn if name in ("RNN", "rnn") else result
 
     def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
-        ours = custom_attributes(attributes, self._layer.name, self._options)
+        attrs = custom_attributes(attributes, self._layer.name, self._options)
         functions, numpy = self._outer or self._functions, self._outer is not None
         live = _live(tuple((k, str(v)) for k, v in attributes.items()), self._options)
         shape = getattr(arguments[0], "shape", None)  # a symbol has none
@@ -414,11 +417,13 @@ class _Replaced:
         left[trains] = why or ""
         if why:
             leave(self._layer, HOST, why, lambda: str(self._layer.name))
-            theirs = functions.npx.rnn if numpy else functions.RNN
-            return theirs(*arguments, **attributes)
+            native = functions.npx.rnn if numpy else functions.RNN
+            return native(*arguments, **attributes)
         if shape is None:
-            ours[ORIGINAL] = original_rnn(RNN[numpy], attributes, len(arguments), len(live.outputs))
+            attrs[ORIGINAL] = original_rnn(
+                RNN[numpy], attributes, len(arguments), len(live.outputs)
+            )
         if live.dropout:
             arguments = *arguments, new_seed(functions, numpy)
         custom = functions.np._internal.Custom if numpy else functions.Custom
-        return custom(*arguments, **ours)
+        return custom(*arguments, **attrs)

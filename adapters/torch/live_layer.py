@@ -33,7 +33,7 @@ from onernn.reorders.torch import GATES
 
 _log = logging.getLogger("onernn")
 
-# A batch as PyTorch has it, and where the kernels find it: nothing is copied.
+# How the kernels read a batch of PyTorch in place: nothing is copied.
 
 
 def _keys_of_new() -> int:
@@ -43,20 +43,20 @@ def _keys_of_new() -> int:
 with torch.inference_mode():
     _KEYS = [_keys_of_new()]
 _KEYS.append(_keys_of_new())
-"""Dispatch keys of tensors that are numbers in this CPU's memory and nothing else."""
+"""Dispatch keys of plain tensors in this CPU's memory."""
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether it is a tensor of the CPU without anything that watches, wraps or turns it."""
+    """Whether it is a CPU tensor that nothing watches, wraps or lazily changes."""
     kind = type(tensor)
     return (kind is Tensor or kind is Parameter) and _dispatch_keys(tensor).raw_repr() in _KEYS
 
 
 class Batch(NamedTuple):
-    """Words, and where they stand: layout "lod", "tnc" or "packed", as of `kernels.h`.
+    """The words of a batch in a layout of `kernels.h`: "lod", "tnc" or "packed".
 
-    ``begin``: of lod and packed. ``order``: the caller's sequences as they are packed, None where
-    they are in order. ``whole(y)`` gives what the caller gets, from words like x.
+    ``begin``: where sequences (lod) or steps (packed) begin. ``order``: the permutation of packed
+    sequences, None if they are in order. ``whole(y)``: words like x in the caller's type.
     """
 
     x: torch.Tensor
@@ -84,7 +84,7 @@ class Batch(NamedTuple):
         return torch.from_numpy(y.reshape(*self.x.shape[:-1], y.shape[-1]))
 
     def _packing(self) -> Packing:
-        """Where the words of packed sequences stand."""
+        """The positions of the words of packed sequences."""
         assert self.begin is not None
         sizes = np.diff(self.begin)
         lengths = np.searchsorted(-sizes, -np.arange(self.sequences), side="left")
@@ -93,37 +93,37 @@ class Batch(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _begin(batch_sizes: bytes) -> Int64:
-    """Where each step begins, and the end; empty where no packed sequence has such steps."""
+    """The first word of each step, then the end; empty for invalid batch sizes."""
     sizes = np.frombuffer(batch_sizes, np.int64)
     if not sizes.size or sizes[-1] < 1 or (np.diff(sizes) > 0).any():
         return frozen(np.empty(0, np.int64))
     return frozen(np.concatenate([[0], np.cumsum(sizes)]))
 
 
-def batch_of(given: Any, batch_first: bool) -> Batch | None:
-    """How the kernels read what a module is called with; None where only PyTorch might."""
-    if isinstance(given, PackedSequence):
-        return _packed(given)
-    if isinstance(given, list):
-        return _listed(given)
-    if isinstance(given, torch.Tensor) and given.is_nested:
-        return _jagged(given)
-    if not is_plain(given):
+def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
+    """The batch that a module is called with; None if only PyTorch might read it."""
+    if isinstance(inputs, PackedSequence):
+        return _packed_batch(inputs)
+    if isinstance(inputs, list):
+        return _list_batch(inputs)
+    if isinstance(inputs, torch.Tensor) and inputs.is_nested:
+        return _nested_batch(inputs)
+    if not is_plain(inputs):
         return None
-    if given.dim() == 2:
-        return Batch(given.contiguous(), "tnc", len(given), 1)
-    if given.dim() != 3:
+    if inputs.dim() == 2:
+        return Batch(inputs.contiguous(), "tnc", len(inputs), 1)
+    if inputs.dim() != 3:
         return None
-    if batch_first:  # y, too, is turned where it stands, as PyTorch's
-        turned = given.transpose(0, 1).contiguous()
-        steps, rows, _ = turned.shape
-        return Batch(turned, "tnc", steps, rows, whole=lambda y: y.transpose(0, 1))
-    steps, rows, _ = given.shape
-    return Batch(given.contiguous(), "tnc", steps, rows)
+    if batch_first:  # y is a transposed view, too, as PyTorch's
+        steps_first = inputs.transpose(0, 1).contiguous()
+        steps, rows, _ = steps_first.shape
+        return Batch(steps_first, "tnc", steps, rows, whole=lambda y: y.transpose(0, 1))
+    steps, rows, _ = inputs.shape
+    return Batch(inputs.contiguous(), "tnc", steps, rows)
 
 
-def _packed(given: PackedSequence) -> Batch | None:
-    x, sizes, order, back = given
+def _packed_batch(sequences: PackedSequence) -> Batch | None:
+    x, sizes, order, back = sequences
     if not (is_plain(x) and x.dim() == 2 and is_plain(sizes) and sizes.dtype == torch.int64):
         return None
     begin = _begin(sizes.numpy().tobytes())
@@ -140,24 +140,24 @@ def _packed(given: PackedSequence) -> Batch | None:
     )
 
 
-def _listed(given: list[Any]) -> Batch | None:
-    """Sequences (T_n, I), which PyTorch's own modules do not take."""
-    if not given or not all(is_plain(each) and each.dim() == 2 for each in given):
+def _list_batch(sequences: list[Any]) -> Batch | None:
+    """A list of sequences (T_n, I), which PyTorch's own modules refuse."""
+    if not sequences or not all(is_plain(tensor) and tensor.dim() == 2 for tensor in sequences):
         return None
-    if len({(each.shape[1], each.dtype) for each in given}) > 1:
+    if len({(tensor.shape[1], tensor.dtype) for tensor in sequences}) > 1:
         return None
-    lengths = [len(each) for each in given]
+    lengths = [len(tensor) for tensor in sequences]
     begin = frozen(np.concatenate([[0], np.cumsum(lengths)]))
-    x = torch.cat(given)
-    return Batch(x, "lod", 0, len(given), begin, whole=lambda y: list(y.split(lengths)))
+    x = torch.cat(sequences)
+    return Batch(x, "lod", 0, len(sequences), begin, whole=lambda y: list(y.split(lengths)))
 
 
-def _jagged(given: Any) -> Batch | None:
-    """A nested tensor (N, j, I) of one sequence behind the other; PyTorch's modules take none."""
-    if given.layout is not torch.jagged or given.dim() != 3 or given.lengths() is not None:
+def _nested_batch(nested: Any) -> Batch | None:
+    """A jagged nested tensor (N, j, I), which PyTorch's own modules refuse."""
+    if nested.layout is not torch.jagged or nested.dim() != 3 or nested.lengths() is not None:
         return None
-    x, offsets = given.values(), given.offsets()
-    if given._ragged_idx != 1 or not (is_plain(x) and is_plain(offsets)):
+    x, offsets = nested.values(), nested.offsets()
+    if nested._ragged_idx != 1 or not (is_plain(x) and is_plain(offsets)):
         return None
     begin = frozen(offsets.numpy().astype(np.int64))
     if begin[0] or begin[-1] != len(x) or (np.diff(begin) < 0).any():
@@ -166,8 +166,8 @@ def _jagged(given: Any) -> Batch | None:
     return Batch(x.contiguous(), "lod", 0, len(begin) - 1, begin, whole=whole)
 
 
-# A module's parameters as weights of a layer, and gradients back: copied by PyTorch, whose
-# turned copies take a sixth of NumPy's time.
+# Converts a module's parameters to weights of a layer, and gradients back. PyTorch copies them: its
+# transposed copies take a sixth of NumPy's time.
 
 CELLS = {
     "LSTM": Cell.LSTM,
@@ -178,7 +178,7 @@ CELLS = {
 
 
 def spec_of(module: Any) -> RnnSpec:
-    """What a recurrent module of torch.nn computes."""
+    """The spec of a recurrent module of torch.nn."""
     if not isinstance(module, torch.nn.RNNBase):
         mode = "LSTM" if isinstance(module, torch.nn.LSTMCell) else "GRU"
         if isinstance(module, torch.nn.RNNCell):
@@ -195,7 +195,7 @@ def spec_of(module: Any) -> RnnSpec:
 
 
 def weights_of(spec: RnnSpec, parameters: Sequence[torch.Tensor]) -> list[RnnWeights]:
-    """The layers' weights from flat weights in PyTorch's order, copied."""
+    """Copies flat weights in PyTorch's order into the layers' weights."""
     order = gate_layout(spec.cell, GATES[spec.cell]).permutation
     D, units, width = spec.directions, spec.hidden_size, spec.recurrent_size
     every = len(parameters) // (spec.layers * D)
@@ -220,13 +220,13 @@ def weights_of(spec: RnnSpec, parameters: Sequence[torch.Tensor]) -> list[RnnWei
                         bias[0, d, 3] = rest[1][rows]
             if projection is not None:
                 projection[0, d] = rest[-1].t()
-        made = (layer, recurrent, bias, None, projection)
-        layers.append(RnnWeights(*(None if a is None else sealed(a.numpy()) for a in made)))  # type: ignore[arg-type]
+        arrays = (layer, recurrent, bias, None, projection)
+        layers.append(RnnWeights(*(None if a is None else sealed(a.numpy()) for a in arrays)))  # type: ignore[arg-type]
     return layers
 
 
 def gradients_back(spec: RnnSpec, layers: Sequence[RnnWeights], every: int) -> list[torch.Tensor]:
-    """Gradients by flat weights, in PyTorch's order, from those by the layers' weights."""
+    """Gradients of the flat weights, in PyTorch's order, from those of the layers' weights."""
     order = gate_layout(spec.cell, GATES[spec.cell]).permutation
     flat: list[torch.Tensor] = []
     for weights in layers:
@@ -237,11 +237,11 @@ def gradients_back(spec: RnnSpec, layers: Sequence[RnnWeights], every: int) -> l
             if every >= 4:
                 bias = arrays["bias"][0, d]
                 of_x = _rows(bias[: len(order)], order)
-                # Of two summands each has the gradient of the sum.
+                # Both biases have the gradient of their sum.
                 of_h = _rows(bias[[0, 1, 3]], order) if len(bias) > len(order) else of_x.clone()
                 flat += [of_x, of_h]
             if spec.projection_size is not None:
-                flat.append(_laid(arrays["projection"][0, d].t()))
+                flat.append(_contiguous(arrays["projection"][0, d].t()))
     return flat
 
 
@@ -253,18 +253,18 @@ def _tensor(array: Any) -> torch.Tensor:
 def _rows(gates: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """(G, O, ...) in oneDNN's order -> (G*O, ...) in PyTorch's."""
     if list(order) == sorted(order):
-        return _laid(gates).view(-1, *gates.shape[2:])
+        return _contiguous(gates).view(-1, *gates.shape[2:])
     out = gates.new_empty(gates.shape)
     for g, place in enumerate(order):
         out[place] = gates[g]
     return out.view(-1, *gates.shape[2:])
 
 
-def _laid(turned: torch.Tensor) -> torch.Tensor:
-    return turned.clone(memory_format=torch.contiguous_format)
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
-# What a module's parameters are packed into, and its calls that need no gradients.
+# The packed parameters of a module, and calls without gradients.
 
 DTYPES = {
     None: "f32",
@@ -272,7 +272,7 @@ DTYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "f16",
 }
-"""What matrices are rounded to, by the dtype that `optimize` gets."""
+"""The type that matrices are rounded to, by the ``dtype`` of `optimize`."""
 
 
 _doubts, _process = 0, os.getpid()
@@ -287,9 +287,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def doubt(*_: Any) -> None:
-    """Somebody may have written to parameters: next calls of layers compare all of their numbers.
+    """Makes the next call of each layer compare all numbers: parameters may have changed.
 
-    Every step of a torch.optim optimizer calls it: fused ones leave ``_version`` as it is.
+    Every step of a torch.optim optimizer calls it: fused ones do not change ``_version``.
     """
     global _doubts
     _doubts += 1
@@ -308,16 +308,16 @@ class Packed:
         self._setting = threads, _process  # oneDNN's threads do not live on in a fork
         self._addresses = [weight.data_ptr() for weight in weights]
         self._versions = [weight._version for weight in weights]
-        # They keep the memory from being given to others: an address names an array.
+        # They keep the memory allocated, so an address identifies an array.
         self._memory = [weight.detach() for weight in weights]
-        # Copied before anything is packed: the next call finds what is written meanwhile.
+        # Copied before packing, so the next call finds a write made meanwhile.
         self._watched = Watched([*map(_span, self._memory)])
 
     def holds(self, weights: Sequence[torch.Tensor], threads: int, steps: int) -> bool:
-        """Whether the parameters are those, and unchanged.
+        """Whether these are the packed parameters, unchanged.
 
-        It finds what PyTorch counts, every write while there are doubts, and one to most numbers of
-        a parameter; one to a few numbers when `Watched.ALL` steps have run.
+        It finds writes that PyTorch counts, any write after `doubt`, and writes to most numbers of
+        a parameter; writes to a few numbers once `Watched.ALL` steps have run.
         """
         is_known = (
             all(map(is_, self._weights, weights))
@@ -335,50 +335,50 @@ class Packed:
 
 
 def _span(weight: torch.Tensor) -> tuple[int, int]:
-    """The address and bytes of a tensor of any strides, up to its last number."""
+    """The address of a strided tensor, and its bytes up to the last number."""
     sizes = zip(weight.shape, weight.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in sizes)
     return weight.data_ptr(), (last + 1) * weight.element_size()
 
 
 class LiveLayer:
-    """A module's numbers packed for kernels, and the reasons why calls of it stayed PyTorch's."""
+    """A module's packed parameters, and the reasons why calls stayed with PyTorch."""
 
     def __init__(self, spec: RnnSpec, names: Sequence[str], dtype: str) -> None:
         self.spec, self.dtype, self.names = spec, dtype, names
         self._packed: dict[str, Packed] = {}
         self._channels = spec.output_size
         kind = "LSTM" if spec.cell is Cell.LSTM else "GRU" if spec.gates > 1 else "RNN"
-        # A padded LSTM of PyTorch is one call of oneDNN, others are run step by step.
+        # PyTorch runs a padded LSTM as one call of oneDNN, others step by step.
         by_steps = f"torch {'GRU' if kind == 'LSTM' else kind} trained"
         self.trained = by_steps if spec.projection_size else f"torch {kind} trained", by_steps
-        """What `gain` calls training with padded batches, and with packed ones."""
+        """The keys of `gain` for training with padded and with packed batches."""
         self.like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
         self.ran = ""
-        """What ran the last call, for `explain`."""
+        """The kernel of the last call, for `explain`."""
 
     def state_shapes(self, sequences: int) -> list[tuple[int, ...]]:
-        """Of the states of so many sequences."""
+        """The shapes of the states of a batch."""
         return [(parts, sequences, width) for parts, width in self.like]
 
     def forget(self) -> None:
-        """The next call packs anew."""
+        """Makes the next call pack anew."""
         self._packed = {}
 
     def _packed_as(self, dtype: str, weights: Sequence[torch.Tensor], steps: int) -> Stack:
-        """The layer for the parameters as they are. Raises `UnsupportedError`."""
+        """The stack of the current parameters, packed if new. Raises `UnsupportedError`."""
         threads = torch.get_num_threads()
-        kept = self._packed.get(dtype)
-        if kept is not None and kept.holds(weights, threads, steps):
-            return kept.stack
+        packed = self._packed.get(dtype)
+        if packed is not None and packed.holds(weights, threads, steps):
+            return packed.stack
         self.check(weights)
-        kept = Packed(weights, threads)
+        packed = Packed(weights, threads)
         parts = weights_of(self.spec, [weight.detach() for weight in weights])
-        kept.stack = engine(dtype, threads).prepare(self.spec, parts, dtype=dtype, strict=True)
-        self._packed[dtype] = kept
-        self.ran = kept.stack.explain()
-        return kept.stack
+        packed.stack = engine(dtype, threads).prepare(self.spec, parts, dtype=dtype, strict=True)
+        self._packed[dtype] = packed
+        self.ran = packed.stack.explain()
+        return packed.stack
 
     def check(self, weights: Sequence[torch.Tensor]) -> None:
         """Raises `UnsupportedError` for parameters that cannot be read, or followed."""
@@ -398,16 +398,16 @@ class LiveLayer:
         *,
         is_step: bool = False,
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """y and the final states, of these shapes; the states are contiguous, and fit.
+        """y and the final states in these shapes; ``states`` are contiguous and fit.
 
-        ``is_step``: of one layer, where y and the final h are one tensor.
+        ``is_step``: one step of one layer, so y is the final h.
         """
         x, rows = batch.x, batch.sequences
         stack = self._packed_as(dtype, weights, batch.steps or -(-len(x) // rows))
         spec, kernel = self.spec, stack.compiled
         if kernel is None:
-            given = batch.read(x.detach().numpy())
-            y, *ends = _tensors(batch, *stack.run(given, _spread(spec, states, rows)))
+            words = batch.read(x.detach().numpy())
+            y, *ends = _tensors(batch, *stack.run(words, _spread(spec, states, rows)))
             return y, [end.view(shape) for end, shape in zip(ends, shapes, strict=True)]
         ends = [x.new_empty(shape) for shape in shapes]
         y = ends[0] if is_step else x.new_empty((*x.shape[:-1], self._channels))
@@ -425,7 +425,7 @@ class LiveLayer:
 
 @cache
 def engine(dtype: str, threads: int) -> Backend:
-    """What runs layers: the kernels if they are there, which read PyTorch's memory in place."""
+    """The kernels, which read PyTorch's memory in place, or another backend without them."""
     if dtype == "f32":
         with suppress(LibraryError):
             return open_backend("kernels", threads=threads)
@@ -433,7 +433,7 @@ def engine(dtype: str, threads: int) -> Backend:
 
 
 def state_shapes(spec: RnnSpec, sequences: Any) -> list[tuple[int, Any, int]]:
-    """Of the final states, as PyTorch has them."""
+    """The shapes of the final states in PyTorch."""
     widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
     return [(spec.layers * spec.directions, sequences, width) for width in widths]
 
@@ -441,7 +441,7 @@ def state_shapes(spec: RnnSpec, sequences: Any) -> list[tuple[int, Any, int]]:
 def _spread(
     spec: RnnSpec, states: Sequence[torch.Tensor], sequences: int
 ) -> tuple[Array, ...] | None:
-    """States (L, D, N, O); None where there are none."""
+    """The states as arrays (L, D, N, O); None if there are none."""
     shape = spec.layers, spec.directions, sequences, -1
     return tuple(state.detach().numpy().reshape(shape) for state in states) or None
 
@@ -450,7 +450,7 @@ def _tensors(batch: Batch, y: Ragged | Array, states: Sequence[Array]) -> list[t
     return [batch.write(y), *(torch.from_numpy(joined_states(state)) for state in states)]
 
 
-# Calls whose gradients PyTorch's autograd wants, forward and backward on ours.
+# Calls that PyTorch's autograd records: onernn runs forward and backward.
 
 TWICE = (
     "onernn: no gradients of gradients through recurrent modules; run the forward pass under"
@@ -466,18 +466,18 @@ def run_recorded(
     states: Sequence[torch.Tensor],
     dropout: float,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """As `LiveLayer.run`, with dropout between the layers. Raises `UnsupportedError`.
+    """`LiveLayer.run` for autograd, with dropout between layers. Raises `UnsupportedError`.
 
-    Parameters are packed anew: optimizers that write through ``.data`` are followed, too.
+    It packs the parameters anew, so writes through ``.data`` count, too.
     """
     live.forget()
     live.check(weights)
     spec = live.spec
 
-    def run(k: int, y: Any, begins: Any, own: Any) -> Any:
-        one = spec.one_layer(spec.reads(k), spec.direction) if dropout else spec
-        call = Call(live, one, batch._replace(x=y.detach()), len(states), dtype)
-        return OnernnRecurrent.apply(call, y, *begins, *own)
+    def run(k: int, y: Any, begins: Any, layer_weights: Any) -> Any:
+        layer_spec = spec.one_layer(spec.reads(k), spec.direction) if dropout else spec
+        call = Call(live, layer_spec, batch._replace(x=y.detach()), len(states), dtype)
+        return OnernnRecurrent.apply(call, y, *begins, *layer_weights)
 
     return by_layers(spec.layers, dropout, batch.x, states, weights, run)
 
@@ -490,9 +490,9 @@ def by_layers(
     weights: Sequence[Any],
     run: Callable[[int, Any, Any, Any], Any],
 ) -> tuple[Any, list[Any]]:
-    """y and the final states of a stack, run whole; layer by layer where dropout is between them.
+    """y and the final states of a stack, run whole, or layer by layer with dropout.
 
-    Dropout is PyTorch's own. ``run(k, y, states, weights)`` gives what layer k or the stack does.
+    Dropout is PyTorch's own. ``run(k, y, states, weights)`` runs layer k, or the whole stack.
     """
     pieces, ends = layers if dropout else 1, []
     every = len(weights) // pieces
@@ -507,9 +507,9 @@ def by_layers(
 
 
 class Call:
-    """A run forward, and what its run backward reads.
+    """A forward run, and the record for its backward run.
 
-    ``batch`` is where words stand; ``states`` how many initial states are given.
+    ``states``: the number of initial states that the caller passed.
     """
 
     def __init__(
@@ -521,21 +521,21 @@ class Call:
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """y and the final states, from x, the initial states and the parameters."""
-        x, *others = [each.detach() for each in tensors]
+        x, *others = [tensor.detach() for tensor in tensors]
         states, flat = others[: self._states], others[self._states :]
         spec, dtype = self.spec, self._dtype
         self._every = len(flat) // (spec.layers * spec.directions)
         self._stack = _training_stack(spec, weights_of(spec, flat), dtype)
         self._live.ran = f"{spec.cell.name} {spec.direction}, {dtype}, {self._stack.trainer().name}"
-        given = self._batch.read(x.numpy())
+        words = self._batch.read(x.numpy())
         begins = _spread(spec, states, self._batch.sequences)
-        y, ends, self._tape = self._stack.run_training(given, begins)
+        y, ends, self._tape = self._stack.run_training(words, begins)
         return _tensors(self._batch, y, ends)
 
     def backward(
         self, tensors: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor]:
-        """Gradients of all that went in, in its order."""
+        """Gradients of ``tensors``, in their order."""
         if self._tape is None:  # a second time (retain_graph=True): tapes serve one run
             self.forward(tensors)
         tape, self._tape = self._tape, None
@@ -543,7 +543,7 @@ class Call:
         dy, *dends = grads
         heads = None if dy is None else self._batch.read(dy.numpy())
         ends = None
-        if any(each is not None for each in dends):
+        if any(grad is not None for grad in dends):
             shapes = zip(dends, state_shapes(self.spec, self._batch.sequences), strict=True)
             whole = [tensors[0].new_zeros(like) if d is None else d for d, like in shapes]
             ends = _spread(self.spec, whole, self._batch.sequences)
@@ -554,7 +554,7 @@ class Call:
 
 @cache
 def trained_in(dtype: str) -> str:
-    """The dtype in which a layer of this dtype trains; the first that changes is logged."""
+    """The dtype in which a layer of this dtype trains; the first change is logged."""
     with suppress(LibraryError):
         if dtype == "bf16" and not load_kernels().isa.endswith("bf16"):
             _log.warning("layers of dtype bf16 train in f32, which is faster on this CPU")
@@ -563,7 +563,7 @@ def trained_in(dtype: str) -> str:
 
 
 def _training_stack(spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> Stack:
-    """A stack that only trains: on kernels nothing is packed for other runs."""
+    """A stack that only trains: kernels pack nothing for other runs."""
     backend = engine(dtype, torch.get_num_threads())
     if not isinstance(backend, KernelsBackend):
         return backend.prepare(spec, layers, dtype=dtype, strict=True)
@@ -586,17 +586,17 @@ class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         with torch.no_grad():
             result = ctx.call.backward(ctx.saved_tensors, grads)
-        wanted = [
-            each if needed else None
-            for each, needed in zip(result, ctx.needs_input_grad[1:], strict=True)
+        gradients = [
+            gradient if needed else None
+            for gradient, needed in zip(result, ctx.needs_input_grad[1:], strict=True)
         ]
         if torch.is_grad_enabled():  # create_graph=True
-            wanted = _refusing(wanted)
-        return None, *wanted
+            gradients = _refusing(gradients)
+        return None, *gradients
 
 
 def _refusing(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """The gradients, of which second derivatives raise an error."""
-    refuse = torch._C._functions.DelayedError(TWICE, sum(each is not None for each in grads))
-    there = iter(refuse(*[each.detach().requires_grad_() for each in grads if each is not None]))
-    return [None if each is None else next(there) for each in grads]
+    """The gradients; differentiating them again raises an error."""
+    refuse = torch._C._functions.DelayedError(TWICE, sum(grad is not None for grad in grads))
+    refusing = iter(refuse(*[grad.detach().requires_grad_() for grad in grads if grad is not None]))
+    return [None if grad is None else next(refusing) for grad in grads]

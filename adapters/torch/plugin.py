@@ -45,13 +45,13 @@ from onernn.adapters.torch.live_layer import (
 )
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 
-# What lets torch.compile trace through modules that were replaced.
+# Lets torch.compile trace through replaced modules.
 
 _BUILDER = "torch._dynamo.variables.builder"
 
 
 class _Awaited(MetaPathFinder):
-    """Calls a function when a module has been imported, by whoever needs it."""
+    """Calls a function once any code has imported a module."""
 
     def __init__(self, name: str, then: Callable[[Any], None]) -> None:
         self._name, self._then = name, then
@@ -60,7 +60,7 @@ class _Awaited(MetaPathFinder):
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = find_spec(fullname)  # by the finders left: another one may wait, too
+        spec = find_spec(fullname)  # by the other finders: another one may wait, too
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -73,11 +73,11 @@ class _Awaited(MetaPathFinder):
 
 
 def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
-    """torch.compile traces calls of recurrent modules for which ``may_trace(module, compiler)``.
+    """Lets torch.compile trace recurrent modules where ``may_trace(module, compiler)`` is true.
 
     It breaks graphs at all nn.RNN, LSTM and GRU, since it would unroll their steps
-    (torch._dynamo.config.allow_rnn); ours are one operator each. Its tracer is imported with the
-    first torch.compile, in seconds: only torch.compile waits for it.
+    (torch._dynamo.config.allow_rnn); onernn's are one operator each. Importing its tracer takes
+    seconds, so the patch waits for the first torch.compile.
     """
 
     def patch(builder: Any) -> None:
@@ -98,11 +98,11 @@ def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
         sys.meta_path.insert(0, _Awaited(_BUILDER, patch))
 
 
-# Under torch.autocast: which types PyTorch's own modules give, which ours give, too.
+# Under torch.autocast, results have the types that PyTorch's own modules return.
 
 
 def autocast_dtype() -> torch.dtype | None:
-    """What autocast computes in on the CPU, None where it is off."""
+    """The dtype of autocast on the CPU, None if it is off."""
     if not torch.is_autocast_enabled("cpu"):
         return None
     return torch.get_autocast_dtype("cpu")
@@ -111,24 +111,24 @@ def autocast_dtype() -> torch.dtype | None:
 def types_of_results(
     module: Any, packed: bool, x: torch.dtype, states: tuple[torch.dtype, ...]
 ) -> list[torch.dtype]:
-    """Of y and of the final states, as PyTorch's autocast gives them for such arguments."""
+    """The types of y and of the final states under PyTorch's autocast."""
     kind = getattr(torch.nn, module.mode.partition("_")[0])
-    named = {"num_layers": module.num_layers, "bidirectional": module.bidirectional}
+    settings = {"num_layers": module.num_layers, "bidirectional": module.bidirectional}
     projects = {"proj_size": 1} if module.proj_size else {}
     low = torch.get_autocast_dtype("cpu")
-    return _tried(kind, packed, x, states, low, tuple({**named, **projects}.items()))
+    return _tested_types(kind, packed, x, states, low, tuple({**settings, **projects}.items()))
 
 
 @cache
-def _tried(
-    kind: Any, packed: bool, x: torch.dtype, states: Any, low: torch.dtype, named: Any
+def _tested_types(
+    kind: Any, packed: bool, x: torch.dtype, states: Any, low: torch.dtype, settings: Any
 ) -> list[torch.dtype]:
-    """By trying: the rules differ by kernel, and are written down nowhere."""
+    """Runs a tiny module: the rules differ by kernel and are not documented."""
     with torch.random.fork_rng([]), torch.no_grad(), torch.autocast("cpu", dtype=low):
-        module = kind(2, 2, **dict(named))
-        given: Any = torch.zeros(1, 1, 2, dtype=x)
+        module = kind(2, 2, **dict(settings))
+        inputs: Any = torch.zeros(1, 1, 2, dtype=x)
         if packed:
-            given = PackedSequence(given[0], torch.ones(1, dtype=torch.int64))
+            inputs = PackedSequence(inputs[0], torch.ones(1, dtype=torch.int64))
         parts = module.num_layers * (1 + module.bidirectional)
         widths = (module.proj_size or 2, 2)
         hx: Any = [
@@ -136,7 +136,7 @@ def _tried(
             for dtype, width in zip(states, widths, strict=False)
         ]
         hx = None if not hx else tuple(hx) if kind is torch.nn.LSTM else hx[0]
-        y, last = module(given, hx)
+        y, last = module(inputs, hx)
         ends = last if isinstance(last, tuple) else (last,)
         return [(y.data if packed else y).dtype, *[end.dtype for end in ends]]
 
@@ -154,10 +154,10 @@ _CALLED = (
     *("forward", "__call__", "check_forward_args", "check_input", "check_hidden_size"),
     *("get_expected_hidden_size", "permute_hidden", "_update_flat_weights"),
 )
-"""Methods that are PyTorch's own in a module that may be replaced."""
+"""Methods that must be PyTorch's own in a module that is replaced."""
 
 _LIVE: dict[int, LiveLayer] = {}
-"""By the module's id, as long as it lives."""
+"""Live layers by the module's id, while the module lives."""
 
 
 class _Left(Exception):
@@ -185,7 +185,7 @@ def obstacle(module: nn.Module) -> str:
             " onernn.Session what torch.onnx.export(..., dynamo=False) writes of it"
         )
     kind = theirs(module)
-    own = next(one for one in STACKS + CELLS if issubclass(kind, one))
+    own = next(base for base in STACKS + CELLS if issubclass(kind, base))
     for name in _CALLED:
         if getattr(kind, name, None) is not getattr(own, name, None) or name in vars(module):
             return f"{name} is not that of torch.nn.{own.__name__}"
@@ -195,7 +195,7 @@ def obstacle(module: nn.Module) -> str:
 
 
 def live_of(module: nn.Module) -> LiveLayer:
-    """What is packed of a module; copies of it pack their own."""
+    """A module's live layer; copies of the module get their own."""
     result = _LIVE.get(id(module))
     if result is None:
         names = tuple(_names(module))
@@ -206,7 +206,7 @@ def live_of(module: nn.Module) -> LiveLayer:
 
 
 def why_theirs() -> str:
-    """Why calls stay PyTorch's just now, "" where they need not."""
+    """Why calls stay with PyTorch for now, "" if onernn may run them."""
     if not still_enabled():
         return DISABLED
     if peek_interpreter_stack() is not None:
@@ -242,17 +242,17 @@ def _records(*tensors: torch.Tensor) -> bool:
 
 
 def _leave(module: Any, live: LiveLayer, reason: str) -> None:
-    """Keeps why a call stays PyTorch's, and warns of it, unless that passes by itself."""
+    """Records why a call stays with PyTorch; warns unless the reason is temporary."""
     if not why_theirs():
         warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
     live.reasons[reason] = None
 
 
-def _states(x: torch.Tensor, order: Any, given: Any, shapes: Sequence[Any]) -> list[Any] | None:
-    """The initial states as kernels read them, none where none are given; None: do not fit."""
-    if given is None:
+def _states(x: torch.Tensor, order: Any, hx: Any, shapes: Sequence[Any]) -> list[Any] | None:
+    """The initial states as kernels read them, [] for no ``hx``; None if they do not fit."""
+    if hx is None:
         return []
-    states = list(given) if len(shapes) > 1 and isinstance(given, tuple) else [given]
+    states = list(hx) if len(shapes) > 1 and isinstance(hx, tuple) else [hx]
     if len(states) != len(shapes):
         return None
     for k, state in enumerate(states):
@@ -270,14 +270,14 @@ _UNSEEN = nullcontext()
 
 
 def _event(module: nn.Module) -> AbstractContextManager[Any]:
-    """What a profiler of PyTorch shows of a call."""
+    """The event that PyTorch's profiler shows for a call."""
     if not profiler._is_profiler_enabled:
         return _UNSEEN
     return profiler.record_function(f"onernn::{theirs(module).__name__}")
 
 
 def _run_cell(module: Any, live: LiveLayer, x: Any, hx: Any) -> Any:
-    """What a Cell gives for a step; see `_run`. Its batch is (N, I), or (I)."""
+    """The result of a Cell for a step (N, I) or (I); see `_run`."""
     if not is_plain(x) or x.dim() not in (1, 2) or not x.numel():
         return None
     weights = _weights(module, live.names)
@@ -298,33 +298,32 @@ def _run_cell(module: Any, live: LiveLayer, x: Any, hx: Any) -> Any:
 
 
 def _check_dtype(x: torch.Tensor, weight: torch.Tensor) -> None:
-    """Raises `_Left` for numbers that only PyTorch has, or refuses."""
+    """Raises `_Left` for dtypes that stay with PyTorch."""
     if x.dtype != weight.dtype:
         raise _Left(f"x is {x.dtype}, the weights are {weight.dtype}")
     if x.dtype != torch.float32:
         raise _Left(f"x is {x.dtype}, which is not faster here")
 
 
-def _run(module: Any, live: LiveLayer, given: Any, hx: Any) -> Any:
-    """What the module gives; None where PyTorch's own code has to decide. Raises
-    `_Left` for what stays with it."""
-    batch = batch_of(given, module.batch_first)
+def _run(module: Any, live: LiveLayer, inputs: Any, hx: Any) -> Any:
+    """The module's result; None if PyTorch's own code has to decide. Raises `_Left`."""
+    batch = batch_of(inputs, module.batch_first)
     if batch is None or batch.x.shape[-1] != module.input_size or not batch.x.numel():
         return None
     weights, x_type = _weights(module, live.names), batch.x.dtype
     if casts := autocast_dtype() is not None:
         batch = batch._replace(x=batch.x.float())
     _check_dtype(batch.x, weights[0])
-    wanted = shapes = live.state_shapes(batch.sequences)
-    if batch.layout == "tnc" and given.dim() == 2:  # without an axis of sequences
-        shapes = [(parts, width) for parts, _, width in wanted]
+    full_shapes = shapes = live.state_shapes(batch.sequences)
+    if batch.layout == "tnc" and inputs.dim() == 2:  # without an axis of sequences
+        shapes = [(parts, width) for parts, _, width in full_shapes]
     states = _states(batch.x, batch.order, hx, shapes)
     if states is None:
         return None
     dtype = "bf16" if casts else live.dtype
     drawn = module.dropout if module.training and module.num_layers > 1 else 0.0
     if drawn or _records(batch.x, *states, *weights):
-        states = [state.reshape(shape) for state, shape in zip(states, wanted, strict=False)]
+        states = [state.reshape(shape) for state, shape in zip(states, full_shapes, strict=False)]
         with _event(module):
             y, ends = live_layer.run_recorded(live, dtype, weights, batch, states, drawn)
         ends = [end.view(shape) for end, shape in zip(ends, shapes, strict=True)]
@@ -332,13 +331,13 @@ def _run(module: Any, live: LiveLayer, given: Any, hx: Any) -> Any:
         with _event(module):
             y, ends = live.run(dtype, weights, batch, states, shapes)
     if casts:
-        given_types = tuple(
-            each.dtype for each in (hx if isinstance(hx, tuple) else [hx]) if states
+        state_types = tuple(
+            tensor.dtype for tensor in (hx if isinstance(hx, tuple) else [hx]) if states
         )
-        types = types_of_results(module, batch.layout == "packed", x_type, given_types)
-        y, *ends = [each.to(to) for each, to in zip((y, *ends), types, strict=True)]
+        types = types_of_results(module, batch.layout == "packed", x_type, state_types)
+        y, *ends = [tensor.to(to) for tensor, to in zip((y, *ends), types, strict=True)]
     if batch.order is not None:
-        ends = [end.index_select(1, given.unsorted_indices) for end in ends]
+        ends = [end.index_select(1, inputs.unsorted_indices) for end in ends]
     return batch.whole(y), tuple(ends) if len(ends) > 1 else ends[0]
 
 
@@ -346,13 +345,13 @@ STEP = "a single step's gradients, which packing weights would slow down"
 FEW = "batches too small to train faster"
 
 
-def _why_left(module: Any, live: LiveLayer, given: Any, is_cell: bool, trains: bool) -> str:
-    """Why a call is known to be faster in PyTorch, "" where nothing is known of it.
+def _why_left(module: Any, live: LiveLayer, inputs: Any, is_cell: bool, trains: bool) -> str:
+    """Why a call is known to be faster in PyTorch, "" if it is not.
 
-    It is all that a call costs which stays: about a microsecond.
+    A call that stays costs no more than this: about a microsecond.
     """
-    is_packed = type(given) is PackedSequence
-    x = given.data if is_packed else given
+    is_packed = type(inputs) is PackedSequence
+    x = inputs.data if is_packed else inputs
     if type(x) is not torch.Tensor:
         return ""
     if x.dtype is not torch.float32 and not torch.is_autocast_enabled("cpu"):
@@ -360,8 +359,8 @@ def _why_left(module: Any, live: LiveLayer, given: Any, is_cell: bool, trains: b
     if not trains:
         return ""
     if not x.requires_grad:
-        for each in module._parameters.values():
-            if each is not None and each.requires_grad:
+        for weight in module._parameters.values():
+            if weight is not None and weight.requires_grad:
                 break
         else:
             return ""
@@ -370,7 +369,7 @@ def _why_left(module: Any, live: LiveLayer, given: Any, is_cell: bool, trains: b
     shape = x.shape
     words = steps = shape[0]
     if is_packed:
-        steps = len(given.batch_sizes)
+        steps = len(inputs.batch_sizes)
     elif len(shape) == 3:
         words, steps = words * shape[1], shape[module.batch_first]
     sizes = steps, words // (steps or 1), live.spec.hidden_size
@@ -379,7 +378,7 @@ def _why_left(module: Any, live: LiveLayer, given: Any, is_cell: bool, trains: b
 
 @cache
 def ours(kind: Any, dtype: str) -> type:
-    """A class like ``kind`` whose calls run here."""
+    """A class like ``kind`` whose calls onernn runs."""
     is_cell = issubclass(kind, CELLS)
     run = _run_cell if is_cell else _run
 
@@ -399,7 +398,7 @@ def ours(kind: Any, dtype: str) -> type:
                 reason = str(error)
         if reason and reason not in live.reasons:
             _leave(self, live, reason)
-        if trains:  # a training's; its way to write parameters may be any
+        if trains:  # training may write parameters in any way
             doubt()
         return kind.forward(self, input, hx)
 
@@ -409,22 +408,22 @@ def ours(kind: Any, dtype: str) -> type:
 
     def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
         if hasattr(kind, "__deepcopy__"):  # of a parametrization, or a user's
-            made = kind.__deepcopy__(self, memo)
-            _CLASS.__set__(made, own)
+            module = kind.__deepcopy__(self, memo)
+            _CLASS.__set__(module, own)
         else:
-            made = memo[id(self)] = own.__new__(own)
-            made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        return made
+            module = memo[id(self)] = own.__new__(own)
+            module.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return module
 
     def __copy__(self: Any) -> Any:
-        made = copy.copy(as_theirs(self))
-        _CLASS.__set__(made, own)
-        return made
+        module = copy.copy(as_theirs(self))
+        _CLASS.__set__(module, own)
+        return module
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:  # what is saved opens without onernn
         return as_theirs(self).__reduce_ex__(protocol)
 
-    def set_class(self: Any, new: type) -> None:  # parametrizations do, for a class between
+    def set_class(self: Any, new: type) -> None:  # parametrizations insert a class
         _CLASS.__set__(self, ours(new, dtype) if original(new) is new else new)
 
     own: Any = derived(
@@ -449,7 +448,7 @@ _CLASS = vars(object)["__class__"]
 
 
 class _Alike(type):
-    """Of a class that is found in mappings and sets where the original is: quantize_dynamic."""
+    """Makes a class equal to its original in mappings and sets, as for quantize_dynamic."""
 
     def __eq__(cls, other: object) -> bool:
         return isinstance(other, type) and original(cls) is original(other)
@@ -461,9 +460,9 @@ class _Alike(type):
 def as_theirs(module: Any) -> Any:
     """PyTorch's own module of the same parameters, which TorchScript compiles."""
     kind = theirs(module)
-    made = kind.__new__(kind)
-    made.__dict__.update(module.__dict__)
-    return made
+    result = kind.__new__(kind)
+    result.__dict__.update(module.__dict__)
+    return result
 
 
 def forget(module: nn.Module) -> None:
@@ -482,7 +481,7 @@ def _is_traced(module: nn.Module) -> bool:
     )
 
 
-# torch.compile(backend="onernn"): recurrent modules by onernn, the rest as it is asked for.
+# torch.compile(backend="onernn"): onernn runs recurrent modules, another backend the rest.
 
 
 def onernn(
@@ -503,7 +502,7 @@ def onernn(
 
 
 def _may_trace(module: Any, compiler: Any) -> bool:
-    """Whether a module is replaced, or now is for the backend, and its calls may be traced."""
+    """Whether a module's calls may be traced; for the onernn backend it replaces the module."""
     while compiler is not None and compiler is not onernn:
         compiler = getattr(compiler, "compiler_fn", None)
     if not is_ours(module):
@@ -558,17 +557,17 @@ def optimize(
     if not isinstance(module, nn.Module):
         raise UnsupportedError(f"expected a torch.nn.Module, got {type(module).__name__}")
     if dtype not in DTYPES:
-        known = ", ".join(map(str, DTYPES))
-        raise UnsupportedError(f"dtype {dtype}: expected one of {known}")
+        dtypes = ", ".join(map(str, DTYPES))
+        raise UnsupportedError(f"dtype {dtype}: expected one of {dtypes}")
     # Copied together, the optimizer's parameters are those of the copy.
     whole, trainer = (module, optimizer) if inplace else copy.deepcopy((module, optimizer))
     result, refusals = [*_recurrent(whole)], []
-    for name, each in result:
-        if reason := obstacle(each):
+    for name, layer in result:
+        if reason := obstacle(layer):
             refusals.append(Refusal(reason, name))
         else:
-            forget(each)
-            _CLASS.__set__(each, ours(theirs(each), DTYPES[dtype]))
+            forget(layer)
+            _CLASS.__set__(layer, ours(theirs(layer), DTYPES[dtype]))
     warn_of_left(HOST, refusals)
     if not result:
         _log.warning("%s holds no recurrent modules: nothing changes", type(module).__name__)
@@ -593,20 +592,20 @@ def _log_without_effect(name: str) -> None:
 
 def restore(module: nn.Module) -> nn.Module:
     """The module, whose recurrent modules PyTorch runs again."""
-    for each in module.modules():
-        if is_ours(each):
-            forget(each)
-            _CLASS.__set__(each, theirs(each))
+    for child in module.modules():
+        if is_ours(child):
+            forget(child)
+            _CLASS.__set__(child, theirs(child))
     return module
 
 
 def explain(module: nn.Module) -> str:
     """A line for each recurrent module: what runs it, or why it stays PyTorch's."""
     lines = list[str]()
-    for name, each in _recurrent(module):
-        reasons = [obstacle(each) or NOT_SEEN]
-        if is_ours(each):
-            live, now = live_of(each), why_theirs()
+    for name, layer in _recurrent(module):
+        reasons = [obstacle(layer) or NOT_SEEN]
+        if is_ours(layer):
+            live, now = live_of(layer), why_theirs()
             reasons = [*live.reasons, *[now] * bool(now)]
             if live.ran or not reasons:
                 lines.append(f"{name}: onernn: {live.ran or f'{live.dtype}, {NOT_CALLED}'}")
@@ -617,17 +616,17 @@ def explain(module: nn.Module) -> str:
 def _recurrent(whole: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The recurrent modules of a tree, those that are compiled among them, by name.
 
-    Where torch.jit.freeze has left operators of them, the module whose operators they are.
+    After torch.jit.freeze, which leaves only operators: the module that has them.
     """
     kinds = [kind.__name__ for kind in STACKS + CELLS]
-    for name, each in whole.named_modules():
-        is_compiled = isinstance(each, torch.jit.ScriptModule)
-        if is_recurrent(each) or is_compiled and each.original_name in kinds:
-            yield name or type(each).__name__, each
-        elif is_compiled and hasattr(each, "forward"):
+    for name, child in whole.named_modules():
+        is_compiled = isinstance(child, torch.jit.ScriptModule)
+        if is_recurrent(child) or is_compiled and child.original_name in kinds:
+            yield name or type(child).__name__, child
+        elif is_compiled and hasattr(child, "forward"):
             for kind in _OPERATORS:
-                for node in each.graph.findAllNodes(kind):
-                    yield f"{name} {node.kind()}".strip(), each
+                for node in child.graph.findAllNodes(kind):
+                    yield f"{name} {node.kind()}".strip(), child
 
 
 def refresh(module: nn.Module) -> None:
@@ -636,6 +635,6 @@ def refresh(module: nn.Module) -> None:
     Needed only after a few numbers were written past every optimizer, by a way that PyTorch does
     not count (``.data``, a NumPy view): see `optimize`.
     """
-    for each in module.modules():
-        if is_ours(each):
-            forget(each)
+    for child in module.modules():
+        if is_ours(child):
+            forget(child)

@@ -29,16 +29,16 @@ from onernn.ir.types import Factor, Size
 # come from a size, x.shape[1] or a half of it, ties the size to what it was.
 
 WEIGHTS = "weights"
-"""Why a size is tied that has weights of its own: it cannot be another one."""
+"""Why a size is tied: weights have it."""
 _PRIMES = (100_003, 100_019, 100_043, 100_049, 100_057, 100_069, 100_103, 100_109)
 
 
 class TorchBuilder(GraphBuilder):
     """``metas``: types of variables. ``free``: sizes of inputs that the program writes as numbers,
-    by our names; ``tied`` collects why some of them may not be anything else. ``literal``:
-    constants whose shape the program writes as numbers, and these: an initial state of zeros ties
-    nothing, as it may be left out. ``computed``: the numbers in what Python computed of open sizes,
-    by variable. ``axes``: where a run finds a size.
+    by onernn's names; ``tied``: why some of them are fixed. ``literal``: constants whose shape the
+    program writes as numbers, with these numbers: an initial state of zeros ties nothing, as it may
+    be left out. ``computed``: by variable, the numbers in Python's arithmetic of open sizes.
+    ``axes``: where a run finds a size.
     """
 
     def __init__(self, name: str, budget: FoldingBudget, metas: Mapping[str, Meta]) -> None:
@@ -57,19 +57,19 @@ class TorchBuilder(GraphBuilder):
                 self.tied.setdefault(size, why)
 
     def tie_numbers(self, numbers: Iterable[float], why: str) -> None:
-        """Ties what numbers in arithmetic, or counts, may have been computed from."""
+        """Ties the sizes from which numbers in arithmetic, or counts, may be computed."""
         for number in numbers:
             self.tie([name for name, size in self.free.items() if _came_of(number, size)], why)
             if number != round(number, 4) and not self._came_of_weights(number):
                 self.tie(self.free, why)  # 1.4142, or 0.0714, may come from any size
 
     def _came_of_weights(self, number: float) -> bool:
-        """Whether it scales by the width of something: 1 / sqrt(64)."""
+        """Whether it may come from a width of weights: 1 / sqrt(64)."""
         widths = {size for array in self.constants.values() for size in array.shape}
         return any(_came_of(number, width) for width in widths)
 
     def remember_axes(self, variable: str, shape: Sequence[Size | None]) -> None:
-        """Notes on which axes the sizes stand that others are products of."""
+        """Records an axis for each size that others are products of."""
         for axis, size in enumerate(shape):
             if size is not None and len(size.terms) == 1 and size.terms[0][1] == 1:
                 factors = size.terms[0][0]
@@ -80,15 +80,15 @@ class TorchBuilder(GraphBuilder):
         """Whether it is zeros, of a shape that the program states or a run computes."""
         if value in self.constants:
             return value in self.literal and not self.constants[value].any()
-        made = next((node for node in self.nodes if value in node.outputs), None)
-        return made is not None and made.op == "ConstantOfShape" and not made.attrs.value.any()
+        maker = next((node for node in self.nodes if value in node.outputs), None)
+        return maker is not None and maker.op == "ConstantOfShape" and not maker.attrs.value.any()
 
     def exported(self, size: Size | None) -> int | None:
-        """What a size was in the program; None where that is open."""
+        """A size's number in the program; None if it is open."""
         return None if size is None else size.put(self.free).number
 
     def standing_for(self, size: Size | None) -> int | None:
-        """A number in the place of a size: what it was, a prime for each that was open."""
+        """A number in place of a size: the program's, with a prime for each open size."""
         if size is None:
             return None
         for name in sorted(size.names - self.free.keys()):
@@ -107,16 +107,16 @@ def _came_of(number: float, size: int) -> bool:
     whole = [size, size - 1, size + 1, 2 * size, size**2]
     if not math.isfinite(number) or float(number).is_integer():
         return abs(number) in whole and (number != 0 or size == 0)
-    made = [float(each) for each in whole if each > 0]
-    made += [math.sqrt(each) for each in made] + [math.log(each) for each in made]
-    made += [1 / each for each in made if each]
-    return any(math.isclose(abs(number), each, rel_tol=1e-6) for each in made)
+    numbers = [float(value) for value in whole if value > 0]
+    numbers += [math.sqrt(value) for value in numbers] + [math.log(value) for value in numbers]
+    numbers += [1 / value for value in numbers if value]
+    return any(math.isclose(abs(number), value, rel_tol=1e-6) for value in numbers)
 
 
 # One operator of an exported program as a rule of the table reads it.
 
 INERT = frozenset("device layout pin_memory non_blocking memory_format generator".split())
-"""Arguments that cannot change a result on CPU: `to` a device, or laid out in another way."""
+"""Arguments that cannot change a result on CPU: devices and memory layouts."""
 LAST = 2**63 - 1
 
 DType = np.dtype[Any]
@@ -135,7 +135,7 @@ class TorchOperator(NativeOperator):
             if isinstance(value, Ref):
                 inputs[name] = [value.name]
             elif _are_tensors(value):
-                inputs[name] = [each.name if each else "" for each in value]
+                inputs[name] = [ref.name if ref else "" for ref in value]
             elif isinstance(value, Unread) and name not in INERT:
                 raise UnsupportedError(f"argument {name} is a {value.kind}")
             elif value is not None:
@@ -175,7 +175,7 @@ class TorchOperator(NativeOperator):
         self.builder.tie(self.builder.free_in(value, axis), why or self.why)
 
     def number(self, name: str, default: float | None = None, plain: Sequence[float] = ()) -> Any:
-        """A number in arithmetic, which may have come from a size, but for ``plain`` ones."""
+        """A number in arithmetic; it may come from a size unless ``plain`` has it."""
         result = self.attribute(name, default)
         if result is None or not isinstance(result, int | float):
             raise UnsupportedError(f"argument {name} is missing, or no number")
@@ -184,7 +184,7 @@ class TorchOperator(NativeOperator):
         return result
 
     def sizes(self, name: str) -> list[int | Open]:
-        """Numbers, and those that only a run knows; nothing is tied to them."""
+        """Sizes: numbers, or open until a run. Ties nothing."""
         result = self.attribute(name, None) or []
         if not isinstance(result, list) or not all(type(n) in (int, Open) for n in result):
             raise UnsupportedError(f"argument {name}: expected sizes")
@@ -193,7 +193,7 @@ class TorchOperator(NativeOperator):
     def integers(self, name: str, default: Sequence[int] = (), count: int = 0) -> tuple[int, ...]:
         """Numbers that are no sizes: axes, a kernel's; one stands for ``count`` of them."""
         result = self.attribute(name, list(default))
-        if not all(isinstance(each, int) for each in result):
+        if not all(isinstance(number, int) for number in result):
             raise UnsupportedError(f"argument {name}: numbers that are open")
         return tuple(result) * count if count and len(result) == 1 else tuple(result)
 
@@ -212,8 +212,8 @@ class TorchOperator(NativeOperator):
         result = self.attribute(name, None)
         if result is None or result == []:
             return [*range(self.rank_of(value))]
-        listed = result if isinstance(result, list) else [result]
-        return [self.checked_axis(value, each, name) for each in listed]
+        axes = result if isinstance(result, list) else [result]
+        return [self.checked_axis(value, axis, name) for axis in axes]
 
     def shape(self, value: str) -> tuple[Size | None, ...]:
         self.rank_of(value)
@@ -242,11 +242,11 @@ class TorchOperator(NativeOperator):
         return int(self.attribute("keepdim", False))
 
     def listed(self, sizes: Sequence[int | Open]) -> str:
-        """A list of numbers of which some are values of the graph."""
-        whole = [each for each in sizes if isinstance(each, int)]
+        """A list of sizes, some of which may be values of the graph."""
+        whole = [size for size in sizes if isinstance(size, int)]
         if len(whole) == len(sizes):
             return self.ints(*whole)
-        parts = [self.ints(each) if isinstance(each, int) else self.as_list(each) for each in sizes]
+        parts = [self.ints(size) if isinstance(size, int) else self.as_list(size) for size in sizes]
         return self.joined(*parts)
 
     def as_list(self, number: Open) -> str:

@@ -221,11 +221,11 @@ def plug_command(
     from onernn.adapters.common.live import stays
     from onernn.adapters.onnx.plugin import HOST, plug  # no other command's
 
-    made = plug(model, output, dtype=dtype)
-    for line in made.replaced:
+    result = plug(model, output, dtype=dtype)
+    for line in result.replaced:
         print(line)
-    for each in made.refusals:
-        complain(stays(HOST, each))
+    for refusal in result.refusals:
+        complain(stays(HOST, refusal))
 
 
 # --- the command that makes one model of several
@@ -249,7 +249,7 @@ def join_command(
     with progress() as tell:
         convert(whole, output, opset=opset, progress=tell, note=complain)
     if json:
-        inputs, outputs = ([v.name for v in each] for each in (whole.inputs, whole.outputs))
+        inputs, outputs = ([v.name for v in values] for values in (whole.inputs, whole.outputs))
         show_json("pass", inputs=inputs, outputs=outputs)
 
 
@@ -405,28 +405,28 @@ def repair_command(
         result = verify(
             graph, data, against=reference, atol=atol, rtol=rtol, seconds=seconds, progress=tell
         )
-        done = Repair(refused="nothing to repair: the outputs agree")
+        outcome = Repair(refused="nothing to repair: the outputs agree")
         if not result.passed:
-            done = repair(
+            outcome = repair(
                 result, output, reference, progress=tell, note=complain, atol=atol, rtol=rtol
             )
-    causes = [each.as_json() for each in result.causes]
+    causes = [cause.as_json() for cause in result.causes]
     if json:
-        outputs = [each.as_json() for each in (done.after or result).outputs]
+        outputs = [each.as_json() for each in (outcome.after or result).outputs]
         show_json(
-            bool(done) or result.passed,
+            bool(outcome) or result.passed,
             outputs=outputs,
             cause=result.cause_json(),
             causes=causes,
-            changes=list(done.changes),
-            written=str(output) if done else None,
-            refused=done.refused,
+            changes=list(outcome.changes),
+            written=str(output) if outcome else None,
+            refused=outcome.refused,
         )
     else:
-        section(stdout(), "causes", [f"{each.text} [{each.id}]" for each in result.causes])
-        section(stdout(), "diff", done.changes)
-        if done:
+        section(stdout(), "causes", [f"{cause.text} [{cause.id}]" for cause in result.causes])
+        section(stdout(), "diff", outcome.changes)
+        if outcome:
             section(stdout(), "written", [f"{output}, which agrees with {against} on fresh inputs"])
-    if not done:
-        complain(done.refused)
-    raise typer.Exit(0 if done or result.passed else 1)
+    if not outcome:
+        complain(outcome.refused)
+    raise typer.Exit(0 if outcome or result.passed else 1)

@@ -56,7 +56,7 @@ class StackKernel(Protocol):
     """All layers and directions of a stack, for arguments that are checked."""
 
     def takes(self, x: Ragged | Array, initial: State) -> bool:
-        """Whether these numbers come out right."""
+        """Whether the kernel computes this batch right."""
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
         """The result for a dense batch that needs no more checks; None: it has to be checked."""
@@ -72,7 +72,7 @@ class StackKernel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """What trains a stack; ``why`` says why not oneDNN, "" where it does."""
+    """The trainer of a stack; ``why``: why not oneDNN, "" if it is."""
 
     walk: LayerWalk
     name: str
@@ -80,7 +80,7 @@ class Trainer:
 
 
 class Origin(NamedTuple):
-    """What a stack was made of. ``packed``: see `Layers`; it is good for the same kernels only."""
+    """The arguments that made a stack. ``packed``: see `Layers`, good for the same kernels only."""
 
     backend: Backend
     spec: RnnSpec
@@ -106,18 +106,18 @@ def picklable(prepare: _Prepare) -> _Prepare:
     ) -> Stack:
         layers = layers_of(spec, weights)
         layers.packed.update(packed)
-        made = prepare(backend, spec, layers, **options)
-        kept = weights if isinstance(weights, RnnWeights) else tuple(weights)
-        made.origin = Origin(backend, spec, kept, layers.packed, options)
-        return made
+        stack = prepare(backend, spec, layers, **options)
+        source = weights if isinstance(weights, RnnWeights) else tuple(weights)
+        stack.origin = Origin(backend, spec, source, layers.packed, options)
+        return stack
 
     return prepared  # type: ignore[return-value]
 
 
 def _made_again(origin: Origin) -> Stack:
     backend: Any = origin.backend
-    given = origin.spec, origin.weights
-    return backend.prepare(*given, packed=origin.packed, **origin.options)
+    arguments = origin.spec, origin.weights
+    return backend.prepare(*arguments, packed=origin.packed, **origin.options)
 
 
 class LayerBackend:
@@ -197,7 +197,7 @@ class Stack:
         self._trainer: Trainer | None = None
 
     def __reduce__(self) -> Any:
-        """How it was made: where it arrives it is made again, for the CPU that is there."""
+        """Pickles the stack's arguments; unpickling makes it again for the CPU at hand."""
         if self.origin is None:
             raise UnsupportedError(
                 "only layers that a backend has prepared can be pickled: use"
@@ -228,24 +228,24 @@ class Stack:
             ):
                 dense, state = self.run(x.data[:, None], state)  # nothing to sort or to gather
                 return x.with_data(data_of(dense)[:, 0]), state
-            done = self._stack_kernel.run_again(x, state)
-            if done is not None:
-                return done
-        given = (x, state, attention, layout)
+            result = self._stack_kernel.run_again(x, state)
+            if result is not None:
+                return result
+        arguments = (x, state, attention, layout)
         x, initial, attention = checked_input(self.spec, x, state, attention, self._real, layout)
         if self._other is not None and not self._stack_kernel.takes(x, initial):
-            return self._other.run(*given)
+            return self._other.run(*arguments)
         y, final = self._stack_kernel.run(x, initial, attention)
         return _framed(x, y, layout), final
 
     @property
     def mixes_rows(self) -> bool:
-        """Whether a sequence may have other numbers beside others: oneDNN's u8 takes its scale from
-        a whole batch where none is given."""
-        given = self.origin.options if self.origin else {}
-        parts = given.get("scales") or ()
-        is_given = given.get("data_scale") or (parts and all(part.data for part in parts))
-        return self.dtype == "u8" and self.backend != "kernels" and not is_given
+        """Whether a sequence's results depend on others in its batch: oneDNN's u8 takes its scale
+        from the whole batch unless one is given."""
+        options = self.origin.options if self.origin else {}
+        parts = options.get("scales") or ()
+        has_scale = options.get("data_scale") or (parts and all(part.data for part in parts))
+        return self.dtype == "u8" and self.backend != "kernels" and not has_scale
 
     def explain(self) -> str:
         """One line: cell, direction, dtype, kernel, why no faster one, which inputs are copied,
@@ -258,7 +258,7 @@ class Stack:
         )
 
     def trainer(self) -> Trainer:
-        """What trains it, made only once."""
+        """The trainer, made only once."""
         with CREATION:
             self._trainer = self._trainer or self._new_trainer()
             return self._trainer
@@ -279,9 +279,9 @@ class Stack:
         """
         trainer = self.trainer()
         x, initial, attention = checked_input(self.spec, x, state, attention, self._real)
-        y, final, kept = trainer.walk.run_training(x, initial, attention)
+        y, final, record = trainer.walk.run_training(x, initial, attention)
         frame = _framed(x, y[:, :0].copy())
-        return _framed(x, y), final, Tape(trainer, trainer.name, trainer.why, frame, kept)
+        return _framed(x, y), final, Tape(trainer, trainer.name, trainer.why, frame, record)
 
     def zero_gradients(self) -> WeightGradients:
         """Zeroed arrays for ``backward(into=)``: one dict for each layer of the stack.
@@ -298,7 +298,7 @@ class Stack:
         dstate: State | None = None,
         into: WeightGradients | None = None,
     ) -> Gradients:
-        """The gradients of a loss from those by what `run_training` returned.
+        """The gradients of a loss from those by the results of `run_training`.
 
         dy: like y; dstate: like the state; None: zeros. float32 in and out, in bf16 too.
 
@@ -314,12 +314,12 @@ class Stack:
             raise TapeError(f"tape: expected what run_training gave, got {type(tape).__name__}")
         trainer, frame = self.trainer(), tape.frame
         tape.check_maker(trainer)
-        given = checked_gradient(dy, frame, self.spec.output_size, self._real)
+        gradient = checked_gradient(dy, frame, self.spec.output_size, self._real)
         sentences = len(frame) if isinstance(frame, Ragged) else frame.shape[1]
         dend = checked_state(self.spec, dstate, sentences, self._real, "dstate")
         if into is not None:
             check_sums(into, trainer.walk.zero_gradients(self._real))
-        dx, dbegin, layers, dscale = trainer.walk.backward(tape.take(), frame, given, dend)
+        dx, dbegin, layers, dscale = trainer.walk.backward(tape.take(), frame, gradient, dend)
         if into is not None:
             for sums, result in zip(into, layers, strict=True):
                 for name, array in result.arrays.items():

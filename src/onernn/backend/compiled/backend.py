@@ -36,7 +36,7 @@ from onernn.ops.activations import completed
 
 
 class Share(NamedTuple):
-    """What one thread does: multiplications, bytes of matrices that it reads, those that differ."""
+    """One thread's work: multiplications, bytes of matrices that it reads, different ones."""
 
     products: int
     read: int
@@ -90,14 +90,14 @@ class CompiledStack:
         self._parts_of_state = (spec.layers, spec.directions)
         self._widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
         self._is_simple = not spec.cell.has_attention
-        self._idle.append(self._new())  # what cannot be made is known now
+        self._idle.append(self._new())  # fails now if it cannot be made
 
     def takes(self, x: Ragged | Array, initial: State) -> bool:
         """See `StackKernel.takes`: all numbers come out right."""
         return True
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
-        """See `StackKernel.run_again`: what lies as C reads it is checked here."""
+        """See `StackKernel.run_again`: checks arrays that C reads in place."""
         if not (self._is_simple and self._reads(x, 3) and x.shape[2] == self._spec.input_size):
             return None
         T, N, _ = x.shape
@@ -119,9 +119,9 @@ class CompiledStack:
             layout, extent, offsets = self._lib.ONERNN_LOD, (0, len(x)), x.offsets
         else:
             layout, extent, offsets = self._lib.ONERNN_TNC, words.shape[:2], None
-            turned = words.swapaxes(0, 1)
-            if turned.flags.c_contiguous and not words.flags.c_contiguous:
-                layout, words = self._lib.ONERNN_NTC, turned
+            batch_major = words.swapaxes(0, 1)
+            if batch_major.flags.c_contiguous and not words.flags.c_contiguous:
+                layout, words = self._lib.ONERNN_NTC, batch_major
                 scale = None if scale is None else scale.swapaxes(0, 1)
         words, scale = _laid(words), None if scale is None else _laid(scale)
         y, final = self._call(layout, extent, offsets, words, scale, initial)
@@ -194,9 +194,9 @@ class CompiledStack:
         """A pointer of C."""
         return self._ffi.cast(to, address)
 
-    def _refuse_infinity(self, given: dict[str, Array | None]) -> None:
-        """Bytes cannot hold it and give NaN; from NaN in x that is right."""
-        for name, array in given.items():
+    def _refuse_infinity(self, arrays: dict[str, Array | None]) -> None:
+        """Refuses infinity, of which bytes make NaN; NaN from NaN in x is right."""
+        for name, array in arrays.items():
             if array is not None and np.isinf(array).any():
                 raise UnsupportedError(f"{name}: {self._dtype} holds finite numbers, got inf")
 
@@ -205,17 +205,17 @@ class CompiledStack:
         """How many threads may run it, and how batches of a usual size are divided among them."""
         if abs(self._team) == 1:
             return "1"
-        one, many = (max(self.account([20] * n), key=attrgetter("threads")) for n in (1, 64))
-        return f"up to {abs(self._team)}; a sequence of 20 steps runs {one}, 64 of them {many}"
+        single, many = (max(self.account([20] * n), key=attrgetter("threads")) for n in (1, 64))
+        return f"up to {abs(self._team)}; a sequence of 20 steps runs {single}, 64 of them {many}"
 
     def with_threads(self, threads: int) -> CompiledStack:
         """The same layer on at most so many threads, whatever this machine has."""
-        made = copy(self)
-        made._team, made._idle = threads, deque()
-        return made
+        result = copy(self)
+        result._team, result._idle = threads, deque()
+        return result
 
     def account(self, lengths: Sequence[int]) -> list[Account]:
-        """How its threads would share a batch of such sequences: of each layer.
+        """How its threads would share each layer of a batch of such sequences.
 
         Sizes alone decide; nothing is multiplied, and no thread is started.
         """
@@ -249,16 +249,16 @@ class CompiledStack:
     def stored(self) -> tuple[bytes, Array]:
         """Its `onernn_spec` and `onernn_part`s as they are in memory, and its weights."""
         parts = (self._c_spec, self._parts)
-        return b"".join(bytes(self._ffi.buffer(each)) for each in parts), self._numbers
+        return b"".join(bytes(self._ffi.buffer(part)) for part in parts), self._numbers
 
     def _new(self) -> tuple[Any, Any, Any]:
-        """A stack for one thread at a time, and what its runs are described in."""
+        """A stack for one thread at a time, and the structs that describe its runs."""
         ffi = self._ffi
-        made = ffi.new("onernn_stack **")
+        pointer = ffi.new("onernn_stack **")
         numbers = ffi.from_buffer(self._numbers)
-        status = self._lib.onernn_stack_new(self._c_spec, self._parts, numbers, self._team, made)
+        status = self._lib.onernn_stack_new(self._c_spec, self._parts, numbers, self._team, pointer)
         check(self._lib, status, "a layer")
-        handle = ffi.gc(made[0], self._lib.onernn_stack_free)
+        handle = ffi.gc(pointer[0], self._lib.onernn_stack_free)
         return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
 
     def cache_info(self) -> dict[str, int]:
@@ -267,7 +267,7 @@ class CompiledStack:
 
 
 class Packed(NamedTuple):
-    """What makes a stack of C: its `onernn_spec`, its `onernn_part`s, and the numbers."""
+    """The arguments for a stack of C: its `onernn_spec`, its `onernn_part`s, and the numbers."""
 
     spec: Any
     parts: Any
@@ -300,13 +300,13 @@ def packed(
         layers.packed[key] = places, sealed(memory)
     stored = "w8" if dtype == CODES else "s8" if options else dtype
     c_spec = describe(kernels, spec, "f64" if real == np.float64 else stored)
-    made = kernels.ffi.new("onernn_part[]", places)
-    for at, part in enumerate(made):
+    parts = kernels.ffi.new("onernn_part[]", places)
+    for at, part in enumerate(parts):
         scales = options.part(at, spec.directions) if options else NO_SCALES
         of_x, of_h = scales.data, scales.state
         part.x_step, part.x_shift = (1 / of_x.factor, int(of_x.shift)) if of_x else (0, 0)
         part.h_step, part.h_shift = (1 / of_h.factor, int(of_h.shift)) if of_h else (0, 0)
-    return Packed(c_spec, made, memory)
+    return Packed(c_spec, parts, memory)
 
 
 def _packed(
@@ -330,7 +330,7 @@ def _packed(
 
 
 def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:
-    """What describes a layer with such weights: its dtype, and its kernel."""
+    """The dtype and the kernel of a layer with such weights."""
     if real == np.float64:
         return "f64", f"kernels {kernels.isa}"
     widens = dtype == "bf16" and not kernels.isa.endswith("_bf16")
@@ -383,7 +383,7 @@ def check(lib: Any, status: int, of: str) -> None:
 
 
 def _laid(array: Array) -> Array:
-    """As C reads it."""
+    """The array as C reads it."""
     return np.require(array, requirements=("C", "A"))
 
 
@@ -417,7 +417,7 @@ class KernelsBackend(LayerBackend):
         )
 
     def trainer(self, spec: RnnSpec, weights: Weights, dtype: str) -> Trainer:
-        """What trains a layer that need not run otherwise: nothing is packed for that.
+        """A trainer for a layer that need not run otherwise: nothing is packed.
 
         Kernels train float32 weights; the reference trains those of float64.
         """
@@ -435,11 +435,11 @@ class KernelsBackend(LayerBackend):
 # Layers inside ONNX Runtime: the kernels' library is one of custom operators, too.
 
 DOMAIN = "onernn"
-"""Of the operators of the library; kernels.h tells what they take and give."""
+"""The domain of the library's operators; kernels.h describes their inputs and outputs."""
 
 
 _FORMAT = 1
-"""Of layers in models: another `onernn_spec`, `onernn_part` or packing, another number."""
+"""The version of layers in models: `onernn_spec`, `onernn_part` and packing change it."""
 
 
 def stored_layer(
@@ -452,21 +452,21 @@ def stored_layer(
     """
     layers, buffer = layers_of(spec, weights), kernels.ffi.buffer
     options = U8Options(None, UNIT.shift, True) if dtype in ("u8", "int8-dynamic") else None
-    made = packed(kernels, spec, layers, dtype, options)
-    parts = bytes(buffer(made.parts)).ljust(2 * kernels.ffi.sizeof("onernn_part"), b"\0")
+    layer = packed(kernels, spec, layers, dtype, options)
+    parts = bytes(buffer(layer.parts)).ljust(2 * kernels.ffi.sizeof("onernn_part"), b"\0")
     first = np.array([_FORMAT, 0, batch_major], np.int64).tobytes()
-    head = first + bytes(buffer(made.spec)) + parts
+    head = first + bytes(buffer(layer.spec)) + parts
     begin = -(-len(head) // ALIGNMENT) * ALIGNMENT
-    content = np.zeros(begin + len(made.numbers), np.uint8)
-    content[: len(head)], content[begin:] = np.frombuffer(head, np.uint8), made.numbers
-    summed = kernels.ffi.from_buffer(content[16:])
-    content[8:16].view(np.int64)[0] = kernels.lib.onernn_checksum(summed, len(summed))
+    content = np.zeros(begin + len(layer.numbers), np.uint8)
+    content[: len(head)], content[begin:] = np.frombuffer(head, np.uint8), layer.numbers
+    payload = kernels.ffi.from_buffer(content[16:])
+    content[8:16].view(np.int64)[0] = kernels.lib.onernn_checksum(payload, len(payload))
     stored, kernel = describe_layer(kernels, dtype, layers[0].iter.dtype)
     return content, f"{spec.cell.name} {spec.direction}, {stored}", kernel
 
 
 class OperatorLayers:
-    """Layers by their numbers, which nodes tell. Sessions that found them keep them."""
+    """Layers by the numbers that nodes hold. A session keeps the layers that it found."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -484,11 +484,11 @@ class OperatorLayers:
         Raises `UnsupportedError` for what the kernels do not run.
         """
         kernels = self._kernels
-        stored = stored_layer(kernels, spec, weights, dtype=dtype, batch_major=batch_major)
-        content, line, kernel = stored
-        made = kernels.ffi.new("int64_t *")
+        layer = stored_layer(kernels, spec, weights, dtype=dtype, batch_major=batch_major)
+        content, line, kernel = layer
+        pointer = kernels.ffi.new("int64_t *")
         at = kernels.ffi.from_buffer(content)
-        check(kernels.lib, kernels.lib.onernn_ort_layer_new(at, len(content), made), "a layer")
-        number = int(made[0])
+        check(kernels.lib, kernels.lib.onernn_ort_layer_new(at, len(content), pointer), "a layer")
+        number = int(pointer[0])
         self._open.callback(kernels.lib.onernn_ort_layer_free, number)
         return number, f"{line}, {kernel}"

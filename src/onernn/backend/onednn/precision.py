@@ -1,4 +1,4 @@
-"""Data types of a layer, and the scales of u8: known before any library is.
+"""Data types of a layer, and the scales of u8: known before any library is loaded.
 
 The tables, a row by the type of its input data, are as oneDNN's guide and the oneAPI specification
 have them; primitives, refusals, what `onernn doctor` expects and a table of the README come from
@@ -172,9 +172,9 @@ class Precision(NamedTuple):
 
 
 PRECISIONS = {
-    dtype: Precision(row.data, row.weights, row.bias, row.cell_state, ours.output)
-    for dtype, ours, row in ((dtype, ours, GUIDE[dtype]) for dtype, ours in OURS.items())
-    if not ours.refused
+    dtype: Precision(row.data, row.weights, row.bias, row.cell_state, support.output)
+    for dtype, support, row in ((dtype, support, GUIDE[dtype]) for dtype, support in OURS.items())
+    if not support.refused
 }
 """Values of ``dtype`` in `prepare` for layers on oneDNN."""
 
@@ -212,10 +212,10 @@ class Quantization(TypedDict, total=False):
 class U8Options:
     """How u8 data is scaled: q = x * data_scale + data_shift, for data and states alike.
 
-    Without a scale every batch's own range decides: x / 2**k fits [-1, 1], and 2**k moves into
-    the input weights before they are rounded, so that the states keep the whole range.
-    ``scales``: of each layer and direction, in the place of these; () where none are given.
-    ``is_whole``: a caller gave them so, and not scales of columns only.
+    Without a scale every batch's own range decides: x / 2**k fits [-1, 1], and 2**k moves into the
+    input weights before they are rounded, so that the states keep the whole range. ``scales``: of
+    each layer and direction, in the place of these; () where none are given. ``is_whole``: the
+    caller passed these, not only scales of columns.
     """
 
     def __init__(
@@ -252,37 +252,37 @@ class U8Options:
         """
         of_weights = {"weights_scales": weights_scales, "projection_scales": projection_scales}
         if dtype != "u8":
-            given = {"scales": bool(scales)}
-            given |= {name: each is not None for name, each in of_weights.items()}
-            if dtype in KERNELS_ONLY:  # they say themselves what is scaled how
-                given |= {"data_scale": data_scale is not None, "per_channel": not per_channel}
-            for name, is_given in given.items():
+            is_set = {"scales": bool(scales)}
+            is_set |= {name: scale is not None for name, scale in of_weights.items()}
+            if dtype in KERNELS_ONLY:  # they choose the scales themselves
+                is_set |= {"data_scale": data_scale is not None, "per_channel": not per_channel}
+            for name, is_given in is_set.items():
                 if is_given:
                     raise UnsupportedError(f"{name}: belongs to dtype='u8', not to {dtype!r}")
             return cls(None, UNIT.shift, True) if dtype == "int8-dynamic" else None
-        for name, each in of_weights.items():
-            if not per_channel and np.size(each) > 1:
+        for name, scale in of_weights.items():
+            if not per_channel and np.size(scale) > 1:
                 raise ValueError(f"{name}: expected one number beside per_channel=False")
-        for name, each in ({"data_scale": data_scale} | of_weights).items():
-            if scales and each is not None:
+        for name, scale in ({"data_scale": data_scale} | of_weights).items():
+            if scales and scale is not None:
                 raise ValueError(f"{name}: the scales of each layer and direction are given, too")
         LayerPrecision("u8", tuple(scales)).check(spec)
         parts = scales or column_scales(spec, weights_scales, projection_scales)
-        made = cls(data_scale, data_shift, per_channel, parts)
-        made.is_whole = bool(scales)
-        return made
+        result = cls(data_scale, data_shift, per_channel, parts)
+        result.is_whole = bool(scales)
+        return result
 
     def part(self, index: int, directions: int) -> PartScales:
         """The scales of a layer and direction; ``data_scale`` is x's in the first layer."""
-        given = self.scales[index] if self.scales else NO_SCALES
-        return replace(given, data=self.fixed) if self.fixed and index < directions else given
+        scales = self.scales[index] if self.scales else NO_SCALES
+        return replace(scales, data=self.fixed) if self.fixed and index < directions else scales
 
     def with_one_scale(self, index: int) -> U8Options:
         """The options of a layer and direction that has one scale for x and h."""
-        given = self.scales[index] if self.scales else NO_SCALES
-        fixed = self.fixed or given.data
+        scales = self.scales[index] if self.scales else NO_SCALES
+        fixed = self.fixed or scales.data
         scale, shift = fixed or (None, UNIT.shift)
-        return U8Options(scale, shift, self.per_channel, (given,))
+        return U8Options(scale, shift, self.per_channel, (scales,))
 
     @property
     def packs(self) -> Any:
@@ -319,11 +319,11 @@ def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScal
         "projection_scales": (projection, (spec.projection_size or 0,)),
     }
     result = []
-    for name, (given, columns) in of.items():
-        if given is None:
+    for name, (factors, columns) in of.items():
+        if factors is None:
             result.append([None] * math.prod(parts))
             continue
-        array, count = np.asarray(given, np.float32), math.prod(columns)
+        array, count = np.asarray(factors, np.float32), math.prod(columns)
         if array.shape not in ((), (1,), (count,), columns, (*parts, *columns)):
             raise ShapeError(
                 f"{name}: expected one number, {count} or {columns} of them, or"
@@ -371,7 +371,7 @@ U8 = replace(
 )
 
 
-# Kernels that return success and wrong numbers: where, why, and so what is not asked for.
+# Kernels that succeed with wrong numbers, and why: these are not used.
 #
 # Each line was measured on 3.2.0 and 3.6.2 against the float64 reference (see design/0013);
 # `onernn doctor` looks for more of them on the machine at hand.
