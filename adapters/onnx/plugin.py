@@ -49,7 +49,7 @@ _MAKERS = {*FOLDED, "Constant"}
 _RESIZED = ("Expand", "Slice")
 """Operators that repeat or leave out elements of their first input; views do neither."""
 _MOST_MOVES = 16
-"""Between zeros and an initial state."""
+"""The most views between zeros and an initial state."""
 _SMALL = 1024
 """Elements of a constant whose numbers types may depend on."""
 
@@ -59,7 +59,7 @@ def is_recurrent(node: Any) -> bool:
 
 
 def named(node: Any) -> str:
-    """What messages call a node."""
+    """The name of a node in messages."""
     return f"node {node.name or next(filter(None, node.output), '')!r} ({node.op_type})"
 
 
@@ -104,15 +104,15 @@ def filled(onnx: Any, tensor: Any, folder: Path) -> Any:
     beside = onnx.external_data_helper
     if not beside.uses_external_data(tensor):
         return tensor
-    made = onnx.TensorProto()
-    made.CopyFrom(tensor)
+    result = onnx.TensorProto()
+    result.CopyFrom(tensor)
     try:
-        beside.load_external_data_for_tensor(made, str(folder))
+        beside.load_external_data_for_tensor(result, str(folder))
     except Exception as error:  # of many kinds, and without the tensor's name
         raise UnsupportedError(f"{tensor.name!r}: its numbers cannot be read: {error}") from error
-    made.data_location = onnx.TensorProto.DEFAULT
-    del made.external_data[:]
-    return made
+    result.data_location = onnx.TensorProto.DEFAULT
+    del result.external_data[:]
+    return result
 
 
 def fill_small(onnx: Any, model: Any, folder: Path) -> None:
@@ -145,16 +145,16 @@ def declare_outputs(onnx: Any, model: Any) -> None:
             bare.graph.input.append(value)
     with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime will report it
         bare = onnx.shape_inference.infer_shapes(bare)
-    wanted = {n for node in everywhere(model.graph.node) if is_recurrent(node) for n in node.output}
+    names = {n for node in everywhere(model.graph.node) if is_recurrent(node) for n in node.output}
     graphs = [(model.graph, bare.graph)]
-    for own, inferred in graphs:  # and those that are found meanwhile
-        missing = wanted - {value.name for value in (*own.value_info, *own.output)}
-        own.value_info.extend(value for value in inferred.value_info if value.name in missing)
-        for mine, result in zip(own.output, inferred.output, strict=True):
-            if mine.name in wanted:
-                mine.CopyFrom(result)
-        for one, other in zip(own.node, inferred.node, strict=True):
-            graphs += zip(bodies(one), bodies(other), strict=True)
+    for graph, inferred in graphs:  # grows by the graphs in nodes
+        missing = names - {value.name for value in (*graph.value_info, *graph.output)}
+        graph.value_info.extend(value for value in inferred.value_info if value.name in missing)
+        for output, typed in zip(graph.output, inferred.output, strict=True):
+            if output.name in names:
+                output.CopyFrom(typed)
+        for node, typed in zip(graph.node, inferred.node, strict=True):
+            graphs += zip(bodies(node), bodies(typed), strict=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +187,7 @@ class Scope:
                 yield from Scope(body, self, self.depth + 1).places()
 
     def owner(self, name: str) -> Scope | None:
-        """The scope that has a value as an initializer or of a node; None for inputs."""
+        """The scope whose initializer or node makes a value; None for inputs."""
         scope: Scope | None = self
         while scope and name not in scope.constants and name not in scope.makers:
             scope = None if name in scope.inputs else scope.outer
@@ -214,15 +214,15 @@ def _first_last(place: Place) -> tuple[int, int]:
 
 
 class Constants:
-    """What some values are made of: initializers, and nodes that do not depend on any input."""
+    """The initializers and nodes that some values come from, without any input."""
 
-    def __init__(self, scope: Scope, wanted: Iterable[str], free: Collection[str]) -> None:
+    def __init__(self, scope: Scope, names: Iterable[str], free: Collection[str]) -> None:
         self.initializers: dict[str, Place] = {}
         nodes: dict[Place, None] = {}
-        left = [(scope, name) for name in wanted]
-        seen = set(left)
-        while left:
-            here, name = left.pop()
+        pending = [(scope, name) for name in names]
+        seen = set(pending)
+        while pending:
+            here, name = pending.pop()
             owner = here.owner(name)
             if owner is None:
                 continue  # the reader refuses it
@@ -236,7 +236,7 @@ class Constants:
                 nodes[place] = None
                 more = {(owner, each) for each in place.node.input if each} - seen
                 seen |= more
-                left += more
+                pending += more
         self.nodes = sorted(nodes, key=_first_last)
 
 
@@ -253,7 +253,7 @@ class Layer(NamedTuple):
         return bool(layers_of(self.spec, self.weights)[0].iter.dtype == np.float64)
 
 
-def layer_of(onnx: Any, model: Any, folder: Path, node: Any, made_of: Constants) -> Layer:
+def layer_of(onnx: Any, model: Any, folder: Path, node: Any, sources: Constants) -> Layer:
     """The layer of a node, lowered by the reader's rules in a model of its own.
 
     Raises an `OnernnError` where there is none.
@@ -262,13 +262,13 @@ def layer_of(onnx: Any, model: Any, folder: Path, node: Any, made_of: Constants)
     attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     if attributes.get("clip") == 0:
         raise UnsupportedError("clip=0, which ONNX does not define")
-    before = [place.node for place in made_of.nodes]
-    constants = [filled(onnx, each.initializer, folder) for each in made_of.initializers.values()]
+    before = [place.node for place in sources.nodes]
+    constants = [filled(onnx, each.initializer, folder) for each in sources.initializers.values()]
     kinds = {each.name: each.data_type for each in constants}
     kinds |= dict.fromkeys(node.input[4:5], proto.INT32)
     real = next((kinds[name] for name in parameters(node) if name in kinds), proto.FLOAT)
-    known = {*made_of.initializers, "", *(name for each in before for name in each.output)}
-    inputs = {name: None for each in (*before, node) for name in each.input if name not in known}
+    inner = {*sources.initializers, "", *(name for each in before for name in each.output)}
+    inputs = {name: None for each in (*before, node) for name in each.input if name not in inner}
     graph = helper.make_graph(
         [*before, node],
         "alone",
@@ -276,10 +276,10 @@ def layer_of(onnx: Any, model: Any, folder: Path, node: Any, made_of: Constants)
         [helper.make_empty_tensor_value_info(name) for name in node.output if name],
         constants,
     )
-    alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    nodes = lower(parse_model(alone.SerializeToString(), Path(named(node)))).nodes
-    if refused := [each.attributes["reason"] for each in nodes if each.op == UNSUPPORTED]:
-        raise UnsupportedError(refused[-1])
+    small = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    nodes = lower(parse_model(small.SerializeToString(), Path(named(node)))).nodes
+    if reasons := [each.attributes["reason"] for each in nodes if each.op == UNSUPPORTED]:
+        raise UnsupportedError(reasons[-1])
     layers = [Recurrent.of(each) for each in nodes if each.op == "Rnn"]
     if len(layers) != 1:
         raise UnsupportedError("its directions have functions of their own")
@@ -312,7 +312,7 @@ def is_zero(onnx: Any, scope: Scope, name: str, free: Collection[str]) -> bool:
 
 
 class Replacement:
-    """New nodes for recurrent ones, all put in place at once, without what only these have read.
+    """Replaces recurrent nodes, all at once, and drops what only they have read.
 
     ``places``: all nodes of the model.
     """
@@ -328,8 +328,8 @@ class Replacement:
             for body in bodies(place.node):
                 self._uses.update(each.name for each in body.output)
 
-    def add(self, place: Place, layer: Layer, told: Any, free: Collection[str]) -> None:
-        """A layer takes the place of a node, which holds its number or itself.
+    def add(self, place: Place, layer: Layer, attribute: Any, free: Collection[str]) -> None:
+        """Replaces a node by one with this ``layer`` attribute: the layer's number, or the layer.
 
         ``free``: see `overridable`.
         """
@@ -337,22 +337,22 @@ class Replacement:
         x, lengths, h, c = (node.input[at] if at < len(node.input) else "" for at in (0, 4, 5, 6))
         zeros = [s for s in (h, c) if s and is_zero(self._onnx, place.scope, s, free)]
         h, c = ("" if state in zeros else state for state in (h, c))
-        given, made = [x, h, c], [*node.output, "", ""][:3]
+        inputs, outputs = [x, h, c], [*node.output, "", ""][:3]
         before: list[Any] = []
         after: list[Any] = []
         if layer.half:  # in float32, rounded once
-            wide, results = [*map(self._fresh, given)], [*map(self._fresh, made)]
-            before = self._casts(given, wide, proto.FLOAT)
-            after = self._casts(results, made, proto.FLOAT16)
-            given, made = wide, results
-        x, h, c = given
+            wide_inputs, wide_outputs = [*map(self._fresh, inputs)], [*map(self._fresh, outputs)]
+            before = self._casts(inputs, wide_inputs, proto.FLOAT)
+            after = self._casts(wide_outputs, outputs, proto.FLOAT16)
+            inputs, outputs = wide_inputs, wide_outputs
+        x, h, c = inputs
         new = helper.make_node(
             "Layer64" if layer.is_double else "Layer",
             [x, lengths, h, c],
-            made,
+            outputs,
             node.name,
             domain=DOMAIN,
-            layer=told if isinstance(told, int) else told.tobytes(),
+            layer=attribute if isinstance(attribute, int) else attribute.tobytes(),
         )
         self._new[place] = [*before, new, *after]
         self._forget([*parameters(node), *zeros])
@@ -367,10 +367,10 @@ class Replacement:
                 self._forget(node.input)
         for place in last_first:
             if place in self._new:
-                there = place.scope.graph.node
-                del there[place.at]
+                nodes = place.scope.graph.node
+                del nodes[place.at]
                 for node in reversed(self._new[place]):
-                    there.insert(place.at, node)
+                    nodes.insert(place.at, node)
         for scope in dict.fromkeys(place.scope for place in self.places):
             for name, at in reversed(scope.constants.items()):
                 if self._are_unread([name]):
@@ -384,23 +384,23 @@ class Replacement:
 
     def _are_unread(self, names: Iterable[str]) -> bool:
         """Whether none of them is read any more, and one was read before."""
-        there = [*filter(None, names)]
-        return not self._unread.isdisjoint(there) and not any(self._uses[name] for name in there)
+        values = [*filter(None, names)]
+        return not self._unread.isdisjoint(values) and not any(self._uses[name] for name in values)
 
-    def _casts(self, given: list[str], made: list[str], to: int) -> list[Any]:
-        pairs = zip(given, made, strict=True)
+    def _casts(self, inputs: list[str], outputs: list[str], to: int) -> list[Any]:
+        pairs = zip(inputs, outputs, strict=True)
         return [self._onnx.helper.make_node("Cast", [a], [b], to=to) for a, b in pairs if a]
 
     def _fresh(self, name: str) -> str:
         """An unused name; "" for none."""
-        made = name and f"{name}/f32"
-        while made and made in self._uses:
-            made += "'"
-        self._uses[made] += 1
-        return made
+        result = name and f"{name}/f32"
+        while result and result in self._uses:
+            result += "'"
+        self._uses[result] += 1
+        return result
 
 
-# A model for ONNX Runtime, in which nodes of ours stand where recurrent ones stood.
+# A model for ONNX Runtime, in which our nodes replace recurrent ones.
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
 """Where ONNX Runtime looks for the data of a model that it gets as bytes."""
@@ -420,7 +420,7 @@ class Rewritten(NamedTuple):
 def rewritten(
     source: Any, options: Any, providers: Any, layers: OperatorLayers, dtype: str, backend: str
 ) -> Rewritten:
-    """The model in which recurrent nodes are those of ``layers``; what others are to know of it.
+    """The model in which ``layers`` run the recurrent nodes, and what was replaced.
 
     Raises `UnsupportedError` for a dtype or backend that is not known here.
     """
@@ -432,7 +432,7 @@ def rewritten(
         )
     onnx = require("onnx", "onnx")
 
-    def as_it_came(error: Exception) -> Rewritten:
+    def unchanged(error: Exception) -> Rewritten:
         return Rewritten(source, options, (), (Refusal(str(error), "model"),))
 
     try:
@@ -441,14 +441,14 @@ def rewritten(
         names, files = _replaceable(onnx, model)
         fill_small(onnx, model, folder)
     except Exception as error:  # ONNX Runtime reads it all the same, or says why not
-        return as_it_came(error)
+        return unchanged(error)
     lines, refusals = _replace(onnx, model, folder, partial(layers.add, dtype=dtype))
     if not lines:
         return Rewritten(source, options, (), refusals)
     try:
         own = _copied(onnx, options, names, files)
     except UnsupportedError as error:
-        return as_it_came(error)
+        return unchanged(error)
     outside = any(map(onnx.external_data_helper.uses_external_data, tensors(model)))
     if outside and not isinstance(source, bytes):
         own.add_session_config_entry(_FOLDER, str(folder))
@@ -456,7 +456,7 @@ def rewritten(
 
 
 def _check_free(options: Any, providers: Any) -> None:
-    """Raises `UnsupportedError` where the model is not to have nodes of ours."""
+    """Raises `UnsupportedError` where the model must stay as it is."""
     if not plugins_enabled():
         raise UnsupportedError(DISABLED)
     if options and options.optimized_model_filepath:
@@ -486,7 +486,7 @@ def _replace(
     folder: Path,
     add: Callable[..., tuple[Any, str]],
 ) -> tuple[tuple[str, ...], tuple[Refusal, ...]]:
-    """Changes the model; gives a line for each node that was replaced, and why there are no more.
+    """Changes the model; gives a line for each replaced node, and why others are not replaced.
 
     ``folder``: of data beside the model. ``add`` makes layers.
     """
@@ -506,13 +506,13 @@ def _replace(
         if not is_recurrent(node):
             continue
         try:
-            made_of = Constants(place.scope, parameters(node), free)
-            layer = layer_of(onnx, model, folder, node, made_of)
-            told, line = add(layer.spec, layer.weights, batch_major=layer.batch_major)
+            sources = Constants(place.scope, parameters(node), free)
+            layer = layer_of(onnx, model, folder, node, sources)
+            attribute, line = add(layer.spec, layer.weights, batch_major=layer.batch_major)
         except OnernnError as error:
             refusals.append(Refusal(str(error).replace("\n", " "), named(node)))
             continue
-        replacement.add(place, layer, told, free)
+        replacement.add(place, layer, attribute, free)
         lines.append(f"{named(node)}: {line}")
     if lines:
         replacement.finish()
@@ -521,13 +521,13 @@ def _replace(
 
 def _replaceable(onnx: Any, model: Any) -> tuple[list[str], list[str]]:
     """What SessionOptions may replace: initializers, and files of data, by name."""
-    beside, result = onnx.external_data_helper, list(tensors(model))
-    outside = filter(beside.uses_external_data, result)
+    beside, initializers = onnx.external_data_helper, list(tensors(model))
+    outside = filter(beside.uses_external_data, initializers)
     files = (beside.ExternalDataInfo(each).location for each in outside)
-    return [*dict.fromkeys(each.name for each in result)], [*dict.fromkeys(files)]
+    return [*dict.fromkeys(each.name for each in initializers)], [*dict.fromkeys(files)]
 
 
-def _copied(onnx: Any, given: Any, names: Sequence[str], files: Sequence[str]) -> Any:
+def _copied(onnx: Any, options: Any, names: Sequence[str], files: Sequence[str]) -> Any:
     """A copy of SessionOptions, which the caller keeps unchanged.
 
     A session gives a copy of its options, without files in memory; and nobody can ask options for
@@ -537,10 +537,10 @@ def _copied(onnx: Any, given: Any, names: Sequence[str], files: Sequence[str]) -
     Raises `UnsupportedError` where it reads others, which is the work of the options.
     """
     runtime = require("onnxruntime", "onnx")
-    if given is None:
+    if options is None:
         return runtime.SessionOptions()
-    helper, here, kind = onnx.helper, os.urandom(16), onnx.TensorProto.UINT8
-    made = [helper.make_tensor(name, kind, [16], here, raw=True) for name in (DOMAIN, *names)]
+    helper, noise, kind = onnx.helper, os.urandom(16), onnx.TensorProto.UINT8
+    probes = [helper.make_tensor(name, kind, [16], noise, raw=True) for name in (DOMAIN, *names)]
     with TemporaryDirectory() as root:
         folder = Path(root).resolve()
         for at, name in enumerate(files):
@@ -548,35 +548,35 @@ def _copied(onnx: Any, given: Any, names: Sequence[str], files: Sequence[str]) -
             if not file.is_relative_to(folder):
                 raise UnsupportedError(f"its data are in {name!r}, which is not beside the model")
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(here)
+            file.write_bytes(noise)
             tensor = onnx.TensorProto(name=f"{DOMAIN}/{at}", data_type=kind, dims=[16])
             tensor.data_location = onnx.TensorProto.EXTERNAL
             tensor.external_data.add(key="location", value=name)
-            made.append(tensor)
-        outputs = [helper.make_empty_tensor_value_info(each.name) for each in made]
-        graph = helper.make_graph([], "names", [], outputs, made)
+            probes.append(tensor)
+        outputs = [helper.make_empty_tensor_value_info(each.name) for each in probes]
+        graph = helper.make_graph([], "names", [], outputs, probes)
         opset = [helper.make_opsetid("", 13)]
-        file = folder / f"{here.hex()}.onnx"
+        file = folder / f"{noise.hex()}.onnx"
         file.write_bytes(
             helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
         )
         try:
-            session = runtime.InferenceSession(file, given, providers=list(_ON_CPU[:1]))
-            if given.enable_profiling:
+            session = runtime.InferenceSession(file, options, providers=list(_ON_CPU[:1]))
+            if options.enable_profiling:
                 Path(session.end_profiling()).unlink()
-            result = session.run(None, {})
+            arrays = session.run(None, {})
         except Exception as error:
             raise UnsupportedError(f"its SessionOptions fit no other model: {error}") from error
-    for name, array in zip((DOMAIN, *names, *files), result, strict=True):
-        if array.tobytes() != here:
+    for name, array in zip((DOMAIN, *names, *files), arrays, strict=True):
+        if array.tobytes() != noise:
             raise UnsupportedError(f"its SessionOptions decide what {name!r} is")
     return session.get_session_options()
 
 
-# onernn inside ONNX Runtime: recurrent nodes become nodes of ours in the same model.
+# onernn inside ONNX Runtime: recurrent nodes become our nodes in the same model.
 #
-# ONNX Runtime runs the whole model in one session, ours by the kernels' library, which is one of
-# custom operators, too. See design/0039.
+# ONNX Runtime runs the whole model in one session, our nodes by the kernels' library, which
+# holds custom operators, too. See design/0039.
 
 HOST = "ONNX Runtime"
 _log = logging.getLogger("onernn")
@@ -613,20 +613,20 @@ def optimize(
     return inference_session()(model, options, providers, dtype=dtype, backend=backend)
 
 
-def _options(runtime: Any, given: Any, threads: int | None) -> Any:
+def _options(runtime: Any, options: Any, threads: int | None) -> Any:
     """The options of the session, whose threads are those of our layers, too."""
     if threads is not None and threads < 1:
         raise ValueError(f"threads: expected at least 1, got {threads}")
-    if given is None:
+    if options is None:
         if threads is not None:
-            given = runtime.SessionOptions()
-            given.intra_op_num_threads = threads
-    elif threads not in (None, given.intra_op_num_threads):
+            options = runtime.SessionOptions()
+            options.intra_op_num_threads = threads
+    elif threads not in (None, options.intra_op_num_threads):
         raise UnsupportedError(
-            f"threads={threads}, but session_options.intra_op_num_threads is"
-            f" {given.intra_op_num_threads}: ours run on as many as ONNX Runtime; give one of them"
+            f"threads={threads}, but session_options.intra_op_num_threads is "
+            f"{options.intra_op_num_threads}: ours run on as many as ONNX Runtime; give one of them"
         )
-    return given
+    return options
 
 
 def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explained:
@@ -645,17 +645,17 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
     onnx, kernels = require("onnx", "onnx"), load_kernels()
     content = Path(model).read_bytes()
     try:
-        made = onnx.load_from_string(content)
-        onnx.load_external_data_for_model(made, str(Path(model).parent))
+        proto = onnx.load_from_string(content)
+        onnx.load_external_data_for_model(proto, str(Path(model).parent))
     except Exception as error:  # of many kinds
         raise ModelFormatError(f"onnx cannot read it: {error}", model) from error
     with guarded(lambda: model):
         stored = partial(stored_layer, kernels, dtype=dtype)
-        lines, refusals = _replace(onnx, made, Path(), lambda *at, **by: stored(*at, **by)[:2])
+        lines, refusals = _replace(onnx, proto, Path(), lambda *at, **by: stored(*at, **by)[:2])
     if not lines:
         raise UnsupportedError(f"{model}: no recurrent node that onernn runs", refusals)
     try:
-        content = made.SerializeToString()
+        content = proto.SerializeToString()
     except Exception as error:  # of protobuf's versions
         raise UnsupportedError(f"{path}: with its weights inside, 2 GB at most: {error}") from error
     with replacing(path) as stream:
@@ -691,7 +691,7 @@ def inference_session() -> Any:
             backend: str = "auto",
             **more: Any,
         ) -> None:
-            self._given = path_or_bytes, sess_options, dtype, backend, more
+            self._arguments = path_or_bytes, sess_options, dtype, backend, more
             self._begin(providers, provider_options)
 
         def set_providers(
@@ -706,31 +706,30 @@ def inference_session() -> Any:
                 super().set_providers(providers, provider_options)
 
         def _begin(self, *providers: Any) -> None:
-            """Where ONNX Runtime refuses the model with our layers, it gets the one as given."""
-            source, options, dtype, backend, more = self._given
+            """Loads the model with our layers, or as it was where ONNX Runtime refuses that."""
+            source, options, dtype, backend, more = self._arguments
             with closing(OperatorLayers(load_kernels())) as layers:
-                made = rewritten(source, options, providers[0], layers, dtype, backend)
-                if made.replaced:
+                model = rewritten(source, options, providers[0], layers, dtype, backend)
+                if model.replaced:
                     try:
-                        made.options.register_custom_ops_library(str(load_kernels().path))
+                        model.options.register_custom_ops_library(str(load_kernels().path))
                         first = {**more, "enable_fallback": 0}
-                        super().__init__(made.source, made.options, *providers, **first)
+                        super().__init__(model.source, model.options, *providers, **first)
                         if more.get("enable_fallback", 1):
                             self.enable_fallback()
                     except Exception as error:
                         why = f"ONNX Runtime refuses the model with our layers: {error}"
-                        made = made._replace(replaced=(), refusals=(Refusal(why, "model"),))
-            if not made.replaced:
+                        model = model._replace(replaced=(), refusals=(Refusal(why, "model"),))
+            if not model.replaced:
                 super().__init__(source, options, *providers, **more)
-            self.replaced, self.refusals = made.replaced, made.refusals
+            self.replaced, self.refusals = model.replaced, model.refusals
             for line in self.replaced:
                 _log.info("%s", line)
             warn_of_left(HOST, self.refusals)
 
         def explain(self) -> str:
             """A line for each recurrent node: who runs it, and why."""
-            done = Explained(self.replaced, self.refusals)
-            return done.text(HOST) or "no recurrent nodes"
+            return Explained(self.replaced, self.refusals).text(HOST) or "no recurrent nodes"
 
     InferenceSession.__module__ = "onernn.adapters.onnx"
     InferenceSession.__qualname__ = "InferenceSession"

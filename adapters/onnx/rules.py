@@ -28,7 +28,7 @@ from onernn.reorders import onnx
 # The rules of If, Loop and Scan: their graphs are lowered, and run by kernels of their own.
 
 _FAR = 2**31 - 1
-"""Where a Slice ends that goes to the end."""
+"""The end of a Slice that takes all the rest."""
 
 
 def conditional(op: OnnxOperator) -> Results:
@@ -39,15 +39,15 @@ def conditional(op: OnnxOperator) -> Results:
 
 
 def loop(op: OnnxOperator) -> Results:
-    """A sequence that starts empty, and to which every turn appends, is what is collected."""
+    """A sequence that starts empty, and to which every iteration appends, is a scan output."""
     graph, appended = _without_sequences(op)
     slots = [at for at in range(len(op.inputs) - 2) if at not in appended]
     graph, unchanged = _unchanged_from_outside(op, graph, slots)
     slots = [at for at in slots if at not in unchanged]
-    body, taken = op.body_of(graph)
+    body, outer = op.body_of(graph)
     carried = [op.value(2 + at) for at in slots]
-    _check_body(body, taken, 2 + len(carried), 1 + len(carried))
-    inputs = (op.optional(0), op.optional(1), *carried, *taken)
+    _check_body(body, outer, 2 + len(carried), 1 + len(carried))
+    inputs = (op.optional(0), op.optional(1), *carried, *outer)
     count = len(body.outputs) - 1
     results = op.emit_many("Loop", count, *inputs, body=body, carried=len(carried))
     for at in appended:
@@ -64,14 +64,14 @@ def loop(op: OnnxOperator) -> Results:
 def _unchanged_from_outside(
     op: OnnxOperator, graph: Subgraph, slots: list[int]
 ) -> tuple[Subgraph, list[int]]:
-    """The body with what every turn hands on unchanged taken from outside, and which these are.
+    """The body that reads from outside what no iteration changes, and the slots of these values.
 
     TensorFlow carries weights so: they have to be constants before the body's operators are read.
-    ``slots``: for each value that the body carries, which of the loop's it is.
+    ``slots``: the loop's slot of each value that the body carries.
     """
     makers = {name: each for each in graph.operators for name in each.outputs}
     own = {v.name for v in graph.inputs} | {*graph.constants, *graph.unread, *makers}
-    fixed, names = [], []
+    fixed, identities = [], []
     for slot, inside, result in zip(slots, graph.inputs[2:], graph.outputs[1:], strict=False):
         name, outside = result.name, op.inputs[2 + slot][0]
         for _ in makers:  # a file may hold cycles
@@ -80,9 +80,9 @@ def _unchanged_from_outside(
             name = makers[name].inputs[0]
         if name == inside.name and outside and outside not in own:
             fixed.append(slot)
-            names.append(Operator(op.at.position, "", "Identity", (outside,), (name,), {}))
-    left = _without(graph, {slots.index(slot) for slot in fixed})
-    return replace(left, operators=(*names, *graph.operators)), fixed
+            identities.append(Operator(op.at.position, "", "Identity", (outside,), (name,), {}))
+    body = _without(graph, {slots.index(slot) for slot in fixed})
+    return replace(body, operators=(*identities, *graph.operators)), fixed
 
 
 def _without(graph: Subgraph, carried: Collection[int]) -> Subgraph:
@@ -93,7 +93,7 @@ def _without(graph: Subgraph, carried: Collection[int]) -> Subgraph:
 
 
 def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
-    """The body with what it appends to empty sequences among its results, and which these are."""
+    """The body whose results include what it appends to empty sequences, and their slots."""
     graph: Subgraph = op.subgraph("body")
     inserts = {o.outputs[0]: o for o in graph.operators if o.type == "SequenceInsert"}
     appended = []
@@ -111,22 +111,22 @@ def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
             and len(insert.inputs) == 2
         ):
             appended.append(slot)
-    gone = {graph.outputs[1 + slot].name for slot in appended}
+    sequences = {graph.outputs[1 + slot].name for slot in appended}
     results = [Variable(inserts[graph.outputs[1 + slot].name].inputs[1]) for slot in appended]
-    operators = tuple(o for o in graph.operators if not gone.intersection(o.outputs))
-    left = _without(graph, appended)
-    return replace(left, operators=operators, outputs=(*left.outputs, *results)), appended
+    operators = tuple(o for o in graph.operators if not sequences.intersection(o.outputs))
+    body = _without(graph, appended)
+    return replace(body, operators=operators, outputs=(*body.outputs, *results)), appended
 
 
 def sequence_empty(op: OnnxOperator) -> Results:
-    """Understood as what a loop begins to append to; whoever else reads it is refused."""
+    """A loop may append to it; any other reader is refused."""
     op.attribute("dtype", 1)
     op.builder.empty.add(op.result_name(0))
     return op.emit(UNSUPPORTED, reason="a sequence that no loop fills is not supported")
 
 
 def split_to_sequence(op: OnnxOperator) -> Results:
-    """Element after element of an axis, which becomes the first one of a tensor.
+    """A tensor whose first axis is the split one stands for the sequence.
 
     keepdims counts beside a split of one number, too: so does ONNX Runtime.
     """
@@ -155,7 +155,7 @@ def sequence_length(op: OnnxOperator) -> Results:
 
 
 def _sequence(op: OnnxOperator) -> str:
-    """The tensor that stands for a sequence, its elements behind one another."""
+    """The tensor that stands for a sequence, its elements along the first axis."""
     value = op.value()
     if op.scope.variable(op.variable(0)) not in op.builder.stacked:
         raise UnsupportedError("a sequence that no loop fills is not supported")
@@ -163,7 +163,7 @@ def _sequence(op: OnnxOperator) -> str:
 
 
 def concat_from_sequence(op: OnnxOperator) -> Results:
-    """What a loop appended, put together along a new axis or one that it has."""
+    """Joins what a loop appended along a new axis or one that it has."""
     value, axis = _sequence(op), op.attribute("axis", 0)
     rank = op.builder.type_of(value).rank
     if axis < 0 and rank is None:
@@ -179,7 +179,7 @@ def concat_from_sequence(op: OnnxOperator) -> Results:
 
 
 def _at_axis(op: OnnxOperator, value: str, axis: int) -> str:
-    """With the first axis as another one."""
+    """Moves the first axis to this place."""
     letters = "abcdefghijklmnop"[: axis + 1]
     equation = f"{letters}...->{letters[1:]}{letters[0]}..."
     return op.emit("Einsum", value, equation=equation) if axis else value
@@ -188,19 +188,19 @@ def _at_axis(op: OnnxOperator, value: str, axis: int) -> str:
 def scan(op: OnnxOperator) -> Results:
     if op.opset < 9:
         raise UnsupportedError("Scan of opset 8, which has a batch axis, is not supported")
-    body, taken = op.body("body")
+    body, outer = op.body("body")
     values = [op.value(at) for at in range(len(op.inputs))]
     scanned = op.attribute("num_scan_inputs", 0)
     states = len(values) - scanned
     if scanned < 1 or states < 0:
         raise UnsupportedError(f"attribute num_scan_inputs={scanned} of {len(values)} inputs")
-    _check_body(body, taken, len(values), states)
+    _check_body(body, outer, len(values), states)
     collected = len(body.outputs) - states
     return op.emit_many(
         "Scan",
         len(body.outputs),
         *values,
-        *taken,
+        *outer,
         body=body,
         states=states,
         scanned=scanned,
@@ -211,10 +211,10 @@ def scan(op: OnnxOperator) -> Results:
     )
 
 
-def _check_body(body: Graph, taken: list[str], inputs: int, outputs: int) -> None:
-    if len(body.inputs) != inputs + len(taken) or len(body.outputs) < outputs:
+def _check_body(body: Graph, outer: list[str], inputs: int, outputs: int) -> None:
+    if len(body.inputs) != inputs + len(outer) or len(body.outputs) < outputs:
         raise UnsupportedError(
-            f"its body has {len(body.inputs) - len(taken)} inputs and {len(body.outputs)} outputs"
+            f"its body has {len(body.inputs) - len(outer)} inputs and {len(body.outputs)} outputs"
         )
 
 
@@ -299,14 +299,14 @@ def _lower(
         x, precision = precisions.take(op.builder, name, x, spec, weights)
         x = wide(x)
         y, *ends = stack(x, states, spec, [weights], precision=precision)
-    else:  # a node of ours has the same functions in both directions
+    else:  # our nodes have the same functions in both directions
         both: tuple[Direction, ...] = ("left2right", "right2left")
         x, sides = wide(x), []
         for d, (side, chosen) in enumerate(zip(both, functions, strict=True)):
-            each = replace(spec, cell=cell_of(chosen), direction=side, activations=chosen)
-            own = [state and op.sliced(state, [d], [d + 1], [0]) for state in states]
-            each, weights = _folded(each, arrays.of_direction(d))
-            sides.append(stack(x, own, each, [weights]))
+            side_spec = replace(spec, cell=cell_of(chosen), direction=side, activations=chosen)
+            side_states = [state and op.sliced(state, [d], [d + 1], [0]) for state in states]
+            side_spec, weights = _folded(side_spec, arrays.of_direction(d))
+            sides.append(stack(x, side_states, side_spec, [weights]))
         y, *ends = (
             op.emit("Concat", *pair, axis=axis)
             for pair, axis in zip(zip(*sides, strict=True), (-1, 0, 0), strict=False)
@@ -404,8 +404,6 @@ def _folded(spec: RnnSpec, arrays: _Arrays) -> tuple[RnnSpec, RnnWeights]:
 #
 # What differs between opsets: ONNX's operator changelog.
 
-_WHOLE = 2**31 - 1  # where a Slice ends that goes to the end
-
 Rule = Callable[[OnnxOperator], Results]
 rule = RULES = Rules[Rule](
     {
@@ -430,8 +428,8 @@ def rule_for(domain: str, op_type: str) -> Rule:
         raise UnsupportedError(
             "ONNX Runtime wrote it for one CPU's layout; save the model at ORT_ENABLE_EXTENDED"
         )
-    known, own = OPERATORS.get(op_type), microsoft.RULES if domain == microsoft.DOMAIN else RULES
-    plain = known is not None and known.since and known.domain == domain
+    record, own = OPERATORS.get(op_type), microsoft.RULES if domain == microsoft.DOMAIN else RULES
+    plain = record is not None and record.since and record.domain == domain
     if domain not in ("", microsoft.DOMAIN) or not (op_type in own or plain):
         raise UnsupportedError("this operator is not known")
     return own.get(op_type, _plain)
@@ -468,7 +466,7 @@ def _plain(op: OnnxOperator) -> Results:
 
 
 def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
-    """The inputs, constants in the place of what older opsets have as attributes."""
+    """The inputs, with constants for attributes of older opsets."""
     since, names = became_inputs(op.at.type)
     if op.opset < since:
         x = op.value()
@@ -482,7 +480,7 @@ def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
 
 
 def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
-    """What older opsets have as an attribute; numbers are of the dtype of x."""
+    """An input that older opsets have as an attribute; numbers get the dtype of x."""
     result = op.attribute(name, None)
     if result is None and not OPERATORS[op.at.type].slot(at).optional:
         raise UnsupportedError(f"attribute {name} is missing")
@@ -520,15 +518,15 @@ def _constant(op: OnnxOperator) -> Results:
 def _range(op: OnnxOperator) -> Results:
     """Halves are counted in float32."""
     op.only(stash_type=1)
-    given = [op.value(index) for index in range(3)]
-    if op.dtype_of(given[0]) != "float16":
-        return op.emit("Range", *given)
-    return op.cast(op.emit("Range", *(op.cast(each, "float32") for each in given)), "float16")
+    inputs = [op.value(index) for index in range(3)]
+    if op.dtype_of(inputs[0]) != "float16":
+        return op.emit("Range", *inputs)
+    return op.cast(op.emit("Range", *(op.cast(each, "float32") for each in inputs)), "float16")
 
 
 @rule("CausalConvWithState")
 def _causal_convolution(op: OnnxOperator) -> Results:
-    """Of each channel, over the last steps of the call before or zeros; these steps are next."""
+    """Convolves each channel, preceded by past steps or zeros; the last steps are the next past."""
     x, w, past = op.value(0), op.value(1), op.optional(3)
     channels, _, kernel = (*op.builder.type_of(w).counts, None, None, None)[:3]
     name = op.attribute("activation", "none").lower()
@@ -538,8 +536,8 @@ def _causal_convolution(op: OnnxOperator) -> Results:
     joined = op.emit("Concat", past, x, axis=2) if past else op.emit("Pad", x, before)
     y = op.emit("Conv", joined, w, op.optional(2), group=channels)
     y = y if name == "none" else op.emit("Mul", y, op.function("Sigmoid", y))
-    start = 1 - kernel or _WHOLE
-    return {"0": y, "1": op.emit("Slice", joined, [start], [_WHOLE], [2])}
+    start = 1 - kernel or _FAR
+    return {"0": y, "1": op.emit("Slice", joined, [start], [_FAR], [2])}
 
 
 @rule("Cast")
@@ -561,7 +559,7 @@ def _scatter(op: OnnxOperator) -> Results:
 def _softmax(op: OnnxOperator) -> Results:
     if op.opset >= 13:
         return _plain(op)
-    # Up to opset 12 all axes from the given one on are one.
+    # Up to opset 12, the axis and all behind it count as one.
     x = op.value()
     rows = op.emit(op.at.type, op.emit("Flatten", x, axis=op.attribute("axis", 1)), axis=-1)
     return op.emit("Reshape", rows, op.emit("Shape", x), allowzero=1)
@@ -584,10 +582,10 @@ def _cutting(
     first, last, along, by = (None if a is None else a.reshape(-1).tolist() for a in arrays)
     count = len(first or ())
     rows = list(zip(first or (), last or (), along or range(count), by or [1] * count, strict=True))
-    kept = [row for row in rows if not (row[0] == 0 and row[1] >= _WHOLE and row[3] == 1)]
-    if not kept or len(kept) == count:
+    cuts = [row for row in rows if not (row[0] == 0 and row[1] >= _FAR and row[3] == 1)]
+    if not cuts or len(cuts) == count:
         return inputs
-    return [op.ints(*each) for each in zip(*kept, strict=True)]
+    return [op.ints(*each) for each in zip(*cuts, strict=True)]
 
 
 @rule("QuantizeLinear")

@@ -68,20 +68,20 @@ const float* numbers(const Tensor& tensor, const char* name) {
 }
 
 std::vector<const float*> numbers(const Tensors& tensors, const char* name) {
-  std::vector<const float*> found;
-  for (const Tensor& each : tensors) found.push_back(numbers(each, name));
-  return found;
+  std::vector<const float*> result;
+  for (const Tensor& each : tensors) result.push_back(numbers(each, name));
+  return result;
 }
 
 using Owners = std::vector<std::shared_ptr<const void>>;
 
 Owners owners(const Tensors& tensors) {
-  Owners found;
-#if ONERNN_PADDLE > 2  // whose programs alone have parameters that stay
+  Owners result;
+#if ONERNN_PADDLE > 2  // only its programs have parameters that stay
   for (const Tensor& each : tensors)
-    found.push_back(std::static_pointer_cast<phi::DenseTensor>(each.impl())->Holder());
+    result.push_back(std::static_pointer_cast<phi::DenseTensor>(each.impl())->Holder());
 #endif
-  return found;
+  return result;
 }
 
 Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
@@ -156,10 +156,10 @@ void check_states(const Tensors& states, const Layer& layer, std::int64_t N) {
             layer.parts(), ", ", N, ", ", layer.units, ")");
 }
 
-Tensor made(const Shape& shape) { return paddle::empty(shape, DataType::FLOAT32); }
+Tensor new_tensor(const Shape& shape) { return paddle::empty(shape, DataType::FLOAT32); }
 
-/// A gradient; of a result that nobody has used it is zero, and not even there.
-Tensor known(const Tensor& gradient, const Tensor& result) {
+/// The gradient, or zeros: Paddle gives none of an unused result.
+Tensor or_zeros(const Tensor& gradient, const Tensor& result) {
   if (!gradient.defined()) return paddle::zeros(result.shape(), DataType::FLOAT32);
   require(gradient.shape() == result.shape(), "a gradient of another shape than its result");
   return gradient;
@@ -167,9 +167,9 @@ Tensor known(const Tensor& gradient, const Tensor& result) {
 
 /// (components, layers * directions, N, units), h and an LSTM's c in one tensor: Paddle's executor
 /// takes no list of outputs beside others.
-Tensor made_states(const Layer& layer, const Batch& batch) {
+Tensor new_states(const Layer& layer, const Batch& batch) {
   const std::int64_t components = layer.cell == ONERNN_LSTM ? 2 : 1;
-  return made({components, layer.parts(), batch.N, layer.units});
+  return new_tensor({components, layer.parts(), batch.N, layer.units});
 }
 template <class Number>
 Number* second(const Layer& layer, Number* states, const Batch& batch) {
@@ -179,9 +179,9 @@ Number* second(const Layer& layer, Number* states, const Batch& batch) {
 /// The tape's last number tells whether it is whole: going backward overwrites it.
 float& is_whole(Tensor& tape) { return tape.data<float>()[tape.numel() - 1]; }
 
-/// What stands in one list: a gradient that has lists has one alone.
-struct Given {
-  Given(const Tensors& inputs, const std::string& mode) {
+/// The inputs, which are one list: a gradient can have one list only.
+struct Arguments {
+  Arguments(const Tensors& inputs, const std::string& mode) {
     const std::size_t states = mode == "LSTM" ? 2 : 1;
     require(inputs.size() > states, "Inputs: expected X, states and weights");
     x = inputs[0];
@@ -199,27 +199,27 @@ Tensors forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
                 const std::string& mode, const std::vector<int>& gates, int num_layers,
                 bool is_bidirec, int hidden_size, bool time_major, bool is_test, bool fixed,
                 int stored, int threads) {
-  const Given given(inputs, mode);
-  const Layer layer = layer_of(given.x, given.weights, mode, gates, num_layers, is_bidirec,
+  const Arguments arguments(inputs, mode);
+  const Layer layer = layer_of(arguments.x, arguments.weights, mode, gates, num_layers, is_bidirec,
                                hidden_size, stored, threads);
-  const Batch batch = batch_of(given.x, lengths, time_major);
-  check_states(given.before, layer, batch.N);
-  Tensor y = made({given.x.shape()[0], given.x.shape()[1], layer.wide()});
-  Tensor after = made_states(layer, batch), tape = made({1});
+  const Batch batch = batch_of(arguments.x, lengths, time_major);
+  check_states(arguments.before, layer, batch.N);
+  Tensor y = new_tensor({arguments.x.shape()[0], arguments.x.shape()[1], layer.wide()});
+  Tensor after = new_states(layer, batch), tape = new_tensor({1});
   float* end = after.data<float>();
-  const States states{given.h(), given.c(), end, second(layer, end, batch)};
-  const float* x = numbers(given.x, "X");
-  const auto weights = numbers(given.weights, "WeightList");
+  const States states{arguments.h(), arguments.c(), end, second(layer, end, batch)};
+  const float* x = numbers(arguments.x, "X");
+  const auto weights = numbers(arguments.weights, "WeightList");
   if (!batch.words()) {
     std::fill_n(y.data<float>(), y.numel(), 0.f);
-    for (const Tensor& each : given.before)
+    for (const Tensor& each : arguments.before)
       end = std::copy_n(each.data<float>(), each.numel(), end);
   } else if (is_test) {
-    packed(library, layer, {weights, fixed ? owners(given.weights) : Owners()})
+    packed(library, layer, {weights, fixed ? owners(arguments.weights) : Owners()})
         ->run(batch, x, states, y.data<float>());
   } else {
     const Training training(library, layer, batch);
-    tape = made({training.tape_size() + 1});
+    tape = new_tensor({training.tape_size() + 1});
     training.forward(weights, x, states, y.data<float>(), tape.data<float>());
   }
   is_whole(tape) = tape.numel() > 1;
@@ -230,43 +230,43 @@ Tensors backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
                  const Tensor& outer, const Tensor& end, const std::string& mode,
                  const std::vector<int>& gates, int num_layers, bool is_bidirec, int hidden_size,
                  bool time_major, int stored, int threads) {
-  const Given given(inputs, mode);
-  const Layer layer = layer_of(given.x, given.weights, mode, gates, num_layers, is_bidirec,
+  const Arguments arguments(inputs, mode);
+  const Layer layer = layer_of(arguments.x, arguments.weights, mode, gates, num_layers, is_bidirec,
                                hidden_size, stored, threads);
   require(stored != ONERNN_F16, "no training in f16; use bf16 or f32");
-  const Batch batch = batch_of(given.x, lengths, time_major);
-  check_states(given.before, layer, batch.N);
-  Tensor y = made({given.x.shape()[0], given.x.shape()[1], layer.wide()});
-  Tensor after = made_states(layer, batch);
-  const Tensor dy = known(outer, y), dafter = known(end, after);
+  const Batch batch = batch_of(arguments.x, lengths, time_major);
+  check_states(arguments.before, layer, batch.N);
+  Tensor y = new_tensor({arguments.x.shape()[0], arguments.x.shape()[1], layer.wide()});
+  Tensor after = new_states(layer, batch);
+  const Tensor dy = or_zeros(outer, y), dafter = or_zeros(end, after);
   const float* end_of = numbers(dafter, "States@GRAD");
-  Tensors found;
-  for (const Tensor& each : inputs) found.push_back(made(each.shape()));
+  Tensors result;
+  for (const Tensor& each : inputs) result.push_back(new_tensor(each.shape()));
   if (!batch.words()) {
-    for (Tensor& each : found) std::fill_n(each.data<float>(), each.numel(), 0.f);
-    for (std::size_t k = 0; k < given.before.size(); ++k, end_of += dafter.numel() / 2)
-      std::copy_n(end_of, found[1 + k].numel(), found[1 + k].data<float>());
-    return found;
+    for (Tensor& each : result) std::fill_n(each.data<float>(), each.numel(), 0.f);
+    for (std::size_t k = 0; k < arguments.before.size(); ++k, end_of += dafter.numel() / 2)
+      std::copy_n(end_of, result[1 + k].numel(), result[1 + k].data<float>());
+    return result;
   }
   const Training training(library, layer, batch);
-  const auto weights = numbers(given.weights, "WeightList");
+  const auto weights = numbers(arguments.weights, "WeightList");
   numbers(tape, "Tape");
   if (tape.numel() != training.tape_size() + 1 || !is_whole(tape)) {  // read before, or never made
-    tape = made({training.tape_size() + 1});
+    tape = new_tensor({training.tape_size() + 1});
     float* unread = after.data<float>();
-    training.forward(weights, numbers(given.x, "X"),
-                     {given.h(), given.c(), unread, second(layer, unread, batch)}, y.data<float>(),
-                     tape.data<float>());
+    training.forward(weights, numbers(arguments.x, "X"),
+                     {arguments.h(), arguments.c(), unread, second(layer, unread, batch)},
+                     y.data<float>(), tape.data<float>());
   }
   is_whole(tape) = 0;
   std::vector<float*> into;
-  for (std::size_t k = 1 + given.before.size(); k < found.size(); ++k)
-    into.push_back(found[k].data<float>());
-  float* dc = given.before.size() > 1 ? found[2].data<float>() : nullptr;
+  for (std::size_t k = 1 + arguments.before.size(); k < result.size(); ++k)
+    into.push_back(result[k].data<float>());
+  float* dc = arguments.before.size() > 1 ? result[2].data<float>() : nullptr;
   training.backward(weights, numbers(dy, "Out@GRAD"),
-                    {end_of, second(layer, end_of, batch), found[1].data<float>(), dc},
-                    found[0].data<float>(), into, tape.data<float>());
-  return found;
+                    {end_of, second(layer, end_of, batch), result[1].data<float>(), dc},
+                    result[0].data<float>(), into, tape.data<float>());
+  return result;
 }
 
 Tensors Forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,

@@ -100,7 +100,7 @@ def arguments(
 ) -> tuple[Any, ...]:
     """The operator's attributes, in its order.
 
-    ``fixed``: the weights stay as they are as long as they are there, as a predictor's do.
+    ``fixed``: the weights never change, as in a predictor.
 
     Raises `UnsupportedError` for options that it has not.
     """
@@ -141,7 +141,7 @@ def _register() -> None:
 
 
 def _library(paddle: Any) -> Path:
-    """Made now or before; a file in memory where nothing can be kept."""
+    """Its file, compiled now or before; in memory where the cache folder cannot be used."""
     folder = files("onernn.adapters.paddle")
     sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
     sources |= {header.name: header.read_bytes() for header in build.HEADERS}
@@ -149,21 +149,21 @@ def _library(paddle: Any) -> Path:
     name = f"paddle-{hashlib.sha256(repr(key).encode()).hexdigest()}.so"
     compiled = partial(_compiled, Path(paddle.__file__).parent, paddle.__version__, sources)
     try:
-        kept = build.cache_folder() / name
-        content = kept.read_bytes() if kept.is_file() else b""
+        file = build.cache_folder() / name
+        content = file.read_bytes() if file.is_file() else b""
     except OSError:
         return memory_file(name[:20], [compiled()])
     if hashlib.sha256(content[:-_HASH]).digest() != content[-_HASH:]:
         content = compiled()
         try:
-            keep(kept, [content])
+            keep(file, [content])
         except OSError:
             return memory_file(name[:20], [content])
     try:
-        ctypes.CDLL(str(kept))
+        ctypes.CDLL(str(file))
     except OSError:  # the folder is mounted noexec
         return memory_file(name[:20], [content])
-    return kept
+    return file
 
 
 def _compiled(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
@@ -178,38 +178,38 @@ def _compiled(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
     headers = paddle / "include"
     includes = ["-I.", *(f"-isystem{each}" for each in (headers, headers / "third_party"))]
     libraries = [str(file) for each in _LIBRARIES if (file := paddle / each).is_file()]
-    with tempfile.TemporaryDirectory() as inside:
+    with tempfile.TemporaryDirectory() as folder:
         for name, text in sources.items():
-            (Path(inside) / name).write_bytes(text)
+            (Path(folder) / name).write_bytes(text)
         major = 2 if version.startswith("2.") else 3
         defines = f"-DONERNN_ABI={build.abi()}u", f"-DONERNN_PADDLE={major}"
         options = [*_FLAGS, *defines, *includes, _SOURCES[0], *libraries]
-        done = subprocess.run(
-            [*command, *options, "-o", "made.so"], cwd=inside, capture_output=True, check=False
+        process = subprocess.run(
+            [*command, *options, "-o", "made.so"], cwd=folder, capture_output=True, check=False
         )
-        if done.returncode:
+        if process.returncode:
             errors = [
                 line
-                for line in done.stderr.decode(errors="replace").splitlines()
+                for line in process.stderr.decode(errors="replace").splitlines()
                 if "error" in line
             ]
             raise NoOperators(
                 f"the operator does not compile against Paddle's headers in {headers}:"
                 f" {'; '.join(errors[:3])[:600]}"
             )
-        content = (Path(inside) / "made.so").read_bytes()
+        content = (Path(folder) / "made.so").read_bytes()
     return content + hashlib.sha256(content).digest()
 
 
 # Programs of PIR, Paddle 3's own, changed where they stand: ``rnn`` becomes our operator.
 #
 # A value of a PIR program has no name; its builder holds it, and fetches by it. So nothing but
-# ``rnn`` and its gradient is replaced, and one whose own results may be held stays.
+# ``rnn`` and its gradient is replaced, and no ``rnn`` whose results the builder may hold.
 
 # Operands and results of `rnn` and `rnn_grad` (paddle/phi/ops/yaml/ops.yaml, backward.yaml).
 _X, _STATE, _WEIGHTS, _LENGTHS = range(4)
 _OUT, _, _AFTER, _RESERVE = range(4)
-_HELD, _DY, _DAFTER = 6, 7, 8
+_GRAD_RESERVE, _DY, _DAFTER = 6, 7, 8
 _DX, _DSTATE, _DWEIGHTS = range(3)
 _OF_LOD = frozenset(f"pd_op.{name}" for name in ("gru", "lstm", "fusion_gru", "fusion_lstm"))
 
@@ -218,7 +218,7 @@ _OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
 
 
 class Replaced(NamedTuple):
-    """What of a program was replaced, and which values took the places of others."""
+    """The replaced operators of a program, and the values that replaced others."""
 
     explained: Explained
     values: tuple[tuple[Any, Any], ...]
@@ -229,7 +229,7 @@ class Replaced(NamedTuple):
 
 
 def explained(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained:
-    """What became of a program, logged.
+    """Logs what was replaced in a program, and what was not.
 
     Raises `UnsupportedError` where nothing can be replaced; what is only faster in Paddle could be.
     """
@@ -272,35 +272,35 @@ def replace_recurrent(
             continue
         label = f"{op.attrs().get('struct_name', '')} ({op.name().removeprefix('pd_op.')})".strip()
         try:
-            given = _arguments(op, chosen, fixed)
+            attributes = _arguments(op, chosen, fixed)
             gradients = _gradients(op)
             if not (is_inner or all_known):
-                _check_held(op, gradients, bool(known), fetched)
+                _check_fetched(op, gradients, bool(known), fetched)
             register_operators()
         except UnsupportedError as error:
             refusals.append(replace(error.refusal, where=label))
             continue
-        lines.append(f"{label}: {given[0]}, {chosen.dtype}, operator {NAME}")
-        values.append(_replaced(program, op, gradients, given))
+        lines.append(f"{label}: {attributes[0]}, {chosen.dtype}, operator {NAME}")
+        values.append(_replaced(program, op, gradients, attributes))
     return Replaced(explained(lines, refusals), tuple(values))
 
 
 def append_operator(
-    inputs: Sequence[Any], lengths: Any, given: tuple[Any, ...]
+    inputs: Sequence[Any], lengths: Any, attributes: tuple[Any, ...]
 ) -> tuple[Any, tuple[Any, ...]]:
     """Puts the operator into the program that is being made, or runs it where none is.
 
-    ``inputs``: x, the initial states, WeightList; ``given``: what `arguments` gave. Results: the
+    ``inputs``: x, the initial states, WeightList; ``attributes``: from `arguments`. Results: the
     output and the final states, one by one.
     """
     paddle = live_paddle()
     run = getattr(paddle._C_ops, "_run_custom_op", None) or paddle.base.core.eager._run_custom_op
-    out, states, _ = run(NAME, [*inputs], lengths, *given)
+    out, states, _ = run(NAME, [*inputs], lengths, *attributes)
     return out, tuple(paddle._C_ops.unbind(states, 0))
 
 
 def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]:
-    """The operators in a block and those inside of it, and whether they stand there."""
+    """The recurrent operators of a block, and of inner ones; whether they stand in an inner one."""
     for op in block.ops:
         if op.name() == "pd_op.rnn" or op.name() in _OF_LOD or op.name().endswith(f".{NAME}"):
             yield op, is_inner
@@ -309,7 +309,7 @@ def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]
 
 
 def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
-    """The attributes of ours. Raises `UnsupportedError` where it cannot stand for this one."""
+    """Our operator's attributes. Raises `UnsupportedError` where it cannot replace this one."""
     if op.name() in _OF_LOD:
         raise UnsupportedError("it reads a LoD, which PIR has not; FLAGS_enable_pir_api=0 has")
     attrs, float32 = op.attrs(), require("paddle", "paddle").float32
@@ -349,7 +349,7 @@ def _gradients(op: Any) -> list[Any]:
     result = [
         each
         for each in op.get_parent_block().ops
-        if each.name() == "pd_op.rnn_grad" and each.operand_source(_HELD).is_same(reserve)
+        if each.name() == "pd_op.rnn_grad" and each.operand_source(_GRAD_RESERVE).is_same(reserve)
     ]
     if len(result) < len(reserve.all_used_ops()):
         raise UnsupportedError(
@@ -359,10 +359,10 @@ def _gradients(op: Any) -> list[Any]:
     return result
 
 
-def _check_held(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequence[Any]) -> None:
+def _check_fetched(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequence[Any]) -> None:
     """Raises `UnsupportedError` where the caller fetches a result of operators that go.
 
-    It cannot where a batch-first layer has taken the result on to operators of its own.
+    It cannot where only a batch-first layer's own operators read the result.
     """
     layer = op.attrs().get("struct_name")
     for result in (op.result(_OUT), *(each.result(_DX) for each in gradients)):
@@ -371,15 +371,15 @@ def _check_held(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequenc
         if any(each.is_same(result) for each in fetched if each is not None):
             raise UnsupportedError("its own result is fetched; fetch paddle.assign() of it")
         users = result.all_used_ops()
-        turned = [each for each in users if each.name().startswith("pd_op.transpose")]
+        transposes = [each for each in users if each.name().startswith("pd_op.transpose")]
         inside = all(
             each.name() == "pd_op.transpose_grad"
             or layer
             and each.attrs().get("struct_name") == layer
-            for each in turned
+            for each in transposes
         )
-        others = {each.name() for each in users if each not in turned} - _OF_BACKWARD
-        if not known and (not turned or not inside or others):
+        others = {each.name() for each in users if each not in transposes} - _OF_BACKWARD
+        if not known and (not transposes or not inside or others):
             raise UnsupportedError(
                 "its own result may be fetched: name in fetch_list what will be, paddle.assign() of"
                 " this one where it is among that"
@@ -387,9 +387,9 @@ def _check_held(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequenc
 
 
 def _replaced(
-    program: Any, op: Any, gradients: Sequence[Any], given: tuple[Any, ...]
+    program: Any, op: Any, gradients: Sequence[Any], attributes: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """Puts ours in its place; the value that it gave, and the one that is there now."""
+    """Replaces it by our operator; gives its old result and the new one."""
     paddle, pir = require("paddle", "paddle"), require("paddle.base.libpaddle", "paddle").pir
     ops = require("paddle._C_ops", "paddle")
     state, weights = (_listed(op.operand_source(at)) for at in (_STATE, _WEIGHTS))
@@ -398,13 +398,12 @@ def _replaced(
     before = op.result(_OUT)
     with _static(paddle), paddle.static.program_guard(program):
         pir.set_insertion_point(op)
-        known = lengths if lengths.initialized() else None
-        out, after = append_operator(inputs, known, given)
+        out, after = append_operator(inputs, lengths if lengths.initialized() else None, attributes)
         # The list that `unbind` makes, not one made of its parts, through which no gradient goes.
         states = after[0].get_defining_op().operand_source(0)
-        for one, other in ((before, out), (op.result(_AFTER), states)):
-            other.stop_gradient = one.stop_gradient
-            one.replace_all_uses_with(other)
+        for old, new in ((before, out), (op.result(_AFTER), states)):
+            new.stop_gradient = old.stop_gradient
+            old.replace_all_uses_with(new)
         for gradient in gradients:
             pir.set_insertion_point(gradient)
             dafter = ops.stack(_listed(gradient.operand_source(_DAFTER)), 0)

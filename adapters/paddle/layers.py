@@ -115,7 +115,7 @@ class LayerNumbers(NamedTuple):
     precision: LayerPrecision = OWN
     scale: Scale | None = None
 
-    def given(self, y: str) -> str:
+    def hidden(self, y: str) -> str:
         """Hidden states as the operator gives them; ``scale``: of those that are bytes."""
         if not self.precision or self.op.attribute("force_fp32_output", False):
             return y
@@ -142,33 +142,33 @@ def layer_numbers(op: PaddleOperator, spec: RnnSpec, factors: Sequence[Array]) -
         return LayerNumbers(op, x, LayerPrecision("bf16"))
     scale = _scale(op, "Scale_data", "Shift_data")
     parts = [PartScales(scale, scale, each, each) for each in _factors(spec, factors)]
-    return LayerNumbers(op, _behind(op, x, scale), LayerPrecision("u8", tuple(parts)), scale)
+    return LayerNumbers(op, _unrounded(op, x, scale), LayerPrecision("u8", tuple(parts)), scale)
 
 
-def _factors(spec: RnnSpec, given: Sequence[Array]) -> list[Array]:
+def _factors(spec: RnnSpec, scales: Sequence[Array]) -> list[Array]:
     count = spec.gates * spec.hidden_size
-    for each in given:
+    for each in scales:
         if each.size not in (1, count):
             raise UnsupportedError(
                 f"Scale_weights: expected 1 or {count} numbers ({spec.gates} gates of"
                 f" {spec.hidden_size} channels), got {each.size}"
             )
     shape = (spec.gates, spec.hidden_size)
-    return [np.broadcast_to(each.reshape(-1), count).reshape(shape) for each in given]
+    return [np.broadcast_to(each.reshape(-1), count).reshape(shape) for each in scales]
 
 
-def _behind(op: PaddleOperator, q: str, scale: Scale) -> str:
-    """What `_rounded` made the bytes q of, where by this scale; else the floats they stand for."""
-    made, numbers = q, dict[str, Array]()
+def _unrounded(op: PaddleOperator, q: str, scale: Scale) -> str:
+    """The input of `_rounded` where it made the bytes q by this scale; else their floats."""
+    value, numbers = q, dict[str, Array]()
     for kind, which in {"QuantizeLinear": "zero", "Add": "shift", "Mul": "factor"}.items():
-        node = op.builder.maker(made)
+        node = op.builder.maker(value)
         number = None if node is None else op.builder.constants.get(node.inputs[-1])
         if node is None or node.op != kind or number is None:
             return _floats(op, q, scale)
-        made, numbers[which] = node.inputs[0], number
+        value, numbers[which] = node.inputs[0], number
     same = numbers["factor"] == np.float32(scale.factor) and numbers["shift"] == scale.shift
     same = same and numbers["zero"].dtype == np.uint8
-    return made if same else _floats(op, q, scale)
+    return value if same else _floats(op, q, scale)
 
 
 # The rules of Paddle's recurrent operators.
@@ -181,12 +181,13 @@ _UNIT_FUNCTIONS: Mapping[Any, str] = {0: "identity", 1: "sigmoid", 2: "tanh", 3:
 
 
 def _functions(
-    op: PaddleOperator, known: Mapping[Any, str], **named: str
+    op: PaddleOperator, table: Mapping[Any, str], **defaults: str
 ) -> tuple[Activation, ...]:
-    """What attributes with these names and defaults choose among the functions Paddle has."""
-    keys = {name: key for key, name in known.items()}
+    """The functions of ``table`` that attributes with these names and defaults choose."""
+    keys = {name: key for key, name in table.items()}
     return tuple(
-        Activation(known[op.one_of(name, keys[default], known)]) for name, default in named.items()
+        Activation(table[op.one_of(name, keys[default], table)])
+        for name, default in defaults.items()
     )
 
 
@@ -208,7 +209,7 @@ def _over_words(
     *slots: str,
     precision: LayerPrecision = OWN,
 ) -> tuple[str, ...]:
-    """So many outputs of a layer with initial states (N, O) in these slots, all or none."""
+    """``count`` outputs of a layer with initial states (N, O) in these slots, all or none."""
     weights.check(spec)
     states = [op.optional(slot) for slot in slots]
     if "" in states and any(states):
@@ -218,16 +219,16 @@ def _over_words(
 
 
 def _gru_cell(
-    op: PaddleOperator, flat: Array, known: Mapping[Any, str] = _FUNCTIONS
+    op: PaddleOperator, flat: Array, table: Mapping[Any, str] = _FUNCTIONS
 ) -> tuple[RnnSpec, GateLayout]:
     """A GRU whose input is projected already."""
     _check_float32(flat)
-    chosen = _functions(op, known, gate_activation="sigmoid", activation="tanh")
+    activations = _functions(op, table, gate_activation="sigmoid", activation="tanh")
     origin_mode = op.attribute("origin_mode", False)
-    layout, update = paddle.gru_layout(origin_mode=origin_mode, gate_activation=chosen[0].name)
+    layout, update = paddle.gru_layout(origin_mode=origin_mode, gate_activation=activations[0].name)
     hidden, direction = flat.shape[0], _direction(op)
     cell = RnnSpec(Cell.GRU, 3 * hidden, hidden, direction=direction)
-    return replace(cell, activations=chosen, update=update), layout
+    return replace(cell, activations=activations, update=update), layout
 
 
 @rule("gru gru_unit")
@@ -252,7 +253,7 @@ def _fusion_gru(op: PaddleOperator) -> Results:
     spec = spec.one_layer(projection.shape[0], spec.direction)
     numbers = layer_numbers(op, spec, [_scale_weights(op)])
     (y,) = _over_words(op, numbers.x, spec, weights, 1, "H0", precision=numbers.precision)
-    return numbers.given(y)
+    return numbers.hidden(y)
 
 
 def _scale_weights(op: PaddleOperator) -> Array:
@@ -283,8 +284,8 @@ def _multi_gru(op: PaddleOperator) -> Results:
     layers_of(spec, stack)
     weights = stack if layers > 1 else stack[0]
     numbers = layer_numbers(op, spec, op.arrays("Scale_weights"))
-    at = {"spec": spec, "weights": weights, "precision": numbers.precision}
-    return numbers.given(op.emit("Rnn", numbers.x, **at))
+    attributes = {"spec": spec, "weights": weights, "precision": numbers.precision}
+    return numbers.hidden(op.emit("Rnn", numbers.x, **attributes))
 
 
 @rule("lstm")
@@ -303,7 +304,7 @@ def _fusion_lstm(op: PaddleOperator) -> Results:
     numbers = layer_numbers(op, spec, [_scale_weights(op)])
     result = _over_words(op, numbers.x, spec, weights, 4, "H0", "C0", precision=numbers.precision)
     if numbers.precision:
-        return {"Hidden": numbers.given(result[0])}  # Paddle writes no Cell either
+        return {"Hidden": numbers.hidden(result[0])}  # Paddle writes no Cell either
     return {"Hidden": result[0], "Cell": result[3]}
 
 
@@ -329,7 +330,7 @@ def _lstm_cell(
     op: PaddleOperator, weight_x: Array | None, weight_h: Array, bias: Array
 ) -> tuple[RnnSpec, RnnWeights]:
     _check_float32(weight_h)
-    chosen = _functions(
+    activations = _functions(
         op,
         _FUNCTIONS,
         gate_activation="sigmoid",
@@ -346,7 +347,7 @@ def _lstm_cell(
     )
     inputs, hidden = weight_h.shape[1] if weight_x is None else len(weight_x), len(weight_h)
     spec = RnnSpec(Cell.LSTM, inputs, hidden, direction=_direction(op), peephole=peephole)
-    return replace(spec, activations=chosen), weights
+    return replace(spec, activations=activations), weights
 
 
 @rule("attention_lstm")
@@ -358,7 +359,7 @@ def _attention_lstm(op: PaddleOperator) -> Results:
 
 @rule("rnn")
 def _rnn(op: PaddleOperator) -> Results:
-    """Time-major; what stands behind a sentence's length does not run, and gives zeros."""
+    """Time-major; steps beyond a sentence's length do not run, and give zeros."""
     if op.attribute("dropout_prob", 0.0):
         op.note_dropout()
     y, *finals = _stack(op, op.attribute("input_size", 10), batch_major=False)
@@ -431,18 +432,18 @@ def _back(op: PaddleOperator, out: str, last: bool) -> str:
 
 
 def _pads(op: PaddleOperator, axes: int) -> dict[str, Any]:
-    """Of each axis, of both ends, or by an algorithm; ONNX has all firsts, then all lasts."""
-    way, given = (
+    """Pads of each axis, of both ends, or by an algorithm; ONNX lists all starts, then all ends."""
+    algorithm, pads = (
         op.attribute("padding_algorithm", "EXPLICIT"),
         op.attribute("paddings", (0,) * axes),
     )
-    if way == "SAME":
+    if algorithm == "SAME":
         return {"auto_pad": "SAME_UPPER"}
-    if way == "VALID":
+    if algorithm == "VALID":
         return {"pads": (0,) * 2 * axes}
-    if way != "EXPLICIT" or len(given) not in (axes, 2 * axes):
-        raise UnsupportedError(f"attributes padding_algorithm={way!r}, paddings={given}")
-    return {"pads": (*given, *given) if len(given) == axes else (*given[::2], *given[1::2])}
+    if algorithm != "EXPLICIT" or len(pads) not in (axes, 2 * axes):
+        raise UnsupportedError(f"attributes padding_algorithm={algorithm!r}, paddings={pads}")
+    return {"pads": (*pads, *pads) if len(pads) == axes else (*pads[::2], *pads[1::2])}
 
 
 def _attributes(op: PaddleOperator, axes: int) -> dict[str, Any]:
@@ -502,16 +503,16 @@ def _pool(op: PaddleOperator) -> Results:
     return _back(op, out, last)
 
 
-def _parts(sizes: Sequence[int | None], wanted: Sequence[int]) -> tuple[int, ...]:
+def _parts(sizes: Sequence[int | None], counts: Sequence[int]) -> tuple[int, ...]:
     """The windows of an adaptive pool: equal ones, beside each other."""
-    if len(wanted) != len(sizes) or any(
-        size is None or part < 1 or size % part for size, part in zip(sizes, wanted, strict=True)
+    if len(counts) != len(sizes) or any(
+        size is None or part < 1 or size % part for size, part in zip(sizes, counts, strict=True)
     ):
         raise UnsupportedError(
-            f"attribute adaptive: {tuple(sizes)} into {tuple(wanted)} parts; only of known and"
+            f"attribute adaptive: {tuple(sizes)} into {tuple(counts)} parts; only of known and"
             " equal sizes, or of one part over all axes"
         )
-    return tuple((size or 0) // part for size, part in zip(sizes, wanted, strict=True))
+    return tuple((size or 0) // part for size, part in zip(sizes, counts, strict=True))
 
 
 @rule("instance_norm group_norm")
@@ -557,7 +558,7 @@ def _pad(op: PaddleOperator) -> Results:
     mode, value = "constant", op.attribute("pad_value", 0.0) if op.at.type != "pad3d" else 0.0
     first = 0
     if op.at.type != "pad":
-        mode = {"edge": "replicate"}.get(result := op.attribute("mode", "constant"), result)
+        mode = {"edge": "replicate"}.get(name := op.attribute("mode", "constant"), name)
         value = op.attribute("value", 0.0) if op.at.type == "pad3d" else value
         first = 1 if op.attribute("data_format", "NCHW") in _LAST else 2
     axes = range(first, first + len(pads) // 2)

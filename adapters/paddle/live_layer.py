@@ -97,11 +97,11 @@ def tensor_of(value: Ragged | Array) -> Any:
     """A tensor of Paddle with the same numbers and LoD."""
     paddle = require("paddle", "paddle")
     core = paddle.base.core
-    made = (getattr(core, "LoDTensor", None) or core.DenseTensor)()
-    made.set(np.ascontiguousarray(data_of(value)), paddle.CPUPlace())
+    result = (getattr(core, "LoDTensor", None) or core.DenseTensor)()
+    result.set(np.ascontiguousarray(data_of(value)), paddle.CPUPlace())
     if isinstance(value, Ragged):
-        made.set_lod(value.lod)
-    return made
+        result.set_lod(value.lod)
+    return result
 
 
 # Calls of a recurrent layer of paddle.nn that onernn runs: live, traced, trained by autograd.
@@ -139,15 +139,15 @@ class LayerCall(NamedTuple):
 
     def unread(self, *dtypes: Any) -> str:
         """Why its tensors are not read: not all are of one of these types; "" where they are."""
-        wanted = self.weights[-1].dtype
+        dtype = self.weights[-1].dtype
         for each in self.tensors:
-            if each.dtype != wanted or wanted not in dtypes:
+            if each.dtype != dtype or dtype not in dtypes:
                 return f"{each.name}: {each.dtype}, ours reads {' or '.join(map(str, dtypes))}"
         return ""
 
 
 def forget(layer: Any) -> None:
-    """Nothing is kept of the layer."""
+    """Drops what is packed of the layer."""
     _LIVE.pop(layer, None)
 
 
@@ -179,11 +179,11 @@ def _traced(layer: Any, call: LayerCall, chosen: Options) -> Results:
         raise UnsupportedError("programs of Paddle 2's format hold Paddle's operators")
     if reason := call.unread(paddle.float32):
         raise UnsupportedError(reason)
-    given = arguments(
+    attributes = arguments(
         call.kind, time_major=call.time_major, is_test=not call.training, chosen=chosen
     )
     register_operators()
-    results = append_operator(call.tensors, call.lengths, given)
+    results = append_operator(call.tensors, call.lengths, attributes)
     _log.info(
         "%s: operator %s in the program that is made; what is saved of it loads where"
         " onernn.adapters.paddle.register_operators() was called before",
@@ -203,11 +203,13 @@ def _by_operator(call: LayerCall, chosen: Options) -> Results | None:
         return None
     records = call.records()
     try:
-        given = arguments(call.kind, time_major=call.time_major, is_test=not records, chosen=chosen)
+        attributes = arguments(
+            call.kind, time_major=call.time_major, is_test=not records, chosen=chosen
+        )
     except UnsupportedError:
         return None
     _check_shapes(call)
-    out, states = append_operator(call.tensors, call.lengths, given)
+    out, states = append_operator(call.tensors, call.lengths, attributes)
     if not records:
         for each in (out, *states):
             each.stop_gradient = True
@@ -269,11 +271,11 @@ def _by_arrays(layer: Any, call: LayerCall, chosen: Options) -> Results:
     x, *others = [view_eager(each, each.name) for each in call.tensors]
     states, weights = others[: len(call.states)], others[len(call.states) :]
     lengths = None if call.lengths is None else view_eager(call.lengths, "sequence_length")
-    given = Call(x, states, weights, lengths, call.time_major)
+    arrays = Call(x, states, weights, lengths, call.time_major)
     if not call.records():
-        out, *after = [paddle.to_tensor(each) for each in live.run(given)]
+        out, *after = [paddle.to_tensor(each) for each in live.run(arrays)]
         return out, tuple(after)
-    results, recorded = live.run_training(given)
+    results, recorded = live.run_training(arrays)
     once = _Once(live, recorded, results, [not each.stop_gradient for each in call.tensors])
     out, *after = _function().apply(once, *call.tensors)
     for each in (out, *after):
@@ -358,7 +360,7 @@ def cells_obstacle(layer: Any, kind: Any) -> str:
 
 
 @cache
-def ours_of_cells(kind: Any, chosen: Options) -> type:
+def cells_class(kind: Any, chosen: Options) -> type:
     """The layer, all steps in one call; parameters, arguments and results stay."""
 
     @untraced
@@ -448,16 +450,16 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
         if not reasons[id(each)]:
             kind = original(type(each))
             each.__class__ = (
-                _ours(kind, chosen, _is_short(each))
+                _layer_class(kind, chosen, _is_short(each))
                 if isinstance(each, rnn.RNNBase)
-                else ours_of_cells(kind, chosen)
+                else cells_class(kind, chosen)
             )
             forget(each)
     return target
 
 
 def _recurrent(target: Any) -> list[Any]:
-    """The recurrent layers in a layer, without those that they are made of."""
+    """The recurrent layers in a layer, without their parts."""
     rnn = require("paddle.nn.layer.rnn", "paddle")
     all_layers = target.sublayers(include_self=True)
     bases = [each for each in all_layers if isinstance(each, rnn.RNNBase)]
@@ -513,7 +515,7 @@ def _is_short(layer: Any) -> bool:
 
 
 @cache
-def _ours(kind: Any, chosen: Options, is_short: bool) -> type:
+def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
     """A recurrent layer on our kernels; parameters, arguments and results stay.
 
     ``is_short``: of fewer weights than Paddle's kernel reads.
@@ -522,7 +524,7 @@ def _ours(kind: Any, chosen: Options, is_short: bool) -> type:
     live, full = paddle.Tensor, paddle._C_ops.full
     place = paddle.framework._current_expected_place
     is_recording = getattr(paddle.base.core, "_has_grad", paddle.is_grad_enabled)
-    may_leave, theirs = chosen.may_leave and not is_short, kind._cudnn_impl
+    may_leave, native = chosen.may_leave and not is_short, kind._cudnn_impl
 
     def is_left(layer: Any, inputs: Any) -> bool:
         """Whether Paddle is faster for this call, and right: it crashes over what this excludes.
@@ -545,7 +547,7 @@ def _ours(kind: Any, chosen: Options, is_short: bool) -> type:
         """In the place of the call of Paddle's operator ``rnn``."""
         if may_leave and sequence_length is None and is_left(self, inputs):
             leave(self, HOST, FEW, self.full_name)
-            return theirs(self, inputs, initial_states, sequence_length)
+            return native(self, inputs, initial_states, sequence_length)
         sizes = (self.mode, self.input_size, self.hidden_size, self.num_layers, self.num_directions)
         call = LayerCall(
             LayerKind(*sizes),
@@ -560,7 +562,7 @@ def _ours(kind: Any, chosen: Options, is_short: bool) -> type:
         )
         results = run_layer(self, call, chosen)
         if results is None:
-            return theirs(self, inputs, initial_states, sequence_length)
+            return native(self, inputs, initial_states, sequence_length)
         out, states = results
         return out, states if len(states) > 1 else states[0]
 

@@ -15,12 +15,12 @@ namespace onernn_paddle {
 /// Guards all that calls share, for a few instructions. A fork waits for it, so that no child
 /// begins with it locked.
 inline std::mutex& guard() {
-  static std::mutex* const made = [] {
+  static std::mutex* const shared = [] {
     static std::mutex mutex;
     pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
     return &mutex;
   }();
-  return *made;
+  return *shared;
 }
 
 /// The numbers of a layer as kernels/products.hpp reads them: backend/compiled/packing.py has the
@@ -60,11 +60,11 @@ class Numbers {
 
   /// A copy from a multiple of 64 on.
   std::shared_ptr<char> aligned() const {
-    void* made = nullptr;
-    if (posix_memalign(&made, 64, (std::max)(bytes_.size(), std::size_t(64))))
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 64, (std::max)(bytes_.size(), std::size_t(64))))
       throw std::bad_alloc();
-    std::memcpy(made, bytes_.data(), bytes_.size());
-    return {static_cast<char*>(made), [](char* p) { free(p); }};
+    std::memcpy(memory, bytes_.data(), bytes_.size());
+    return {static_cast<char*>(memory), [](char* p) { free(p); }};
   }
 
  private:
@@ -95,7 +95,7 @@ class Numbers {
 
 /// The tensors of a layer. `owners`: of their memory, where nobody writes to it as long as it is
 /// there; else empty.
-struct Held {
+struct LayerTensors {
   std::vector<const float*> numbers;
   std::vector<std::shared_ptr<const void>> owners;
 };
@@ -103,12 +103,12 @@ struct Held {
 /// A layer's weights packed, and stacks that nobody uses now.
 class Packed {
  public:
-  Packed(const Library& library, const Layer& layer, const Held& held)
+  Packed(const Library& library, const Layer& layer, const LayerTensors& tensors)
       : library_(library),
         layer_(layer),
-        weights_(held.numbers),
-        owners_(held.owners.begin(), held.owners.end()) {
-    const std::vector<const float*>& weights = held.numbers;
+        weights_(tensors.numbers),
+        owners_(tensors.owners.begin(), tensors.owners.end()) {
+    const std::vector<const float*>& weights = tensors.numbers;
     Numbers numbers(layer.stored);
     const std::int64_t O = layer.units, G = std::int64_t(layer.gates.size());
     for (int part = 0; part < layer.parts(); ++part) {
@@ -128,20 +128,20 @@ class Packed {
     for (onernn_stack* each : idle_) library_.stack_free(each);
   }
 
-  bool is_of(const Layer& layer, const Held& held) const {
+  bool is_of(const Layer& layer, const LayerTensors& tensors) const {
     const auto same = [](const Layer& a, const Layer& b) {
       return a.cell == b.cell && a.function == b.function && a.stored == b.stored &&
              a.layers == b.layers && a.directions == b.directions && a.threads == b.threads &&
              a.inputs == b.inputs && a.units == b.units && a.gates == b.gates;
     };
-    return held.numbers == weights_ && held.owners.empty() == owners_.empty() &&
+    return tensors.numbers == weights_ && tensors.owners.empty() == owners_.empty() &&
            same(layer, layer_);
   }
   /// Whether the weights are those that were packed: trainers change their numbers in place, and
   /// at an address of freed ones there may be others.
-  bool holds(const Held& held) const {
+  bool holds(const LayerTensors& tensors) const {
     for (std::size_t k = 0; k < owners_.size(); ++k)
-      if (owners_[k].lock() != held.owners[k]) return false;
+      if (owners_[k].lock() != tensors.owners[k]) return false;
     for (std::size_t k = 0; k < copies_.size(); ++k)
       if (std::memcmp(weights_[k], copies_[k].data(), copies_[k].size() * sizeof(float)))
         return false;
@@ -150,10 +150,10 @@ class Packed {
 
   void run(const Batch& batch, const float* x, const States& states, float* y) {
     onernn_stack* stack = take();
-    const onernn_batch told{batch.time_major ? ONERNN_TNC : ONERNN_NTC, batch.T, batch.N,
-                            batch.lengths.empty() ? nullptr : batch.lengths.data()};
+    const onernn_batch sizes{batch.time_major ? ONERNN_TNC : ONERNN_NTC, batch.T, batch.N,
+                             batch.lengths.empty() ? nullptr : batch.lengths.data()};
     const onernn_arrays arrays{x, nullptr, states.h, states.c, y, states.h_n, states.c_n, nullptr};
-    const std::int32_t status = library_.stack_run(stack, &told, &arrays);
+    const std::int32_t status = library_.stack_run(stack, &sizes, &arrays);
     {
       std::lock_guard<std::mutex> locked(guard());
       idle_.push_back(stack);
@@ -173,15 +173,15 @@ class Packed {
     {
       std::lock_guard<std::mutex> locked(guard());
       if (!idle_.empty()) {
-        onernn_stack* found = idle_.back();
+        onernn_stack* stack = idle_.back();
         idle_.pop_back();
-        return found;
+        return stack;
       }
     }
-    onernn_stack* made = nullptr;
-    const onernn_spec told = layer_.spec();
-    check(library_.stack_new(&told, parts_.data(), numbers_.get(), layer_.threads, &made));
-    return made;
+    onernn_stack* result = nullptr;
+    const onernn_spec spec = layer_.spec();
+    check(library_.stack_new(&spec, parts_.data(), numbers_.get(), layer_.threads, &result));
+    return result;
   }
 
   const Library& library_;
@@ -195,33 +195,34 @@ class Packed {
 };
 
 /// The layer of these weights; the same one while their numbers stay. The most recent ones are
-/// kept. Who uses one keeps it, too.
+/// kept, and so are those in use.
 inline std::shared_ptr<Packed> packed(const Library& library, const Layer& layer,
-                                      const Held& weights) {
-  static auto& kept = *new std::list<std::shared_ptr<Packed>>;  // for good: exits need no order
+                                      const LayerTensors& weights) {
+  static auto& recent =
+      *new std::list<std::shared_ptr<Packed>>;  // never freed: exits need no order
   constexpr std::size_t kMost = 64;
-  std::shared_ptr<Packed> found;
+  std::shared_ptr<Packed> match;
   {
     std::lock_guard<std::mutex> locked(guard());
-    for (auto each = kept.begin(); each != kept.end(); ++each)
+    for (auto each = recent.begin(); each != recent.end(); ++each)
       if ((*each)->is_of(layer, weights)) {
-        found = *each;
-        kept.splice(kept.begin(), kept, each);
+        match = *each;
+        recent.splice(recent.begin(), recent, each);
         break;
       }
   }
-  if (found && found->holds(weights)) return found;
-  auto made = std::make_shared<Packed>(library, layer, weights);
+  if (match && match->holds(weights)) return match;
+  auto result = std::make_shared<Packed>(library, layer, weights);
   std::list<std::shared_ptr<Packed>> dropped;  // freed when the lock is open again
   std::lock_guard<std::mutex> locked(guard());
-  for (auto each = kept.begin(); each != kept.end();) {
+  for (auto each = recent.begin(); each != recent.end();) {
     auto next = std::next(each);
-    if ((*each)->is_of(layer, weights)) dropped.splice(dropped.begin(), kept, each);
+    if ((*each)->is_of(layer, weights)) dropped.splice(dropped.begin(), recent, each);
     each = next;
   }
-  kept.push_front(made);
-  if (kept.size() > kMost) dropped.splice(dropped.begin(), kept, std::prev(kept.end()));
-  return made;
+  recent.push_front(result);
+  if (recent.size() > kMost) dropped.splice(dropped.begin(), recent, std::prev(recent.end()));
+  return result;
 }
 
 }  // namespace onernn_paddle

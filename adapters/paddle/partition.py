@@ -36,8 +36,8 @@ class Uses(NamedTuple):
 
 
 class Dataflow:
-    """Of a ProgramDesc: ``uses`` of each operator of the main block, and how often each variable
-    is assigned there (``writers``).
+    """The ``uses`` of each operator in a ProgramDesc's main block, and how often each variable is
+    assigned there (``writers``).
     """
 
     def __init__(self, desc: Any) -> None:
@@ -51,12 +51,12 @@ class Dataflow:
         self.writers = Counter(name for use in self.uses for name in use.makes)
 
     def leaves(self) -> set[str]:
-        """What operators make of which nothing is read."""
+        """The results of operators of which nothing is read."""
         read = {name for use in self.uses for name in use.reads}
         return {name for use in self.uses if not use.makes & read for name in use.makes}
 
     def closed(self, positions: set[int]) -> set[int]:
-        """With the operators on the way from one of these to another."""
+        """These operators, and those on a path between two of them."""
         makers: dict[str, int] = {}
         before: list[set[int]] = []
         for at, use in enumerate(self.uses):
@@ -144,8 +144,8 @@ class LiveProgram:
     """A serialized program with its parameters, and which parts of it onernn can run.
 
     ``parameters`` gives arrays by name, among the variables. ``wanted``: variables that must stay,
-    beside those that the program fetches; where there are neither, what operators give of which
-    nothing is read. Raises `ModelFormatError` for bytes that are no program, `UnsupportedError`
+    beside those that the program fetches; where there are neither, the results that nothing
+    reads. Raises `ModelFormatError` for bytes that are no program, `UnsupportedError`
     where a parameter that is read has no array.
     """
 
@@ -185,10 +185,10 @@ class LiveProgram:
     def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
         """What can be replaced, and why other recurrent operators cannot."""
         depths, reasons = self._understood()
-        made = [name for name in self._made() if name in depths]
-        kept = self._wanted if self._has_fetches else self._wanted | (self._flow.leaves() & {*made})
-        needed = kept.union(*(self._flow.uses[at].reads for at in self._foreign))
-        whole = fuse(self._lowered([name for name in made if name in needed])).model
+        names = [name for name in self._results() if name in depths]
+        roots = self._wanted if self._has_fetches else self._wanted | self._flow.leaves() & {*names}
+        needed = roots.union(*(self._flow.uses[at].reads for at in self._foreign))
+        whole = fuse(self._lowered([name for name in names if name in needed])).model
 
         layers = [node for node in whole.nodes if node.op == "Rnn"]
         candidates = [self._flow.closed({op.position for op in node.origin}) for node in layers]
@@ -201,19 +201,19 @@ class LiveProgram:
         ]
         parts: list[ReplaceablePart] = []
         refusals = list(self._refusals(reasons))
-        taken: set[int] = set()
+        replaced: set[int] = set()
         for positions in candidates:
-            part = self._part(positions, kept, depths)
+            part = self._part(positions, roots, depths)
             obstacle = "Paddle runs it in int8 or bf16" if positions in narrow else ""
-            if obstacle := obstacle or self._obstacle(part, positions, taken, reasons):
+            if obstacle := obstacle or self._obstacle(part, positions, replaced, reasons):
                 refusals.append(Refusal(obstacle, part.label))
             else:
-                taken |= positions
+                replaced |= positions
                 parts.append(part)
         return parts, refusals
 
     def rewritten(self, parts: Mapping[int, ReplaceablePart], backward: int) -> bytes:
-        """The program in which Python callables stand for parts, by the numbers they are known by.
+        """The program in which Python callables stand for parts, numbered as in ``parts``.
 
         ``backward``: the number of what is called for gradients.
         """
@@ -221,20 +221,20 @@ class LiveProgram:
         desc.CopyFrom(self._desc)
         block = desc.blocks[0]
         at_last = {part.operators[-1].position: number for number, part in parts.items()}
-        gone = {op.position for part in parts.values() for op in part.operators}
+        removed = {op.position for part in parts.values() for op in part.operators}
         sources = {op.position for part in parts.values() for op in part.sources}
-        for at in sorted(sources - gone, reverse=True):
+        for at in sorted(sources - removed, reverse=True):
             # One of which nothing is read would crash Paddle's squared_mat_sub_fuse_pass.
-            left = [use.reads for k, use in enumerate(self._flow.uses) if k not in gone]
-            if self._flow.uses[at].makes.isdisjoint(self._wanted.union(*left)):
-                gone.add(at)
+            reads = [use.reads for k, use in enumerate(self._flow.uses) if k not in removed]
+            if self._flow.uses[at].makes.isdisjoint(self._wanted.union(*reads)):
+                removed.add(at)
         operators = [
             _py_func(parts[at_last[at]], at_last[at], backward) if at in at_last else op
             for at, op in enumerate(self._desc.blocks[0].ops)
-            if at in at_last or at not in gone
+            if at in at_last or at not in removed
         ]
         # What is not computed any more cannot be fetched: a scope may hold its value of an old run.
-        dead = {name for at in gone for name in self._flow.uses[at].makes}
+        dead = {name for at in removed for name in self._flow.uses[at].makes}
         dead -= {name for part in parts.values() for name in part.outputs}
         variables = [v for v in self._desc.blocks[0].vars if v.name not in dead]
         del block.ops[:], block.vars[:]
@@ -245,11 +245,11 @@ class LiveProgram:
     def _understood(self) -> tuple[dict[str, int], dict[str, str]]:
         """(LoD levels of what is understood, why the rest of the variables is not).
 
-        Operators that are not become foreign: what they make is taken as the program declares it.
+        Other operators become foreign: their results are what the program declares.
         """
         reasons: dict[str, str] = {}
         while True:
-            graph = self._lowered(self._made())
+            graph = self._lowered(self._results())
             lacking = {
                 name: str(node.attributes["reason"])
                 for node in graph.nodes
@@ -278,20 +278,20 @@ class LiveProgram:
                 use = self._flow.uses[op.position]
                 assigned = sorted(n for n in use.reads & {*self._flow.writers} if n in variables)
                 trained = [name for name in assigned if variables[name].persistable]
-                given = [reasons[name] for name in sorted(use.makes) if name in reasons]
+                causes = [reasons[name] for name in sorted(use.makes) if name in reasons]
                 if trained:
-                    given = [
+                    causes = [
                         f"the program assigns its parameter {trained[0]!r}, as in training; take a"
                         " clone(for_test=True) from before"
                     ]
-                yield Refusal(given[0] if given else "it is not understood", op.type)
+                yield Refusal(causes[0] if causes else "it is not understood", op.type)
         for block in self._desc.blocks[1:]:
             for op in block.ops:
                 if op.type in RECURRENT:
                     reason = "it stands in an inner block, only the main block is rewritten"
                     yield Refusal(reason, op.type)
 
-    def _made(self) -> list[str]:
+    def _results(self) -> list[str]:
         """The variables with one value that understood operators make."""
         variables = self._program.variables
         return [
@@ -304,62 +304,62 @@ class LiveProgram:
             and not variables[name].persistable
         ]
 
-    def _lowered(self, wanted: Sequence[str]) -> Graph:
+    def _lowered(self, fetches: Sequence[str]) -> Graph:
         """What is understood of the program; what nothing in it makes is fed."""
         operators = [op for op in self._inner if op.position not in self._foreign]
-        made: set[str] = set()
-        fed: dict[str, None] = {}
+        results: set[str] = set()
+        inputs: dict[str, None] = {}
         for op in operators:
-            fed.update(dict.fromkeys(n for n in _names(op.inputs.values()) if n not in made))
-            made.update(_names(op.outputs.values()))
+            inputs.update(dict.fromkeys(n for n in _names(op.inputs.values()) if n not in results))
+            results.update(_names(op.outputs.values()))
         program = self._program
-        feeds = [n for n in fed if n not in program.parameters and n in program.variables]
-        return _lowered(program, feeds, operators, wanted)
+        feeds = [n for n in inputs if n not in program.parameters and n in program.variables]
+        return _lowered(program, feeds, operators, fetches)
 
     def _part(
-        self, positions: set[int], kept: set[str], depths: Mapping[str, int]
+        self, positions: set[int], roots: set[str], depths: Mapping[str, int]
     ) -> ReplaceablePart:
         inside = [op for op in self._inner if op.position in positions]
-        made = dict.fromkeys(name for op in inside for name in _names(op.outputs.values()))
+        results = dict.fromkeys(name for op in inside for name in _names(op.outputs.values()))
         fixed = self._sources({name for op in inside for name in _names(op.inputs.values())})
         sources = [op for op in fixed if op.position not in positions]
-        given = dict.fromkeys(made)
-        given.update(
+        inner = dict.fromkeys(results)
+        inner.update(
             dict.fromkeys(name for op in sources for name in self._flow.uses[op.position].makes)
         )
         read = [
             name
             for op in (*sources, *inside)
             for name in _names(op.inputs.values())
-            if name not in given
+            if name not in inner
         ]
-        held = self._program.parameters
-        data = tuple(dict.fromkeys(name for name in read if name not in held))
+        parameters = self._program.parameters
+        data = tuple(dict.fromkeys(name for name in read if name not in parameters))
         outside = [use.reads for at, use in enumerate(self._flow.uses) if at not in positions]
         return ReplaceablePart(
             tuple(inside),
             tuple(sources),
             data,
-            tuple(dict.fromkeys(name for name in read if name in held)),
-            tuple(name for name in made if name in kept.union(*outside)),
+            tuple(dict.fromkeys(name for name in read if name in parameters)),
+            tuple(name for name in results if name in roots.union(*outside)),
             tuple(depths.get(name, 0) for name in data),
             replace(self._program, parameters={}),
         )
 
     def _sources(self, names: set[str]) -> list[Operator]:
         """The operators that make these variables, or some of them, of nothing but parameters."""
-        fixed, able = {*self._program.parameters}, []
+        fixed, candidates = {*self._program.parameters}, []
         for op in self._inner:
             use = self._flow.uses[op.position]
             single = all(self._flow.writers[name] == 1 for name in use.makes)
             if op.position not in self._foreign and single and use.reads <= fixed:
                 fixed |= use.makes
-                able.append(op)
+                candidates.append(op)
         result: list[Operator] = []
-        wanted = set(names)
-        for op in reversed(able):
-            if self._flow.uses[op.position].makes & wanted:
-                wanted |= self._flow.uses[op.position].reads
+        needed = set(names)
+        for op in reversed(candidates):
+            if self._flow.uses[op.position].makes & needed:
+                needed |= self._flow.uses[op.position].reads
                 result.insert(0, op)
         return result
 
@@ -367,11 +367,11 @@ class LiveProgram:
         self,
         part: ReplaceablePart,
         positions: set[int],
-        taken: set[int],
+        replaced: set[int],
         reasons: Mapping[str, str],
     ) -> str:
         """Why these operators cannot become one, "" where they can."""
-        if positions & taken:
+        if positions & replaced:
             return "it shares operators with a part that is replaced already"
         if not part.outputs:
             return "nothing of it is read"
@@ -385,7 +385,7 @@ def _without_blocks(program: Program) -> Program:
     """The program with loops, branches and arrays as unknown operators: Paddle runs these."""
     arrays = {name for name, each in program.variables.items() if each.kind == messages.ARRAY}
 
-    def left(op: Operator) -> Operator:
+    def opaque(op: Operator) -> Operator:
         used = {
             name for slots in (op.inputs, op.outputs) for each in slots.values() for name in each
         }
@@ -393,25 +393,25 @@ def _without_blocks(program: Program) -> Program:
             return op
         return replace(op, type=f"{op.type} of Paddle", attributes={})
 
-    return replace(program, operators=tuple(map(left, program.operators)), inner={})
+    return replace(program, operators=tuple(map(opaque, program.operators)), inner={})
 
 
 def _lowered(
     program: Program, feeds: Iterable[str], operators: Iterable[Operator], fetches: Iterable[str]
 ) -> Graph:
-    around = [Operator(-1, "feed", {}, {"Out": (n,)}, {"col": k}) for k, n in enumerate(feeds)]
-    behind = [Operator(-1, "fetch", {"X": (n,)}, {}, {"col": k}) for k, n in enumerate(fetches)]
-    return lower(replace(program, operators=(*around, *operators, *behind)))
+    feed_ops = [Operator(-1, "feed", {}, {"Out": (n,)}, {"col": k}) for k, n in enumerate(feeds)]
+    fetch_ops = [Operator(-1, "fetch", {"X": (n,)}, {}, {"col": k}) for k, n in enumerate(fetches)]
+    return lower(replace(program, operators=(*feed_ops, *operators, *fetch_ops)))
 
 
 def _py_func(part: ReplaceablePart, forward: int, backward: int) -> Any:
-    made = messages.message("OpDesc")(type="py_func")
-    made.inputs.add(parameter="X", arguments=(*part.data, *part.parameters))
-    made.outputs.add(parameter="Out", arguments=part.outputs)
-    made.attrs.add(name="forward_callable_id", type=_INT, i=forward)
-    made.attrs.add(name="backward_callable_id", type=_INT, i=backward)
-    made.attrs.add(name="backward_skip_vars", type=_STRINGS)
-    return made
+    result = messages.message("OpDesc")(type="py_func")
+    result.inputs.add(parameter="X", arguments=(*part.data, *part.parameters))
+    result.outputs.add(parameter="Out", arguments=part.outputs)
+    result.attrs.add(name="forward_callable_id", type=_INT, i=forward)
+    result.attrs.add(name="backward_callable_id", type=_INT, i=backward)
+    result.attrs.add(name="backward_skip_vars", type=_STRINGS)
+    return result
 
 
 def _names(slots: Iterable[Iterable[str]]) -> Iterable[str]:
@@ -458,8 +458,8 @@ class LivePart:
         graph = self.part.graph(depths, named)
         if graph.notes:  # that may be said of a file, but this program is right beside it
             raise UnsupportedError("; ".join(graph.notes))
-        chosen = self._options
-        return Session(graph, chosen.dtype, chosen.threads, chosen.backend, chosen.strict)
+        options = self._options
+        return Session(graph, options.dtype, options.threads, options.backend, options.strict)
 
 
 class LayerKind(NamedTuple):

@@ -83,9 +83,9 @@ def optimize(
         _log.info("%s", DISABLED)
         if not (is_pir(target) or isinstance(target, paddle.static.Program)):
             return target
-        made = target if is_pir(target) else target.clone()
-        made.replaced, made.refusals = (), (Refusal(DISABLED, "program"),)
-        return made
+        result = target if is_pir(target) else target.clone()
+        result.replaced, result.refusals = (), (Refusal(DISABLED, "program"),)
+        return result
     if is_pir(target):
         done = replace_recurrent(target, chosen, [*fetch_list])
         target.replaced, target.refusals = done.explained
@@ -126,8 +126,8 @@ def restore(target: Any) -> Any:
     Raises `UnsupportedError` for what `optimize` has changed for good.
     """
     paddle = require("paddle", "paddle")
-    if hasattr(target, _THEIRS):
-        return getattr(target, _THEIRS)
+    if hasattr(target, _ORIGINAL):
+        return getattr(target, _ORIGINAL)
     programs = "Program", "Config", "PirTranslatedLayer", "TranslatedLayer"
     if type(target).__name__ in programs or not isinstance(target, paddle.nn.Layer):
         raise UnsupportedError(
@@ -140,34 +140,34 @@ def restore(target: Any) -> Any:
 
 def _optimized_program(program: Any, scope: Any, fetch_list: Iterable[Any], chosen: Options) -> Any:
     paddle = require("paddle", "paddle")
-    held = partial(_held, scope or paddle.static.global_scope())
-    wanted = [each if isinstance(each, str) else each.name for each in fetch_list]
+    parameters = partial(_parameters, scope or paddle.static.global_scope())
+    names = [each if isinstance(each, str) else each.name for each in fetch_list]
     data = program.desc.serialize_to_string()
-    rewritten, done = _rewritten(LiveProgram(data, held, wanted), chosen)
-    made = paddle.static.Program.parse_from_string(rewritten)
-    made.replaced, made.refusals = done
-    setattr(made, _THEIRS, program)
+    rewritten, done = _rewritten(LiveProgram(data, parameters, names), chosen)
+    result = paddle.static.Program.parse_from_string(rewritten)
+    result.replaced, result.refusals = done
+    setattr(result, _ORIGINAL, program)
     _save_originals()
-    return made
+    return result
 
 
-_THEIRS = "onernn_program"
+_ORIGINAL = "onernn_program"
 
 
 @cache
 def _save_originals() -> None:
-    """Paddle saves the program that ours was made of: a py_func lives in this process only."""
+    """Makes Paddle save the program that was optimized: a py_func lives in this process only."""
     static: Any = require("paddle.static", "paddle")
     normalize = static.io.normalize_program
 
     @wraps(normalize)
     def normalized(program: Any, feeds: Any, fetches: Any, *more: Any, **named: Any) -> Any:
-        if theirs := getattr(program, _THEIRS, None):
-            find, listed = theirs.global_block().var, require("paddle.utils", "paddle").flatten
+        if original := getattr(program, _ORIGINAL, None):
+            var, flatten = original.global_block().var, require("paddle.utils", "paddle").flatten
             feeds, fetches = (
-                [find(each.name) for each in listed(given)] for given in (feeds, fetches)
+                [var(each.name) for each in flatten(values)] for values in (feeds, fetches)
             )
-        return normalize(theirs or program, feeds, fetches, *more, **named)
+        return normalize(original or program, feeds, fetches, *more, **named)
 
     static.normalize_program = static.io.normalize_program = normalized
 
@@ -180,19 +180,19 @@ def _optimized_translated(target: Any, chosen: Options) -> Any:
             " paddle.inference.Config of its files, or the paddle.nn.Layer it was saved from"
         )
     replaced: list[str] = []
-    refused: list[Refusal] = []
+    refusals: list[Refusal] = []
     for each in programs:
         try:
             done = replace_recurrent(each.infer_program, chosen, all_known=True)
         except UnsupportedError as error:
-            refused += error.refusals
+            refusals += error.refusals
             continue
         each._output_vars = [done.value(value) for value in each._output_vars]
         replaced += done.explained.replaced
-        refused += done.explained.refusals
-    if not replaced and not any(isinstance(each, Slower) for each in refused):
-        raise UnsupportedError("no recurrent operator can be replaced", refused)
-    target.replaced, target.refusals = tuple(replaced), tuple(refused)
+        refusals += done.explained.refusals
+    if not replaced and not any(isinstance(each, Slower) for each in refusals):
+        raise UnsupportedError("no recurrent operator can be replaced", refusals)
+    target.replaced, target.refusals = tuple(replaced), tuple(refusals)
     target._partial_program_layers.clear()  # made of the programs as they were
     return target
 
@@ -253,16 +253,16 @@ def _rewritten(
     """The program, a line for each part that was replaced, and why others were not."""
     from paddle.static.nn.common import PyFuncRegistry
 
-    result, refusals = live.parts()
+    candidates, refusals = live.parts()
     parts, replaced = {}, []
-    for part in result:
-        ours = LivePart(part, chosen, constant=constant)
+    for part in candidates:
+        runner = LivePart(part, chosen, constant=constant)
         try:
-            session = ours.session(part.depths, live.arrays(part.parameters))
+            session = runner.session(part.depths, live.arrays(part.parameters))
         except UnsupportedError as error:
             refusals.append(Refusal("; ".join(r.reason for r in error.refusals), part.label))
             continue
-        parts[PyFuncRegistry(_callable(ours)).id] = part
+        parts[PyFuncRegistry(_callable(runner)).id] = part
         layers = session.explained
         kernels = "; ".join(f"{e.cell} {e.direction}, {e.dtype}, {e.kernel}" for e in layers)
         replaced.append(f"{part.label}: {kernels}")
@@ -270,20 +270,20 @@ def _rewritten(
     return live.rewritten(parts, PyFuncRegistry(_no_gradients).id), done
 
 
-def _callable(ours: LivePart) -> Callable[..., list[Any]]:
-    """What Paddle calls; it keeps that for as long as the process lives."""
-    names, count = (*ours.part.data, *ours.part.parameters), len(ours.part.data)
+def _callable(runner: LivePart) -> Callable[..., list[Any]]:
+    """The function that Paddle calls, and keeps for as long as the process lives."""
+    names, count = (*runner.part.data, *runner.part.parameters), len(runner.part.data)
     event = require("paddle.profiler", "paddle").RecordEvent
 
     def run(*tensors: Any) -> list[Any]:  # default arguments would break PyFuncRegistry
         try:
             data = [batch(*each) for each in zip(tensors[:count], names, strict=False)]
-            held = [] if ours.constant else zip(tensors[count:], names[count:], strict=True)
-            arrays = [view(*each) for each in held]
-            with event(f"onernn: {ours.part.label}"):
-                return [tensor_of(output) for output in ours.run(data, arrays)]
+            parameters = [] if runner.constant else zip(tensors[count:], names[count:], strict=True)
+            arrays = [view(*each) for each in parameters]
+            with event(f"onernn: {runner.part.label}"):
+                return [tensor_of(output) for output in runner.run(data, arrays)]
         except Exception as error:  # Paddle prints it between pages of its own
-            _log.error("%s: %s: %s", ours.part.label, type(error).__name__, error)
+            _log.error("%s: %s: %s", runner.part.label, type(error).__name__, error)
             raise
 
     return run
@@ -296,14 +296,14 @@ def _no_gradients(*_: Any) -> None:
     )
 
 
-def _held(scope: Any, variables: Iterable[Variable]) -> Mapping[str, Array]:
+def _parameters(scope: Any, variables: Iterable[Variable]) -> Mapping[str, Array]:
     """The parameters in a scope, without a copy."""
     result = {}
     for variable in variables:
         if variable.persistable and variable.kind == messages.LOD_TENSOR:
-            held = scope.find_var(variable.name)
-            if held is not None and held.get_tensor()._is_initialized():
-                array = view(held.get_tensor(), variable.name)
+            value = scope.find_var(variable.name)
+            if value is not None and value.get_tensor()._is_initialized():
+                array = view(value.get_tensor(), variable.name)
                 array.flags.writeable = False  # then reading them does not copy them
                 result[variable.name] = array
     return result

@@ -68,12 +68,12 @@ class Operator:
 
 
 RESULTS = ("Out", "Hidden", "Output", "Y", "ViterbiPath", "Result")
-"""Slots of what an operator is there for; others are by-products."""
+"""Slots of main results; others are by-products."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """What a loop or a branch runs. ``variables``: those that live no longer than a turn."""
+    """The body of a loop or a branch. ``variables``: those that live for one iteration."""
 
     operators: tuple[Operator, ...]
     variables: Mapping[str, Variable]
@@ -101,7 +101,7 @@ Parameters = Callable[[Sequence[Variable]], Mapping[str, Array]]
 
 # Paddle's tensor stream: what a .pdiparams file, or one file a parameter, holds.
 
-# Bounds that keep a hostile length field from costing time or memory before it is found out.
+# Bounds: a hostile length field must not cost time or memory before it is refused.
 _MOST_AXES = 9  # DDim::kMaxRank of Paddle
 _MOST_LEVELS = 16  # of LoD; no real batch nests as deep
 _MOST_DESCRIPTION = 4096  # bytes of a TensorDesc; 9 axes make 101
@@ -203,9 +203,9 @@ def _variable(desc: Any) -> Variable:
     name, kind, dtype, shape, depth = _text(desc.name), desc.type, None, None, 0
     for part in ("selected_rows", "lod_tensor", "tensor_array"):
         if kind.HasField(part):
-            held = getattr(kind, part)
-            tensor = held if part == "selected_rows" else held.tensor
-            depth = 0 if part == "selected_rows" else held.lod_level
+            description = getattr(kind, part)
+            tensor = description if part == "selected_rows" else description.tensor
+            depth = 0 if part == "selected_rows" else description.lod_level
             dtype = messages.DTYPES.get(tensor.data_type)
             shape = tuple(None if size < 0 else size for size in tensor.dims)
     return Variable(name, kind.type, dtype, shape, depth, desc.persistable)
@@ -300,7 +300,7 @@ def _reason(error: Exception) -> str:
 
 
 def _in_place(name: str) -> int | None:
-    """Which operand an operator writes its result into; None where it makes a new value."""
+    """The operand that an operator writes into; None where it makes a new value."""
     dialect, _, kind = name.partition(".")
     if dialect != "1" or not kind.endswith("_") or kind == "batch_norm_":  # writes statistics
         return None
@@ -359,15 +359,15 @@ class _Reader:
             return self._feed(operation, attributes)
         if dialect == "1" and kind == "fetch":
             return self._fetch(operands[0], attributes)
-        outputs = [self._made(each) for each in operation["O"]]
+        outputs = [self._results(each) for each in operation["O"]]
         if name in ("1.while", "1.if"):
             return self._nest(kind, operation, [self._names[at] for at in operands], outputs)
         if (at := _in_place(name)) is not None:
             outputs[0] = [self._names[operands[at]]]
             self._names[int(operation["O"][0]["%"])] = outputs[0][0]
         if kind == NAME and dialect != "1":
-            given, lengths = map(self._operand, operands)
-            return self._plugged(given, lengths, outputs, attributes)
+            tensors, lengths = map(self._operand, operands)
+            return self._plugged(tensors, lengths, outputs, attributes)
         meaning = OPERATORS.get(kind) or OPERATORS.get(kind.removesuffix("_"))
         if meaning is None or dialect != "1" or operation.get("regions"):
             return self._unknown(name, operands, outputs, attributes)
@@ -377,48 +377,52 @@ class _Reader:
 
     def _parameter(self, operation: Mapping[str, Any]) -> None:
         """A: is_distributed, is_parameter, need_clip, name; OA: persistable, ...."""
-        name, made = str(operation["A"][3]), operation["O"]
-        dtype, sizes = _tensor(made["TT"])
-        self._names[int(made["%"])] = name
-        kept = bool(operation["OA"][0])
-        result = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, kept)
-        self.variables[name] = result
-        if kept:
-            self.saved[name] = result
+        name, result = str(operation["A"][3]), operation["O"]
+        dtype, sizes = _tensor(result["TT"])
+        self._names[int(result["%"])] = name
+        persistable = bool(operation["OA"][0])
+        variable = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, persistable)
+        self.variables[name] = variable
+        if persistable:
+            self.saved[name] = variable
 
     def _feed(self, operation: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
-        (made,), name = operation["O"], str(attributes["name"])
-        self._names[int(made["%"])] = name
-        dtype, sizes = _tensor(made["TT"])
+        (result,), name = operation["O"], str(attributes["name"])
+        self._names[int(result["%"])] = name
+        dtype, sizes = _tensor(result["TT"])
         self.variables[name] = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, False)
         self._add("feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": len(self.operators)})
 
     def _nest(
-        self, kind: str, operation: Mapping[str, Any], operands: list[str], made: list[list[str]]
+        self,
+        kind: str,
+        operation: Mapping[str, Any],
+        operands: list[str],
+        variables: list[list[str]],
     ) -> None:
-        """A loop or a branch: its blocks have names for what goes in and for what comes out."""
-        outputs = {"Out": tuple(name for names in made for name in names)}
+        """A loop or a branch, with names for what goes into its blocks and comes out."""
+        outputs = {"Out": tuple(name for names in variables for name in names)}
         regions = operation["regions"]
         if kind == "if":
-            (then, given), (other, other_given) = map(self._block, regions)
-            taken = {"true_block": then[0], "false_block": other[0]}
-            results = {"then": given, "else": other_given}
-            return self._add("if", {"Cond": tuple(operands)}, outputs, {**taken, **results})
+            (then, then_results), (other, else_results) = map(self._block, regions)
+            blocks = {"true_block": then[0], "false_block": other[0]}
+            results = {"then": then_results, "else": else_results}
+            return self._add("if", {"Cond": tuple(operands)}, outputs, {**blocks, **results})
         (region,) = regions
-        (number, arguments), given = self._block(region)
+        (number, arguments), values = self._block(region)
         inputs = {"Condition": tuple(operands[:1]), "Initial": tuple(operands[1:])}
-        inside = {"sub_block": number, "arguments": arguments, "given": given}
-        return self._add("while", inputs, outputs, inside)
+        attributes = {"sub_block": number, "arguments": arguments, "given": values}
+        return self._add("while", inputs, outputs, attributes)
 
     def _block(
         self, region: Mapping[str, Any]
     ) -> tuple[tuple[int, tuple[str, ...]], tuple[str, ...]]:
-        """The number of a block, its arguments, and what it gives."""
+        """The number of a block, its arguments, and its results."""
         (block,) = region["blocks"]
         self._blocks += 1
         number, outside = self._blocks, (self.operators, self.variables, dict(self._names))
         self.operators, self.variables = [], {}
-        arguments, given = [], tuple[str, ...]()
+        arguments, results = [], tuple[str, ...]()
         for each in block["args"]:  # numbered anew in each block
             name = f"%{int(each['#'])} of block {number}"
             dtype, _ = _tensor(each["TT"])
@@ -427,35 +431,35 @@ class _Reader:
             arguments.append(name)
         for operation in block["ops"]:
             if operation["#"].endswith(".yield"):
-                given = tuple(self._names[int(operand["%"])] for operand in operation["I"])
+                results = tuple(self._names[int(operand["%"])] for operand in operation["I"])
             else:
                 self.read(operation)
         self.inner[number] = Block(tuple(self.operators), self.variables)
         self.operators, self.variables, self._names = outside
-        return (number, tuple(arguments)), given
+        return (number, tuple(arguments)), results
 
     def _fetch(self, operand: int, attributes: Mapping[str, Any]) -> None:
         """Under the name that Paddle's predictor gives it."""
         value, name = self._names[operand], str(attributes["name"])
-        result = self.variables[value]
-        self.variables[name] = Variable(name, result.kind, result.dtype, result.shape, 0, False)
+        like = self.variables[value]
+        self.variables[name] = Variable(name, like.kind, like.dtype, like.shape, 0, False)
         self._add("assign", {"X": (value,)}, {"Out": (name,)}, {})
         self._add("fetch", {"X": (name,)}, {"Out": ("fetch",)}, {"col": int(attributes["col"])})
 
     def _parted(self, kind: str, operation: Mapping[str, Any], operands: list[int]) -> None:
         parts = self._lists[operands[0]]
         if kind == "slice":
-            result = {each["N"]: _pir_attribute(each["AT"]) for each in operation["A"]}
-            parts = [parts[result["index"]]]
-        for made, part in zip(operation["O"], parts, strict=True):
-            self._names[int(made["%"])] = part
+            attributes = {each["N"]: _pir_attribute(each["AT"]) for each in operation["A"]}
+            parts = [parts[attributes["index"]]]
+        for result, part in zip(operation["O"], parts, strict=True):
+            self._names[int(result["%"])] = part
 
     def _operand(self, at: int) -> list[str]:
         return self._lists[at] if at in self._lists else [self._names[at]]
 
-    def _made(self, made: Mapping[str, Any]) -> list[str]:
-        """The variables of a result, a list of them for a vector; a null type gives none."""
-        at, kind = int(made["%"]), made["TT"]
+    def _results(self, result: Mapping[str, Any]) -> list[str]:
+        """The variables of a result: several for a vector, none for a null type."""
+        at, kind = int(result["%"]), result["TT"]
         if kind["#"] == "NULL":
             return []
         several = kind["#"] == "0.t_vec"
@@ -463,15 +467,15 @@ class _Reader:
         names = [f"%{at}.{k}" for k in range(len(types))] if several else [f"%{at}"]
         for name, each in zip(names, types, strict=True):
             dtype, sizes = _tensor(each)
-            held = messages.ARRAY if "tensor_array" in each["#"] else messages.LOD_TENSOR
-            self.variables[name] = Variable(name, held, dtype, sizes, 0, False)
+            variable_kind = messages.ARRAY if "tensor_array" in each["#"] else messages.LOD_TENSOR
+            self.variables[name] = Variable(name, variable_kind, dtype, sizes, 0, False)
         if several:
             self._lists[at] = names
         else:
             self._names[at] = names[0]
         return names
 
-    def _constant(self, made: list[str], attributes: Mapping[str, Any]) -> bool:
+    def _constant(self, names: list[str], attributes: Mapping[str, Any]) -> bool:
         value, dtype = attributes["value"], str(attributes["dtype"])
         sizes = attributes.get("shape", (len(value),) if isinstance(value, tuple) else ())
         if dtype not in messages.CODES or dtype == "bfloat16" or math.prod(sizes) > _MOST:
@@ -479,8 +483,8 @@ class _Reader:
         if any(size < 0 for size in sizes):
             raise ValueError(f"a constant of shape {sizes}")
         array = np.asarray(value, np.float64 if isinstance(value, float) else None)
-        self.constants[made[0]] = np.broadcast_to(array.astype(dtype), sizes)
-        del self.variables[made[0]]  # of no block: each may read it
+        self.constants[names[0]] = np.broadcast_to(array.astype(dtype), sizes)
+        del self.variables[names[0]]  # of no block: each may read it
         return True
 
     def _known(
@@ -491,7 +495,7 @@ class _Reader:
         attributes: Mapping[str, Any],
     ) -> None:
         slots: dict[str, tuple[str, ...]] = {}
-        given: dict[str, Any] = dict(meaning.fixed)
+        values: dict[str, Any] = dict(meaning.fixed)
         if len(operands) > len(meaning.inputs):
             raise ValueError(f"{len(operands)} operands of {meaning.type}")
         for slot, names in zip(meaning.inputs, operands, strict=False):
@@ -501,22 +505,22 @@ class _Reader:
             if not attribute.startswith("="):
                 slots[slot] = tuple(filter(None, names))
             elif names[0] in self.constants and names[0] not in self.changed and len(names) == 1:
-                given[attribute[1:]] = _value(self.constants[names[0]], meaning)
+                values[attribute[1:]] = _value(self.constants[names[0]], meaning)
             elif any(names):
                 slots[tensor or f"{attribute[1:]} of run time"] = tuple(names)
         for name, value in attributes.items():
             if name in meaning.coded:
-                given[meaning.coded[name]] = messages.CODES.get(str(value), -1)
+                values[meaning.coded[name]] = messages.CODES.get(str(value), -1)
             elif name not in meaning.dropped:
-                given[meaning.renamed.get(name, name)] = value
-        made = {
+                values[meaning.renamed.get(name, name)] = value
+        results = {
             s: tuple(names) for s, names in zip(meaning.outputs, outputs, strict=False) if names
         }
-        self._add(meaning.type, slots, made, given)
+        self._add(meaning.type, slots, results, values)
 
     def _plugged(
         self,
-        given: list[str],
+        values: list[str],
         lengths: list[str],
         outputs: list[list[str]],
         attributes: Mapping[str, Any],
@@ -524,12 +528,12 @@ class _Reader:
         """The plug-in's operator: x, the initial states and WeightList are one list."""
         weights = 3 if attributes["mode"] == "LSTM" else 2
         slots = {
-            **{"Input": given[:1], "PreState": given[1:weights], "WeightList": given[weights:]},
+            **{"Input": values[:1], "PreState": values[1:weights], "WeightList": values[weights:]},
             "SequenceLength": [name for name in lengths if name],
         }
         inputs = {slot: tuple(names) for slot, names in slots.items()}
-        made = {"Out": tuple(outputs[0]), "State": tuple(outputs[1])}
-        self._add(NAME, inputs, made, attributes)
+        results = {"Out": tuple(outputs[0]), "State": tuple(outputs[1])}
+        self._add(NAME, inputs, results, attributes)
 
     def _unknown(
         self,
@@ -539,8 +543,8 @@ class _Reader:
         attributes: Mapping[str, Any],
     ) -> None:
         inputs = {f"operand {k}": tuple(self._operand(at)) for k, at in enumerate(operands)}
-        made = {f"result {k}": tuple(names) for k, names in enumerate(outputs)}
-        self._add(name.replace("1.", "pd_op.", 1), inputs, made, attributes)
+        results = {f"result {k}": tuple(names) for k, names in enumerate(outputs)}
+        self._add(name.replace("1.", "pd_op.", 1), inputs, results, attributes)
 
     def _add(self, type_: str, inputs: Any, outputs: Any, attributes: Mapping[str, Any]) -> None:
         self.operators.append(
@@ -559,8 +563,8 @@ def _tensor(kind: Mapping[str, Any]) -> tuple[str | None, tuple[int | None, ...]
     dtype, sizes = kind["D"][0]["#"], kind["D"][1]
     if len(sizes) > 9 or any(abs(size) >= 2**56 for size in sizes):
         raise ValueError(f"impossible shape {sizes[:9]}")
-    known = tuple(None if size < 0 else int(size) for size in sizes)  # 3.3.1 multiplies by -1
-    return _DTYPES.get(dtype.partition(".")[2]), known
+    shape = tuple(None if size < 0 else int(size) for size in sizes)  # 3.3.1 multiplies by -1
+    return _DTYPES.get(dtype.partition(".")[2]), shape
 
 
 def _pir_attribute(entry: Mapping[str, Any]) -> Any:
@@ -631,11 +635,11 @@ def combined(files: Files) -> bytes:
 def _model(path: Path) -> Path:
     prefix = Path(f"{path}.pdmodel")
     folder = os.path.isdir(path)
-    held = [*sorted(path.glob("*.pdmodel")), path / "__model__"] if folder else []
+    in_folder = [*sorted(path.glob("*.pdmodel")), path / "__model__"] if folder else []
     # A .json is one of Paddle 3's programs only where parameters are beside it.
     pir = [Path(f"{path}.json"), *(sorted(path.glob("*.json")) if folder else [])]
     pir = [file for file in pir if os.path.isfile(file.with_suffix(".pdiparams"))]
-    result = path if os.path.isfile(path) else only_file([*held, prefix, *pir], "path")
+    result = path if os.path.isfile(path) else only_file([*in_folder, prefix, *pir], "path")
     if result:
         if result.parent == path:
             inside(path, result.name, "the model", path)

@@ -37,7 +37,7 @@ inline void check(std::int32_t status) {
 struct Plain {
   std::vector<float> input, recurrent, bias;  // (I, G, O), (O, G, O), (G or more, O)
 
-  onernn_weights told() { return {input.data(), recurrent.data(), bias.data(), nullptr, nullptr}; }
+  onernn_weights view() { return {input.data(), recurrent.data(), bias.data(), nullptr, nullptr}; }
 };
 
 /// What a layer is, but for its numbers.
@@ -55,26 +55,26 @@ struct Layer {
   std::int64_t bias_rows() const { return std::int64_t(gates.size()) + (cell == ONERNN_LBR_GRU); }
 
   onernn_spec spec() const {
-    onernn_spec told{};
-    told.cell = cell;
-    told.stored = stored;
-    told.layers = layers;
-    told.directions = directions;
-    told.joined = 1;
-    told.inputs = inputs;
-    told.units = told.width = units;
-    told.gate.kind = function;
-    told.candidate.kind = told.output.kind = ONERNN_TANH;
-    told.gate_clip = told.cell_high = std::numeric_limits<double>::infinity();
-    told.cell_low = -told.cell_high;
-    return told;
+    onernn_spec result{};
+    result.cell = cell;
+    result.stored = stored;
+    result.layers = layers;
+    result.directions = directions;
+    result.joined = 1;
+    result.inputs = inputs;
+    result.units = result.width = units;
+    result.gate.kind = function;
+    result.candidate.kind = result.output.kind = ONERNN_TANH;
+    result.gate_clip = result.cell_high = std::numeric_limits<double>::infinity();
+    result.cell_low = -result.cell_high;
+    return result;
   }
   onernn_spec part_spec(int part) const {
-    onernn_spec told = spec();
-    told.backwards = part % directions;
-    told.layers = told.directions = 1;
-    told.inputs = inputs_of(part / directions);
-    return told;
+    onernn_spec result = spec();
+    result.backwards = part % directions;
+    result.layers = result.directions = 1;
+    result.inputs = inputs_of(part / directions);
+    return result;
   }
 
   /// (G*O, K) of Paddle's gates -> (K, G, O), and back.
@@ -84,23 +84,23 @@ struct Layer {
   /// `weights`: Paddle's WeightList: (w_ih, w_hh) of each part, then (b_ih, b_hh) of each.
   Plain plain(const std::vector<const float*>& weights, int part) const {
     const std::int64_t I = inputs_of(part / directions);
-    Plain made{std::vector<float>(I * row()), std::vector<float>(units * row()),
-               std::vector<float>(bias_rows() * units)};
-    turn(weights[2 * part], I, made.input.data());
-    turn(weights[2 * part + 1], units, made.recurrent.data());
+    Plain result{std::vector<float>(I * row()), std::vector<float>(units * row()),
+                 std::vector<float>(bias_rows() * units)};
+    turn(weights[2 * part], I, result.input.data());
+    turn(weights[2 * part + 1], units, result.recurrent.data());
     const float *of_input = weights[2 * (parts() + part)],
                 *of_state = weights[2 * (parts() + part) + 1];
     for (std::size_t g = 0; g < gates.size(); ++g)
       for (std::int64_t o = 0; o < units; ++o) {
         const std::int64_t at = gates[g] * units + o;
         const bool apart = bias_rows() > row() / units && g + 1 == gates.size();
-        made.bias[g * units + o] = of_input[at] + (apart ? 0 : of_state[at]);
-        if (apart) made.bias[(g + 1) * units + o] = of_state[at];
+        result.bias[g * units + o] = of_input[at] + (apart ? 0 : of_state[at]);
+        if (apart) result.bias[(g + 1) * units + o] = of_state[at];
       }
-    return made;
+    return result;
   }
 
-  /// Gradients of these, into those of Paddle's WeightList.
+  /// Writes these gradients as those of Paddle's WeightList.
   void plain_back(const Plain& from, int part, const std::vector<float*>& gradients) const {
     turn_back(from.input.data(), inputs_of(part / directions), gradients[2 * part]);
     turn_back(from.recurrent.data(), units, gradients[2 * part + 1]);
@@ -122,12 +122,12 @@ struct Layer {
         for (std::int64_t k = 0; k < K; k += kBlock)
           for (std::int64_t p = o; p < (std::min)(o + kBlock, units); ++p)
             for (std::int64_t q = k; q < (std::min)(k + kBlock, K); ++q) {
-              const std::int64_t ours = q * row() + std::int64_t(g) * units + p;
-              const std::int64_t theirs = (gates[g] * units + p) * K + q;
+              const std::int64_t kernel_at = q * row() + std::int64_t(g) * units + p;
+              const std::int64_t paddle_at = (gates[g] * units + p) * K + q;
               if (kBack)
-                to[theirs] = from[ours];
+                to[paddle_at] = from[kernel_at];
               else
-                to[ours] = from[theirs];
+                to[kernel_at] = from[paddle_at];
             }
   }
 };
@@ -187,13 +187,13 @@ class Training {
   void forward(const std::vector<const float*>& weights, const float* x, const States& states,
                float* y, float* tape) const {
     const std::int64_t I = layer_.inputs, wide = layer_.wide();
-    const auto made = trainings(weights);
+    const auto parts = trainings(weights);
     batch_.clear_padding(y, wide);
     for (std::int64_t w = 0; w < words(); ++w) std::copy_n(x + rows_[w] * I, I, tape + w * I);
     std::vector<float> last(words() * wide);
     for (int l = 0; l < layer_.layers; ++l) {
       std::vector<Ends> ends = ends_of(states, l);
-      std::vector<onernn_trained> row = trained(made, ends, l, tape);
+      std::vector<onernn_trained> row = trained(parts, ends, l, tape);
       for (int d = 0; d < layer_.directions; ++d)
         row[d].y = (l + 1 < layer_.layers ? read_at(tape, l + 1) : last.data()) + d * layer_.units;
       check(library_.training_forward(row.data(), layer_.directions, begin_.data(), steps()));
@@ -207,7 +207,7 @@ class Training {
   void backward(const std::vector<const float*>& weights, const float* dy, const States& states,
                 float* dx, const std::vector<float*>& gradients, float* tape) const {
     const std::int64_t inputs = layer_.inputs, wide = layer_.wide();
-    const auto made = trainings(weights);
+    const auto parts = trainings(weights);
     batch_.clear_padding(dx, inputs);
     std::vector<float> above(words() * wide);
     for (std::int64_t w = 0; w < words(); ++w)
@@ -221,11 +221,11 @@ class Training {
           {std::vector<float>(I * layer_.row()), std::vector<float>(layer_.units * layer_.row()),
            std::vector<float>(layer_.bias_rows() * layer_.units)});
       std::vector<Ends> ends = ends_of(states, l);
-      std::vector<onernn_trained> row = trained(made, ends, l, tape);
+      std::vector<onernn_trained> row = trained(parts, ends, l, tape);
       for (int d = 0; d < layer_.directions; ++d) {
         row[d].y = above.data() + d * layer_.units;
         row[d].dx = below[d].data();
-        row[d].gradients = sums[d].told();
+        row[d].gradients = sums[d].view();
       }
       check(library_.training_backward(row.data(), layer_.directions, begin_.data(), steps()));
       put(ends, states, l);
@@ -239,7 +239,7 @@ class Training {
   }
 
  private:
-  using Made = std::unique_ptr<onernn_training, decltype(&::onernn_training_free)>;
+  using TrainingPart = std::unique_ptr<onernn_training, decltype(&::onernn_training_free)>;
   struct Ends {  // states of a part, of sorted sequences
     std::vector<float> h, c;
   };
@@ -248,8 +248,8 @@ class Training {
   std::int64_t steps() const { return std::int64_t(begin_.size()) - 1; }
 
   /// Arrays of (words, units) beside the gates.
-  int kept() const { return layer_.cell == ONERNN_LSTM ? 4 : layer_.cell == ONERNN_RNN ? 1 : 2; }
-  std::int64_t per_part() const { return layer_.row() + kept() * layer_.units; }
+  int extras() const { return layer_.cell == ONERNN_LSTM ? 4 : layer_.cell == ONERNN_RNN ? 1 : 2; }
+  std::int64_t per_part() const { return layer_.row() + extras() * layer_.units; }
 
   /// What a layer reads.
   float* read_at(float* tape, int l) const {
@@ -261,16 +261,18 @@ class Training {
     float* read = read_at(tape, l);
     float* own = read + words() * (layer_.inputs_of(l) + d * per_part());
     float* h = own + words() * layer_.row();
-    const auto more = [&](int k) { return k < kept() ? h + k * words() * layer_.units : nullptr; };
+    const auto more = [&](int k) {
+      return k < extras() ? h + k * words() * layer_.units : nullptr;
+    };
     return {read, nullptr, own, h, more(1), more(2), more(3)};
   }
 
   /// The directions of a layer, but for y and what goes back.
-  std::vector<onernn_trained> trained(const std::vector<Made>& made, std::vector<Ends>& ends, int l,
-                                      float* tape) const {
+  std::vector<onernn_trained> trained(const std::vector<TrainingPart>& parts,
+                                      std::vector<Ends>& ends, int l, float* tape) const {
     std::vector<onernn_trained> row(layer_.directions);
     for (int d = 0; d < layer_.directions; ++d) {
-      row[d].training = made[l * layer_.directions + d].get();
+      row[d].training = parts[l * layer_.directions + d].get();
       row[d].tape = tape_of(tape, l, d);
       row[d].y_row = layer_.wide();
       row[d].h = ends[d].h.data();
@@ -279,17 +281,17 @@ class Training {
     return row;
   }
 
-  std::vector<Made> trainings(const std::vector<const float*>& weights) const {
-    std::vector<Made> made;
+  std::vector<TrainingPart> trainings(const std::vector<const float*>& weights) const {
+    std::vector<TrainingPart> result;
     for (int part = 0; part < layer_.parts(); ++part) {
-      const onernn_spec told = layer_.part_spec(part);
+      const onernn_spec spec = layer_.part_spec(part);
       Plain plain = layer_.plain(weights, part);
-      const onernn_weights given = plain.told();
-      onernn_training* found = nullptr;
-      check(library_.training_new(&told, &given, layer_.threads, &found));
-      made.emplace_back(found, library_.training_free);
+      const onernn_weights arrays = plain.view();
+      onernn_training* training = nullptr;
+      check(library_.training_new(&spec, &arrays, layer_.threads, &training));
+      result.emplace_back(training, library_.training_free);
     }
-    return made;
+    return result;
   }
 
   /// A layer's states before its first step, and back.

@@ -75,20 +75,20 @@ class ProgramWriter:
     ) -> Operator:
         """Appends an operator; input slots of "" and of nothing are left out."""
         slots = {slot: (v,) if isinstance(v, str) else tuple(v) for slot, v in inputs.items()}
-        given = {slot: names for slot, names in slots.items() if any(names)}
+        nonempty = {slot: names for slot, names in slots.items() if any(names)}
         lists = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()}
-        made = Operator(len(self.operations), type, given, outputs, lists)
-        self.operations.append(made)
-        return made
+        result = Operator(len(self.operations), type, nonempty, outputs, lists)
+        self.operations.append(result)
+        return result
 
     def pruned(self) -> list[Operator]:
         """The operators that a fetched value needs."""
-        needed, kept = set(self.fetches), []
+        needed, operations = set(self.fetches), []
         for each in reversed(self.operations):
             if any(needed.intersection(names) for names in each.outputs.values()):
-                kept.append(each)
+                operations.append(each)
                 needed.update(*each.inputs.values())
-        return kept[::-1]
+        return operations[::-1]
 
     def files(self) -> tuple[bytes, list[bytes]]:
         """The bytes of ``.pdmodel``, and those of ``.pdiparams`` tensor by tensor."""
@@ -117,19 +117,19 @@ class ProgramWriter:
         return desc.SerializeToString(deterministic=True), tensors
 
     def _declare(self, block: Any, name: str) -> None:
-        result = self.variables[name]
-        saved = block.vars.add(name=name, persistable=name in self.parameters)
-        saved.need_check_feed = name in self.feeds
-        saved.is_parameter = saved.stop_gradient = name in self.parameters
-        saved.type.type = messages.LOD_TENSOR
-        held = saved.type.lod_tensor
-        held.lod_level = result.depth
-        held.tensor.data_type = CODES[result.dtype or ""]
-        held.tensor.dims.extend(-1 if size is None else size for size in result.counts)
+        type_ = self.variables[name]
+        desc = block.vars.add(name=name, persistable=name in self.parameters)
+        desc.need_check_feed = name in self.feeds
+        desc.is_parameter = desc.stop_gradient = name in self.parameters
+        desc.type.type = messages.LOD_TENSOR
+        lod_tensor = desc.type.lod_tensor
+        lod_tensor.lod_level = type_.depth
+        lod_tensor.tensor.data_type = CODES[type_.dtype or ""]
+        lod_tensor.tensor.dims.extend(-1 if size is None else size for size in type_.counts)
 
 
 def save(program: ProgramWriter, path: Path) -> None:
-    """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``; what stood there is replaced at the end."""
+    """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``; old files are replaced at the end."""
     model, tensors = program.files()
     with replacing_all([path, path.with_suffix(".pdiparams")]) as (program_file, parameters):
         program_file.write(model)
@@ -137,11 +137,11 @@ def save(program: ProgramWriter, path: Path) -> None:
 
 
 def _tensor(array: Array) -> bytes:
-    """What `tensors.read_tensors` reads: no LoD, then the description, then the numbers."""
+    """What `read.read_tensors` reads: no LoD, then the description, then the numbers."""
     desc = messages.message("TensorDesc")(data_type=CODES[array.dtype.name])
     desc.dims.extend(array.shape)
-    described = desc.SerializeToString()
-    head = struct.pack("<IQIi", 0, 0, 0, len(described)) + described
+    description = desc.SerializeToString()
+    head = struct.pack("<IQIi", 0, 0, 0, len(description)) + description
     return head + array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
@@ -163,15 +163,15 @@ def _write_operation(block: Any, operation: Operator) -> None:
                 raise UnsupportedError(
                     f"attribute {name}={value} of {operation.type}: over 32 bits"
                 )
-        chosen = (_LISTS if several else _SINGLE)[kind]
-        attribute = op.attrs.add(name=name, type=messages.ATTRIBUTE_FIELDS.index(chosen))
+        member = (_LISTS if several else _SINGLE)[kind]
+        attribute = op.attrs.add(name=name, type=messages.ATTRIBUTE_FIELDS.index(member))
         if several:
-            getattr(attribute, chosen).extend(value)
+            getattr(attribute, member).extend(value)
         else:
-            setattr(attribute, chosen, value)
+            setattr(attribute, member, value)
 
 
-# What the rules that write a Paddle program share: values, constants, who carries a LoD.
+# What the rules that write a Paddle program share: values, constants, LoDs.
 
 ALL = 2**31 - 1
 """The end of an axis, as a Slice says it."""
@@ -265,23 +265,23 @@ class Writing(NodeWriter):
     def emit_all(
         self, type: str, inputs: SlotNames, outputs: Mapping[str, int | str], /, **attributes: Any
     ) -> dict[str, tuple[str, ...]]:
-        """As `emit`, of so many variables in each slot, or of one that is there already.
+        """As `emit`, with so many variables in each slot, or one that exists.
 
         The first slot is the main one.
         """
-        made: dict[str, tuple[str, ...]] = {}
-        for slot, given in outputs.items():
-            if isinstance(given, str):
-                made[slot] = (given,)
+        result: dict[str, tuple[str, ...]] = {}
+        for slot, target in outputs.items():
+            if isinstance(target, str):
+                result[slot] = (target,)
                 continue
-            stem = f"{type}.{slot if made else 'out'}"
-            made[slot] = tuple(self.program.names.fresh(stem) for _ in range(given))
-            self._makers.update(dict.fromkeys(made[slot], len(self.program.operations)))
-        self._read(self.program.add(type, inputs, made, attributes))
-        return made
+            stem = f"{type}.{slot if result else 'out'}"
+            result[slot] = tuple(self.program.names.fresh(stem) for _ in range(target))
+            self._makers.update(dict.fromkeys(result[slot], len(self.program.operations)))
+        self._read(self.program.add(type, inputs, result, attributes))
+        return result
 
     def _read(self, op: Operator) -> None:
-        """Tells what an operator's outputs are; side outputs are declared as the main one."""
+        """Infers the types of an operator's outputs; side outputs get the main one's."""
         results = PaddleOperator(self._reader, {}, op, VERSION).lowered(READING[op.type])
         like = UNKNOWN
         for place, name in (e for slot, names in op.outputs.items() for e in listed(slot, names)):
@@ -297,16 +297,16 @@ class Writing(NodeWriter):
         name = self.node.outputs[index] if index < len(self.node.outputs) else ""
         if not name:
             return
-        result, held = self.types[name], self.of(variable)
-        if result.depth and held.depth != result.depth:
-            variable = self.under(variable, self._like(result.depth))
-        elif held.depth and not result.depth:
+        expected, actual = self.types[name], self.of(variable)
+        if expected.depth and actual.depth != expected.depth:
+            variable = self.under(variable, self._like(expected.depth))
+        elif actual.depth and not expected.depth:
             variable = self.dense(variable)
-        if (held.dtype, held.rank) != (result.dtype, result.rank):
-            raise UnsupportedError(f"{name!r}: Paddle gives {held}, expected {result}")
+        if (actual.dtype, actual.rank) != (expected.dtype, expected.rank):
+            raise UnsupportedError(f"{name!r}: Paddle gives {actual}, expected {expected}")
         variable = self.renamed(variable, name)
         if variable == name:
-            self.program.variables[name] = result
+            self.program.variables[name] = expected
         self.bind(name, variable)
 
     def under(self, variable: str, like: str) -> str:
@@ -323,10 +323,10 @@ class Writing(NodeWriter):
 
     def cast(self, variable: str, dtype: str, *, always: bool = False) -> str:
         """In this dtype; the variable itself where it is, unless ``always`` by an operator."""
-        result = self.dtype(variable)
-        if result == dtype and not always:
+        current = self.dtype(variable)
+        if current == dtype and not always:
             return variable
-        return self.emit("cast", {"X": variable}, in_dtype=CODES[result], out_dtype=CODES[dtype])
+        return self.emit("cast", {"X": variable}, in_dtype=CODES[current], out_dtype=CODES[dtype])
 
     def reshape(self, variable: str, sizes: Sequence[int], computed: str = "") -> str:
         """To these sizes, where 0 is that of the input and -1 what is left, or computed ones."""
@@ -374,10 +374,10 @@ class Writing(NodeWriter):
     def split(self, x: str, axis: int, count: int, sections: Sequence[int] = ()) -> Sequence[str]:
         """Parts of these sizes, or so many of one size."""
         number = 0 if sections else count
-        made = self.emit_all(
+        outputs = self.emit_all(
             "split", {"X": x}, {"Out": count}, axis=axis, num=number, sections=list(sections)
         )
-        return made["Out"]
+        return outputs["Out"]
 
     def copy(self, variable: str) -> str:
         return self.emit("assign", {"X": variable})
@@ -443,6 +443,6 @@ def rule(
 
 def ragged(w: Writing, variable: str, levels: int = 1) -> str:
     """A variable that must carry so many LoD levels."""
-    if (result := w.of(variable).depth) != levels:
-        raise UnsupportedError(f"a value of {result} LoD levels, Paddle's operator takes {levels}")
+    if (depth := w.of(variable).depth) != levels:
+        raise UnsupportedError(f"a value of {depth} LoD levels, Paddle's operator takes {levels}")
     return variable
