@@ -133,6 +133,15 @@ DIFFERENCES = model(  # x[1:] - x[:-1], and a pool over three of them
 LATE = model([TO_ROWS, conv("rows", "c", (1, 1)), from_rows("c", "p"), rnn("p", ["y"])])
 
 
+@pytest.mark.parametrize("name", ["h0", "h1", "h0'"])
+def test_states_have_names_of_their_own(name: str) -> None:
+    layers = [rnn("x", [name, ""], cell=Cell.LBR_GRU), rnn(name, ["y", ""], width=H)]
+    graph = model(layers)
+    x = RNG.normal(size=(T, 1, WIDTH)).astype("f4")
+    expected = Session(graph).run({"x": x})["y"]
+    np.testing.assert_allclose(in_chunks(graph, x, CUTS), expected, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("graph", "late"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import pairwise
@@ -430,14 +431,16 @@ _MOST = 4096  # steps that a model may look ahead
 
 @dataclass
 class _Maker(Tape):
-    """``first``: name, first array and declared shape of each state. ``late``: by value, how many
-    steps fewer there are of it than of the inputs so far; below 0 where padding stands in front.
-    ``waiting``: the delayed values, by value and number of steps.
+    """``first``: name, first array and declared shape of each state. ``stems``: how many states are
+    named by each stem. ``late``: by value, how many steps fewer there are of it than of the inputs
+    so far; below 0 where padding stands in front. ``waiting``: the delayed values, by value and
+    number of steps.
     """
 
     types: Types = field(default_factory=dict)
     time: str = ""
     states: dict[str, str] = field(default_factory=dict)
+    stems: Counter[str] = field(default_factory=Counter)
     first: list[tuple[str, Array, tuple[int | None, ...]]] = field(default_factory=list)
     late: dict[str, int] = field(default_factory=dict)
     waiting: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -480,8 +483,8 @@ class _Maker(Tape):
 
     def state(self, stem: str, first: Array, shape: tuple[int | None, ...]) -> tuple[str, str]:
         """A new input and output."""
-        count = sum(name.rstrip("0123456789") == stem for name in self.states)
-        before = fresh(self.graph, f"{stem}{count}")
+        before = fresh(self.graph, f"{stem}{self.stems[stem]}")
+        self.stems[stem] += 1
         after = fresh(self.graph, f"{before}N")
         self.states[before] = after
         self.first.append((before, first, shape))

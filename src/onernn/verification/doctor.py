@@ -216,7 +216,7 @@ def in_guide(combination: Combination) -> bool:
     if combination.dtype not in OURS:
         return False
     kind, extras = KINDS[combination.cell]
-    return GUIDE[combination.dtype].has(
+    return GUIDE[OURS[combination.dtype].row].has(
         kind,
         peephole="peephole" in extras,
         projection="projection" in extras,

@@ -122,7 +122,7 @@ SPECIFICATION = {
 
 
 class Ours(NamedTuple):
-    """This package's version of a row of the guide, by its name there.
+    """This package's version of the guide's row ``row``.
 
     ``output``: the type that the primitive is asked for; arrays are float32 outside of all of them.
     ``since``: the first libdnnl that has the row. ``ran``: the instruction sets on which `onernn
@@ -130,6 +130,7 @@ class Ours(NamedTuple):
     there is no such row here.
     """
 
+    row: str
     output: str = ""
     since: str = ""
     ran: Sequence[str] = ()
@@ -143,18 +144,21 @@ class Ours(NamedTuple):
 
 OURS = {
     "f32": Ours(
+        row="f32",
         output="f32",
         since="3.2",
         ran=["avx2", "avx512_core", "avx512_core_vnni", "avx512_core_bf16"],
     ),
     "bf16": Ours(
+        row="bf16",
         output="bf16",
         since="3.2",
         ran=["avx512_core", "avx512_core_vnni", "avx512_core_bf16"],
     ),
-    "f16": Ours(output="f16", since="3.6"),
-    "u8": Ours(output="f32", since="3.2", ran=["avx512_core_vnni", "avx512_core_bf16"]),
+    "f16": Ours(row="f16", output="f16", since="3.6"),
+    "u8": Ours(row="u8", output="f32", since="3.2", ran=["avx512_core_vnni", "avx512_core_bf16"]),
     "s8": Ours(
+        row="s8",
         refused="negative states of s8 data are cut to 0 in several cells; u8 with a shift holds"
         " them",
     ),
@@ -173,7 +177,9 @@ class Precision(NamedTuple):
 
 PRECISIONS = {
     dtype: Precision(row.data, row.weights, row.bias, row.cell_state, support.output)
-    for dtype, support, row in ((dtype, support, GUIDE[dtype]) for dtype, support in OURS.items())
+    for dtype, support, row in (
+        (dtype, support, GUIDE[support.row]) for dtype, support in OURS.items()
+    )
     if not support.refused
 }
 """Values of ``dtype`` in `prepare` for layers on oneDNN."""
