@@ -365,13 +365,14 @@ class PredictorPool:
         first = PaddleInferPredictor(config)
         self._predictors = [first, *(first.clone() for _ in range(size - 1))]
 
-    def retrive(self, index: int) -> PaddleInferPredictor:
-        """Spelled as in Paddle."""
+    def retrieve(self, index: int) -> PaddleInferPredictor:
         if not 0 <= index < len(self._predictors):
             raise ShapeError(
                 f"PredictorPool: {len(self._predictors)} predictors, asked for {index}"
             )
         return self._predictors[index]
+
+    retrive = retrieve  # as Paddle 2 spells it
 
 
 def create_predictor(config: AnalysisConfig) -> PaddleInferPredictor:

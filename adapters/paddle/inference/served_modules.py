@@ -226,6 +226,7 @@ def public_names() -> dict[str, tuple[str, str]]:
     for name in ("buffers", "dtype"):  # ours
         assert isinstance(vars(AnalysisConfig)[name], property)
         del result[f"Config.{name}"]
+    del result["PredictorPool.retrieve"]  # Paddle 3's
     result |= {f"Config.{name}": ("accepted", why) for name, why in NO_EFFECT.items()}
     result |= {f"Config.{name}": ("here", f"always {answer!r}") for name, answer in ANSWERS.items()}
     result |= {f"Config.{name}": ("not here", what) for name, what in NOT_HERE.items()}
