@@ -26,9 +26,9 @@ PYTEST := $(BIN)/pytest -n auto --dist worksteal --ignore=tests/frameworks
 test: .venv/.ready
 	$(PYTEST) -m "not long" $(if $(SHOWN),--shown)
 
-# The tests with the mark `long`: C++ under sanitizers and for other instruction sets than this CPU's
-# best, wheels, scorings that are killed, memory over thousands of runs, benchmarks, recipes, and all
-# of ONNX's own cases.
+# The tests with the mark `long`: the kernels' C++, under sanitizers and for each instruction set;
+# generated code of random graphs; wheels; scorings that are killed; threads, forks and memory over
+# thousands of runs; damaged files; benchmarks; recipes; all of ONNX's own cases.
 .PHONY: long
 long: .venv/.ready
 	$(PYTEST) -m long $(if $(SHOWN),--shown)

@@ -113,6 +113,7 @@ HARMS = [
 
 
 @pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.long
 def test_what_is_damaged_is_made_anew_or_left_alone(
     harm: Callable[[Path], None], full: Path, tmp_path: Path
 ) -> None:

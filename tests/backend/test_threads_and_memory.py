@@ -55,6 +55,7 @@ def measured(code: str, **environment: str) -> list[float]:
     ("cell", "dtype", "threads"),
     [(cell, dtype, 1 + k % 2) for k, (cell, dtype) in enumerate(product(SPECS, TOLERANCES))],
 )
+@pytest.mark.long
 def test_eight_threads_share_a_layer_over_changing_shapes(
     cell: str, dtype: str, threads: int
 ) -> None:

@@ -182,6 +182,7 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_functions_of_gates_are_right_from_end_to_end_of_their_range(tmp_path: Path) -> None:
     """A layer that hands its input to a function: large, small, not a number."""
     x = np.concatenate([np.linspace(-100, 100, 4001), np.logspace(-8, 3, 99), [np.nan, np.inf]])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from support.compiling import CHECKED, PLAIN
 from support.emitting import Emitted, compile_all, generated
 from support.fusing import departure
@@ -96,6 +97,7 @@ def departures(trial: Trial, feed: Any, want: Any, got: Any) -> list[str]:
     return [f"{name}: {why}" for name, why in reasons.items() if why]
 
 
+@pytest.mark.long
 def test_random_graphs_give_in_generated_code_what_numpy_gives(tmp_path: Path) -> None:
     refused: Counter[str] = Counter()
 

@@ -33,6 +33,7 @@ def by_reference(model: Graph, feed: dict[str, Any]) -> dict[str, Any]:
     return Session(model, backend="reference").run(feed)
 
 
+@pytest.mark.long
 def test_random_models_are_right_and_so_is_their_second_call(tmp_path: Path) -> None:
     cases = {f"random{seed}": random_case(seed) for seed in range(MODELS)}
     emitted = build({name: read(case.model()) for name, case in cases.items()}, tmp_path, FLAGS)
@@ -125,6 +126,7 @@ def examples(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return made
 
 
+@pytest.mark.long
 def test_the_segmenter_tags_as_the_reference_does(examples: dict[str, Emitted]) -> None:
     emitted = examples["segmenter"]
     letters = np.random.default_rng(0).integers(0, 26, 40)

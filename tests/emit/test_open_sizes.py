@@ -138,6 +138,7 @@ def test_sizes_that_nobody_computes_with_are_refused_at_once(made: Graph, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_two_thousand_sizes_turn_out_to_be_one(tmp_path: Path) -> None:
     """Four times as many take some four times the work, where each with each other took 16."""
     write_cpp(_equal(2000), tmp_path, name="m")

@@ -67,6 +67,7 @@ def test_what_is_gathered_in_turns_that_nobody_bounds_stays_in_python() -> None:
 ENDLESS = branch(new_node("Add", "s e", "t"), takes=TURN + "s e", gives="going t")
 
 
+@pytest.mark.long
 def test_loops_have_a_budget_of_operators() -> None:
     endless = graph(loop(ENDLESS, "- - row row", "y"), gives="y", row=ROW)
     assert inspect.signature(Session.__init__).parameters["max_steps"].default == 500_000

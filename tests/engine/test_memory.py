@@ -65,6 +65,7 @@ def taken(act: Callable[[], Any]) -> tuple[Any, float, float]:
     return made, (after - before) / WEIGHTS, (peak - before) / WEIGHTS
 
 
+@pytest.mark.long
 def test_weights_stand_in_memory_once_for_the_graph_and_once_for_the_kernels(file: Path) -> None:
     size, some = file.stat().st_size / WEIGHTS, SOME / WEIGHTS
     assert 1 <= size < 1 + some

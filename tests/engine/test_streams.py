@@ -77,6 +77,7 @@ def frames_of(stream: int, count: int) -> list[np.ndarray]:
 
 
 @pytest.mark.usefixtures("built")
+@pytest.mark.long
 def test_a_thousand_streams_that_open_and_close_at_random_are_as_each_alone() -> None:
     """Bit for bit, every number: the kernels' sums have one order. Some frames are NaN, some queues
     are full. Memory stays what it was when all streams were open and all queues full."""

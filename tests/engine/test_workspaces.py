@@ -51,6 +51,7 @@ FORKING = """
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.long
 def test_children_and_their_parent_run_a_plan_after_forks_among_threads(threads: int) -> None:
     assert printed(START + FORKING, threads) == ["0"] * 10 + ["True"] * 4
 
@@ -86,6 +87,7 @@ INTERRUPTED = """
 
 
 @pytest.mark.parametrize("where", ["library", "python"])
+@pytest.mark.long
 def test_a_session_is_as_good_as_before_when_its_runs_were_interrupted(where: str) -> None:
     before, after, apart, interrupted, left = map(float, printed(START + INTERRUPTED, where))
     assert (apart, left) == (0, 1) and interrupted > 290

@@ -23,6 +23,7 @@ FILES = int(os.environ.get("ONERNN_DAMAGED", 2))
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", targets.KINDS)
+@pytest.mark.long
 def test_any_bytes_give_a_result_or_an_error_of_ours(kind: str, tmp_path: Path) -> None:
     place = targets.Place(tmp_path)
     for number in range(FILES):
@@ -35,6 +36,7 @@ def test_any_bytes_give_a_result_or_an_error_of_ours(kind: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     "kind", [kind for kind in targets.KINDS if kind not in ("npz", "torch_weights")]
 )
+@pytest.mark.long
 def test_the_real_files_run_so_that_the_damage_is_what_is_tried(kind: str, tmp_path: Path) -> None:
     seed = targets.seeds(kind)[0]
     model = targets.Place(tmp_path).model(seed, seed.read_bytes())

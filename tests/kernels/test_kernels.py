@@ -57,6 +57,7 @@ def run(test: str, namespace: str, flags: tuple[str, ...], folder: Path) -> None
 
 
 @pytest.mark.parametrize("target, test", CASES)
+@pytest.mark.long
 def test_kernels_are_right_on_an_instruction_set(target: str, test: str, tmp_path: Path) -> None:
     run(test, target, (OPTIMIZED, *TARGETS[target][0]), tmp_path)
 
