@@ -36,6 +36,10 @@ ALIASES = pairs(
     _plus=elemwise_add _add=elemwise_add _minus=elemwise_sub _sub=elemwise_sub _mul=elemwise_mul
     _div=elemwise_div broadcast_plus=broadcast_add broadcast_minus=broadcast_sub
     _contrib_SparseEmbedding=Embedding choose_element_0index=pick crop=slice pad=Pad
+    uniform=_random_uniform normal=_random_normal random_uniform=_random_uniform
+    random_normal=_random_normal random_gamma=_random_gamma random_exponential=_random_exponential
+    random_poisson=_random_poisson sample_uniform=_sample_uniform sample_normal=_sample_normal
+    sample_gamma=_sample_gamma sample_exponential=_sample_exponential sample_poisson=_sample_poisson
     _np_product=_np_prod _np_repeat=repeat _np_amax=_np_max _np_amin=_np_min
     _npi_abs=_npi_absolute _npi_amax=_np_max _npi_amin=_np_min _npi_cast=Cast
     _npi_clip=clip _npi_copy=_np_copy _npi_dot=_np_dot _npi_expand_dims=expand_dims _npi_full=_full
