@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.run import machine
 from onernn import UnsupportedError
 from onernn.backend import open_backend
-from onernn.verification.suite import Shape, sample_layer
+from onernn.verification.suite import Shape, sample_case
 
 CELLS = ("GRU", "LBR GRU", "LSTM", "RNN tanh")
 HIDDEN = (16, 64, 128, 256, 512, 1024)
@@ -76,14 +76,15 @@ def rows(dtype: str, cells: list[str], hidden: list[int], seconds: float) -> Ite
         for size in hidden:
             ratios = []
             for name, lengths in BATCHES.items():
-                layer = sample_layer(cell, "left2right", Shape(size, size, 1, lengths))
+                case = sample_case(cell, "left2right", Shape(size, size, 1, lengths))
+                x = case.x if "ragged" in name else case.padded(time_major=True)
                 try:
                     layers = [
-                        each.prepare(layer.spec, layer.weights, dtype=dtype, strict=True)
+                        each.prepare(case.spec, [*case.weights], dtype=dtype, strict=True)
                         for each in backends
                     ]
                     training = name.endswith("training")
-                    ratios.append(f"{ratio(layers, layer.x, training, seconds):.2f}")
+                    ratios.append(f"{ratio(layers, x, training, seconds):.2f}")
                 except UnsupportedError:
                     ratios.append("-")
             yield f"| {cell} | {size} | " + " | ".join(ratios) + " |"

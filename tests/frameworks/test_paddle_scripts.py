@@ -91,18 +91,19 @@ def test_a_program_that_was_optimized_is_saved_as_it_was(tmp_path: Path) -> None
         y = nn.GRU(I, O)(x)[0]
     if not hasattr(main, "desc"):
         pytest.skip("programs of PIR change in place")
-    executor = paddle.static.Executor()
-    executor.run(startup)
-    ours = OURS(main.clone(for_test=True), fetch_list=[y])
-    (before,) = executor.run(ours, feed={"x": X}, fetch_list=[y.name])
-    theirs = restore(ours)
-    assert theirs is not ours and {"py_func"} & {op.type for op in ours.global_block().ops}
-    close(executor.run(theirs, feed={"x": X}, fetch_list=[y.name])[0], before)
-    find = ours.global_block().var
-    paddle.static.save_inference_model(
-        str(tmp_path / "m"), [find("x")], [find(y.name)], executor, program=ours
-    )
-    program, _, fetched = paddle.static.load_inference_model(str(tmp_path / "m"), executor)
-    assert "py_func" not in {op.type for op in program.global_block().ops}
-    close(executor.run(program, feed={"x": X}, fetch_list=fetched)[0], before)
-    close(*onernn.Session(tmp_path / "m").run({"x": X}).values(), before)
+    with paddle.static.scope_guard(paddle.static.Scope()):
+        executor = paddle.static.Executor()
+        executor.run(startup)
+        ours = OURS(main.clone(for_test=True), fetch_list=[y])
+        (before,) = executor.run(ours, feed={"x": X}, fetch_list=[y.name])
+        theirs = restore(ours)
+        assert theirs is not ours and {"py_func"} & {op.type for op in ours.global_block().ops}
+        close(executor.run(theirs, feed={"x": X}, fetch_list=[y.name])[0], before)
+        find = ours.global_block().var
+        paddle.static.save_inference_model(
+            str(tmp_path / "m"), [find("x")], [find(y.name)], executor, program=ours
+        )
+        program, _, fetched = paddle.static.load_inference_model(str(tmp_path / "m"), executor)
+        assert "py_func" not in {op.type for op in program.global_block().ops}
+        close(executor.run(program, feed={"x": X}, fetch_list=fetched)[0], before)
+        close(*onernn.Session(tmp_path / "m").run({"x": X}).values(), before)
