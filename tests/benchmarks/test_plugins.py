@@ -15,6 +15,7 @@ LEASTS = [
     gain.Least(steps=16),
     gain.Least(work=4096),
     gain.Least(share=1 / 2),
+    gain.Least(turns=1 / 8),
     gain.Least(steps=16, share=1 / 8),
 ]
 
