@@ -160,10 +160,9 @@ def register() -> None:
             with _logged_errors(self._name):
                 heads = [view(grad, "output gradient") for grad in out_grad]
                 arrays, recorded, self._recorded = self._views(in_data), self._recorded, None
-                if (
-                    recorded is None
-                ):  # a second way back; or an executor of symbols ran forward with
-                    # the ``is_train`` of the call queued last, a prediction behind the training
+                # A second way back; or an executor of symbols ran forward with the ``is_train`` of
+                # the call queued last, a prediction behind the training.
+                if recorded is None:
                     given = {k: a for k, a in arrays.items() if self._drops or k != "seed"}
                     _, recorded = self._live.run_training(given)
                 grads = self._live.backward(arrays, recorded, heads)

@@ -557,9 +557,8 @@ def _sampled(distribution: str, op: MxnetOperator, *parameters: str) -> str:
     if not context.seed:
         context.seed = op.builder.fresh("seed")
         op.builder.input(Value(context.seed, "int64", ()))
-        context.notes[
-            f"random numbers are made of the input {context.seed!r}: any whole number"
-        ] = []
+        note = f"random numbers are made of the input {context.seed!r}: any whole number"
+        context.notes[note] = []
     dtype = op.dtype("dtype") if op.text("dtype", "None") != "None" else np.dtype(np.float32)
     given = {"distribution": distribution, "shape": shape, "stream": op.at.position}
     return op.emit("Sample", context.seed, *parameters, dtype=dtype.name, **given)
