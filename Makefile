@@ -178,7 +178,7 @@ fuzz-compiled: .venv/.ready
 	  clang++ -std=c++17 -O1 $(WATCHED) -fsanitize=fuzzer -pthread -Isrc/onernn/kernels -ffp-contract=off \
 	    -DONERNN_ISA=library -DONERNN_LIBRARY_ISA='"v2"' -DONERNN_ABI=0u -march=x86-64 -msse4.2 -mpopcnt \
 	    src/onernn/kernels/library/*.cpp tests/fuzz/compiled_files.cpp -o out/fuzz/guided && \
-	  out/fuzz/guided -max_total_time=$(SECONDS) -max_len=100000 -timeout=20 -rss_limit_mb=2500 \
+	  out/fuzz/guided -max_total_time=$(SECONDS) -seed=$(SEED) -max_len=100000 -timeout=20 -rss_limit_mb=2500 \
 	    -artifact_prefix=out/fuzz/found/ out/fuzz/compiled
 .venvs/fuzz/.ready: pyproject.toml | kernels
 	$(call environment,.venvs/fuzz,-e .[fuzz])

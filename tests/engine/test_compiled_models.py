@@ -30,6 +30,7 @@ from onernn import (
     UnsupportedError,
     load,
 )
+from onernn.backend.compiled.library import load_kernels
 from onernn.engine.compiled_model import CompiledModel
 from onernn.engine.compiling import compile_model
 from onernn.ir.graph import Value
@@ -265,6 +266,21 @@ def test_damage_under_a_right_checksum_gives_an_error_or_a_result(tmp_path: Path
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", _DAMAGES, str(tmp_path)]
     subprocess.run(command, env=environment, check=True, timeout=300)
+
+
+def test_a_state_beyond_all_memory_is_refused_at_the_first_step(tmp_path: Path) -> None:
+    path, kernels = tmp_path / "m.onernn", load_kernels()
+    inputs = (Value("x", "float32", ()), Value("h", "float32", (977,)))
+    graph = Graph("sum", inputs, (Value("n"),), (new_node("n = Add h x"),), {})
+    compile_model(graph, path, states={"h": "n"})
+    words = np.frombuffer(path.read_bytes(), np.int64).copy()
+    words[words == 977] = 1 << 50
+    words[words == 4 * 977] = 4 << 50
+    words[2] = kernels.lib.onernn_checksum(kernels.ffi.from_buffer(words[3:]), words[3:].nbytes)
+    path.write_bytes(words.tobytes())
+    stream = CompiledModel(path).steps()
+    with pytest.raises(OnernnError, match=f"its states take {4 << 50} bytes, more than "):
+        stream.run({"x": np.float32(1)})
 
 
 def test_most_models_have_a_compiled_file(tmp_path: Path) -> None:

@@ -99,7 +99,6 @@ struct onernn_stream {
     const std::int64_t memory =
         std::int64_t(sysconf(_SC_PHYS_PAGES)) * std::int64_t(sysconf(_SC_PAGE_SIZE));
     limit(memory / 4 * 3, 500000);
-    reset();
   }
 
   void limit(std::int64_t bytes, std::int64_t steps) {
@@ -156,7 +155,7 @@ struct onernn_stream {
   void prepare() {
     ran_ = false;
     std::size_t at = 0;
-    std::int64_t taken = 0;
+    std::int64_t taken = 0, states = 0;
     for (std::size_t i = 0; i < given_.size(); ++i) {
       const Input& input = model->inputs[i];
       Given& given = given_[i];
@@ -168,6 +167,7 @@ struct onernn_stream {
         misfit("input '" + input.name + "': more numbers than any memory has");
       given.count = count.value();
       taken += given.count * input.width;
+      if (input.next >= 0) states += given.count * input.width;
       std::int64_t longest = 0;
       for (std::size_t k = 0; k < given.levels.size(); ++k) {
         const auto [offsets, sequences] = given.levels[k];
@@ -184,6 +184,9 @@ struct onernn_stream {
       }
       if (input.counts_longest) dims_[at++] = longest;
     }
+    if (states > most_bytes_)
+      throw Failure{ONERNN_TOO_MUCH, "its states take " + std::to_string(states) +
+                                         " bytes, more than " + std::to_string(most_bytes_)};
     if (prepared_ && dims_ == bound_) return;
     prepared_ = false;
     bound_.assign(bound_.size(), -1);
@@ -208,6 +211,7 @@ struct onernn_stream {
 
   void run() {
     if (!prepared_ || is_ragged_) prepare();  // offsets are read anew
+    if (begins_) begin();
     for (std::size_t i = 0; i < given_.size(); ++i) {
       const Input& input = model->inputs[i];
       const void* const numbers = given_[i].numbers ? given_[i].numbers : state(i).data();
@@ -242,19 +246,7 @@ struct onernn_stream {
     ran_ = true;
   }
 
-  void reset() {
-    for (std::size_t i = 0; i < given_.size(); ++i) {
-      const Input& input = model->inputs[i];
-      if (input.next < 0) continue;
-      std::int64_t bytes = input.width;
-      for (const Axis& axis : input.axes) bytes *= axis.size;
-      char* const memory = state(i).of<char>(bytes);
-      if (input.first)
-        std::memcpy(memory, input.first, static_cast<std::size_t>(bytes));
-      else
-        std::memset(memory, 0, static_cast<std::size_t>(bytes));
-    }
-  }
+  void reset() { begins_ = true; }
 
   const void* numbers(std::size_t at) const { return ran_ ? results_[at] : nullptr; }
   std::int64_t size(std::size_t at, std::size_t axis) const {
@@ -310,6 +302,21 @@ struct onernn_stream {
     if (step < 0 || static_cast<std::size_t>(step) >= model->steps.size()) return number;
     const Function* const function = model->steps[static_cast<std::size_t>(step)].function;
     return function ? number + ", " + function->name : number;
+  }
+
+  /// States at their first values.
+  void begin() {
+    for (std::size_t i = 0; i < given_.size(); ++i) {
+      const Input& input = model->inputs[i];
+      if (input.next < 0) continue;
+      const auto bytes = static_cast<std::size_t>(given_[i].count * input.width);
+      char* const memory = state(i).of<char>(given_[i].count * input.width);
+      if (input.first)
+        std::memcpy(memory, input.first, bytes);
+      else
+        std::memset(memory, 0, bytes);
+    }
+    begins_ = false;
   }
 
   Scratch& state(std::size_t input) {
@@ -394,7 +401,7 @@ struct onernn_stream {
   std::vector<std::int32_t> costs_;
   std::int64_t most_bytes_ = 0, most_steps_ = 0;
   std::int32_t budget_ = 0;
-  bool prepared_ = false, ran_ = false, is_ragged_ = false;
+  bool prepared_ = false, ran_ = false, begins_ = true, is_ragged_ = false;
 };
 
 namespace {
