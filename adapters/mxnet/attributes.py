@@ -75,10 +75,9 @@ def sizes(text: str) -> tuple[int, ...]:
 def declared_shape(text: str, *, np_shape: bool) -> tuple[int | None, ...] | None:
     """A variable's ``__shape__``: None where unknown, as a size or as a whole."""
     result = sizes(text)
-    unknown = -1 if np_shape else 0
     if not result and not np_shape:
         return None
-    return tuple(None if size in (unknown, -1) else size for size in result)
+    return tuple(None if size == -1 or not (size or np_shape) else size for size in result)
 
 
 DTYPES = dict(enumerate("float32 float64 float16 uint8 int32 int8 int64 bool".split()))

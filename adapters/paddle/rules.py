@@ -437,12 +437,8 @@ def _increment(op: PaddleOperator) -> Results:
 def _expand(op: PaddleOperator) -> Results:
     """A size of -1 stays what it is."""
     shape = op.integers("shape", "Shape", "expand_shapes_tensor")
-    if shape in op.builder.constants:
-        sizes = op.builder.constants[shape]
-        shape = op.ints(*np.where(sizes == -1, 1, sizes))
-    else:
-        shape = op.emit("Where", op.emit("Equal", shape, [-1]), [1], shape)
-    return op.emit("Expand", op.plain("X"), shape)
+    sizes = op.emit("Where", op.emit("Equal", shape, [-1]), [1], shape)
+    return op.emit("Expand", op.plain("X"), sizes)
 
 
 @rule("expand_as_v2")

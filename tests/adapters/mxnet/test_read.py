@@ -43,6 +43,8 @@ def test_an_argmax_over_axis_minus_one_was_over_everything_before_0_9_5() -> Non
         assert found.nodes[1].attributes == kept
     with_no_version = parse_symbol(text(node))
     assert with_no_version.nodes[1].attributes == {}
+    for other in ({"op": "softmax"}, {"attr": {"axis": "1"}}):
+        assert parse_symbol(text(node | other)).nodes[1].attributes["axis"]
 
 
 def test_numpy_mode_and_subgraphs_are_read() -> None:

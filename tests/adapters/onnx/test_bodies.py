@@ -50,6 +50,14 @@ def test_a_cell_inside_a_scan_becomes_a_layer(axes: dict) -> None:
     assert "Rnn" in found and "Scan" not in found
 
 
+@pytest.mark.parametrize("scanned", [0, 3])
+def test_a_scan_of_no_sequence_or_of_more_than_its_inputs_is_refused(scanned: int) -> None:
+    proto = scan()
+    proto.graph.node[0].attribute[0].i = scanned
+    with pytest.raises(UnsupportedError, match=f"num_scan_inputs={scanned} of 2 inputs"):
+        ours(proto, {"X": X})
+
+
 def test_a_scan_in_two_directions_stays_one() -> None:
     assert "Scan" in kinds(scan(scan_input_directions=[1]))
 

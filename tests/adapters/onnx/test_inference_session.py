@@ -169,6 +169,12 @@ def test_errors_are_onnx_runtimes(file: Path) -> None:
         assert str(mine.value) == str(theirs.value), what
 
 
+def test_providers_that_are_set_anew_are_the_sessions(file: Path) -> None:
+    session = ours(file, providers=onnxruntime.get_available_providers())
+    session.set_providers(ON_CPU)
+    assert session.replaced and session.get_providers() == ON_CPU
+
+
 def test_data_beside_a_model_stay_beside_it(tmp_path: Path) -> None:
     file, options = tmp_path / "m.onnx", onnxruntime.SessionOptions()
     onnx.save(model(), file, save_as_external_data=True, location="m.data", size_threshold=0)

@@ -192,6 +192,15 @@ def test_tags_are_decoded_as_by_the_kernel(lengths: list[int], tags: int, seed: 
     assert_same(run(written(built), batch)["path"], want)
 
 
+@pytest.mark.parametrize("shape", [(2, 0), (3, 2), (4,)])
+def test_a_transition_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    emission, decode = Value("e", "float32", (None, 2), 1), new_node("path = CrfDecode e t")
+    constants = {"t": np.zeros(shape, np.float32)}
+    graph = Graph("crf", (emission,), (Value("path"),), (decode,), constants)
+    with pytest.raises(UnsupportedError, match=r"expected a transition \(K\+2, K\)"):
+        written(graph)
+
+
 CELLS: list[tuple[Cell, dict[str, Any]]] = [
     (Cell.RNN_TANH, {}),
     (Cell.RNN_RELU, {}),

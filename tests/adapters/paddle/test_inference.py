@@ -305,6 +305,8 @@ def test_a_lod_tensor_checks_its_offsets() -> None:
     assert tensor.has_valid_recursive_sequence_lengths() and "lod=[[0, 3, 5]]" in str(tensor)
     with pytest.raises(ShapeError, match="9"):
         tensor.set_lod([[0, 9]])
+    tensor.set(np.ones((4, 1), np.float32))
+    assert not tensor.has_valid_recursive_sequence_lengths()
     with pytest.raises(ShapeError, match="lengths"):
         create_lod_tensor([[1, 2, 3]], [[2]], CPUPlace())
 

@@ -23,7 +23,7 @@ from onernn.adapters.paddle.read import Program, read_program
 from onernn.adapters.paddle.write import write_paddle
 from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
-from onernn.ir.weights import layers_of
+from onernn.ir.weights import LayerPrecision, layers_of
 from onernn.verification.comparing import TOLERANCES, compare
 
 DATA = Path(__file__).parents[2] / "data" / "paddle"
@@ -216,6 +216,7 @@ REFUSED: dict[str, Case] = {
     "moves the axes of one value": one(
         "Einsum", {"x": np.ones((3, 3)), "z": np.ones((3, 3))}, equation="ij,kj->ik"
     ),
+    "an einsum that moves": one("Einsum", {"x": np.ones((3, 3))}, equation="ii->i"),
     "Paddle takes the first": one("ArgMax", {"x": np.ones((3, 4))}, select_last_index=1),
     "a value of 2 LoD levels": one(
         "SequenceSoftmax",
@@ -248,6 +249,14 @@ def test_what_paddle_cannot_say_is_refused_by_name_and_nothing_is_written(
 def test_options_that_cannot_be_are_refused(options: Any, reason: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=reason):
         write_paddle(load(DATA / "bigru_concat"), tmp_path / "m.pdmodel", **options)
+
+
+def test_a_layer_with_a_precision_of_its_own_is_refused(tmp_path: Path) -> None:
+    graph, _ = layer(RnnSpec(Cell.GRU, 4, 3), "ragged")
+    attributes = {**graph.nodes[0].attributes, "precision": LayerPrecision("u8")}
+    quantized = replace(graph, nodes=(replace(graph.nodes[0], attributes=attributes),))
+    with pytest.raises(UnsupportedError, match="a Paddle program cannot say .* in u8"):
+        write_paddle(quantized, tmp_path / "m.pdmodel")
 
 
 def test_two_lod_levels_of_a_layer_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +114,27 @@ def test_a_value_that_holds_itself_many_times_is_read_in_no_time(tmp_path: Path)
     assert read_arrays(tmp_path / "m.pt") == {}
 
 
+def rewritten(file: Path, member: str, change: Callable[[bytes], bytes]) -> Path:
+    """state.pt with one member changed, or new."""
+    with zipfile.ZipFile(WEIGHTS / "state.pt") as read, zipfile.ZipFile(file, "w") as archive:
+        members = {name: read.read(name) for name in read.namelist()}
+        root = next(iter(members)).split("/")[0]
+        name = f"{root}/{member}"
+        for each, data in {**members, name: change(members.get(name, b""))}.items():
+            archive.writestr(each, data)
+    return file
+
+
 def test_a_tensor_beyond_its_storage_is_told(tmp_path: Path) -> None:
-    with (
-        zipfile.ZipFile(WEIGHTS / "state.pt") as read,
-        zipfile.ZipFile(tmp_path / "m.pt", "w") as archive,
-    ):
-        for info in read.infolist():
-            data = read.read(info)
-            archive.writestr(info.filename, data[:-4] if info.filename.endswith("data/1") else data)
+    file = rewritten(tmp_path / "m.pt", "data/1", lambda data: data[:-4])
     with pytest.raises(ModelFormatError, match=r"encoder\.weight_ih_l0: 48 numbers in 188 bytes"):
-        read_arrays(tmp_path / "m.pt")
+        read_arrays(file)
+
+
+def test_numbers_of_another_byte_order_are_refused(tmp_path: Path) -> None:
+    file = rewritten(tmp_path / "m.pt", "byteorder", lambda _: b"big")
+    with pytest.raises(UnsupportedError, match="its numbers are big-endian"):
+        read_arrays(file)
 
 
 def test_a_file_without_recurrent_layers_tells_which_names_it_wants(tmp_path: Path) -> None:
