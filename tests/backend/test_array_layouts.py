@@ -51,6 +51,21 @@ def test_ragged_batches_have_no_such_axes(backend: str) -> None:
     np.testing.assert_array_equal(words(layer.run(x, layout="ntc")[0]), words(layer.run(x)[0]))
 
 
+def test_weights_that_begin_with_the_same_numbers_stay_apart() -> None:
+    """Equal arrays are stored once, found by their first numbers."""
+    spec = RnnSpec(Cell.GRU, 6, 40, direction="bidirectional_concat")
+    (one,) = random_weights(spec, 0)
+    assert one.layer is not None and one.bias is not None
+    twice = [np.repeat(part[:, :1], 2, axis=1) for part in (one.layer, one.iter, one.bias)]
+    for part in twice:
+        part[:, 1, -1] *= -1
+    got, want = (
+        open_backend(name).prepare(spec, [RnnWeights(*twice)]) for name in ("kernels", "reference")
+    )
+    x = np.random.default_rng(1).uniform(-1, 1, (5, 4, 6)).astype(np.float32)
+    np.testing.assert_allclose(got.run(x)[0], want.run(x)[0], rtol=0, atol=1e-5)
+
+
 def test_weights_may_come_output_major() -> None:
     spec = RnnSpec(Cell.LSTM, 3, 5, direction="bidirectional_sum", peephole=True, projection_size=2)
     (given,) = random_weights(spec, 0)
