@@ -39,6 +39,9 @@ def _layout(op: KerasLayer) -> tuple[int, bool]:
 
 def _pads(op: KerasLayer, kernel: Sequence[int], dilations: Sequence[int]) -> dict[str, Any]:
     padding = op.attribute("padding", "valid")
+    if padding == "same" and max(dilations) > 1:  # strides are 1
+        added = [dilation * (size - 1) for size, dilation in zip(kernel, dilations, strict=True)]
+        return {"pads": (*(each // 2 for each in added), *(each - each // 2 for each in added))}
     if padding == "same":
         return {"auto_pad": "SAME_UPPER"}
     if padding == "causal" and len(kernel) == 1:
@@ -54,7 +57,7 @@ def _windows(op: KerasLayer, axes: int, size: str) -> dict[str, Any]:
     strides = op.integers("strides", axes, 1)
     dilations = op.integers("dilation_rate", axes, 1)
     windows = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
-    if min(kernel + strides + dilations) < 1:
+    if min(kernel + strides + dilations) < 1 or max(strides) > 1 < max(dilations):
         raise UnsupportedError(f"windows of {windows}")
     return {**windows, **_pads(op, kernel, dilations)}
 

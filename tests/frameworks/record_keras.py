@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from frameworks.keras_models import filled, given
+from frameworks.keras_models import LAYERS, filled, given
 
 import onernn
 
@@ -137,6 +137,19 @@ def frozen(keras: Any) -> Made:
     return keras.Model(x, inner(value)), [_numbers(3, 5, 3, masked=True)]
 
 
+def layers(keras: Any) -> Made:
+    """Each of LAYERS, side by side."""
+    inputs, outputs, feeds = [], [], []
+    for shape, make in LAYERS.values():
+        value = keras.Input(shape)
+        inputs.append(value)
+        feeds.append(_numbers(2, *(size or 3 for size in shape)))
+        for layer in make(keras.layers):
+            value = layer(value)
+        outputs.append(value)
+    return keras.Model(inputs, outputs), feeds
+
+
 def small(keras: Any) -> Made:
     """As few bytes as there can be: damaged files are made of it."""
     layers = keras.layers
@@ -150,6 +163,7 @@ KERAS_3: dict[str, Callable[[Any], Made]] = {
     "cells.keras": cells,
     "reader.keras": reader,
     "stateful.keras": stateful,
+    "layers.keras": layers,
     "small.keras": small,
     "small_legacy.h5": small,
     "states_legacy.h5": states,

@@ -59,6 +59,10 @@ REFUSED = {
     "WeightList: expected 4000000000 arrays, got 4": rnn(num_layers=10**9),
     "WeightList: expected 0 arrays": rnn(num_layers=0),
     "weights layer: expected": rnn(input_size=5),
+    "its weights are float32 and float64": rnn(arrays={**RNN, "w_hh": np.zeros((3, 1))}),
+    "attribute paddings: the words of a LoD": one(
+        op("pad X=x -> Out=y", paddings=[1, 0, 0, 0]), x=variable("x", "float32", None, 4, lod=1)
+    ),
     "0 states for LBR_GRU": rnn({k: v for k, v in RNN_SLOTS.items() if k != "PreState"}),
     "2 layers in two directions of": one(
         op("multi_gru X=x WeightX=w WeightH=w -> Hidden=y", layers=2),
