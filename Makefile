@@ -154,10 +154,8 @@ FUZZ ?= paddle paddle_params pir mxnet mxnet_params onnx torch torch_weights ker
 fuzz: fuzz-graphs
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 	  || { echo "fuzz: passed over, atheris has wheels for Python 3.11 only; run: make fuzz PYTHON=python3.11"; exit 0; } \
-	  && $(MAKE) .venvs/fuzz/.ready && for kind in $(FUZZ); do \
-	    PYTHONHASHSEED=0 PYTHONPATH=tests .venvs/fuzz/bin/python -m fuzz.guided $$kind \
-	      --seconds $(SECONDS) --seed $(SEED) || exit 1; \
-	  done
+	  && $(MAKE) .venvs/fuzz/.ready && printf '%s\n' $(FUZZ) | PYTHONHASHSEED=0 PYTHONPATH=tests \
+	    xargs -P $$(nproc) -I {} .venvs/fuzz/bin/python -m fuzz.guided {} --seconds $(SECONDS) --seed $(SEED)
 
 # Damaged compiled files, their checksums made right again, on kernels that address and undefined-
 # behaviour sanitizers watch: TIMES of each file of a corpus, the same ones for the same code. With Clang
