@@ -84,7 +84,7 @@ LIVE = (
     (
         "Inside Paddle",
         "adapters/paddle",
-        {"plugin.py": ("optimize",), "custom_operators.py": ("register_operators",)},
+        {"plugin.py": ("explain", "optimize", "restore")},
     ),
 )
 """What is imported where the framework is: read from its source, so that no framework is needed."""

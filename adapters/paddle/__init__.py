@@ -16,10 +16,6 @@ def __getattr__(name: str) -> Any:
         from onernn.adapters.paddle import plugin
 
         return getattr(plugin, name)
-    if name == "register_operators":
-        from onernn.adapters.paddle.custom_operators import register_operators
-
-        return register_operators
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

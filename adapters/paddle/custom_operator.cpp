@@ -87,8 +87,7 @@ Owners owners(const Tensors& tensors) {
 Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
                const std::vector<int>& gates, int layers, bool bidirectional, int units, int stored,
                int threads) {
-  require(is_open, "the kernels are not loaded; in this process call",
-          " onernn.adapters.paddle.register_operators()");
+  require(is_open, "the kernels are not loaded");
   const bool gru = mode == "GRU", lstm = mode == "LSTM";
   require(gru || lstm || mode == "RNN_TANH" || mode == "RNN_RELU", "mode ", mode);
   std::vector<bool> seen(gru ? 3 : lstm ? 4 : 1);

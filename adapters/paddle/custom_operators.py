@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, wraps
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
@@ -20,7 +20,6 @@ from onernn.adapters.common import gain
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.live import Explained, Slower, warn_of_left
 from onernn.adapters.paddle.partition import LayerKind, Options
-from onernn.adapters.paddle.read import NAME
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.compiled.packing import STORED
 from onernn.backend.onednn.library import keep, memory_file
@@ -45,6 +44,8 @@ _LOCK = Lock()
 _log = logging.getLogger("onernn")
 
 HOST = "Paddle"
+NAME = "onernn_rnn"
+"""Of the operator in programs; ``rnn`` of Paddle computes the same."""
 FEW = "batches of so few words are faster in Paddle's own kernel; backend='kernels' takes ours"
 """The reason of a layer that stays where `is_faster_in_paddle`."""
 
@@ -62,9 +63,8 @@ def live_paddle() -> Any:
 def register_operators() -> None:
     """Paddle knows the operator that `optimize` puts into programs of Paddle 3.
 
-    A process that loads a saved program with it, but optimizes none itself, calls this first. The
-    first call on a machine compiles it, in seconds. Raises `NoOperators` where there is no C++17
-    compiler, `LibraryError` for a damaged installation, `MissingDependencyError` without Paddle.
+    The first call on a machine compiles it, in seconds. Raises `NoOperators` where there is no
+    C++17 compiler, `LibraryError` for a damaged installation.
     """
     with _LOCK:
         _register()
@@ -138,6 +138,17 @@ def _register() -> None:
     paddle.base.core.load_op_meta_info_and_register_op(path)
     if ctypes.CDLL(path).onernn_paddle_open(str(kernels.path).encode()):
         raise LibraryError(f"{kernels.path}: cannot be opened by {path}")
+    if write := getattr(paddle.base.core, "serialize_pir_program", None):
+
+        @wraps(write)
+        def write_own(program: Any, *more: Any) -> None:
+            """Writes Paddle's own operators in the place of ours: a file loads everywhere."""
+            if _ours(program):
+                program = program.clone()
+                restore_recurrent(program)
+            write(program, *more)
+
+        paddle.base.core.serialize_pir_program = write_own
 
 
 def _library(paddle: Any) -> Path:
@@ -211,6 +222,7 @@ _X, _STATE, _WEIGHTS, _LENGTHS = range(4)
 _OUT, _, _AFTER, _RESERVE = range(4)
 _GRAD_RESERVE, _DY, _DAFTER = 6, 7, 8
 _DX, _DSTATE, _DWEIGHTS = range(3)
+_OUR_GRADS = 3, 4  # of the output and of the states
 _OF_LOD = frozenset(f"pd_op.{name}" for name in ("gru", "lstm", "fusion_gru", "fusion_lstm"))
 
 _OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
@@ -238,7 +250,7 @@ def explained(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained:
     for line in done.replaced:
         _log.info("%s", line)
     if not done.is_possible:
-        none = "" if done.refusals else " it holds none"
+        none = "" if done.refusals else " it holds none; onernn.Session runs loops of cells"
         raise UnsupportedError(f"no recurrent operator can be replaced:{none}", done.refusals)
     return done
 
@@ -420,6 +432,65 @@ def _replaced(
             for at, result in ((_DSTATE, grads[1:first]), (_DWEIGHTS, grads[first:])):
                 if gradient.result(at).initialized():
                     gradient.result(at).replace_all_uses_with(ops.builtin_combine(result))
+            gradient.get_parent_block().remove_op(gradient)
+    op.get_parent_block().remove_op(op)
+    return before, out
+
+
+def restore_recurrent(program: Any) -> Replaced:
+    """Each of our operators in a program is Paddle's ``rnn`` again, in place, in inner blocks, too.
+
+    Raises `UnsupportedError` for one that is trained in an inner block.
+    """
+    return Replaced(Explained((), ()), tuple(_restored(program, op) for op in _ours(program)))
+
+
+def _ours(program: Any) -> list[Any]:
+    return [op for op, _ in _recurrent(program.global_block()) if op.name().endswith(f".{NAME}")]
+
+
+def _restored(program: Any, op: Any) -> tuple[Any, Any]:
+    """The inverse of `_replaced`."""
+    paddle, pir = require("paddle", "paddle"), require("paddle.base.libpaddle", "paddle").pir
+    ops = require("paddle._C_ops", "paddle")
+    attrs, lengths, (before, ends, tape) = op.attrs(), op.operand_source(1), op.results()
+    gradients = tape.all_used_ops()
+    if not all(each.name().endswith(f".{NAME}_grad") for each in gradients):
+        raise UnsupportedError(
+            f"{NAME} is trained in an inner block (while, cond), where it stays: save or clone the"
+            " program before optimize"
+        )
+
+    def turned(value: Any) -> Any:
+        return value if attrs["time_major"] else ops.transpose(value, [1, 0, 2])
+
+    mode, x, *others = attrs["mode"], *_listed(op.operand_source(0))
+    count = len(RNN_CELLS[mode][0].states)
+    sizes = x.shape[-1], attrs["hidden_size"], attrs["num_layers"], mode
+    with _static(paddle), paddle.static.program_guard(program):
+        pir.set_insertion_point(op)
+        inputs = [[turned(x)], others[:count], others[count:]]
+        drawn = ops.full([0], 0.0, paddle.uint8, paddle.CPUPlace())  # dropout, which ours has not
+        optional = lengths if lengths.initialized() else None
+        more = drawn, 0.0, attrs["is_bidirec"], *sizes, 0, attrs["is_test"]
+        y, _, after = ops.rnn(*inputs[0], *inputs[1:], optional, *more)
+        rnn, out = y.get_defining_op(), turned(y)
+        for old, new in ((before, out), (ends, ops.stack(after, 0))):
+            new.stop_gradient = old.stop_gradient
+            old.replace_all_uses_with(new)
+        for gradient in gradients:
+            pir.set_insertion_point(gradient)
+            dy, dafter = (gradient.operand_source(at) for at in _OUR_GRADS)
+            none = [pir.fake_value()]
+            (dx,), dstate, dweights, *_ = paddle.framework.core.call_vjp(
+                rnn,
+                [*inputs, [lengths], [drawn]],
+                [[each] for each in rnn.results()],
+                [[turned(dy)], none, ops.unbind(dafter, 0), none],
+                [*([False] * len(each) for each in inputs), [True], [True]],
+            )
+            grads = ops.builtin_combine([turned(dx), *dstate, *dweights])
+            gradient.result(0).replace_all_uses_with(grads)
             gradient.get_parent_block().remove_op(gradient)
     op.get_parent_block().remove_op(op)
     return before, out

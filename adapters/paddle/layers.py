@@ -18,7 +18,6 @@ from onernn.adapters.common.bodies import (
     recurrent_stack,
 )
 from onernn.adapters.common.lowering import Results
-from onernn.adapters.paddle.read import NAME
 from onernn.adapters.paddle.table import PaddleOperator, listed, rule
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
@@ -362,26 +361,6 @@ def _rnn(op: PaddleOperator) -> Results:
     """Time-major; steps beyond a sentence's length do not run, and give zeros."""
     if op.attribute("dropout_prob", 0.0):
         op.note_dropout()
-    y, *finals = _stack(op, op.attribute("input_size", 10), batch_major=False)
-    return {"Out": y, **dict(listed("State", finals))}
-
-
-@rule(NAME)
-def _onernn_rnn(op: PaddleOperator) -> Results:
-    """The operator of the plug-in: ``rnn``, of either axis first, with all states in one tensor."""
-    mode = op.one_of("mode", "RNN_TANH", paddle.RNN_CELLS)
-    if op.attribute("gates", ()) != paddle.RNN_CELLS[mode][1].permutation:
-        raise UnsupportedError(f"it orders the gates of {mode} as no version of onernn does")
-    for name in ("stored", "is_test", "fixed", "threads"):  # how it is computed there
-        op.attribute(name, 0)
-    is_time_major, first = op.attribute("time_major", False), op.arrays("WeightList")[0]
-    y, *finals = _stack(op, first.shape[1], batch_major=not is_time_major)
-    states = op.emit("Concat", *(op.unsqueezed(each, 0) for each in finals), axis=0)
-    return {"Out": y, "State": states}
-
-
-def _stack(op: PaddleOperator, input_size: int, *, batch_major: bool) -> tuple[str, ...]:
-    """The output and the final states of ``rnn``."""
     mode, layers = op.one_of("mode", "RNN_TANH", paddle.RNN_CELLS), op.attribute("num_layers", 1)
     both = op.attribute("is_bidirec", False)
     arrays = op.arrays("WeightList")
@@ -392,7 +371,7 @@ def _stack(op: PaddleOperator, input_size: int, *, batch_major: bool) -> tuple[s
     stack = paddle.rnn_weights(arrays, mode, layers, 2 if both else 1)
     spec = RnnSpec(
         paddle.RNN_CELLS[mode][0],
-        input_size,
+        op.attribute("input_size", 10),
         op.attribute("hidden_size", 100),
         layers=layers,
         direction="bidirectional_concat" if both else "left2right",
@@ -402,7 +381,8 @@ def _stack(op: PaddleOperator, input_size: int, *, batch_major: bool) -> tuple[s
     if len(states) != len(spec.cell.states):
         raise UnsupportedError(f"input PreState: {len(states)} states for {spec.cell.name}")
     lengths = op.optional("SequenceLength")
-    return recurrent_stack(op, op.plain("Input"), states, spec, stack, lengths, batch_major)
+    y, *finals = recurrent_stack(op, op.plain("Input"), states, spec, stack, lengths)
+    return {"Out": y, **dict(listed("State", finals))}
 
 
 # The rules of convolutions, pools and what stands around them: (N, C, H, W), or NHWC turned.
@@ -532,6 +512,23 @@ def _norm(op: PaddleOperator) -> Results:
         raise UnsupportedError(f"attribute data_layout={layout!r}: give (N, C, ...)")
     x = op.plain("X")
     return op.emit("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)
+
+
+@rule("batch_norm")
+def _batch_norm(op: PaddleOperator) -> Results:
+    """Inference: with the statistics that training left."""
+    fixed = op.attributes.get("is_test", False) or op.attribute("use_global_stats", False)
+    op.attribute("use_global_stats", False)
+    op.attribute("momentum", 0.9)
+    if not fixed or op.attribute("trainable_statistics", False):
+        raise UnsupportedError("saved in training mode: it normalizes by the statistics of a batch")
+    op.only(fuse_with_relu=False)
+    layout = op.one_of("data_layout", "NCHW", ("NCHW", "AnyLayout", *_LAST))
+    x, last = op.value("X"), layout in _LAST and op.rank("X") > 2
+    numbers = [op.value(slot) for slot in ("Scale", "Bias", "Mean", "Variance")]
+    epsilon = op.attribute("epsilon", 1e-5)
+    x = channels_first(op, x) if last else x
+    return _back(op, op.emit("BatchNormalization", x, *numbers, epsilon=epsilon), last)
 
 
 @rule("prelu")

@@ -30,6 +30,7 @@ from onernn.adapters.common.plugins import plugins_enabled
 from onernn.adapters.paddle.custom_operators import (
     FEW,
     HOST,
+    NAME,
     append_operator,
     arguments,
     is_faster_in_paddle,
@@ -39,7 +40,6 @@ from onernn.adapters.paddle.custom_operators import (
     register_operators,
 )
 from onernn.adapters.paddle.partition import LayerKind, Options
-from onernn.adapters.paddle.read import NAME
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
@@ -184,12 +184,7 @@ def _traced(layer: Any, call: LayerCall, chosen: Options) -> Results:
     )
     register_operators()
     results = append_operator(call.tensors, call.lengths, attributes)
-    _log.info(
-        "%s: operator %s in the program that is made; what is saved of it loads where"
-        " onernn.adapters.paddle.register_operators() was called before",
-        layer.full_name(),
-        NAME,
-    )
+    _log.info("%s: operator %s in the program that is made", layer.full_name(), NAME)
     return results
 
 

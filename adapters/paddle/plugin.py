@@ -11,6 +11,7 @@ import zlib  # noqa: F401
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial, wraps
+from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.custom_operators import (
     HOST,
+    Replaced,
     explained,
     is_pir,
-    register_operators,
     replace_recurrent,
+    restore_recurrent,
 )
 from onernn.adapters.paddle.live_layer import (
     batch,
@@ -34,7 +36,7 @@ from onernn.adapters.paddle.live_layer import (
     view,
 )
 from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options
-from onernn.adapters.paddle.read import NAME, Files, Variable, combined, find, read_program
+from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 
@@ -120,22 +122,28 @@ def explain(target: Any) -> str:
 
 
 def restore(target: Any) -> Any:
-    """A paddle.nn.Layer, whose recurrent layers Paddle runs again; it is returned. Of a program of
+    """What `optimize` gave, in which Paddle runs all layers again; it is returned. Of a program of
     Paddle 2 the one that it was made of.
 
-    Raises `UnsupportedError` for what `optimize` has changed for good.
+    Raises `UnsupportedError` for a layer of PIR that is trained in an inner block.
     """
     paddle = require("paddle", "paddle")
     if hasattr(target, _ORIGINAL):
         return getattr(target, _ORIGINAL)
-    programs = "Program", "Config", "PirTranslatedLayer", "TranslatedLayer"
-    if type(target).__name__ in programs or not isinstance(target, paddle.nn.Layer):
-        raise UnsupportedError(
-            f"restore takes a paddle.nn.Layer, got {type(target).__qualname__}: a program, what"
-            " paddle.jit.load gives, and a Config stay as optimize changed them; build or load them"
-            " again, or optimize a clone()"
-        )
-    return restored_layer(target)
+    if is_pir(target):
+        restore_recurrent(target)
+        target.replaced = target.refusals = ()
+    elif isinstance(target, paddle.inference.Config):
+        if files := _ORIGINALS.get(_files(target)):
+            _named(target, files)
+    elif type(target).__name__ == "PirTranslatedLayer":
+        for each in target._program_holder_dict.values():
+            _exchange(each, restore_recurrent(each.infer_program))
+        target.replaced = target.refusals = ()
+        target._partial_program_layers.clear()
+    elif not isinstance(target, paddle.static.Program):
+        restored_layer(target)
+    return target
 
 
 def _optimized_program(program: Any, scope: Any, fetch_list: Iterable[Any], chosen: Options) -> Any:
@@ -187,7 +195,7 @@ def _optimized_translated(target: Any, chosen: Options) -> Any:
         except UnsupportedError as error:
             refusals += error.refusals
             continue
-        each._output_vars = [done.value(value) for value in each._output_vars]
+        _exchange(each, done)
         replaced += done.explained.replaced
         refusals += done.explained.refusals
     if not replaced and not any(isinstance(each, Slower) for each in refusals):
@@ -197,17 +205,37 @@ def _optimized_translated(target: Any, chosen: Options) -> Any:
     return target
 
 
+def _exchange(holder: Any, done: Replaced) -> None:
+    """Exchanges the values that what paddle.jit.load gave hands out."""
+    holder._output_vars = [done.value(value) for value in holder._output_vars]
+
+
+_ORIGINALS: dict[Files, Files] = {}
+"""The files that a Config named before `optimize`, by those that it names now."""
+
+
 def _optimized_config(config: Any, chosen: Options) -> Any:
     files = _files(config)
-    config.set_model("")  # a folder of its own would count more than what is set below
+    files = _ORIGINALS.get(files, files)
+    changed = Path(tempfile.mkdtemp(dir=_folder().name), f"model{files.model.suffix}")
+    params = files.params
     if files.model.suffix == ".json":
-        config.set_model(*map(str, _changed_pir(files, chosen)))
-        return config
-    parameters = read_program(*files).parameters
-    live = LiveProgram(files.model.read_bytes(), lambda _: parameters, file=files.model)
-    rewritten, *_ = _rewritten(live, chosen, constant=True)
-    numbers = combined(files)
-    config.set_model_buffer(rewritten, len(rewritten), numbers, len(numbers))
+        _write_pir(files, changed, chosen)
+    else:
+        parameters = read_program(*files).parameters
+        live = LiveProgram(files.model.read_bytes(), lambda _: parameters, file=files.model)
+        changed.write_bytes(_rewritten(live, chosen, constant=True)[0])
+        if params.is_dir():
+            params = changed.with_suffix(".pdiparams")
+            params.write_bytes(combined(files))
+    _ORIGINALS[Files(changed, params)] = files
+    return _named(config, Files(changed, params))
+
+
+def _named(config: Any, files: Files) -> Any:
+    """The Config of these files."""
+    config.set_model("")  # a folder of its own would count more
+    config.set_model(*map(str, [files.params] if files.params.is_dir() else files))
     return config
 
 
@@ -225,25 +253,22 @@ def _files(config: Any) -> Files:
     )
 
 
-def _changed_pir(files: Files, chosen: Options) -> Files:
-    """A program of Paddle 3 with our operators, in a file that lives as long as the process."""
+def _write_pir(files: Files, changed: Path, chosen: Options) -> None:
+    """Writes a program of Paddle 3 with our operators."""
     paddle = require("paddle", "paddle")
     if not paddle.get_flags("FLAGS_enable_pir_api")["FLAGS_enable_pir_api"]:
         raise UnsupportedError(
             f"{files.model}: a program of PIR, which FLAGS_enable_pir_api=0 switches off; unset it"
         )
     program = paddle.pir.Program()
-    if NAME in files.model.read_text():  # saved of what was optimized: it runs here already
-        register_operators()
     paddle.base.core.deserialize_pir_program(str(files.model), program)
     replace_recurrent(program, chosen, all_known=True, fixed=True)
-    changed = Path(tempfile.mkdtemp(dir=_folder().name), "model.json")
-    paddle.base.core.serialize_pir_program(program, str(changed), True, False, True)
-    return Files(changed, files.params)
+    unwrap(paddle.base.core.serialize_pir_program)(program, str(changed), True, False, True)
 
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Of changed programs; it lives as long as the process."""
     return tempfile.TemporaryDirectory(prefix="onernn-")
 
 

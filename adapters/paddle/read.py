@@ -254,8 +254,6 @@ _DTYPES = pairs(
     t_bf16=bfloat16 t_f32=float32 t_f64=float64
     """
 )
-NAME = "onernn_rnn"
-"""Of the plug-in's operator in programs; ``rnn`` of Paddle computes the same."""
 _INERT = ("struct_name", "place", "op_role", "op_dist_attr", "stop_gradient", "persistable")
 _NUMBERS = {"NAN": math.nan, "INF": math.inf, "-INF": -math.inf}
 _MOST = 2**16  # elements of a constant that is made while reading
@@ -365,9 +363,6 @@ class _Reader:
         if (at := _in_place(name)) is not None:
             outputs[0] = [self._names[operands[at]]]
             self._names[int(operation["O"][0]["%"])] = outputs[0][0]
-        if kind == NAME and dialect != "1":
-            tensors, lengths = map(self._operand, operands)
-            return self._plugged(tensors, lengths, outputs, attributes)
         meaning = OPERATORS.get(kind) or OPERATORS.get(kind.removesuffix("_"))
         if meaning is None or dialect != "1" or operation.get("regions"):
             return self._unknown(name, operands, outputs, attributes)
@@ -517,23 +512,6 @@ class _Reader:
             s: tuple(names) for s, names in zip(meaning.outputs, outputs, strict=False) if names
         }
         self._add(meaning.type, slots, results, values)
-
-    def _plugged(
-        self,
-        values: list[str],
-        lengths: list[str],
-        outputs: list[list[str]],
-        attributes: Mapping[str, Any],
-    ) -> None:
-        """The plug-in's operator: x, the initial states and WeightList are one list."""
-        weights = 3 if attributes["mode"] == "LSTM" else 2
-        slots = {
-            **{"Input": values[:1], "PreState": values[1:weights], "WeightList": values[weights:]},
-            "SequenceLength": [name for name in lengths if name],
-        }
-        inputs = {slot: tuple(names) for slot, names in slots.items()}
-        results = {"Out": tuple(outputs[0]), "State": tuple(outputs[1])}
-        self._add(NAME, inputs, results, attributes)
 
     def _unknown(
         self,

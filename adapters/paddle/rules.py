@@ -337,23 +337,6 @@ def _layer_norm(op: PaddleOperator) -> Results:
     return op.emit_many("LayerNormalization", 3, x, *filter(None, parts), **attributes)[0]
 
 
-@rule("batch_norm")
-def _batch_norm(op: PaddleOperator) -> Results:
-    """Inference: with the statistics that training left."""
-    fixed = op.attributes.get("is_test", False) or op.attribute("use_global_stats", False)
-    op.attribute("use_global_stats", False)
-    op.attribute("momentum", 0.9)
-    if not fixed or op.attribute("trainable_statistics", False):
-        raise UnsupportedError("saved in training mode: it normalizes by the statistics of a batch")
-    op.only(fuse_with_relu=False)
-    rank, layout = op.rank("X"), op.attribute("data_layout", "NCHW")
-    if rank > 2 and layout not in ("NCHW", "AnyLayout"):
-        raise UnsupportedError(f"attribute data_layout={layout!r} of {rank} axes")
-    numbers = [op.value(slot) for slot in ("Scale", "Bias", "Mean", "Variance")]
-    epsilon = op.attribute("epsilon", 1e-5)
-    return op.emit("BatchNormalization", op.value("X"), *numbers, epsilon=epsilon)
-
-
 # The rules of Paddle's operators that make values of sizes and numbers, and repeat values.
 #
 # Slots and defaults: the operators' makers in 2.6. Which LoD is handed on is measured with 2.6.2.

@@ -28,6 +28,7 @@ from onernn.ir.spec import RnnSpec
 
 _LIVE: WeakIdKeyDictionary = WeakIdKeyDictionary()
 """What is packed, by the first parameter of a layer."""
+_FIRST = "weight_ih_l0"
 
 
 class _Token(np.ndarray[Any, Any]):
@@ -39,10 +40,16 @@ class _Token(np.ndarray[Any, Any]):
 _TOKENS: WeakValueDictionary[int, _Token] = WeakValueDictionary()
 
 
-def forget_compiled(weight: torch.Tensor | None) -> None:
-    """Compiled graphs pack the layer whose first parameter this is anew."""
-    if weight is not None:
+def forget_compiled(module: torch.nn.Module) -> None:
+    """Compiled graphs pack the module's parameters anew."""
+    if (weight := module._parameters.get(_FIRST)) is not None:
         _LIVE.pop(weight, None)
+
+
+def ran_compiled(module: torch.nn.Module) -> str:
+    """The kernel that a compiled graph last ran for the module, "" where none did."""
+    weight = module._parameters.get(_FIRST)
+    return "" if weight is None or weight not in _LIVE else _LIVE[weight].ran
 
 
 @cache
@@ -64,8 +71,11 @@ def _spec_of(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> Rn
 
 
 def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveLayer:
-    names = [f"weight {k}" for k in range(len(weights))]
-    return LiveLayer(_spec_of(layer, x, weights), names, layer.split()[3])
+    live, spec, dtype = _LIVE.get(weights[0]), _spec_of(layer, x, weights), layer.split()[3]
+    if live is None or (live.spec, live.dtype) != (spec, dtype):
+        names = [f"weight {k}" for k in range(len(weights))]
+        _LIVE[weights[0]] = live = LiveLayer(spec, names, dtype)
+    return live
 
 
 def _batch(x: torch.Tensor, sizes: torch.Tensor | None) -> Batch:
@@ -90,10 +100,7 @@ def recurrent(
     layer: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, h_n and c_n of a stack without gradients; time comes first."""
-    live, made = _LIVE.get(weights[0]), _live(layer, x, weights)
-    if live is None or (live.spec, live.dtype) != (made.spec, made.dtype):
-        _LIVE[weights[0]] = live = made
-    batch = _batch(x, batch_sizes)
+    live, batch = _live(layer, x, weights), _batch(x, batch_sizes)
     begins, shapes = [state.contiguous() for state in states], live.state_shapes(batch.sequences)
     y, ends = live.run(live.dtype, weights, batch, begins, shapes)
     return (y, *ends) if len(ends) > 1 else (y, *ends, x.new_empty(0))

@@ -22,6 +22,7 @@ from onernn.adapters.common.live import Watched, joined_states
 from onernn.backend import Backend, Stack, Tape, open_backend
 from onernn.backend.compiled.backend import KernelsBackend
 from onernn.backend.compiled.library import load_kernels
+from onernn.backend.onednn.precision import KERNELS_ONLY
 from onernn.ir.arrays import Array, Int64, frozen, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.ragged import Ragged, offsets_of
@@ -195,20 +196,30 @@ def spec_of(module: Any) -> RnnSpec:
 
 
 def weights_of(spec: RnnSpec, parameters: Sequence[torch.Tensor]) -> list[RnnWeights]:
-    """Copies flat weights in PyTorch's order into the layers' weights."""
+    """Copies flat weights in PyTorch's order into the layers' weights.
+
+    Raises `UnsupportedError` for a weight of another shape, behind which PyTorch reads on.
+    """
     order = gate_layout(spec.cell, GATES[spec.cell]).permutation
     D, units, width = spec.directions, spec.hidden_size, spec.recurrent_size
     every = len(parameters) // (spec.layers * D)
     has_bias, new = every >= 4, parameters[0].new_empty
-    layers = []
+    layers, G = [], len(order)
     for k in range(spec.layers):
-        layer = new((1, D, spec.reads(k), len(order), units))
-        recurrent = new((1, D, width, len(order), units))
+        layer = new((1, D, spec.reads(k), G, units))
+        recurrent = new((1, D, width, G, units))
         bias = new((1, D, spec.cell.bias_rows, units)) if has_bias else None
         projection = new((1, D, units, width)) if spec.projection_size else None
         for d in range(D):
             first = (k * D + d) * every
-            ih, hh, *rest = parameters[first : first + every]
+            ih, hh, *rest = own = parameters[first : first + every]
+            shapes: list[tuple[int, ...]] = [(G * units, spec.reads(k)), (G * units, width)]
+            shapes += [(G * units,)] * (2 * has_bias)
+            if projection is not None:
+                shapes.append((width, units))
+            for shape, weight in zip(shapes, own, strict=True):
+                if weight.shape != shape:
+                    raise UnsupportedError(f"expected a weight {shape}, got {(*weight.shape,)}")
             for g, place in enumerate(order):
                 rows = slice(place * units, (place + 1) * units)
                 layer[0, d, :, g] = ih[rows].t()
@@ -271,6 +282,7 @@ DTYPES = {
     torch.float32: "f32",
     torch.bfloat16: "bf16",
     torch.float16: "f16",
+    **dict(zip(KERNELS_ONLY, KERNELS_ONLY, strict=True)),
 }
 """The type that matrices are rounded to, by the ``dtype`` of `optimize`."""
 
@@ -555,11 +567,13 @@ class Call:
 @cache
 def trained_in(dtype: str) -> str:
     """The dtype in which a layer of this dtype trains; the first change is logged."""
+    why = "has no gradients" if dtype in KERNELS_ONLY else ""
     with suppress(LibraryError):
         if dtype == "bf16" and not load_kernels().isa.endswith("bf16"):
-            _log.warning("layers of dtype bf16 train in f32, which is faster on this CPU")
-            return "f32"
-    return dtype
+            why = "is slower on this CPU"
+    if why:
+        _log.warning("layers of dtype %s train in f32: %s %s", dtype, dtype, why)
+    return "f32" if why else dtype
 
 
 def _training_stack(spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> Stack:

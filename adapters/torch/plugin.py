@@ -33,7 +33,7 @@ from onernn.adapters.common.live import (
 )
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled, still_enabled
 from onernn.adapters.torch import live_layer
-from onernn.adapters.torch.custom_operator import forget_compiled, run_traced
+from onernn.adapters.torch.custom_operator import forget_compiled, ran_compiled, run_traced
 from onernn.adapters.torch.live_layer import (
     DTYPES,
     Batch,
@@ -145,6 +145,7 @@ def _tested_types(
 
 STACKS = (nn.RNN, nn.LSTM, nn.GRU)
 CELLS = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+_NAMES = [kind.__name__ for kind in STACKS + CELLS]
 
 _KINDS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
 _OPERATORS = [f"aten::{name}{end}" for name in _KINDS for end in ("", "_cell")]
@@ -177,6 +178,21 @@ def is_recurrent(module: nn.Module) -> bool:
     return isinstance(module, STACKS + CELLS)
 
 
+_QUANTIZED = "torch.ao quantizes it: optimize the float module with dtype='int8-dynamic'"
+_EXPORTED = (
+    "torch.export made operators of it: optimize the module that was exported, or run in"
+    " onernn.Session what torch.export.save writes of it"
+)
+
+
+def _is_quantized(module: nn.Module) -> bool:
+    """Whether it is a recurrent module of torch.ao.nn."""
+    return any(
+        kind.__module__.startswith("torch.ao.nn.") and kind.__name__ in _NAMES
+        for kind in type(module).__mro__
+    )
+
+
 def obstacle(module: nn.Module) -> str:
     """Why a recurrent module stays PyTorch's, "" where it may be replaced."""
     if isinstance(module, torch.jit.ScriptModule):
@@ -184,6 +200,8 @@ def obstacle(module: nn.Module) -> str:
             "TorchScript has compiled it: optimize the module before torch.jit, or run in"
             " onernn.Session what torch.onnx.export(..., dynamo=False) writes of it"
         )
+    if not is_recurrent(module):
+        return _QUANTIZED if _is_quantized(module) else _EXPORTED
     kind = theirs(module)
     own = next(base for base in STACKS + CELLS if issubclass(kind, base))
     for name in _CALLED:
@@ -232,9 +250,13 @@ def _weights(module: Any, names: Sequence[str]) -> Sequence[torch.Tensor]:
     """The parameters as they are now, in the order of their names."""
     own = module._parameters
     try:
-        return [own[name] for name in names]
+        weights = [own[name] for name in names]
     except KeyError:  # made of others: weight_norm, parametrizations
-        return [getattr(module, name) for name in names]
+        weights = [getattr(module, name, None) for name in names]
+    for weight in weights:
+        if weight is None:  # PyTorch runs with the one before
+            raise _Left("a weight was deleted")
+    return weights
 
 
 def _records(*tensors: torch.Tensor) -> bool:
@@ -467,7 +489,7 @@ def as_theirs(module: Any) -> Any:
 
 def forget(module: nn.Module) -> None:
     """The next call of the module packs its parameters anew, in compiled graphs, too."""
-    forget_compiled(module._parameters.get("weight_ih_l0"))
+    forget_compiled(module)
     if (live := _LIVE.get(id(module))) is not None:
         live.forget()
 
@@ -540,8 +562,9 @@ def optimize(
     `refresh`. What onernn does not compute exactly as PyTorch does stays PyTorch's, call
     by call; `explain` lists it.
 
-    ``dtype``: what matrices are rounded to before they are multiplied; None: nothing.
-    Parameters, inputs and results keep their types. ``inplace``: of the module itself, not of a
+    ``dtype``: what matrices are rounded to before they are multiplied, a dtype of PyTorch,
+    "int8-dynamic" or "int8-weights"; None: nothing. Parameters, inputs and results keep their
+    types. ``inplace``: of the module itself, not of a
     copy; `restore` undoes it. ``example_inputs``: a tuple that it is called with once, so that
     later calls find all prepared. ``optimizer``: of the module's parameters; then the result is a
     pair, the module and an optimizer of its parameters, as intel_extension_for_pytorch.optimize
@@ -555,12 +578,16 @@ def optimize(
     if not plugins_enabled():
         _log.info("%s", DISABLED)  # calls ask again
     if not isinstance(module, nn.Module):
-        raise UnsupportedError(f"expected a torch.nn.Module, got {type(module).__name__}")
+        why = f": {_EXPORTED}" * isinstance(module, torch.export.ExportedProgram)
+        raise UnsupportedError(f"expected a torch.nn.Module, got {type(module).__name__}{why}")
     if dtype not in DTYPES:
         dtypes = ", ".join(map(str, DTYPES))
         raise UnsupportedError(f"dtype {dtype}: expected one of {dtypes}")
-    # Copied together, the optimizer's parameters are those of the copy.
-    whole, trainer = (module, optimizer) if inplace else copy.deepcopy((module, optimizer))
+    try:  # copied together, the optimizer's parameters are those of the copy
+        whole, trainer = (module, optimizer) if inplace else copy.deepcopy((module, optimizer))
+    except RuntimeError as error:  # pruned, exported
+        error.add_note("optimize(..., inplace=True) makes no copy")
+        raise
     result, refusals = [*_recurrent(whole)], []
     for name, layer in result:
         if reason := obstacle(layer):
@@ -607,26 +634,33 @@ def explain(module: nn.Module) -> str:
         if is_ours(layer):
             live, now = live_of(layer), why_theirs()
             reasons = [*live.reasons, *[now] * bool(now)]
-            if live.ran or not reasons:
-                lines.append(f"{name}: onernn: {live.ran or f'{live.dtype}, {NOT_CALLED}'}")
+            if (ran := live.ran or ran_compiled(layer)) or not reasons:
+                lines.append(f"{name}: onernn: {ran or f'{live.dtype}, {NOT_CALLED}'}")
         lines += [stays(HOST, Refusal(reason, name)) for reason in dict.fromkeys(reasons)]
     return "\n".join(lines) or "no recurrent modules"
 
 
 def _recurrent(whole: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The recurrent modules of a tree, those that are compiled among them, by name.
+    """The recurrent modules of a tree, those that are compiled or quantized among them, by name.
 
-    After torch.jit.freeze, which leaves only operators: the module that has them.
+    After torch.jit.freeze or torch.export, which leave only operators: the module that has them.
     """
-    kinds = [kind.__name__ for kind in STACKS + CELLS]
+    parts = set[nn.Module]()
     for name, child in whole.named_modules():
-        is_compiled = isinstance(child, torch.jit.ScriptModule)
-        if is_recurrent(child) or is_compiled and child.original_name in kinds:
+        operators, is_compiled = list[str](), isinstance(child, torch.jit.ScriptModule)
+        if is_recurrent(child) or is_compiled and child.original_name in _NAMES:
+            yield name or type(child).__name__, child
+        elif _is_quantized(child) and child not in parts:
+            parts.update(child.modules())
             yield name or type(child).__name__, child
         elif is_compiled and hasattr(child, "forward"):
-            for kind in _OPERATORS:
-                for node in child.graph.findAllNodes(kind):
-                    yield f"{name} {node.kind()}".strip(), child
+            nodes = [node for kind in _OPERATORS for node in child.graph.findAllNodes(kind)]
+            operators = [node.kind() for node in nodes]
+        elif isinstance(graph := getattr(child, "graph", None), torch.fx.Graph):
+            schemas = [getattr(node.target, "_schema", None) for node in graph.nodes]
+            operators = [each.name for each in schemas if each and each.name in _OPERATORS]
+        for operator in operators:
+            yield f"{name} {operator}".strip(), child
 
 
 def refresh(module: nn.Module) -> None:

@@ -5,7 +5,6 @@ What stock Paddle gives, beside what it gives with the added line. A process has
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,6 +46,8 @@ def case_translated_layer() -> None:
         assert optimize(layer) is layer
         assert operators(layer.program()) == ["custom_op.onernn_rnn"]
         all_close(layer(*tensors()), theirs)
+    assert operators(restore(layer).program()) == ["pd_op.rnn"]
+    all_close(layer(*tensors()), theirs)
     paddle.jit.save(loaded, str(FILES / "again"), input_spec=spec())
     all_close(paddle.jit.load(str(FILES / "again"))(*tensors()), theirs)
 
@@ -127,7 +128,6 @@ LOADED = """
 import sys
 import numpy as np
 import paddle
-{line}
 sys.path.insert(0, {here!r})
 from paddle_jit_cases import predicted
 from paddle_nets import data, tensors
@@ -142,7 +142,7 @@ np.savez({out!r} + "2.npz", program=executor.run(program, feed=data(), fetch_lis
 
 
 def case_saved() -> None:
-    """What was saved with the operator, in a process that registers it."""
+    """What was optimized is saved with Paddle's own operators: it loads without onernn."""
     theirs = net()(*tensors())[0].numpy()
     layer, static = FILES / "layer", FILES / "static"
     paddle.jit.save(optimize(net()), str(layer), input_spec=spec())
@@ -154,10 +154,9 @@ def case_saved() -> None:
     fed = [op.result(0) for op in program.global_block().ops if op.name() == "pd_op.data"]
     paddle.static.save_inference_model(str(static), fed, fetches, executor, program=program)
     for prefix in (layer, static):
-        assert "onernn_rnn" in prefix.with_suffix(".json").read_text()
+        assert "onernn_rnn" not in prefix.with_suffix(".json").read_text()
         out = str(prefix.with_suffix(".npz"))
         code = LOADED.format(
-            line="import onernn.adapters.paddle; onernn.adapters.paddle.register_operators()",
             here=str(Path(__file__).parent),
             prefix=str(prefix),
             out=out,
@@ -166,25 +165,6 @@ def case_saved() -> None:
         for array in [*np.load(out).values(), *np.load(f"{out}2.npz").values()]:
             close(array, theirs)
         close([*onernn.Session(f"{prefix}.json").run(data()).values()][0], theirs)
-
-
-def case_read_without_paddle() -> None:
-    """What was saved with the operator is a model as any other."""
-    for kind, time_major in itertools.product(MODES, (False, True)):
-        made, prefix = net(kind=kind, time_major=time_major), str(FILES / f"{kind}{time_major}")
-        given = data(time_major)
-        theirs = made(*map(paddle.to_tensor, given.values()))
-        optimize(made, backend="kernels")
-        paddle.jit.save(made, prefix, input_spec=spec())
-        assert "onernn_rnn" in Path(f"{prefix}.json").read_text()
-        all_close(onernn.Session(f"{prefix}.json").run(given).values(), theirs)
-        with onernn.plugins_disabled():
-            paddle.jit.save(made, f"{prefix}_own", input_spec=spec())
-        assert restore(made) is made and type(made.body) is getattr(paddle.nn, kind)
-        all_close(made(*map(paddle.to_tensor, given.values())), theirs, rounding=0)
-        paddle.jit.save(made, f"{prefix}_again", input_spec=spec())
-        for own in ("own", "again"):
-            assert "onernn_rnn" not in Path(f"{prefix}_{own}.json").read_text()
 
 
 def learned(made: Any, *, call: Callable[[Any], Any] = lambda made: made) -> list[Array]:
@@ -227,7 +207,9 @@ def case_to_static() -> None:
 
 
 def case_cells() -> None:
-    """RNN and BiRNN of cells, as they are and traced; what they make programs of is saved, too."""
+    """RNN and BiRNN of cells, as they are and traced; they are saved as ``rnn`` in place of loops,
+    in which Paddle 3.3.1's predictor hangs.
+    """
     nn = paddle.nn
     for make in (nn.LSTMCell, nn.GRUCell, nn.SimpleRNNCell):
         for wrap in (
@@ -256,8 +238,9 @@ def case_cells() -> None:
     layer = optimize(nn.BiRNN(nn.GRUCell(I, O), nn.GRUCell(I, O)))
     layer.eval()
     paddle.jit.save(layer, str(FILES / "cells"), input_spec=spec()[:1])
-    assert "onernn_rnn" in (FILES / "cells.json").read_text()
-    close(paddle.jit.load(str(FILES / "cells"))(*tensors()[:1])[0], layer(*tensors()[:1])[0])
+    loaded = paddle.jit.load(str(FILES / "cells"))
+    assert operators(loaded.program()) == ["pd_op.rnn"]
+    close(loaded(*tensors()[:1])[0], layer(*tensors()[:1])[0])
 
 
 def case_mixed_precision() -> None:

@@ -5,6 +5,7 @@ What stock Paddle gives, beside what it gives with the added line. A process has
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,8 @@ from paddle_nets import (
 )
 
 from onernn import UnsupportedError
-from onernn.adapters.paddle import optimize, register_operators
+from onernn.adapters.paddle import optimize, restore
+from onernn.adapters.paddle.custom_operators import register_operators
 from onernn.ir.arrays import Array
 
 OURS, GRAD = "custom_op.onernn_rnn", "custom_op.onernn_rnn_grad"
@@ -43,13 +45,15 @@ def run_program(
     *,
     train: bool,
     early: bool = False,
+    plug: Callable[[Any], Any] = lambda layer: layer,
+    behind: Callable[[Any], Any] = stock,
     **more: Any,
 ) -> tuple[Any, list[list[Array]]]:
     """A program, and what its runs gave: loss, output, state and gradients of the parameters."""
     paddle.enable_static()
 
     def build(main: Any, x: Any, lengths: Any) -> list[Any]:
-        y, last = net(train=train, **more)(x, lengths)
+        y, last = plug(net(train=train, **more))(x, lengths)
         loss = (y * y).mean() + (last * last).mean()
         wanted = [loss, y, last]
         if early:
@@ -61,6 +65,7 @@ def run_program(
             paddle.optimizer.SGD(0.1).apply_gradients(gradients)
         if not early:
             line(main, wanted)
+        behind(main)
         return wanted
 
     built, feed = Built(build), data(more.get("time_major", False))
@@ -186,6 +191,25 @@ def case_clone() -> None:
     assert operators(test) == [OURS]
     other = built.run(test, [mapping.look_up(built.wanted[0])])
     all_close(built.run(), other)
+
+
+def case_restored() -> None:
+    """In place: what the builder holds is fetched as before, gradients among it."""
+
+    def back(program: Any) -> None:
+        assert operators(program) == [OURS, GRAD]
+        assert restore(program) is program and not program.replaced
+
+    def line(program: Any, wanted: Sequence[Any]) -> None:
+        optimize(program, fetch_list=wanted)
+
+    for kind, time_major in itertools.product(MODES, (False, True)):
+        told: Any = {"train": True, "kind": kind, "time_major": time_major}
+        _, theirs = run_program(**told)
+        for way in ({"line": line}, {"line": line, "early": True}, {"plug": optimize}):
+            main, ours = run_program(behind=back, **way, **told)
+            assert operators(main) == ["pd_op.rnn", "pd_op.rnn_grad"]
+            same_runs(ours, theirs)
 
 
 def case_refusals() -> None:

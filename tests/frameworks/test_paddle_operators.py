@@ -302,6 +302,7 @@ CASES = [
     batch_norm((4,), use_global_stats=True),
     batch_norm((4,), "NHWC", is_test=True),
     batch_norm((3, 4, 2), is_test=True),
+    batch_norm((3, 4), "NHWC", is_test=True),
 ]
 # With these Paddle keeps a LoD that does not fit the rows any more.
 DENSE = [over("stack", (3,), X=THREE, axis=0), over("top_k_v2", k=1, axis=0)]
@@ -458,10 +459,6 @@ REFUSED: dict[str, tuple[Batch, Build]] = {
     "axis=-1: Paddle 2.6.2 cuts the memory elsewhere": (
         numbers(5, 4),
         row("split", X="x", counts={"Out": 2}, num=2, axis=-1),
-    ),
-    "data_layout='NHWC' of 3 axes": (
-        numbers(5, 3, 4),
-        batch_norm((3, 4), "NHWC", is_test=True).build,
     ),
     "below 20 the function jumps": (numbers(5, 4), row("softplus", X="x", threshold=2.0)),
     "attribute beta=2.0: only 1.0": (numbers(5, 4), row("swish", X="x", beta=2.0)),

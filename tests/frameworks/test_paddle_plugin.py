@@ -25,7 +25,7 @@ from tests.frameworks.record_paddle import Builder
 from tests.frameworks.record_paddle_layers import lstm
 
 from onernn import Ragged, UnsupportedError, plugins_disabled
-from onernn.adapters.paddle import optimize
+from onernn.adapters.paddle import optimize, restore
 
 BATCHES = ([3, 0, 2], [1], [4, 4, 4, 4, 1, 1, 2, 5, 1], [2, 2], [0, 1], [3, 0, 2])
 I, O = 4, 5  # noqa: E741
@@ -335,7 +335,7 @@ def test_what_cannot_be_optimized_is_told(tmp_path: Path) -> None:
     config = paddle.inference.Config(
         str(tmp_path / "model.pdmodel"), str(tmp_path / "model.pdiparams")
     )
-    optimize(config)
+    config.set_model_buffer(b"", 0, b"", 0)
     with pytest.raises(UnsupportedError, match="names no files"):
         optimize(config)
 
@@ -357,5 +357,10 @@ def test_the_folder_of_a_config_is_a_model(tmp_path: Path, separate: bool) -> No
         with paddle.static.scope_guard(plain._scope):
             executor = paddle.static.Executor(paddle.CPUPlace())
             paddle.static.save_vars(executor, str(folder), main_program=program, vars=held)
-    ours = Predictor(folder, config=paddle.inference.Config(str(folder)))
+    config = paddle.inference.Config(str(folder))
+    optimize(config)
+    ours = Predictor(folder, config=config)  # optimizes it again
     check(plain, ours, [given, feeds([2, 5])])
+    assert restore(config) is config
+    named = config.model_dir() if separate else config.prog_file()
+    assert named == str(folder if separate else folder / "model.pdmodel")

@@ -63,7 +63,9 @@ def test_as_paddle_itself(file: str, case: str, cache: Path) -> None:
     assert done.returncode == 0 and done.stdout.endswith("whole\n"), done.stderr[-3000:]
 
 
-REGISTER = "import onernn.adapters.paddle as p; p.register_operators(); print('whole')"
+REGISTER = (
+    "import onernn.adapters.paddle.custom_operators as p; p.register_operators(); print('whole')"
+)
 
 
 def test_the_operator_is_compiled_once_and_never_loaded_when_damaged(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_the_backend_runs_a_model_of_pytorch(options: Any) -> None:
     compiled = torch.compile(theirs, backend=onernn, fullgraph=True, options=options)
     for mine, other in zip(gradients(compiled, x), wanted, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
-    assert "onernn" in explain(theirs)
+    assert "LSTM bidirectional_concat, f32" in explain(theirs)
 
 
 def test_the_backend_has_its_name(repo: Path) -> None:

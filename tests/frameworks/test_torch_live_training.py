@@ -240,6 +240,18 @@ def test_training_in_bfloat16_comes_near_or_is_in_float32() -> None:
     assert f", {'f32' if is_exact else 'bf16'}, kernels {isa}" in explain(ours)
 
 
+@pytest.mark.parametrize("dtype", ["int8-dynamic", "int8-weights"])
+def test_products_in_bytes_come_near_and_train_in_float32(dtype: str) -> None:
+    theirs, x = nn.GRU(INPUT, UNITS), torch.randn(5, 3, INPUT)
+    ours = optimize(theirs, dtype)
+    with torch.no_grad():
+        gap = (ours(x)[0] - theirs(x)[0]).abs().max()
+    assert 1e-5 < gap < 2e-2
+    assert f", {dtype}, kernels" in explain(ours)
+    assert_close(gradients(ours, x), gradients(theirs, x))
+    assert ", f32, kernels" in explain(ours)
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_lists_and_nested_tensors_are_what_packed_sequences_are(kind: Any) -> None:
     theirs = kind(INPUT, UNITS, 2, bidirectional=True)

@@ -143,6 +143,48 @@ def test_what_torchscript_has_compiled_is_said_to_stay(
     assert_same(torch.from_numpy(y), frozen(x)[0])
 
 
+def test_what_torch_ao_quantized_and_torch_export_made_is_said_to_stay(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    quantization, x = torch.ao.quantization, torch.ones(5, 3, 4)
+    model = nn.ModuleDict({"stack": nn.LSTM(4, 6), "cell": nn.GRUCell(4, 6)}).eval()
+    dynamic = quantization.quantize_dynamic(model, {nn.LSTM, nn.GRUCell})
+    static = nn.Sequential(nn.LSTM(4, 6)).eval()
+    static.qconfig = quantization.get_default_qconfig("fbgemm")  # type: ignore[assignment]
+    observed = quantization.prepare(static)
+    observed(x)
+    for quantized, names in (
+        (dynamic, ["stack", "cell"]),
+        (observed, ["0"]),
+        (quantization.convert(observed), ["0"]),
+    ):
+        lines = explain(optimize(quantized)).splitlines()
+        assert [line.partition(":")[0] for line in lines] == names
+        assert all("dtype='int8-dynamic'" in line for line in lines)
+        assert "torch.ao quantizes it" in caplog.messages.pop()
+    program = torch.export.export(static, (x,))
+    for made in (program.module(), torch.export.unflatten(program)):
+        assert "aten::lstm: stays with PyTorch: torch.export" in explain(
+            optimize(made, inplace=True)
+        )
+    with pytest.raises(onernn.UnsupportedError, match="torch.export"):
+        optimize(program)
+
+
+def test_a_weight_that_is_missing_or_of_another_shape_is_left_to_pytorch() -> None:
+    x = torch.randn(5, 3, INPUT)
+    theirs = nn.LSTM(INPUT, UNITS)
+    ours = optimize(theirs)
+    with torch.no_grad():
+        for each in (theirs, ours):
+            del each.weight_hh_l0
+        assert_same(ours(x)[0], theirs(x)[0])  # by the weight that PyTorch still holds
+        for each in (theirs, ours):
+            each.weight_hh_l0 = nn.Parameter(torch.ones(4 * UNITS + 1, UNITS))
+        assert_same(ours(x)[0], theirs(x)[0])
+    assert "deleted" in explain(ours) and "expected a weight" in explain(ours)
+
+
 def test_what_stays_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     class Own(nn.GRU):
         def forward(self, input: Any, hx: Any = None) -> Any:

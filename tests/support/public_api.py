@@ -25,7 +25,7 @@ LISTED = ("onernn", "onernn.backend", "onernn.scoring", "onernn.engine.emit")
 """Modules whose ``__all__`` is public."""
 NAMED = {
     "onernn.adapters.onnx": ["optimize", "plug"],
-    "onernn.adapters.paddle": ["explain", "optimize", "register_operators", "restore"],
+    "onernn.adapters.paddle": ["explain", "optimize", "restore"],
     "onernn.recording": ["save"],
     "onernn.verification.suite": ["Case", "Conformance"],
     "onernn.verification.node_suite": ["NodeConformance", "node_cases", "write_node_cases"],
