@@ -450,7 +450,15 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
                 else cells_class(kind, chosen)
             )
             forget(each)
+    _forget_traces(target)
     return target
+
+
+def _forget_traces(target: Any) -> None:
+    """The next call of what `paddle.jit.to_static` made a full graph of is traced anew."""
+    for each in target.sublayers(include_self=True):
+        if cache := getattr(each.forward, "_program_cache", None):
+            cache.clear()
 
 
 def _recurrent(target: Any) -> list[Any]:
@@ -482,6 +490,7 @@ def restored_layer(target: Any) -> Any:
         if (kind := original(type(each))) is not type(each):
             each.__class__ = kind
             forget(each)
+    _forget_traces(target)
     return target
 
 

@@ -201,9 +201,9 @@ def case_to_static() -> None:
                 for one, other in zip(ours, theirs, strict=True):
                     np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
     whole = paddle.jit.to_static(optimize(net()), full_graph=True)
-    whole(*tensors())
-    program = whole.forward.concrete_program.main_program
-    assert operators(program) == ["custom_op.onernn_rnn"]
+    for line, name in ((optimize, "custom_op.onernn_rnn"), (restore, "pd_op.rnn")) * 2:
+        line(whole)(*tensors())
+        assert operators(whole.forward.concrete_program.main_program) == [name]
 
 
 def case_cells() -> None:
