@@ -222,7 +222,6 @@ _X, _STATE, _WEIGHTS, _LENGTHS = range(4)
 _OUT, _, _AFTER, _RESERVE = range(4)
 _GRAD_RESERVE, _DY, _DAFTER = 6, 7, 8
 _DX, _DSTATE, _DWEIGHTS = range(3)
-_OUR_GRADS = 3, 4  # of the output and of the states
 _OF_LOD = frozenset(f"pd_op.{name}" for name in ("gru", "lstm", "fusion_gru", "fusion_lstm"))
 
 _OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
@@ -442,24 +441,28 @@ def restore_recurrent(program: Any) -> Replaced:
 
     Raises `UnsupportedError` for one that is trained in an inner block.
     """
-    return Replaced(Explained((), ()), tuple(_restored(program, op) for op in _ours(program)))
+    return Replaced(Explained((), ()), tuple(_restored(program, *each) for each in _ours(program)))
 
 
-def _ours(program: Any) -> list[Any]:
-    return [op for op, _ in _recurrent(program.global_block()) if op.name().endswith(f".{NAME}")]
+def _ours(program: Any) -> list[tuple[Any, list[Any]]]:
+    """Our operators in a program, and those of their gradients. Raises as `restore_recurrent`."""
+    result = []
+    for op, _ in _recurrent(program.global_block()):
+        if op.name().endswith(f".{NAME}"):
+            result.append((op, op.result(2).all_used_ops()))
+            if not all(each.name().endswith(f".{NAME}_grad") for each in result[-1][1]):
+                raise UnsupportedError(
+                    f"{NAME} is trained in an inner block (while, cond), where it stays: save or"
+                    " clone the program before optimize"
+                )
+    return result
 
 
-def _restored(program: Any, op: Any) -> tuple[Any, Any]:
+def _restored(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]:
     """The inverse of `_replaced`."""
     paddle, pir = require("paddle", "paddle"), require("paddle.base.libpaddle", "paddle").pir
     ops = require("paddle._C_ops", "paddle")
-    attrs, lengths, (before, ends, tape) = op.attrs(), op.operand_source(1), op.results()
-    gradients = tape.all_used_ops()
-    if not all(each.name().endswith(f".{NAME}_grad") for each in gradients):
-        raise UnsupportedError(
-            f"{NAME} is trained in an inner block (while, cond), where it stays: save or clone the"
-            " program before optimize"
-        )
+    attrs, lengths, (before, ends, _) = op.attrs(), op.operand_source(1), op.results()
 
     def turned(value: Any) -> Any:
         return value if attrs["time_major"] else ops.transpose(value, [1, 0, 2])
@@ -480,7 +483,7 @@ def _restored(program: Any, op: Any) -> tuple[Any, Any]:
             old.replace_all_uses_with(new)
         for gradient in gradients:
             pir.set_insertion_point(gradient)
-            dy, dafter = (gradient.operand_source(at) for at in _OUR_GRADS)
+            *_, dy, dafter = gradient.operands_source()
             none = [pir.fake_value()]
             (dx,), dstate, dweights, *_ = paddle.framework.core.call_vjp(
                 rnn,

@@ -157,6 +157,9 @@ def case_training_inside() -> None:
             paddle.optimizer.Adam(0.01).minimize(loss)
             if not early:
                 line(main)
+            elif line is optimize:
+                with refused(UnsupportedError, "inner block"):
+                    restore(main)
             return [loss]
 
         built = Built(build)
