@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import islice
 from typing import Any, NamedTuple
@@ -77,6 +77,8 @@ class Corpus:
     def _format_errors(self) -> Iterator[None]:
         try:
             yield
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{error}: it is no file or folder") from error
         except pa.ArrowException as error:
             files = ", ".join(self.paths[:3])
             raise ModelFormatError(f"the rows cannot be read: {error}", files) from error
@@ -114,10 +116,8 @@ class Corpus:
     def _sampled(self) -> pa.Schema:
         rows = []
         for line in islice(self._lines(), _SAMPLE):
-            try:
+            with suppress(ValueError, RecursionError):  # a bad row says nothing of the others
                 rows.append(_row(line))
-            except (ValueError, RecursionError):
-                continue  # a bad row, which says nothing of the others
         if not rows:
             raise UnsupportedError(f"{self.paths[0]}: there are no rows that can be read")
         fields = []
