@@ -57,6 +57,9 @@ def score(
     batch_axis: Annotated[
         int, typer.Option(min=0, help="The axis of rows in dense inputs and outputs.")
     ] = 0,
+    engine: Annotated[
+        str, typer.Option(metavar="<local|ray>", help="Where rows are scored: here, or by Ray.")
+    ] = "local",
     quiet: Quiet = False,
     json: Json = False,
     dtype: Dtype = "f32",
@@ -85,6 +88,7 @@ def score(
             window=window,
             workers=workers,
             batch_axis=batch_axis,
+            engine=engine,
             dtype=dtype,
             backend=backend,
             max_bytes=max_bytes,

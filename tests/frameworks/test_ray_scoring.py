@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.framework_pages import checked_pages
 from support.processes import large, where_weights_are
@@ -20,7 +21,8 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 import ray  # noqa: E402
 
 import onernn  # noqa: E402
-from onernn.scoring import Scorer  # noqa: E402
+from onernn import UnsupportedError  # noqa: E402
+from onernn.scoring import Scorer, score  # noqa: E402
 
 TestPages = checked_pages("ray")
 
@@ -43,6 +45,21 @@ def test_batches_come_back_with_outputs_and_reasons(cluster: None, model: Any) -
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=2),
     )
     same_rows(pa.concat_tables(ray.get(made.to_arrow_refs())), table)
+
+
+def test_a_folder_has_the_bytes_of_the_local_engine(cluster: None, tmp_path: Path) -> None:
+    source = tmp_path / "corpus.parquet"
+    pq.write_table(corpus(3000), source)
+    for engine in ("local", "ray"):
+        result = score(MODEL, source, tmp_path / engine, inputs=INPUTS, window=500, engine=engine)
+        assert result.windows == 6 and result.rejected > 0
+    files = [
+        {file.name: file.read_bytes() for file in (tmp_path / engine).iterdir()}
+        for engine in ("local", "ray")
+    ]
+    assert files[0] == files[1]
+    with pytest.raises(UnsupportedError, match="begun with window 500, now it is 700"):
+        score(MODEL, source, tmp_path / "ray", inputs=INPUTS, window=700, engine="ray")
 
 
 def test_weights_stay_where_the_object_store_has_them(cluster: None) -> None:

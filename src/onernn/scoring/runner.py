@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from onernn.adapters.common.adapter import require
 from onernn.backend.process import usable_cpus
 from onernn.ir.arrays import digest
 from onernn.ir.errors import ShapeError, UnsupportedError
@@ -66,6 +67,7 @@ def score(
     window: int = WINDOW,
     workers: int | None = None,
     batch_axis: int | Mapping[str, int] = 0,
+    engine: str = "local",
     progress: Callable[[int, int, int], None] = lambda rows, rejected, total: None,
     **options: Any,
 ) -> Summary:
@@ -73,7 +75,8 @@ def score(
 
     ``corpus``: a file, folder or URI of Parquet or JSON lines. ``output``: a folder on this
     machine. ``keep``: the columns that the output has besides the model's, by default all.
-    ``window``: rows of a file. ``workers``: threads, by default one a core. ``progress`` is called
+    ``window``: rows of a file. ``workers``: threads, by default one a core. ``engine``: "ray" scores
+    on all nodes of Ray's cluster, and this machine reads and writes. ``progress`` is called
     with the rows that are done, those of them that were rejected, and all rows, 0 where unknown.
     What `Scorer` takes is as there, and ``options`` are those of `Session`.
 
@@ -96,11 +99,16 @@ def score(
     taken = scorer.columns.values()
     source = Corpus(os.fspath(corpus), taken, keep)
     scorer.check_columns(source.columns)
+    compute: Callable[[pa.Table, Mapping[int, str]], pa.Table] = scorer
+    if engine == "ray":
+        compute, count = on_ray(scorer, workers)
+    elif engine != "local":
+        raise UnsupportedError(f"engine {engine!r}: expected 'local' or 'ray'")
     asked["corpus"] = source.fingerprint
     folder = Folder(os.fspath(output), () if keep is None else {*taken} - {*keep})
 
     def scored(one: Window) -> Part:
-        table = scorer(one.table, one.bad)
+        table = compute(one.table, one.bad)
         part = Part.of(table)
         if not one.number and part.rejected == part.rows > 0:
             raise ShapeError(
@@ -119,6 +127,18 @@ def score(
             progress(rows, rejected, source.rows)
     seconds, repaired = time.monotonic() - started, tuple(folder.repaired)
     return Summary(rows, rejected, windows, before, seconds, repaired)
+
+
+def on_ray(
+    scorer: Scorer, workers: int | None
+) -> tuple[Callable[[pa.Table, Mapping[int, str]], pa.Table], int]:
+    """The scorer as tasks of one CPU, which Ray starts again where a node is lost, and how many."""
+    ray = require("ray", "ray")
+    ray.init(ignore_reinit_error=True)  # at RAY_ADDRESS, or here
+    kept = ray.put(scorer)
+    task = ray.remote(lambda scorer, table, bad: scorer(table, bad)).options(max_retries=-1)
+    count = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+    return lambda table, bad: ray.get(task.remote(kept, table, bad)), count
 
 
 def in_turn(
