@@ -139,7 +139,7 @@ streams: .venv/.ready
 fuzz-emitted: .venv/.ready
 	ONERNN_EMITTED_GRAPHS=$(GRAPHS) $(BIN)/pytest -s tests/emit/test_emitted_graphs.py
 
-# Scorings and their workers killed at KILLS random moments each, and gone on with: the same bytes.
+# Scorings killed at KILLS random moments, and gone on with: the same bytes.
 # make long kills one.
 KILLS ?= 20
 .PHONY: score-faults
@@ -251,8 +251,8 @@ $(eval $(call framework,tensorflow-2.21.0,tensorflow-cpu==2.21.0 tf2onnx==1.17.0
 $(eval $(call framework,openvino-2026.4.1,openvino==2026.4.1 onnx))
 $(eval $(call framework,keras-3.15.1,keras==3.15.1 jax==0.10.2 torch==2.13.0))
 
-# Engines that score corpora: Ray on several nodes of this machine, one of which is lost, Spark (with
-# a Java of the system) and Beam in local mode, Dask and joblib.
+# Engines that score corpora, in local mode: Ray, Spark (with a Java of the system), Beam, Dask and
+# joblib.
 .PHONY: engines
 ENGINES := ray-2.60.0 pyspark-4.3.0 apache_beam-2.77.0 dask-2026.8.0
 engines: $(addprefix frameworks-,$(ENGINES))

@@ -11,7 +11,7 @@ from onernn.adapters.common.files import reading
 from onernn.adapters.registry import ADAPTERS, SEMANTICS, adapter_of
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError, did_you_mean
-from onernn.ir.files import is_compiled, npz_arrays
+from onernn.ir.files import check_file, is_compiled, npz_arrays
 from onernn.ir.graph import Graph
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def refuse_unread(path: str | Path) -> None:
-    """Raises `UnsupportedError` for a file or folder of a known kind that is not read."""
+    """Raises `UnsupportedError` for a file or folder of a known kind that is not read, and
+    `ModelFormatError` for a pipe or a device."""
+    if os.path.exists(path) and not os.path.isdir(path):
+        check_file(path)
     if os.path.isfile(os.path.join(path, "saved_model.pb")):
         advice = _tensorflow("saved-model", path)
     else:

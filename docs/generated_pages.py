@@ -59,17 +59,12 @@ def code(text: object) -> str:
 SUBMODULES = (
     ("Array level", "onernn.backend", ("open_backend", "register_backend")),
     ("C++", "onernn.engine.emit", ("write_cpp",)),
-    ("Corpora", "onernn.scoring", ("Progress", "Scored", "Scorer", "Summary", "score")),
+    ("Corpora", "onernn.scoring", ("Scorer", "Summary", "score")),
     ("Testing an adapter", "onernn.verification.suite", ("Case", "Conformance")),
 )
 """Public names outside of the package's own."""
 
 LIVE = (
-    (
-        "Corpora on clusters",
-        "src/onernn/scoring",
-        {"engines.py": ("RayScorer", "spark_scorer"), "beam.py": ("beam_model_handler",)},
-    ),
     (
         "Inside ONNX Runtime",
         "adapters/onnx",

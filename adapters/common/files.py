@@ -18,6 +18,7 @@ from onernn.adapters.common.adapter import StrPath
 from onernn.ir.arrays import Array, widened
 from onernn.ir.budget import FileBudget, budget_of_load, loading, return_freed_memory
 from onernn.ir.errors import BudgetError, ModelFormatError, guarded
+from onernn.ir.files import check_file
 from onernn.ir.records import cached_property, dataclass
 
 
@@ -48,8 +49,7 @@ def opened(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
 
     Raises `ModelFormatError` for what is no file: a pipe would be waited for.
     """
-    if not os.path.isfile(file):
-        raise ModelFormatError("no such file", file)
+    check_file(file)
     try:
         with Path(file).open("rb") as raw:
             budget = loading()

@@ -145,7 +145,7 @@ def run(
 
 app.command(
     examples=[
-        "onernn score model.onnx 'corpus/*.parquet' scores --input x=features --workers 4",
+        "onernn score model.onnx corpus/ scores --input x=features --workers 4",
         "onernn score lac_model texts.jsonl scores --input words=ids --keep id --json",
     ]
 )(score)

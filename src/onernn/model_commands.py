@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import webbrowser
 from pathlib import Path
 from tempfile import mkdtemp
@@ -44,7 +42,6 @@ from onernn.showing import (
 from onernn.verification.conversion import Repair, convert, over_time, repair
 from onernn.verification.inspecting import inspect_model, write_graph_page
 from onernn.verification.references import open_against
-from onernn.verification.report import check_report, write_quantized
 from onernn.verification.verifying import SECONDS, Report, verify
 
 
@@ -311,13 +308,13 @@ def quantize_command(
         ),
     ] = None,
     labels_of: Annotated[
-        list[str] | None,
+        str,
         typer.Option(
             metavar="NAME",
-            help="An output whose labels count; by default integers, or scores; repeatable.",
+            help="The output whose labels count; by default the only one, or the only one of"
+            " integers.",
         ),
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="An HTML file to write.")] = None,
+    ] = "",
     json: Json = False,
     opset: Opset = WRITERS[".onnx"].options["opset"],
     allow_functions: Annotated[
@@ -333,32 +330,25 @@ def quantize_command(
     from onernn.verification.quantizing import quantize  # no other command's
 
     writer_for(out)
-    if report is not None:
-        check_report(report)
     graph = load(model, params, semantics)
-    with progress() as tell:
-        result = quantize(
-            graph,
-            data,
-            budget=budget,
-            held_out=held_out or None,
-            labels_of=labels_of or (),
-            backend=backend,
-            threads=threads,
-            progress=tell,
-        )
-        options: dict[str, Any] = {"opset": opset, "allow_functions": allow_functions}
-        write_model(result.model, out, inputs=result.example, note=complain, **options)
-        if report is not None:
-            tell("writing the report", 0, 0)
-            write_quantized(result, report, shlex.join(["onernn", *sys.argv[1:]]))
+    result = quantize(
+        graph,
+        data,
+        budget=budget,
+        held_out=held_out or None,
+        labels_of=labels_of,
+        backend=backend,
+        threads=threads,
+    )
+    options: dict[str, Any] = {"opset": opset, "allow_functions": allow_functions}
+    write_model(result.model, out, inputs=result.example, note=complain, **options)
     for note in result.notes:
         complain(note)
     if json:
         print(result.to_json())
         return
     section(stdout(), "layers", result.of_layers())
-    section(stdout(), "whole model", result.of_model())
+    section(stdout(), "whole model", [result.verdict])
 
 
 # --- the command that removes the faults that `verify` proved

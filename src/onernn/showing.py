@@ -143,6 +143,12 @@ def working(title: str, hidden: bool) -> Iterator[None]:
         _bar, sys.stdout = None, before
 
 
+def hide_bar() -> None:
+    """Takes the bar away, where the process ends at once."""
+    if _bar:
+        _bar.stop()
+
+
 @contextmanager
 def progress() -> Iterator[Callable[[str, float, float], None]]:
     """A function that moves the command's bar: stage, amount done, total or 0 if unknown."""

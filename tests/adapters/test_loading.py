@@ -18,7 +18,7 @@ from onnx import TensorProto
 from support.mxnet_files import symbol_text, var, write_params
 from support.onnx_models import parsed
 
-from onernn import BudgetError, ModelFormatError, OnernnError, UnsupportedError, load
+from onernn import BudgetError, ModelFormatError, OnernnError, UnsupportedError, load, read_weights
 from onernn.verification.recording import read_arrays, write_outputs
 
 MB = 10**6
@@ -275,11 +275,11 @@ def test_pipes_in_a_folder_are_no_files_of_a_model(tmp_path: Path) -> None:
             load(model)
 
 
-@pytest.mark.parametrize("suffix", [".keras", ".onnx", ".pt2"])
-def test_a_pipe_is_no_file_of_a_model(suffix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".keras", ".onnx", ".pt2", ".xml", ".npz"])
+def test_a_pipe_is_no_file_of_a_model_or_of_arrays(suffix: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"model{suffix}")
-    with pytest.raises(ModelFormatError, match="no such file"):
-        load(tmp_path / f"model{suffix}")
+    with pytest.raises(ModelFormatError, match="a folder, pipe or device"):
+        (read_weights if suffix == ".npz" else load)(tmp_path / f"model{suffix}")
 
 
 def test_half_a_character_is_no_name(data: Path, tmp_path: Path) -> None:

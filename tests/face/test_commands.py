@@ -112,7 +112,7 @@ def test_what_the_system_says_of_a_file_comes_without_its_number(
 
 def test_a_device_is_no_model_and_no_hint_names_it(onernn: Run) -> None:
     code, _, stderr = onernn("inspect /dev/null")
-    assert (code, stderr) == (2, "onernn: /dev/null: neither a file nor a folder\n")
+    assert (code, stderr) == (2, "onernn: /dev/null: a folder, pipe or device\n")
 
 
 def test_lines_of_a_command_that_knows_no_json_are_json_too(

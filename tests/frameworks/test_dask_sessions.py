@@ -7,7 +7,7 @@ from pathlib import Path
 import joblib
 import pyarrow as pa
 from dask.distributed import Client, LocalCluster
-from support.processes import large, told_by, where_weights_are
+from support.processes import large, where_weights_are
 from support.scoring import INPUTS, corpus, same_rows, session
 
 import onernn
@@ -24,7 +24,7 @@ def test_dask_scores_with_a_scorer_that_it_sent(tmp_path: Path) -> None:
     ):
         scorer = client.scatter(Scorer(session(), INPUTS), broadcast=True)
         parts = [table.slice(at, 500) for at in range(0, 2000, 500)]
-        made = client.gather(client.map(told_by, [scorer] * 4, parts, pure=False))
+        made = client.gather(client.map(Scorer.__call__, [scorer] * 4, parts, pure=False))
     same_rows(pa.concat_tables(made), table)
 
 

@@ -26,7 +26,7 @@ def declared(dataclass: Any, **options: Any) -> Any:
         size: int
         names: tuple[str, ...] = ()
         _: KW_ONLY
-        held: list[int] = field(default_factory=list)
+        held: list[int] = field(default_factory=list, hash=False)
         note: str = field(default="", repr=False, compare=False)
         known: int = 5
         MISSING: tuple[int, ...] = field(default_factory=tuple)

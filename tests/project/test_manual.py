@@ -41,7 +41,7 @@ def test_each_frameworks_page_of_operators_is_made(monkeypatch: pytest.MonkeyPat
 
 
 def test_every_block_is_run_somewhere_or_says_why_not() -> None:
-    here = {"torch", "mxnet", "paddle", "keras"}
+    here = {"torch", "mxnet", "paddle", "keras", "ray", "pyspark", "apache_beam"}
     for page in PAGES:
         for block in manual.blocks(page.read_text()):
             assert block.language, f"{page}: a block without a language:\n{block.text}"

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.command_line import failed
-from support.command_line import onernn as onernn_
 
 import onernn
 from onernn.ir.errors import ShapeError, UnsupportedError
@@ -30,7 +28,7 @@ from onernn.scoring.runner import score
 from onernn.scoring.scorer import Scorer
 
 KILLS = int(os.environ.get("ONERNN_SCORE_KILLS", "1"))
-"""Of workers, and as many of the whole scoring; make score-faults takes more."""
+"""Of a scoring at random moments; make score-faults takes more."""
 ATTEMPTS = 20
 """To disturb a scoring: on a busy machine one may have ended before it is."""
 ROWS, LONGEST, WINDOW = 1000 * max(1, KILLS // 2), 60, 150
@@ -98,7 +96,7 @@ def run(
 def files(folder: Path) -> dict[str, bytes]:
     """All but the manifest, which tells when the corpus was written."""
     found = {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-    found.pop("_scoring.jsonl")
+    found.pop("_scoring.json")
     return found
 
 
@@ -117,19 +115,6 @@ def parts_in(folder: Path) -> int:
     return len(list(folder.glob("part-*")))
 
 
-def children(process: subprocess.Popen[str]) -> list[int]:
-    with suppress(OSError):
-        text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-        return list(map(int, text.split()))
-    return []
-
-
-def running(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
 def wait_for(condition: Any, seconds: float = 300) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -144,15 +129,14 @@ def test_rows_come_in_order_with_outputs_and_bad_ones_are_told(
 ) -> None:
     folder, summary = finished
     assert summary["rows"] == ROWS and summary["rejected"] == len(BAD)
-    assert summary["windows"] == -(-ROWS // WINDOW) and summary["words_per_second"] > 0
+    assert summary["windows"] == -(-ROWS // WINDOW) and summary["windows_before"] == 0
     got, given = pq.read_table(folder), pq.read_table(corpus)
     assert got.select(["id", "text"]).equals(given)
     scorer = Scorer(onernn.load(model), {"letters": "text"}, {TAGS: "tags"}, threads=1)
-    assert got.column("tags").to_pylist() == scorer(given).table.column("tags").to_pylist()
-    told = sorted((folder / "rejected").iterdir())
-    lines = [json.loads(line) for file in told for line in file.read_text().splitlines()]
-    assert [line["row"] for line in lines] == sorted(BAD)
-    assert all(line["reason"] for line in lines)
+    wanted = scorer(given)
+    assert got.select(wanted.column_names).equals(wanted)
+    reasons = got.column("rejected").to_pylist()
+    assert [row for row, why in enumerate(reasons) if why is not None] == sorted(BAD)
 
 
 def test_bytes_are_the_same_for_any_number_of_workers(
@@ -173,9 +157,8 @@ def test_a_scoring_that_is_killed_goes_on_to_the_same_bytes(
         with started(*command(model, corpus, folder)) as process:
             wait_for(lambda n=kept: process.poll() is not None or parts_in(folder) > n)
             time.sleep(rng.random() * 0.3)
-            pids = children(process)
             process.kill()
-        assert wait_for(lambda pids=pids: not any(map(running, pids))), "workers live on"
+            process.wait()
         now = files(folder)
         parts = {name for name in now if name.startswith("part-")}
         assert parts and all(now[name] == whole[name] for name in parts)
@@ -183,30 +166,6 @@ def test_a_scoring_that_is_killed_goes_on_to_the_same_bytes(
     done = run(model, corpus, folder)
     assert done.returncode == 0, done.stderr
     assert files(folder) == whole
-
-
-@pytest.mark.long
-def test_workers_that_are_killed_are_replaced(
-    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    rng = random.Random(1)
-    for attempt in range(ATTEMPTS):
-        folder = tmp_path / f"out {attempt}"
-        killed = 0
-        with started(*command(model, corpus, folder, "--workers", "2")) as process:
-            while killed < KILLS and process.poll() is None:
-                before = parts_in(folder)
-                wait_for(lambda out=folder, n=before: parts_in(out) > n, 5)
-                time.sleep(rng.random() * 0.2 / 4**attempt)  # a fast machine ends sooner
-                if pids := children(process):
-                    with suppress(ProcessLookupError):
-                        os.kill(rng.choice(pids), signal.SIGKILL)
-                        killed += 1
-            assert process.wait(600) == 0, process.stderr and process.stderr.read()
-        assert files(folder) == whole
-        if killed:
-            return
-    raise AssertionError("each scoring had ended before a worker was killed")
 
 
 @pytest.mark.long
@@ -218,13 +177,11 @@ def test_a_signal_ends_all_at_once_and_the_same_command_goes_on(
         folder = tmp_path / f"out {attempt}"
         with started(*command(model, corpus, folder)) as process:
             assert wait_for(lambda out=folder: parts_in(out))
-            pids = children(process)
             process.send_signal(number)
             _, err = process.communicate(timeout=600)
         if process.returncode:
             break
     assert process.returncode == 128 + number
-    assert wait_for(lambda: not any(map(running, pids))) and not list(folder.rglob(".*"))
     assert err == "onernn: stopped; the same command continues from here\n"
     assert run(model, corpus, folder).returncode == 0
     assert files(folder) == whole
@@ -242,8 +199,7 @@ def test_a_full_disk_is_told_and_what_is_whole_stays(
 
     done = run(model, corpus, folder, "--workers", "2", preexec_fn=limit)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert "File too large; make room, and start the same again" in done.stderr
-    assert not list(folder.rglob(".*"))
+    assert "File too large" in done.stderr and "part-" in done.stderr
     assert all(whole[name] == content for name, content in files(folder).items())
     assert run(model, corpus, folder).returncode == 0
     assert files(folder) == whole
@@ -281,11 +237,11 @@ def test_a_damaged_part_is_named_and_the_command_succeeds(
     finished: tuple[Path, dict[str, Any]],
 ) -> None:
     folder = shutil.copytree(finished[0], tmp_path / "out")
-    (folder / "part-000002.parquet").unlink()
+    (folder / "part-000002.parquet").write_bytes(b"PAR1")
     done = run(model, corpus, folder, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["rows"] == ROWS
     assert done.stderr == (
-        f"onernn: scored anew: {folder}/part-000002.parquet: there is no file that can be read\n"
+        f"onernn: scored anew, as it could not be read: {folder}/part-000002.parquet\n"
     )
     assert files(folder) == whole
 
@@ -301,7 +257,7 @@ def begun(model: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -
     summary = score(model, folder / "small.parquet", folder / "out", **GIVEN)
     assert (summary.rows, summary.windows, summary.windows_before) == (300, 2, 0)
     again = score(model, folder / "small.parquet", folder / "out", **GIVEN)
-    assert (again.rows, again.windows, again.windows_before, again.words) == (300, 2, 2, 0)
+    assert (again.rows, again.windows, again.windows_before) == (300, 2, 2)
     return folder
 
 
@@ -335,16 +291,11 @@ def test_a_scoring_goes_on_as_it_was_begun_only(
     assert files(begun / "out") == before
 
 
-def test_strict_stops_with_the_first_bad_row(model: Path, corpus: Path, tmp_path: Path) -> None:
-    _, _, _, *words = command(model, corpus, tmp_path / "out", "--strict", "--workers", "1")
-    assert failed(onernn_(*words)) == "onernn: row 5: column 'text': null\n"
-
-
 def test_a_corpus_that_does_not_fit_at_all_stops_at_once(model: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"letters": [[99], [98]]}), tmp_path / "x.parquet")
     with pytest.raises(ShapeError, match=r"all 2 rows of the first window .* 99 is outside"):
         score(model, tmp_path / "x.parquet", tmp_path / "out", workers=1)
-    assert os.listdir(tmp_path / "out") == ["_scoring.jsonl"]  # and other options may be tried
+    assert os.listdir(tmp_path / "out") == ["_scoring.json"]  # and other options may be tried
     with pytest.raises(ShapeError, match="takes column 'words'; the columns are"):
         score(model, tmp_path / "x.parquet", tmp_path / "new", inputs={"letters": "words"})
     assert not (tmp_path / "new").exists()
@@ -352,11 +303,11 @@ def test_a_corpus_that_does_not_fit_at_all_stops_at_once(model: Path, tmp_path: 
 
 def test_folders_that_hold_something_else_are_left_alone(model: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"letters": [[1]]}), tmp_path / "x.parquet")
-    with pytest.raises(UnsupportedError, match="the corpus lies in the folder of the output"):
+    with pytest.raises(UnsupportedError, match="holds 'x.parquet', which is no part"):
         score(model, tmp_path / "x.parquet", tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
-    with pytest.raises(UnsupportedError, match="holds 'mine' and no _scoring.jsonl"):
+    with pytest.raises(UnsupportedError, match="holds 'mine', which is no part"):
         score(model, tmp_path / "x.parquet", tmp_path / "out")
     assert os.listdir(tmp_path / "out") == ["mine"]
     with pytest.raises(
@@ -365,26 +316,26 @@ def test_folders_that_hold_something_else_are_left_alone(model: Path, tmp_path: 
         score(model, tmp_path / "x.parquet", "s3://b/out")
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "npz", "empty"])
-def test_other_formats_are_scored_the_same(model: Path, tmp_path: Path, kind: str) -> None:
-    rows = [[1, 2, 3], [4], [], [5, 6]] if kind != "empty" else []
-    file = tmp_path / f"x.{kind}"
-    if kind == "jsonl":
-        file.write_text(
-            "".join(json.dumps({"id": i, "letters": r}) + "\n" for i, r in enumerate(rows))
-        )
-    elif kind == "csv":
-        cells = (f"{i},{' '.join(map(str, row))}\n" for i, row in enumerate(rows))
-        file.write_text("id,letters\n" + "".join(cells))
-    elif kind == "npz":
-        words = onernn.Ragged.from_list([np.array(row, np.int64) for row in rows])
-        onernn.recording.save(file, {"letters": words}, {})
-    else:
-        file = tmp_path / "x.parquet"
-        pq.write_table(pa.table({"letters": pa.array(rows, pa.list_(pa.int64()))}), file)
-    summary = score(model, file, tmp_path / "out", outputs={TAGS: "tags"}, keep=[], workers=1)
+def test_lines_of_json_are_scored_the_same_and_bad_ones_set_aside(
+    model: Path, tmp_path: Path
+) -> None:
+    rows: list[Any] = [[1, 2, 3], [4], None, [], [5, 6]]
+    lines = [json.dumps({"id": i, "letters": row}) for i, row in enumerate(rows)]
+    (tmp_path / "x.jsonl").write_text("\n".join([*lines, '{"id": 5, "letters": [7']))
+    summary = score(model, tmp_path / "x.jsonl", tmp_path / "out", outputs={TAGS: "tags"}, keep=[])
     got = pq.read_table(tmp_path / "out")
-    assert summary.rows == len(rows) and got.column_names == ["tags"]
+    assert got.column_names == ["tags", "rejected"]
+    assert (summary.rows, summary.rejected) == (6, 2)
+    assert got["rejected"].is_valid().to_pylist() == [False, False, True, False, False, True]
+    table = pa.table({"letters": pa.array([*rows, None], pa.list_(pa.int64()))})
     scorer = Scorer(onernn.load(model), outputs={TAGS: "tags"})
-    table = pa.table({"letters": pa.array(rows, pa.list_(pa.int64()))})
-    assert got.column("tags").to_pylist() == scorer(table).table.column("tags").to_pylist()
+    assert got["tags"].to_pylist() == scorer(table)["tags"].to_pylist()
+
+
+def test_a_corpus_without_rows_is_one_file_with_the_columns(model: Path, tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"letters": pa.array([], pa.list_(pa.int64()))}), tmp_path / "x.parquet"
+    )
+    summary = score(model, tmp_path / "x.parquet", tmp_path / "out", outputs={TAGS: "tags"})
+    assert (summary.rows, summary.windows) == (0, 1)
+    assert pq.read_table(tmp_path / "out").column_names == ["letters", "tags", "rejected"]

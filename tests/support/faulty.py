@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from onernn import Ragged
+from onernn.adapters.common.fault import FaultyModel
 from onernn.backend import reference_stack
+from onernn.verification.auditing import AuditRun
 from onernn.verification.diagnosis.faults import layer_faults
 from onernn.verification.suite import DIRECTIONS, Case
 
 GRUS, LSTMS = ("gru", "lbr_gru"), ("lstm", "lstm_peephole", "lstm_projection")
 CLIPPED = ("lstm_cell_clip", "lstm_gate_clip", "gru_gate_clip", "lbr_gru_gate_clip")
 PLAIN = ("rnn_tanh", "rnn_relu", "rnn_sigmoid")
+
+
+def predicted(
+    model: FaultyModel[Any], path: str, recording: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """What a framework gives for recorded inputs on one of its paths, by its known faults."""
+    run = AuditRun(model, recording)
+    return run.outputs(run.faults_on(path))
 
 
 Outputs = tuple[list[np.ndarray], tuple[np.ndarray, ...]]

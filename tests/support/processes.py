@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session
 from onernn.ir.graph import Value
-from onernn.scoring import Scorer
-from onernn.scoring.scorer import with_reasons
 from support.graphs import new_node
 from support.layers import random_weights
 
@@ -63,7 +60,3 @@ def where_weights_are(session: Session) -> list[str]:
         for a in arrays
         if a.nbytes > 2**20
     ]
-
-
-def told_by(scorer: Scorer, table: pa.Table) -> pa.Table:
-    return with_reasons(scorer(table), "rejected")

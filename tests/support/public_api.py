@@ -40,7 +40,6 @@ READ = {
         "onernn.adapters.torch.plugin",
         ["explain", "optimize", "refresh", "restore"],
     ),
-    "onernn.scoring": ("onernn.scoring.beam", ["beam_model_handler"]),
 }
 """Those whose modules import a framework: their source is read."""
 

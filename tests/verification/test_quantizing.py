@@ -20,9 +20,8 @@ import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
 from onernn.ir.graph import Node, Value
 from onernn.ir.rnn import Recurrent, with_precision
-from onernn.ir.weights import UNIT, Scale
-from onernn.verification.quantizing import Budget, Histogram, Quantized, scale_of, scale_over
-from onernn.verification.report import write_quantized
+from onernn.ir.weights import UNIT, PartScales, Scale
+from onernn.verification.quantizing import Budget, Quantized, scale_over
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -56,57 +55,30 @@ def dtypes(found: Quantized) -> list[str]:
     return [each.dtype for each in found.layers]
 
 
-def seen(*arrays: Any) -> Histogram:
-    made = Histogram()
-    for each in arrays:
-        made.add(np.asarray(each, np.float32))
-    return made
+def scales_in(found: Quantized) -> list[PartScales]:
+    """Of each layer and direction, as the model has them."""
+    nodes = [node for node in found.model.nodes if node.op == "Rnn"]
+    return [part for node in nodes for part in node.attrs.precision.parts]
 
 
 def test_ranges_hold_zero_and_every_number() -> None:
-    assert seen([[2.0, 6.0]]).ends == (0, 6) and seen([[-3.0, -1.0]]).ends == (-3, 0)
     assert scale_over(0.0, 6.0) == Scale(255 / 6, 0)
     assert scale_over(-3.0, 0.0) == Scale(255 / 3, 255)
     assert scale_over(-1.0, 3.0) == Scale(191 / 3, 64)
-    assert scale_of(seen([[0.0, 0.0]])) is None and scale_of(Histogram()) is None
-    for tiny in (1e-30, 1e-42, 3e38):  # what float16 does not count well keeps all
-        made = scale_of(seen([[tiny, 0.0]]))
+    assert scale_over(0.0, 0.0) is None
+    for tiny in (1e-30, 1e-42, 3e38):
+        made = scale_over(0.0, tiny)
         assert made is not None and np.isfinite(made.factor) and made.factor > 0
-
-
-def test_clipped_ranges_leave_out_what_is_rare() -> None:
-    rng = np.random.default_rng(0)
-    numbers = rng.normal(0, 1, (200000, 4)).astype(np.float32)
-    numbers[7, 2] = 12
-    wide, made = scale_over(*seen(numbers).ends), scale_of(seen(numbers))
-    assert made is not None
-
-    def error(scale: Scale) -> float:
-        q = np.clip(np.rint(numbers * scale.factor) + scale.shift, 0, 255)
-        return float(np.sum(((q - scale.shift) / scale.factor - numbers) ** 2))
-
-    assert made.factor > 1.3 * wide.factor
-    ends = np.linspace(0.1, 1, 91)  # no other common end does better
-    scales = [Scale(wide.factor / each, np.rint(wide.shift)) for each in ends]
-    assert error(made) <= 1.02 * min(map(error, scales))
-
-
-def test_neither_order_nor_cuts_change_what_was_seen() -> None:
-    numbers = np.random.default_rng(0).normal(0, 3, (600, 8)).astype(np.float32)
-    whole, cut = seen(numbers), seen(*np.split(numbers[::-1], 6))
-    np.testing.assert_array_equal(whole.counts, cut.counts)
-    assert scale_of(whole) == scale_of(cut) and whole.ends == cut.ends
 
 
 def test_without_a_budget_all_is_u8_and_states_have_their_natural_range() -> None:
     found = onernn.quantize(two(), batches())
-    assert dtypes(found) == ["u8", "u8"] and found.passed
+    assert dtypes(found) == ["u8", "u8"]
     numbers = np.concatenate([each["x"].data for each in batches()[::2]])
-    (x, h), (y, _) = ((each.scales[0].data, each.scales[0].state) for each in found.layers)
-    assert h == UNIT and x.factor >= 254 / (numbers.max() - numbers.min()) * 0.999
-    assert y.shift not in (0, 255)  # of a hidden state
-    (node, _) = (each for each in found.model.nodes if each.op == "Rnn")
-    assert node.attrs.precision.parts[0].data == x
+    first, second = scales_in(found)
+    assert first.data == scale_over(float(numbers.min()), float(numbers.max()))
+    assert first.state == UNIT
+    assert second.data and second.data.shift not in (0, 255)  # of a hidden state
 
 
 @pytest.mark.parametrize("budget", ["max_abs 0.004", "rmse 0.001", "labels 60%", "max_abs 0"])
@@ -124,11 +96,11 @@ def test_the_error_is_that_of_a_session_on_held_out_batches(budget: str) -> None
         "labels": np.mean(a.argmax(axis=1) != b.argmax(axis=1)),
     }[kind]
     allowed = float(limit.rstrip("%")) / (100 if "%" in limit else 1)
-    assert found.error == pytest.approx(error, rel=1e-9) and error <= allowed and found.passed
+    assert found.error == pytest.approx(error, rel=1e-9) and error <= allowed
     if budget == "max_abs 0":
         assert dtypes(found) == ["f32", "f32"]
     else:  # a layer more in bytes would break it: else it would be in bytes
-        assert set(dtypes(found)) != {"f32"}
+        assert set(dtypes(found)) != {"f32"} and found.bound <= allowed
 
 
 def test_the_layer_that_does_harm_is_given_back_and_the_other_one_is_not() -> None:
@@ -167,12 +139,12 @@ def test_every_cell_is_calibrated(name: str) -> None:
     given = batches(channels=spec.input_size)
     found = onernn.quantize(layers(spec), given)
     assert set(dtypes(found)) == {"u8"} and 0 < found.error < 0.06
-    scales = [part for each in found.layers for part in each.scales]
+    scales = scales_in(found)
     assert len(scales) == spec.layers * spec.directions
     assert all((each.state == UNIT) == (name not in ("relu", "projected")) for each in scales)
 
 
-def test_states_that_are_given_and_read_keep_a_stack_whole() -> None:
+def test_states_that_are_given_and_read_calibrate_each_layer_of_a_stack() -> None:
     spec = RnnSpec(Cell.GRU, 8, 8, layers=2)
     node = Node("Rnn", ("x", "h"), ("", "end"), {"spec": spec, "weights": random_weights(spec, 0)})
     inputs = (Value("x", "float32", (None, None, 8)), Value("h", "float32", (2, 1, None, 8)))
@@ -186,18 +158,13 @@ def test_states_that_are_given_and_read_keep_a_stack_whole() -> None:
         for _ in range(2)
     ]
     found = onernn.quantize(model, given)
-    (layer,) = found.layers
-    assert len(layer.scales) == 2 and layer.scales[0].state != UNIT  # a state of 2 leaves [-1, 1]
+    assert len(found.layers) == 2 and scales_in(found)[0].state != UNIT  # 2 leaves [-1, 1]
     made = Session(found.model).run(given[1])["end"]
     assert np.abs(made - Session(model).run(given[1])["end"]).max() == pytest.approx(found.error)
 
 
 def one_sentence() -> list[dict[str, Ragged]]:
     return [{"x": random_ragged([7], 8, 0)}]
-
-
-def ten_sentences() -> list[dict[str, Ragged]]:
-    return [{"x": random_ragged([7, 0, 3, 1, 9, 2, 5, 0, 4, 6], 8, 0)}]
 
 
 def with_empty_batches() -> list[dict[str, Ragged]]:
@@ -209,7 +176,7 @@ def beside_an_empty_one() -> list[dict[str, Ragged]]:
     return [{"x": random_ragged([7, 0], 8, 0)}]
 
 
-MAKERS = [one_sentence, ten_sentences, with_empty_batches, beside_an_empty_one]
+MAKERS = [one_sentence, with_empty_batches, beside_an_empty_one]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -217,16 +184,16 @@ def test_few_sentences_and_empty_ones_calibrate(make: Callable[[], Any]) -> None
     found = onernn.quantize(two(), make(), budget="max_abs 0.05")
     assert dtypes(found) == ["u8", "u8"] and 0 < found.error <= 0.05
     told = "was measured on the batch that calibrated" in " ".join(found.notes)
-    assert told == (make in (one_sentence, beside_an_empty_one))
+    assert told == (make is not with_empty_batches)
 
 
 def test_what_cannot_calibrate_is_refused_by_name() -> None:
     bad = batches(3)
     bad[2]["x"].data[1, 1] = np.nan
     for given, message in (
-        (bad, "batch 1: input 'x' has NaN or infinity"),
-        ([], "no batches: give one at least"),
-        ([{"x": random_ragged([0, 0], 8, 0)}] * 2, "the batches have no steps at all"),
+        (bad, "batch 2: input 'x' has NaN or infinity"),
+        ([], "no batches with steps: give one at least"),
+        ([{"x": random_ragged([0, 0], 8, 0)}] * 2, "no batches with steps"),
     ):
         with pytest.raises(UnsupportedError, match=message):
             onernn.quantize(two(), given)
@@ -244,7 +211,7 @@ def test_what_cannot_calibrate_is_refused_by_name() -> None:
         onernn.quantize(plain, batches())
 
 
-BAD = ["", "labels", "labels 0.1 %x", "max_abs -1", "rmse 1%", "rmse nan", "f1 1"]
+BAD = ["", "labels", "labels 0.1", "labels 0.1 %x", "max_abs -1", "rmse 1%", "rmse nan", "f1 1"]
 
 
 @pytest.mark.parametrize("text", BAD)
@@ -253,8 +220,6 @@ def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         Budget.of(text)
     assert Budget.of("labels 0.1%")[:2] == ("labels", 0.001)
-    with pytest.raises(UnsupportedError, match="in percent; write 'labels 0.1%'"):
-        Budget.of("labels 0.1")
 
 
 def test_a_model_that_was_quantized_is_quantized_anew_alike() -> None:
@@ -323,23 +288,9 @@ def test_a_model_that_stays_in_float32_is_said_to_be_unchanged_with_the_reason(
     budget: str,
 ) -> None:
     found = onernn.quantize(two(), batches(), budget=budget)
-    reason = {"max_abs 0": "has max_abs", "labels 0.1%": "give more held-out sequences"}[budget]
     assert dtypes(found) == ["f32", "f32"] and found.error == found.bound == 0
-    assert found.reason.startswith("nothing was narrowed") and reason in found.reason
-    assert found.of_model()[0] == found.reason
-    assert json.loads(found.to_json())["cause"] == {"id": "nothing_narrowed", "text": found.reason}
-
-
-def test_the_page_tells_layers_and_ranges_and_escapes_names(tmp_path: Path) -> None:
-    hostile = "<script>alert(1)</script>"
-    node, other = two().nodes
-    nodes = (replace(node, outputs=(hostile,)), replace(other, inputs=(hostile,)))
-    found = onernn.quantize(replace(two(), nodes=nodes), batches(), budget="max_abs 1")
-    write_quantized(found, tmp_path / "page.html", "onernn quantize ...")
-    page = (tmp_path / "page.html").read_text()
-    assert "<script" not in page and "&lt;script" in page
-    assert page.count("<tr>") > len(found.trials) and "held by bytes" in page
-    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    reason = {"max_abs 0": "", "labels 0.1%": "; a budget of labels needs at least 3 / budget"}
+    assert any(each.startswith(f"nothing was narrowed{reason[budget]}") for each in found.notes)
 
 
 def saved(path: Path, feed: dict[str, Ragged]) -> Path:
@@ -353,10 +304,9 @@ def test_recordings_are_batches(tmp_path: Path) -> None:
     found = onernn.quantize(two(), files, budget="rmse 0.01")
     want = onernn.quantize(two(), batches(), budget="rmse 0.01")
     assert found.error == want.error
-    assert json.loads(found.to_json()).keys() >= {"status", "outputs", "cause", "layers", "trials"}
-    alone = onernn.quantize(two(), files[1])
-    parts = [len(batches()[1]["x"]) // 2] * 2
-    assert len(alone.example["x"]) == parts[0] and "1 batch of" in alone.held_out
+    told = json.loads(found.to_json())
+    assert told["error"] == found.error and [each["name"] for each in told["layers"]] == ["b", "y"]
+    assert list(told["layers"][0]["alone"]) == ["u8", "u8 rows", "bf16"]
 
 
 def test_reference_runs_of_the_model_are_those_of_f32() -> None:
@@ -382,12 +332,8 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
     [
         ("m o.onnx --data none.npz", "no such file"),
         ("m o.onnx --data io.npz --budget f1", "budget 'f1': expected 'labels 0.1%'"),
-        (
-            "m o.onnx --data io.npz --budget 'labels 9%' --labels-of o",
-            "labels of 'o': expected one",
-        ),
+        ("m o.onnx --data io.npz --budget 'labels 9%' --labels-of o", "labels of 'o'"),
         ("m o.onnx --data io.npz --labels-of o", "belongs to a budget of labels"),
-        ("m o.onnx --data io.npz --report none/page.html", "no such folder"),
         ("m o.txt --data io.npz", "cannot write .txt"),
         ("m o.pdmodel --data io.npz", "cannot say that this layer computes in u8"),
     ],
@@ -399,14 +345,14 @@ def test_the_command_refuses_and_writes_nothing(
     assert {each.name for each in tmp_path.iterdir()} == {"m", "io.npz"}
 
 
-def test_the_command_writes_a_file_that_runs_in_bytes_and_a_page(
+def test_the_command_writes_a_file_that_runs_in_bytes(
     command: Callable[[str], Any], tmp_path: Path
 ) -> None:
-    done = command("m o.onnx --data io.npz --budget 'rmse 1' --report page.html")
+    done = command("m o.onnx --data io.npz --budget 'rmse 1'")
     assert done.returncode == 0, done.stderr
     (layer,) = Session(tmp_path / "o.onnx").explained
     assert layer.dtype == "u8"
-    assert "onernn quantize m o.onnx" in (tmp_path / "page.html").read_text()
+    assert "u8 (u8 alone " in done.stdout and "rmse: " in done.stdout
 
 
 def test_rows_of_very_different_sizes_keep_a_step_each() -> None:

@@ -1,8 +1,11 @@
-"""Array aliases, and the one way in which arrays are frozen."""
+"""Array aliases, and the one way in which arrays are frozen, and digested."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from hashlib import sha256
 from mmap import mmap
 from typing import Any
 
@@ -87,3 +90,34 @@ def same_bytes(one: Array, other: Array) -> bool:
     if not (one.flags.c_contiguous and other.flags.c_contiguous):
         return False
     return not _memcmp(one.ctypes.data, other.ctypes.data, one.nbytes)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of all arrays, texts and numbers in a value, but not of where it comes from."""
+    result = sha256()
+    _add(value, result.update)
+    return result.hexdigest()
+
+
+def _add(value: Any, update: Callable[[Any], None]) -> None:
+    """Each value with its type and length in front, so that no two run into each other."""
+    parts: list[Any]
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.ascontiguousarray(value)
+        update(f"{array.dtype.str}{array.shape}".encode())
+        update(array.view(np.uint8).data if array.size else b"")
+        return
+    if isinstance(value, Mapping):
+        parts = [part for item in sorted(value.items(), key=lambda i: str(i[0])) for part in item]
+    elif is_dataclass(value):
+        parts = [getattr(value, field.name) for field in fields(value) if field.name != "origin"]
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    elif isinstance(value, set | frozenset):
+        parts = sorted(value, key=str)
+    else:
+        update(f"{type(value).__name__} {value!r};".encode(errors="surrogatepass"))
+        return
+    update(f"{type(value).__name__} {len(parts)}:".encode())
+    for part in parts:
+        _add(part, update)

@@ -45,6 +45,13 @@ def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
     )
 
 
+def check_file(path: str | Path) -> None:
+    """Raises `ModelFormatError` for what is no file: a pipe would be waited for."""
+    if not os.path.isfile(path):
+        is_there = os.path.exists(path)
+        raise ModelFormatError("a folder, pipe or device" if is_there else "no such file", path)
+
+
 def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
     """The one that is a file, or None: a pipe in a folder would be waited for.
 
@@ -217,6 +224,7 @@ def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str,
     Raises `ModelFormatError` if it is none, or holds objects, and `BudgetError` where they would
     take more than the file can hold, or three quarters of the memory.
     """
+    check_file(file)
     try:
         with unzipped(file, "cannot be read as an .npz", file) as archive:
             budget = Budget(min(usable_memory(), most_unpacked(os.path.getsize(file))))
@@ -226,7 +234,5 @@ def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str,
                 for name, member in members.items()
                 if name.startswith(prefixes)
             }
-    except FileNotFoundError as error:
-        raise ModelFormatError("no such file", file) from error
     except BudgetError as error:
         raise BudgetError(f"{file}: {error}") from error

@@ -69,12 +69,13 @@ def _init(cls: Any) -> Any:
 def _comparison(cls: Any, frozen: bool) -> dict[str, Callable[..., Any] | None]:
     names = [field.name for field in fields(cls) if field.compare]
     values: Callable[[Any], Any] = attrgetter(*names)
+    hashed = attrgetter(*(f.name for f in fields(cls) if f.compare and f.hash is not False))
 
     def __eq__(self: Any, other: object) -> Any:
         return values(self) == values(other) if type(other) is type(self) else NotImplemented
 
     def __hash__(self: Any) -> int:
-        return hash(values(self))
+        return hash(hashed(self))
 
     return {"__eq__": __eq__, "__hash__": __hash__ if frozen else None}
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -37,8 +34,7 @@ class Column:
         sizes = None if value.shape is None else list(value.shape)
         if sizes:
             del sizes[0 if self._depth else axis]
-        scalar = not self._depth and sizes is not None and set(sizes) <= {1}
-        array = _parsed(column, self.bad, scalar, self._depth + len(sizes or ()))
+        array = _whole(column, self._depth + len(sizes or ()))
         self._rows = np.arange(len(array))
         leaf = self._open_lists(array)
         levels = len(self._lods)
@@ -54,7 +50,8 @@ class Column:
             )
         self._leaf = self._cast(leaf, f"column {name!r} is {array.type}; the input is {value}")
         self.shapes = self._uniform(features)
-        self.words = self._work(features)
+        steps = self._starts[min(max(self._depth, 1), levels)]
+        self.words = np.maximum(np.diff(steps), 1)
 
     def _open_lists(self, array: pa.Array) -> Array:
         """The numbers of all rows. Keeps the LoD of each level, and where rows begin in it."""
@@ -119,15 +116,6 @@ class Column:
                     self.bad.setdefault(int(row), reason)
         return out
 
-    def _work(self, features: Sequence[int | None]) -> Int64:
-        """The words of each row: its values, without the axis that is one word's features."""
-        if self._depth:
-            return np.diff(self._starts[self._depth])
-        axes = len(features)
-        if axes and self._leaf.dtype.kind == "f" and (axes > 1 or features[-1] is not None):
-            axes -= 1
-        return np.maximum(self.shapes[:, :axes].prod(axis=1), 1)
-
     def batch(self, rows: Int64) -> Batch:
         """The rows, in this order; they have the same shape and none is bad."""
         data = self._leaf[self._entries(-1, rows)]
@@ -159,69 +147,18 @@ def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
     return result
 
 
-def _parsed(column: Any, bad: dict[int, str], scalar: bool, depth: int) -> pa.Array:
-    """One array of numbers, or of lists of them; text, as CSV has it, is read.
-
-    ``depth``: the lists that a column without values has, whose type is not known.
-    """
+def _whole(column: Any, depth: int) -> pa.Array:
+    """One array of numbers, or of lists of them; where a column has no values its type is not known
+    and it has ``depth`` lists."""
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if isinstance(array, pa.DictionaryArray):
-        array = array.dictionary_decode()
-    if pa.types.is_null(array.type):
-        kind = pa.uint8()
-        for _ in range(depth):
-            kind = pa.list_(kind)
-        return pa.nulls(len(array), kind)
-    if array.type not in (pa.string(), pa.large_string(), pa.string_view()):
+    if not pa.types.is_null(array.type):
         return array
-    values: list[Any] = []
-    for row, text in enumerate(array.to_pylist()):
-        value: Any = None
-        try:
-            value = None if text is None else _read(text)
-            if scalar and value is not None:
-                (value,) = value
-        except (TypeError, ValueError):
-            bad[row] = f"expected numbers, got {text[:40]!r}"
-        values.append(value)
-    return array_of(values, bad)
-
-
-def _read(text: str) -> Any:
-    """The numbers in a cell: ``[1, 2]`` or ``1 2``."""
-    if text.lstrip().startswith("["):
-        return json.loads(text)
-    try:
-        return [int(each) for each in text.split()]
-    except ValueError:
-        return [float(each) for each in text.split()]
-
-
-def array_of(values: list[Any], bad: dict[int, str], kind: pa.DataType | None = None) -> pa.Array:
-    """An array of Python's values; what does not fit ``kind``, or most of them, is bad and null."""
-    misfits = (pa.ArrowException, TypeError, ValueError, OverflowError)
-    with suppress(*misfits):
-        return pa.array(values, kind)
-    if kind is None:
-        counted: Counter[pa.DataType] = Counter()
-        for each in values:
-            with suppress(*misfits):
-                counted[pa.array([each]).type] += 1
-        kind = pa.null()
-        for one, _ in counted.most_common():
-            with suppress(*misfits):
-                both = [pa.schema([("", kind)]), pa.schema([("", one)])]
-                kind = pa.unify_schemas(both, promote_options="permissive").types[0]
-    out: list[Any] = []
-    for row, each in enumerate(values):
-        try:
-            out += pa.array([each], kind).to_pylist()
-        except misfits:
-            out.append(None)
-            bad.setdefault(row, f"expected {kind}, got {str(each)[:40]!r}")
-    return pa.array(out, kind)
+    kind = pa.uint8()
+    for _ in range(depth):
+        kind = pa.list_(kind)
+    return pa.nulls(len(array), kind)
 
 
 def batch_size(value: Value, axis: int) -> Size | None:
@@ -235,11 +172,11 @@ def batch_size(value: Value, axis: int) -> Size | None:
 class Result:
     """An output as a column: lists if it is ragged, else values or lists.
 
-    Axes of known size become lists of fixed size, and where that is 1 they are left out. ``rows``:
-    what their number is called in the graph's types; where these leave it open, ``axis`` has them.
+    Axes of size 1 are left out where that is known. ``rows``: what their number is called in the
+    graph's types; where these leave it open, ``axis`` has them.
     """
 
-    def __init__(self, graph: Graph, value: Value, rows: set[Size], axis: int) -> None:
+    def __init__(self, graph: Graph, value: Value, rows: set[Size | None], axis: int) -> None:
         self.name = value.name
         known = graph.types[value.name]
         sizes = known.counts if known.shape is not None else value.shape
@@ -276,7 +213,7 @@ class Result:
             )
         if not batches:
             return pa.nulls(rows, self._type())
-        entries = pa.concat_arrays([lists(each, self._sizes) for each in batches])
+        entries = pa.concat_arrays([self._lists(each) for each in batches])
         source = np.full(rows, -1)
         source[places] = np.arange(len(places))
         return entries.take(pa.array(source, mask=source < 0))
@@ -286,25 +223,21 @@ class Result:
         if self._dtype is None or self._sizes is None:
             return pa.null()
         out = pa.from_numpy_dtype(np.dtype(self._dtype))
-        for size in reversed(self._sizes):
-            out = out if size == 1 else pa.list_(out, -1 if size is None else size)
-        for _ in range(self._depth):
+        for _ in range(self._depth + sum(size != 1 for size in self._sizes)):
             out = pa.list_(out)
         return out
 
-
-def lists(batch: Batch, sizes: Sequence[int | None] | None) -> pa.Array:
-    """An entry a row. ``sizes``: those of the further axes, where they are known."""
-    data = data_of(batch)
-    values = pa.array(np.ascontiguousarray(data).reshape(-1))
-    for axis in range(data.ndim - 1, 0, -1):
-        size = data.shape[axis]
-        if sizes is None or sizes[axis - 1] is None:
-            offsets = np.arange(int(np.prod(data.shape[:axis])) + 1, dtype=np.int32) * size
-            values = pa.ListArray.from_arrays(pa.array(offsets), values)
-        elif size != 1:
-            values = pa.FixedSizeListArray.from_arrays(values, size)
-    if isinstance(batch, Ragged):
-        for level in (batch.offsets, *reversed(batch.outer)):
+    def _lists(self, batch: Batch) -> pa.Array:
+        """An entry a row."""
+        data = data_of(batch)
+        values = pa.array(np.ascontiguousarray(data).reshape(-1))
+        levels = [
+            np.arange(int(np.prod(data.shape[:axis])) + 1) * data.shape[axis]
+            for axis in range(data.ndim - 1, 0, -1)
+            if self._sizes is None or self._sizes[axis - 1] != 1
+        ]
+        if isinstance(batch, Ragged):
+            levels += [batch.offsets, *reversed(batch.outer)]
+        for level in levels:
             values = pa.ListArray.from_arrays(pa.array(level.astype(np.int32)), values)
-    return values
+        return values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +20,7 @@ from onernn.scoring.columns import Column, Result, batch_size
 WORDS = 20_000
 """Words of a batch: enough for the kernels, and its values stay small."""
 REJECTED = "rejected"
-"""The column in which engines say why a row was rejected."""
-
-
-class Scored(NamedTuple):
-    """The rows that were given, in their order, with outputs; and those that could not be scored.
-
-    Rejected rows have nulls for outputs; ``rejected`` has their ``row`` and the ``reason``.
-    ``words``: how many there were, the measure of work.
-    """
-
-    table: pa.Table
-    rejected: pa.Table
-    words: int
+"""The column that says why a row was not scored, null for all others."""
 
 
 class Scorer:
@@ -42,8 +30,7 @@ class Scorer:
     of each input; one that is not named there has the input's name. ``outputs``: the column of
     each output, and no other outputs; by default all, by their names. ``words``: of one batch, at
     most, unless a row has more. ``batch_axis``: where dense inputs and outputs have their rows, one
-    number for all or by name; of most outputs it is known. ``strict``: a bad row raises
-    `ShapeError`.
+    number for all or by name, the last axis where there are fewer; of most outputs it is known.
     """
 
     def __init__(
@@ -53,27 +40,28 @@ class Scorer:
         outputs: Mapping[str, str] | None = None,
         *,
         words: int = WORDS,
-        strict: bool = False,
         batch_axis: int | Mapping[str, int] = 0,
         **options: Any,
     ) -> None:
         self.session = model if isinstance(model, Session) else Session(model, **options)
         graph = self.session.graph
-        self._words, self._strict = words, strict
+        self._words = words
         names = {value.name: value.name for value in graph.inputs}
-        self._inputs = names | _known(inputs or {}, names, "input")
+        self.columns = names | _known(inputs or {}, names, "input")
         names = {value.name: value.name for value in graph.outputs}
         self._outputs = names if outputs is None else _known(outputs, names, "output")
-        for name, times in Counter(self._outputs.values()).items():
+        for name, times in Counter([*self._outputs.values(), REJECTED]).items():
             if times > 1:
                 raise ShapeError(f"outputs: two of them would be column {name!r}")
-        border = [value.name for value in (*graph.inputs, *graph.outputs)]
+        border = {value.name: value.shape for value in (*graph.inputs, *graph.outputs)}
         if isinstance(batch_axis, int):
             batch_axis = dict.fromkeys(border, batch_axis)
         self._axes = dict.fromkeys(border, 0) | _known(batch_axis, border, "input or output")
+        for name, shape in border.items():
+            if shape and self._axes[name] >= len(shape):
+                self._axes[name] = len(shape) - 1
         self._fixed = _fixed_rows(graph.inputs, self._axes)
-        sizes = (batch_size(value, self._axes[value.name]) for value in graph.inputs)
-        called = {size for size in sizes if size is not None}
+        called = {batch_size(value, self._axes[value.name]) for value in graph.inputs} - {None}
         self._results = [
             Result(graph, value, called, self._axes[value.name])
             for value in graph.outputs
@@ -81,23 +69,15 @@ class Scorer:
         ]
         self._independent = False
 
-    @property
-    def columns(self) -> dict[str, str]:
-        """The column that each input takes."""
-        return dict(self._inputs)
-
     def __call__(
-        self,
-        rows: pa.Table | pa.RecordBatch,
-        first: int = 0,
-        known_bad: Mapping[int, str] | None = None,
-    ) -> Scored:
-        """The same rows in the same order with the outputs behind them, and what was rejected.
+        self, rows: pa.Table | pa.RecordBatch, known_bad: Mapping[int, str] | None = None
+    ) -> pa.Table:
+        """The same rows in the same order with the outputs behind them, and the column `REJECTED`.
 
         Columns of numbers are dense, (N,); lists are ragged sequences where the input is, and else
         further axes. Nothing is padded: rows of a dense input with other sizes come into another
-        batch. ``first`` is added to the numbers of rejected rows; ``known_bad``: rows to reject
-        in any case, and why.
+        batch. A row that cannot be scored has nulls for outputs. ``known_bad``: rows to reject in
+        any case, and why.
 
         Raises `ShapeError` if a column is missing, or of a type that no row can have, and
         `UnsupportedError` where outputs are not one entry a row, or a row's depend on the others.
@@ -107,12 +87,12 @@ class Scorer:
         columns = {
             value.name: Column(value, name, table.column(name), self._axes[value.name])
             for value in self.session.graph.inputs
-            for name in [self._inputs[value.name]]
+            for name in [self.columns[value.name]]
         }
         bad = dict(known_bad or {})
         for name, column in columns.items():
             for row, reason in column.bad.items():
-                bad.setdefault(row, f"column {self._inputs[name]!r}: {reason}")
+                bad.setdefault(row, f"column {self.columns[name]!r}: {reason}")
         places: list[Int64] = [np.zeros(0, np.int64)]
         results: list[list[Batch]] = [[] for _ in self._results]
         for batch in self._batches(columns, bad, table.num_rows):
@@ -120,30 +100,26 @@ class Scorer:
                 places.append(rows)
                 for into, output in zip(results, outputs, strict=True):
                     into.append(output)
-        if bad and self._strict:
-            row = min(bad)
-            raise ShapeError(f"row {first + row}: {bad[row]}")
         where = np.concatenate(places)
         for result, batches in zip(self._results, results, strict=True):
             array = result.array(batches, where, table.num_rows)
             table = table.append_column(self._outputs[result.name], array)
-        words = sum(int(column.words.sum()) for column in columns.values())
-        return Scored(table, rejected(bad, first), words)
+        reasons = [bad.get(row) for row in range(table.num_rows)]
+        return table.append_column(REJECTED, pa.array(reasons, pa.string()))
 
     def check_columns(self, names: Collection[str]) -> None:
         """Raises `ShapeError` if inputs miss their columns, or outputs' names are taken."""
-        for name, column in self._inputs.items():
+        for name, column in self.columns.items():
             if column not in names:
                 raise ShapeError(
                     f"input {name!r} takes column {column!r}; the columns are {[*names]}; name"
                     f" its column (inputs={{{name!r}: COLUMN}}, --input {name}=COLUMN)"
                 )
-        for name, column in self._outputs.items():
-            if column in names:
-                raise ShapeError(
-                    f"output {name!r}: there is a column {column!r} already; give it another name"
-                    f" (outputs={{{name!r}: COLUMN}}, --output {name}=COLUMN)"
-                )
+        if taken := {*self._outputs.values(), REJECTED}.intersection(names):
+            raise ShapeError(
+                f"there is a column {min(taken)!r} already: leave it out (keep=, --keep), or give"
+                " the output another name (outputs={NAME: COLUMN}, --output NAME=COLUMN)"
+            )
 
     def _batches(
         self, columns: Mapping[str, Column], bad: Mapping[int, str], count: int
@@ -216,38 +192,6 @@ class Scorer:
 
 class _Refused(Exception):
     """The model does not take these rows."""
-
-
-def rejected(bad: Mapping[int, str], first: int = 0) -> pa.Table:
-    """The table of rejected rows."""
-    rows = sorted(bad)
-    return pa.table(
-        {
-            "row": pa.array([first + row for row in rows], pa.int64()),
-            "reason": pa.array([bad[row] for row in rows], pa.string()),
-        }
-    )
-
-
-def one_threaded(model: Session | Graph | str | Path, *args: Any, **options: Any) -> Scorer:
-    """A scorer where an engine has a process for each core: with one thread, if nothing is said."""
-    if not isinstance(model, Session):
-        options = {"threads": 1, **options}
-    return Scorer(model, *args, **options)
-
-
-def with_reasons(scored: Scored, column: str) -> pa.Table:
-    """The table with the reason of each row that could not be scored, null for the others.
-
-    Engines deal with rows, and not with files beside them. Raises `ShapeError` for a column that
-    is there already.
-    """
-    if column in scored.table.column_names:
-        raise ShapeError(f"there is a column {column!r} already: give another name (rejected=)")
-    reasons: list[str | None] = [None] * scored.table.num_rows
-    for each in scored.rejected.to_pylist():
-        reasons[each["row"]] = each["reason"]
-    return scored.table.append_column(column, pa.array(reasons, pa.string()))
 
 
 def _row(batch: Batch, index: int) -> Array:

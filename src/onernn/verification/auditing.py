@@ -168,14 +168,6 @@ class AuditRun:
         )
 
 
-def predicted(
-    model: str | Path | FaultyModel[Any], path: str, recording: Mapping[str, Array]
-) -> dict[str, Batch]:
-    """The outputs that the framework gives for recorded inputs on one of its paths."""
-    run = AuditRun(model if isinstance(model, FaultyModel) else find_faults(model), recording)
-    return run.outputs(run.faults_on(path))
-
-
 def _values(graph: Graph, feed: Mapping[str, Batch]) -> dict[str, Any]:
     return {**graph.constants, **trace(graph, feed)}
 

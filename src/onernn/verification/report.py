@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onernn.adapters.registry import RUNTIMES
 from onernn.fuse_passes import fuse
@@ -16,9 +16,6 @@ from onernn.verification.diagnosis.cause import Cause
 from onernn.verification.inspecting import Inspection, filled, pictures, write_text
 from onernn.verification.profiles import Profile
 from onernn.verification.verifying import Report
-
-if TYPE_CHECKING:
-    from onernn.verification.quantizing import Quantized
 
 _PROFILES = 6
 """Outputs whose errors are shown by place; another table lists all outputs."""
@@ -124,28 +121,6 @@ def versions() -> Iterator[tuple[str, str]]:
         yield "oneDNN", f"{library.version}, {library.effective_isa}"
     except (LibraryError, MissingDependencyError, OnernnError) as error:
         yield "oneDNN", str(error)
-
-
-# --- the result of `quantize` as a page
-
-
-def write_quantized(result: Quantized, path: str | Path, command: str = "") -> None:
-    """Writes a page like `write_report`, of layers, choices of dtypes, and ranges."""
-    check_report(path)
-    ranges = []
-    for layer in result.layers:
-        for part, scales in zip(layer.parts, layer.scales, strict=True):
-            for kind, seen, scale in (("x", part.x, scales.data), ("h", part.h, scales.state)):
-                held = scale and [(q - scale.shift) / scale.factor for q in (0, 255)]
-                ranges.append((part.name, kind, seen.ends, held))
-    content = {
-        "result": result,
-        "command": command,
-        "shown": result.budget.shown,
-        "ranges": ranges,
-        "versions": list(versions()),
-    }
-    write_text(filled("quantized.html.jinja", content), path)
 
 
 # --- a report in words: for the terminal, and for the page that shows it

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.faulty import predicted
 from support.graphs import reference
 from support.mxnet_files import CLIP, N, T, recording_of, recurrent_model
 
 from onernn import audit, load
+from onernn.adapters.loading import find_faults
 from onernn.ir.arrays import Array
-from onernn.verification.auditing import predicted
 from onernn.verification.recording import read_arrays, read_inputs
 
 LENGTHS = {"use_sequence_length": True}
@@ -52,7 +53,7 @@ def test_an_error_is_the_distance_of_the_two_meanings(
     found = counted(tmp_path, recording)
     assert found.keys() == {fault, fault.replace("ignored", "refused")}
     assert found[fault.replace("ignored", "refused")].paths == ("native",)
-    guessed = predicted(tmp_path, "cpu", recording)
+    guessed = predicted(find_faults(tmp_path), "cpu", recording)
     for name in right:
         np.testing.assert_allclose(guessed[name], wrong[name], rtol=0, atol=1e-6)
     error = max(np.abs(right[name] - wrong[name]).max() for name in right)
@@ -122,6 +123,6 @@ def test_the_recordings_of_both_meanings_are_the_two_predictions(
     for path, suffix in (("cpu", ""), ("none", ".documented")):
         arrays = read_arrays(folder / f"{name}{suffix}.npz")
         inputs = {key: array for key, array in arrays.items() if key.startswith("in__")}
-        got = predicted(folder / f"{name}-symbol.json", path, inputs)
+        got = predicted(find_faults(folder / f"{name}-symbol.json"), path, inputs)
         for at, value in enumerate(got.values()):
             np.testing.assert_allclose(value, arrays[f"out__{at}"], rtol=0, atol=2e-6)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import paddle_operators
+from support.faulty import predicted
 from support.paddle_operators import op
 
 from onernn import Ragged
@@ -15,7 +16,7 @@ from onernn.adapters.common.fault import FaultyModel
 from onernn.adapters.paddle.faults import find_faults
 from onernn.adapters.paddle.read import Operator, Program, Variable
 from onernn.ir.arrays import Array
-from onernn.verification.auditing import AuditRun, predicted
+from onernn.verification.auditing import AuditRun
 
 C, O = 3, 2  # noqa: E741
 WIDTHS = {"x": C, "h0": O, "c0": O}

@@ -198,7 +198,7 @@ def test_names_that_are_no_file_are_refused(tmp_path: Path, name: bytes, reason:
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ModelFormatError, match="neither a file nor a folder"):
+    with pytest.raises(ModelFormatError, match="a folder, pipe or device"):
         read_program(tmp_path / "pipe")
     with pytest.raises(ModelFormatError, match="no such file"):
         read_program(DATA, params=tmp_path / "pipe")

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from onernn.fuse_passes.views import is_view
-from onernn.ir.arrays import Array
+from onernn.ir.arrays import Array, digest
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
 from onernn.verification.diagnosis.cause import in_order
 from onernn.verification.diagnosis.faults import Relation, between, relation
 from onernn.verification.diagnosis.graph_faults import DIRECTIONS_EXCHANGED
-from onernn.verification.diagnosis.matching import Matching, Operator, digest_of, moves, weights_in
+from onernn.verification.diagnosis.matching import Matching, Operator, moves, weights_in
 from onernn.verification.tracing import LayerName, in_words
 
 _PAIRS = 12
@@ -298,7 +298,7 @@ class Names:
         self, where: LayerName, own: Recurrent, their: Recurrent
     ) -> tuple[Relation, ...]:
         """The relation of a layer with the numbers of another layer of the reference."""
-        key, wanted = (digest_of(weights_in(each.weights)) for each in (own, their))
+        key, wanted = (digest(weights_in(each.weights)) for each in (own, their))
         place = self._numbers[1].get(key)
         if key == wanted or place is None:
             return ()
@@ -315,7 +315,7 @@ class Names:
 
         def places(side: Sequence[Operator]) -> dict[str, LayerName]:
             layers = [each for operator in side for each in self._all_layers(operator)]
-            return {digest_of(weights_in(layer.weights)): place for place, layer in layers}
+            return {digest(weights_in(layer.weights)): place for place, layer in layers}
 
         return places(self.matching.mine), places(self.matching.theirs)
 

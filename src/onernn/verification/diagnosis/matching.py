@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.ir.arrays import Array
+from onernn.ir.arrays import Array, digest
 from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph, Node, Value, native_types
 from onernn.ir.ragged import Ragged, data_of
@@ -119,7 +118,7 @@ class Operator:
     def numbers(self) -> str:
         """A digest of its constants, "" where it has none."""
         arrays = [*self._constants()]
-        return digest_of(arrays) if arrays else ""
+        return digest(arrays) if arrays else ""
 
     @cached_property
     def settings(self) -> str:
@@ -148,17 +147,8 @@ def _plain(attributes: Mapping[str, Any]) -> dict[str, str]:
 def _text(value: Any) -> str:
     if isinstance(value, Graph):
         nodes = [(n.op, n.inputs, n.outputs, _plain(n.attributes)) for n in value.nodes]
-        return repr((nodes, digest_of(value.constants.values())))
-    return digest_of([value]) if isinstance(value, np.ndarray) else repr(value)
-
-
-def digest_of(arrays: Iterable[Array]) -> str:
-    """The same for arrays of the same bytes."""
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
-    return digest.hexdigest()
+        return repr((nodes, digest([*value.constants.values()])))
+    return digest(value) if isinstance(value, np.ndarray) else repr(value)
 
 
 def _padded(node: Node) -> tuple[str, ...]:
