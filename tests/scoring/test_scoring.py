@@ -211,7 +211,7 @@ def test_two_scorings_into_one_folder_are_refused(
     (tmp_path / "out").mkdir()
     holding = os.open(tmp_path / "out", os.O_RDONLY)
     try:
-        fcntl.flock(holding, fcntl.LOCK_EX)
+        fcntl.flock(holding, fcntl.LOCK_SH)
         done = run(model, corpus, tmp_path / "out")
     finally:
         os.close(holding)
