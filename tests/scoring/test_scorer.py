@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 import onernn
+from onernn import Graph
 from onernn.ir.errors import ShapeError, UnsupportedError
+from onernn.ir.graph import Node, Value
 from onernn.ir.ragged import Ragged
 from onernn.scoring.scorer import REJECTED, Scorer
 
@@ -55,6 +57,33 @@ def test_lists_become_ragged_batches_and_outputs_lists_in_the_same_order(
         assert got == want[:, 0].tolist()
     for got, want in zip(scored.column(2).to_pylist(), alone(tagger, rows, 0), strict=True):
         np.testing.assert_allclose(np.reshape(got, (-1, 4)), want, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_are_filled_by_words_of_rows_of_similar_length(
+    tagger: onernn.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Any] = []
+    run = tagger.run
+    monkeypatch.setattr(
+        tagger, "run", lambda feed: ran.append(feed["letters"].lengths) or run(feed)
+    )
+    scorer = Scorer(tagger, words=100)
+    scorer(pa.table({"letters": [[1], [2]]}))  # by itself and in a batch, once
+    ran.clear()
+    scorer(pa.table({"letters": [*rows_of(300, 40), [1] * 150]}))
+    assert sum(map(len, ran)) == 301 and ran[-1].tolist() == [150]
+    assert all(50 < sum(lengths) <= 100 for lengths in ran[:-2])
+    work = [max(n, 1) for lengths in ran for n in lengths.tolist()]
+    assert work == sorted(work)
+
+
+@pytest.mark.parametrize("axis", [1, 5])
+def test_rows_are_on_the_last_axis_where_an_input_has_fewer(axis: int) -> None:
+    inputs = (Value("x", "float32", (3, None)),)
+    graph = Graph("g", inputs, (Value("y"),), (Node("Relu", ("x",), ("y",)),), {})
+    scored = Scorer(graph, batch_axis=axis)(pa.table({"x": [[1.0, -1, 2], [-3, 4, 5], [0, 0]]}))
+    assert scored["y"].to_pylist() == [[1, 0, 2], [0, 4, 5], None]
+    assert reasons_of(scored) == {2: "column 'x': expected lists of 3 values, got 2"}
 
 
 def test_columns_and_outputs_are_named_and_others_left_out(tagger: onernn.Session) -> None:
@@ -103,9 +132,9 @@ def test_features_and_states_are_lists(data: Path) -> None:
     for got, each in zip(output.to_pylist(), want, strict=True):
         np.testing.assert_allclose(np.reshape(got, (-1, 32)), each, rtol=1e-4, atol=1e-6)
     rows["x"][1], rows["x"][2] = [[1.0] * 23], [[1.0] * 24, [2.0] * 23]
-    rows["h0"][3] = [np.nan] * 32
+    rows["h0"][0], rows["h0"][3] = [1e300] * 32, [np.nan] * 32
     reasons = reasons_of(Scorer(session)(pa.table(rows)))
-    assert list(reasons) == [1, 2, 3]
+    assert list(reasons) == [0, 1, 2, 3] and "1e+300 is no float32" in reasons[0]
     assert "expected lists of 24 values, got 23" in reasons[1]
     assert "lists of 23 and 24 values" in reasons[2] and "NaN" in reasons[3]
 

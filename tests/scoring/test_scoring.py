@@ -211,7 +211,7 @@ def test_two_scorings_into_one_folder_are_refused(
     (tmp_path / "out").mkdir()
     holding = os.open(tmp_path / "out", os.O_RDONLY)
     try:
-        fcntl.flock(holding, fcntl.LOCK_EX)
+        fcntl.flock(holding, fcntl.LOCK_SH)
         done = run(model, corpus, tmp_path / "out")
     finally:
         os.close(holding)
@@ -267,6 +267,7 @@ def begun(model: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -
         ({"window": 100}, "begun with window 200, now it is 100"),
         ({"words": 7}, "begun with words 20000, now it is 7"),
         ({"dtype": "bf16"}, "begun with dtype null, now it is"),
+        ({"keep": ["text"]}, r'begun with keep null, now it is \["text"\]'),
         ({"model": "fc_gru"}, "begun with model"),
         ({"corpus": "other"}, "begun with corpus"),
     ],

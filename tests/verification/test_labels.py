@@ -84,7 +84,8 @@ def test_labels_are_real_steps_of_outputs_that_are_scores(case: str) -> None:
         np.concatenate([labels(session.run(feed)[name], feed) for feed in held]) for session in runs
     )
     assert found.error == np.mean(exact != given) > 0
-    assert found.counted.startswith(f"{len(exact):,} labels of {name!r} in ")
+    sequences = sum(int((feed["lengths"] > -(name == "ends")).sum()) for feed in held)
+    assert found.counted == f"{len(exact):,} labels of {name!r} in {sequences} sequences"
 
 
 def test_outputs_are_named_and_what_holds_no_labels_is_refused() -> None:
@@ -176,6 +177,8 @@ def test_the_bound_is_sharp_where_much_is_known_and_positive_where_nothing_chang
     changed[:60] = 1  # 0.1 %, each in a sequence of its own: nearly as independent labels
     effect = design_effect(changed, counts)
     assert 1 <= effect < 2 and 0.001 < upper_bound(60, counts.sum(), effect) < 0.0014
+    few = design_effect(np.array([2, 0, 0, 0]), np.full(4, 10))  # 3 of 10, 2 of 4 / 1.9
+    assert few == pytest.approx((3 * 10 + 2 * 4 / 1.9) / 5)
     none = design_effect(np.zeros(4000, int), counts)
     assert none == 15  # as if all labels of a sequence changed together: 3 of 4000 sequences
     assert upper_bound(0, counts.sum(), none) == pytest.approx(3 / 4000, rel=0.02)

@@ -60,7 +60,7 @@ class Corpus:
             if self._json:
                 self._schema = self._sampled()
             else:
-                data = ds.dataset(self.paths, filesystem=self._system, partitioning="hive")
+                data = ds.dataset(where, format="parquet", partitioning="hive")
                 own = (each.physical_schema for each in data.get_fragments())
                 self._schema = pa.unify_schemas([data.schema, *own], promote_options="permissive")
                 self._dataset = data.replace_schema(self._schema)

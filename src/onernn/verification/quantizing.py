@@ -381,7 +381,7 @@ def quantize(
     one, or the only one of integers.
 
     All layers begin in u8. While the budget is broken, the layer that does most harm by itself gets
-    the next wider dtype that does less. Without a budget all stay in u8.
+    the next wider dtype. Without a budget all stay in u8.
 
     Labels keep the budget on new data, by an upper bound of 95 %; other budgets are kept on the
     batches that were seen. No time decides: the same batches give the same model. Raises
@@ -478,9 +478,7 @@ class _Search:
         while self.trial(dtypes)[1] > self._budget.limit and set(dtypes.values()) != {"f32"}:
             narrow = [y for y in self._scales if dtypes[y] != "f32"]
             worst = max(narrow, key=lambda y: self.alone(y, dtypes[y]))
-            error, wider = self.alone(worst, dtypes[worst]), _LEVELS.index(dtypes[worst]) + 1
-            better = (each for each in _LEVELS[wider:-1] if self.alone(worst, each) < error)
-            dtypes[worst] = next(better, "f32")
+            dtypes[worst] = _LEVELS[_LEVELS.index(dtypes[worst]) + 1]
         return dtypes
 
 
