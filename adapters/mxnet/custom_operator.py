@@ -30,6 +30,9 @@ from onernn.ir.spec import Cell
 # MXNet is imported inside: this package must import without it.
 
 HOST = "MXNet"
+RNN = ("RNN", "_npx_rnn")
+"""MXNet's recurrent operator."""
+
 OPERATOR, CELLS = "onernn_rnn", "onernn_cells"
 """The op_types of our Custom operators: the RNN operator, and cells written out."""
 

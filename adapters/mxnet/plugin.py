@@ -24,6 +24,7 @@ from onernn.adapters.common.live import (
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.mxnet.custom_operator import (
     HOST,
+    RNN,
     custom_attributes,
     live_mxnet,
     new_seed,
@@ -32,14 +33,10 @@ from onernn.adapters.mxnet.custom_operator import (
     slower_operator,
     view,
 )
-from onernn.adapters.mxnet.live_layer import LiveRnn, Options
+from onernn.adapters.mxnet.live_layer import LiveRnn, Options, checked
 from onernn.adapters.mxnet.originals import ORIGINAL, original_rnn
-from onernn.adapters.mxnet.partition import (
-    RNN,
-    checked,
-    optimized_symbol,
-)
 from onernn.adapters.mxnet.partition import explain as explain_symbol
+from onernn.adapters.mxnet.partition import optimized_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 
 _log = logging.getLogger("onernn")
