@@ -25,6 +25,9 @@ TRAINING = re.compile(
 )
 """Names that users and initializers attach: kHiddenKeys of src/nnvm/legacy_json_util.cc."""
 
+GATES = frozenset("Activation relu sigmoid tanh _npx_relu _npx_sigmoid _npi_tanh".split())
+"""Operators that compute the gates of cells."""
+
 _FLAGS = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
 
 

@@ -110,7 +110,7 @@ def _layers(
                 continue
         result.operators.append(node)
     operators = {node["op"] for node in graph["nodes"]}
-    if "_foreach" in operators or "FullyConnected" in operators and operators & _GATES:
+    if "_foreach" in operators or "FullyConnected" in operators and operators & parse.GATES:
         regions = _regions(text, tuple(sizes.items()))
     else:
         regions = ()
@@ -130,14 +130,9 @@ def _layers(
     return result
 
 
-_GATES = frozenset("Activation relu sigmoid tanh _npx_relu _npx_sigmoid _npi_tanh".split())
-"""Operators that compute the gates of cells, by MXNet's names. Symbols without them are not traced:
-the reader and the passes take long to import."""
-
-
 @lru_cache(maxsize=32)
 def _regions(text: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Region | Refusal, ...]:
-    """`find_regions`; a module asks for the symbol of a bucket again and again."""
+    """`find_regions`, which takes long to import; modules make a bucket's symbol several times."""
     from onernn.adapters.mxnet.regions import find_regions
 
     return tuple(find_regions(parse_symbol(text), dict(sizes)))

@@ -8,13 +8,14 @@ numbers. A region is then followed from output to output: what does nothing in i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from onernn.adapters.mxnet import attributes as parse
+from onernn.adapters.mxnet.control import loop_places
 from onernn.adapters.mxnet.live_layer import Formula, Rows
 from onernn.adapters.mxnet.lower import traced
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
@@ -22,12 +23,13 @@ from onernn.adapters.mxnet.table import known_name
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
 from onernn.fuse_passes.unrolled_cells import Chain, chains, obstacle
-from onernn.ir.arrays import Array
+from onernn.ir.arrays import Array, sealed
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell
 
 Shapes = Mapping[str, tuple[int, ...]]
+T = TypeVar("T")
 _NO_STATES = frozenset("FullyConnected Concat stack expand_dims ones_like _copy".split())
 """Operators that read a state without making another state."""
 _ADDS = frozenset("elemwise_add broadcast_add _npi_add".split())
@@ -57,25 +59,27 @@ def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
 
     ``shapes``: known shapes of its variables.
     """
-    try:
-        view = _View(symbol, shapes)
-        result = list(chains(view.graph))
-    except OnernnError as error:  # an unreadable symbol stays as it is
-        yield Refusal(f"the symbol cannot be read: {error}")
+    view = _tried("", _View, symbol, shapes)
+    if isinstance(view, Refusal):
+        yield view
         return
-    for chain in result:
+    for chain in chains(view.graph):
         ends = view.entry(chain.steps[-1].h)
         name = symbol.nodes[ends.node].name if ends else chain.steps[-1].h
-        try:
-            yield _unrolled(view, chain, name)
-        except UnsupportedError as refused:
-            yield Refusal(str(refused), name)
+        yield _tried(name, _unrolled, view, chain, name)
     for at, node in enumerate(symbol.nodes):
-        if node.op == "_foreach" and len(node.subgraphs) == 1:
-            try:
-                yield _loop(symbol, at, shapes)
-            except OnernnError as refused:
-                yield Refusal(str(refused), node.name)
+        if node.op == "_foreach":
+            yield _tried(node.name, _loop, symbol, at, shapes)
+
+
+def _tried(where: str, make: Callable[..., T], *arguments: Any) -> T | Refusal:
+    """What a function makes, or why it cannot: MXNet runs the symbol, or says what is wrong."""
+    try:
+        return make(*arguments)
+    except OnernnError as refused:
+        return Refusal(str(refused), where)
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        return Refusal(f"malformed: {type(error).__name__} {error}", where)
 
 
 class _View:
@@ -153,9 +157,7 @@ def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
     node = symbol.nodes[at]
     (body,) = node.subgraphs
     body = replace(body, attributes=symbol.attributes)
-    data, state, rest = (
-        parse.sizes(node.attributes[f"{kind}_locs"]) for kind in ("in_data", "in_state", "remain")
-    )
+    data, state, rest = loop_places(node, body)
     variables = [k for k, each in enumerate(body.nodes) if each.op == VARIABLE]
     outer = {
         variables[place]: Entry(*entry[:2])
@@ -283,10 +285,15 @@ def _formula(view: _View, cell: Cell, reading: Reading) -> tuple[Formula, tuple[
 
 
 def _weights(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:
-    """Numbers in the shape of each weight and bias of a FullyConnected, never 0 or 1."""
-    result: dict[str, Array] = {}
-    for at, node in enumerate(symbol.nodes):
-        if known_name(node.op) != "FullyConnected":
+    """Numbers in the shape of each weight and bias of a FullyConnected, never 0 or 1.
+
+    Only in front of gates: the weight behind them may be of a whole vocabulary.
+    """
+    result, before = dict[str, Array](), set[int]()
+    for at, node in reversed([*enumerate(symbol.nodes)]):
+        if at in before or node.op in parse.GATES:
+            before.update(entry.node for entry in node.inputs)
+        if at not in before or known_name(node.op) != "FullyConnected":
             continue
         rows = parse.integer(node.attributes["num_hidden"])
         for entry, rank in zip(node.inputs[1:], (2, 1), strict=False):
@@ -296,7 +303,7 @@ def _weights(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:
             shape = shapes.get(read.name, ())
             if len(shape) != rank or min(shape) < 1:
                 shape = (rows, rows // _gates(symbol, at))[:rank]
-            result[read.name] = np.full(shape, 0.5, np.float32)
+            result[read.name] = sealed(np.full(shape, 0.5, np.float32))
     return result
 
 
