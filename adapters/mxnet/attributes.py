@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from os.path import commonprefix
 
 from onernn.ir.errors import UnsupportedError
 from onernn.reorders import mxnet
+
+
+def cell_of(weights: Collection[str]) -> str:
+    """What the names of a cell's weights begin with, up to their last underscore; "" if nothing."""
+    return commonprefix([*weights]).rpartition("_")[0]
+
 
 SYMBOL_ENDING = "-symbol.json"
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onernn.adapters.common.live import Explained, Slower, warn_of_left
@@ -36,26 +39,37 @@ if TYPE_CHECKING:
     from onernn.adapters.mxnet.regions import Region, Shapes
 
 _log = logging.getLogger("onernn")
+_WARNED: deque[tuple[str, str]] = deque(maxlen=256)
+"""What warnings said last: each bucket's symbol says the same again."""
 
 
-def explain(symbol: Any, **options: Any) -> Explained:
+Cells = Mapping[str, Collection[str]]
+"""The names of gluon's cells, and of their parameters."""
+
+
+def explain(symbol: Any, cells: Cells = MappingProxyType({}), **options: Any) -> Explained:
     """What `optimize` has replaced in an MXNet symbol, and which layers stay MXNet's.
 
-    ``options``: those of `optimize`.
+    ``cells``: those that it was traced of. ``options``: those of `optimize`.
     """
     text, chosen = symbol.tojson(), Options(**options)
     graph, sizes = json.loads(text), _variables(symbol, {})
     nodes = [node for node in graph["nodes"] if _operator(node) in (OPERATOR, CELLS)]
     replaced = tuple(original_attributes(node["attrs"])[1] for node in nodes)
     layers = _layers(symbol, text, graph, {}, sizes, chosen)
-    return Explained(replaced, tuple(layers.refusals))
+    return Explained(replaced, (*layers.refusals, *_unfound(graph["nodes"], layers, cells)))
 
 
-def optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -> Any:
+def optimized_symbol(
+    symbol: Any,
+    params: Mapping[str, Any],
+    options: Options,
+    cells: Cells = MappingProxyType({}),
+) -> Any:
     """The symbol with onernn's operators; itself if there is nothing to replace.
 
-    ``params``: arrays by name. Raises `UnsupportedError`, with its name, for an RNN operator that
-    cannot run.
+    ``params``: arrays by name. ``cells``: those that it was traced of. Raises `UnsupportedError`,
+    with its name, for an RNN operator that cannot run.
     """
     register()
     text = symbol.tojson()
@@ -66,12 +80,43 @@ def optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -
     for region in layers.regions:
         cutter.cut(region)
         result.append(region.name)
-    warn_of_left(HOST, layers.refusals)
+    refusals = [*layers.refusals, *_unfound(graph["nodes"], layers, cells)]
+    # A bucket has another count of steps, and numbers its operators anew.
+    said = {(each.where, re.sub(r"^\d+|\d+(?=')", "", each.reason)): each for each in refusals}
+    new = [key for key in said if key not in _WARNED]
+    _WARNED.extend(new)
+    warn_of_left(HOST, map(said.__getitem__, new))
     if not result:
         return symbol
     _log.info("replaced in MXNet's symbol: %s", ", ".join(result))
     graph.pop("node_row_ptr", None)  # a Custom operator shows all of its outputs
     return loaded(graph, symbol)
+
+
+def predicting_symbol(symbol: Any) -> Any:
+    """The symbol without what does nothing in prediction: Dropout, and masks that it makes of ones.
+
+    These are zoneout, which chooses among a new and an old state, and dropout that is the same in
+    all steps, which scales a state.
+    """
+    graph, instead = json.loads(symbol.tojson()), dict[tuple[int, int], Any]()
+    nodes = graph["nodes"]
+
+    def read(entry: Any) -> Any:
+        return instead.get((entry[0], entry[1]), entry)
+
+    for at, node in enumerate(nodes):
+        reads = node["inputs"] = [*map(read, node["inputs"])]
+        ones = [nodes[entry[0]]["op"] == "ones_like" for entry in reads]
+        always = node.get("attrs", {}).get("mode") == "always"
+        if node["op"] == "BlockGrad" or node["op"] == "Dropout" and not always:
+            instead[at, 0] = reads[0]
+        elif node["op"] == "where" and ones[0]:
+            instead[at, 0] = reads[1]
+        elif node["op"] == "elemwise_mul" and any(ones):
+            instead[at, 0] = reads[ones.index(True) - 1]
+    graph["heads"] = [*map(read, graph["heads"])]
+    return loaded(graph, symbol) if instead else symbol
 
 
 def _operator(node: Mapping[str, Any]) -> str:
@@ -121,13 +166,24 @@ def _layers(
         cell, steps = Cell(region.formula.cell), len(region.h)
         why = slower_cells(options, cell, region.formula.hidden, steps)
         if why and region.loop is None:  # MXNet's loop costs more a step
-            result.refusals.append(Slower(why, region.name))
+            result.refusals.append(Slower(why, region.cell))
         elif name := _late_variable(graph["nodes"], region):
             why = f"only some of its steps read {name!r}: the order of arguments would change"
-            result.refusals.append(Refusal(why, region.name))
+            result.refusals.append(Refusal(why, region.cell))
         else:
             result.regions.append(region)
     return result
+
+
+def _unfound(nodes: Sequence[Any], layers: _Layers, cells: Cells) -> Iterator[Refusal]:
+    """The cells that no operator, region or refusal is of."""
+    loops = [node for node in nodes if node["op"] == "_foreach"]
+    read = {nodes[at]["name"] for node in (*layers.operators, *loops) for at, *_ in node["inputs"]}
+    read |= {nodes[entry.node]["name"] for region in layers.regions for entry in region.weights}
+    left = {refusal.where for refusal in layers.refusals}
+    for name, weights in cells.items():
+        if read.isdisjoint(weights) and parse.cell_of(weights) not in left:
+            yield Refusal("no steps of it were found that follow each other", name)
 
 
 @lru_cache(maxsize=32)

@@ -36,7 +36,7 @@ from onernn.adapters.mxnet.custom_operator import (
 from onernn.adapters.mxnet.live_layer import LiveRnn, Options, checked
 from onernn.adapters.mxnet.originals import ORIGINAL, original_rnn
 from onernn.adapters.mxnet.partition import explain as explain_symbol
-from onernn.adapters.mxnet.partition import optimized_symbol
+from onernn.adapters.mxnet.partition import optimized_symbol, predicting_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 
 _log = logging.getLogger("onernn")
@@ -105,7 +105,7 @@ def explain(target: Any, **options: Any) -> Explained:
             if is_layer:
                 refusals.append(Refusal(NOT_SEEN, child.name))
         elif child in runs:
-            result = explain_symbol(child._cached_graph[1], **options)
+            result = explain_symbol(child._cached_graph[1], _cells(child), **options)
             replaced += result.replaced
             refusals += result.refusals
         elif is_layer and id(child) not in traced:
@@ -276,7 +276,7 @@ def restore(target: Any) -> Any:
         if kind is type(child):
             continue
         child.__class__ = kind
-        for name in ("onernn_left", "onernn_traced"):
+        for name in ("onernn_left", "onernn_traced", "onernn_exported"):
             vars(child).pop(name, None)
         if isinstance(child, mx.gluon.SymbolBlock):
             child._cached_graph = child._cached_graph[0], restored_symbol(child._cached_graph[1])
@@ -302,6 +302,14 @@ def _is_traced(block: Any) -> bool:
 def _is_compiled(block: Any) -> bool:
     """Whether calls run a block's trace; other blocks are traced only for their shapes."""
     return block._active or isinstance(block, live_mxnet().gluon.SymbolBlock)
+
+
+def _cells(block: Any) -> dict[str, list[str]]:
+    """The cells with weights in a block, and the names of these."""
+    kind = live_mxnet().gluon.rnn.RecurrentCell
+    cells = [child for child in _blocks(block) if isinstance(child, kind)]
+    names = {cell.name: [each.name for each in cell._reg_params.values()] for cell in cells}
+    return {name: weights for name, weights in names.items() if weights}
 
 
 def _holds_cells(block: Any) -> bool:
@@ -332,10 +340,20 @@ def _traced(kind: Any, options: Options) -> type:
         elif fresh and _is_compiled(self) and _holds_cells(self):
             arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
             params = {v.name: a for v, a in zip(inputs, arrays, strict=False) if a is not None}
-            self._cached_graph = inputs, optimized_symbol(symbol, params, options)
+            self.onernn_exported = self._cached_graph
+            symbol = predicting_symbol(symbol) if _TRAINS.get() is False else symbol
+            self._cached_graph = inputs, optimized_symbol(symbol, params, options, _cells(self))
         return self._cached_graph
 
-    return _switched(kind, options, _get_graph=get_graph)
+    def export(self: Any, *arguments: Any, **named: Any) -> Any:
+        graph = self._cached_graph
+        self._cached_graph = graph and vars(self).get("onernn_exported", graph)
+        try:
+            return kind.export(self, *arguments, **named)
+        finally:
+            self._cached_graph = graph
+
+    return _switched(kind, options, _get_graph=get_graph, export=export)
 
 
 @cache

@@ -8,6 +8,7 @@ numbers. A region is then followed from output to output: what does nothing in i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -30,7 +31,7 @@ from onernn.ir.spec import Cell
 
 Shapes = Mapping[str, tuple[int, ...]]
 T = TypeVar("T")
-_NO_STATES = frozenset("FullyConnected Concat stack expand_dims ones_like _copy".split())
+_NO_STATES = frozenset("FullyConnected Concat stack expand_dims ones_like zeros_like _copy".split())
 """Operators that read a state without making another state."""
 _ADDS = frozenset("elemwise_add broadcast_add _npi_add".split())
 
@@ -39,12 +40,14 @@ _ADDS = frozenset("elemwise_add broadcast_add _npi_add".split())
 class Region:
     """Cells that one operator can stand for; ``name`` is that of the node that ends them.
 
-    ``x``: the input of each step. ``states``: the initial ones. ``h``: the new state of each step;
-    ``c``: the last cell state of an LSTM. ``loop``: the `_foreach` that runs them, None where they
-    are unrolled; ``x`` and ``h`` are whole sequences then.
+    ``cell``: what they are called where they stay, however many steps there are. ``x``: the input
+    of each step. ``states``: the initial ones. ``h``: the new state of each step; ``c``: the last
+    cell state of an LSTM. ``loop``: the `_foreach` that runs them, None where they are unrolled;
+    ``x`` and ``h`` are whole sequences then.
     """
 
     name: str
+    cell: str
     formula: Formula
     weights: tuple[Entry, ...]
     x: tuple[Entry, ...]
@@ -63,10 +66,22 @@ def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
     if isinstance(view, Refusal):
         yield view
         return
+    left, steps = dict[Any, Refusal](), Counter[Any]()
     for chain in chains(view.graph):
         ends = view.entry(chain.steps[-1].h)
         name = symbol.nodes[ends.node].name if ends else chain.steps[-1].h
-        yield _tried(name, _unrolled, view, chain, name)
+        reading = chain.readings[0]
+        weights = frozenset(columns.constant for columns in (*reading.layer, *reading.iter))
+        cell = parse.cell_of(weights) or name
+        result = _tried(cell, _unrolled, view, chain, name, cell)
+        if isinstance(result, Region):
+            yield result
+        else:
+            left.setdefault(weights, result)
+            steps[weights] += len(chain.steps)
+    for weights, refusal in left.items():
+        count = f"{steps[weights]} steps of it: " if steps[weights] > 1 else ""
+        yield replace(refusal, reason=f"{count}{refusal.reason}")
     for at, node in enumerate(symbol.nodes):
         if node.op == "_foreach":
             yield _tried(node.name, _loop, symbol, at, shapes)
@@ -118,7 +133,7 @@ class _Reads(NamedTuple):
     nodes: set[int]
 
 
-def _unrolled(view: _View, chain: Chain, name: str) -> Region:
+def _unrolled(view: _View, chain: Chain, name: str, cell: str) -> Region:
     if len(chain.steps) < 2:
         raise UnsupportedError(_why_single(view, chain))
     if reason := obstacle(view.graph, chain):
@@ -132,24 +147,35 @@ def _unrolled(view: _View, chain: Chain, name: str) -> Region:
     for before, after in zip(ends, reads[1:], strict=False):
         for state, read in zip(before, after.states, strict=True):
             if state != read:
-                between = view.symbol.nodes[read.node]
-                raise UnsupportedError(f"{between.op} {between.name!r} stands between its steps")
+                raise UnsupportedError(_between(view.symbol, read.node))
     h, c = tuple(states[0] for states in ends), (*ends[-1], None)[1]
     inside = set().union(*(step.nodes for step in reads))
     _check_readers(view.symbol, inside, {*h, c})
     xs = tuple(step.x for step in reads)
-    return Region(name, formula, weights, xs, reads[0].states, h, c)
+    return Region(name, cell, formula, weights, xs, reads[0].states, h, c)
 
 
 def _why_single(view: _View, chain: Chain) -> str:
     """Why no step follows this one: which operator reads its states instead."""
     step, symbol = chain.steps[0], view.symbol
     states, own = _new_states(view, step), _reads(view, step, chain.readings[0]).nodes
-    for at, node in enumerate(symbol.nodes):
-        reads = any(view.behind(read) in states for read in node.inputs)
-        if reads and at not in own and known_name(node.op) not in _NO_STATES:
-            return f"{node.op} {node.name!r} stands between its steps"
+    readers = [
+        at
+        for at, node in enumerate(symbol.nodes)
+        if at not in own and known_name(node.op) not in _NO_STATES
+        if any(view.behind(read) in states for read in node.inputs)
+    ]
+    readers.sort(key=lambda at: symbol.nodes[at].op in _ADDS)  # most are of residual cells
+    if readers:
+        return _between(symbol, readers[0])
     return "it is one step of a cell: there is nothing to put together"
+
+
+def _between(symbol: Symbol, at: int) -> str:
+    node = symbol.nodes[at]
+    drops = "Dropout" in (node.op, *(symbol.nodes[read.node].op for read in node.inputs))
+    hint = "; it drops in training: only a hybridized block's prediction runs here" if drops else ""
+    return f"{node.op} {node.name!r} stands between its steps{hint}"
 
 
 def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
@@ -195,6 +221,7 @@ def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
                 raise UnsupportedError("its weights are computed")
             finals = [Entry(at, outputs + k) for k in order]
             return Region(
+                node.name,
                 node.name,
                 formula,
                 tuple(outer[entry.node] for entry in weights),
