@@ -44,7 +44,7 @@ _WARNED: deque[tuple[str, str]] = deque(maxlen=256)
 
 
 Cells = Mapping[str, Collection[str]]
-"""The names of gluon's cells, and of their parameters."""
+"""The names of gluon's cells, and of their weights; its layers, which have none of their own."""
 
 
 def explain(symbol: Any, cells: Cells = MappingProxyType({}), **options: Any) -> Explained:
@@ -57,7 +57,7 @@ def explain(symbol: Any, cells: Cells = MappingProxyType({}), **options: Any) ->
     nodes = [node for node in graph["nodes"] if _operator(node) in (OPERATOR, CELLS)]
     replaced = tuple(original_attributes(node["attrs"])[1] for node in nodes)
     layers = _layers(symbol, text, graph, {}, sizes, chosen)
-    return Explained(replaced, (*layers.refusals, *_unfound(graph["nodes"], layers, cells)))
+    return Explained(replaced, tuple(_left(graph["nodes"], layers, cells)))
 
 
 def optimized_symbol(
@@ -80,9 +80,11 @@ def optimized_symbol(
     for region in layers.regions:
         cutter.cut(region)
         result.append(region.name)
-    refusals = [*layers.refusals, *_unfound(graph["nodes"], layers, cells)]
     # A bucket has another count of steps, and numbers its operators anew.
-    said = {(each.where, re.sub(r"^\d+|\d+(?=')", "", each.reason)): each for each in refusals}
+    said = {
+        (each.where, re.sub(r"^\d+|\d+(?=')", "", each.reason)): each
+        for each in _left(graph["nodes"], layers, cells)
+    }
     new = [key for key in said if key not in _WARNED]
     _WARNED.extend(new)
     warn_of_left(HOST, map(said.__getitem__, new))
@@ -149,7 +151,7 @@ def _layers(
         if node["op"] in RNN:
             live = checked(node["name"], attributes, options)
             folds = _linear(graph, node, live, sizes) is not None
-            data = _data_of(symbol, node, params)
+            data = _data_of(symbol, graph, node, params)
             if why := slower_operator(options, live, *data, folds=folds):
                 result.refusals.append(Slower(why, node["name"]))
                 continue
@@ -175,14 +177,18 @@ def _layers(
     return result
 
 
-def _unfound(nodes: Sequence[Any], layers: _Layers, cells: Cells) -> Iterator[Refusal]:
-    """The cells that no operator, region or refusal is of."""
+def _left(nodes: Sequence[Any], layers: _Layers, cells: Cells) -> Iterator[Refusal]:
+    """What stays MXNet's, cells that no operator, region or refusal is of among them."""
+    names = set()
+    for refusal in layers.refusals:
+        names.add(refusal.where)
+        if refusal.where.rpartition("_rnn")[0] not in cells:  # gluon's layers warn themselves
+            yield refusal
     loops = [node for node in nodes if node["op"] == "_foreach"]
     read = {nodes[at]["name"] for node in (*layers.operators, *loops) for at, *_ in node["inputs"]}
     read |= {nodes[entry.node]["name"] for region in layers.regions for entry in region.weights}
-    left = {refusal.where for refusal in layers.refusals}
     for name, weights in cells.items():
-        if read.isdisjoint(weights) and parse.cell_of(weights) not in left:
+        if weights and read.isdisjoint(weights) and parse.cell_of(weights) not in names:
             yield Refusal("no steps of it were found that follow each other", name)
 
 
@@ -296,10 +302,12 @@ def _variables(symbol: Any, params: Mapping[str, Any]) -> Shapes:
     return {**dict(zip(symbol.list_arguments(), result[0] or (), strict=False)), **shapes}
 
 
-def _data_of(symbol: Any, node: Any, params: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The shape and the type of an RNN operator's data, None where unknown."""
-    rnn = symbol.get_internals()[f"{node['name']}_output"]
-    x = rnn.get_children()[0]
+def _data_of(symbol: Any, graph: Any, node: Any, params: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The shape and the type of an RNN operator's data, None where unknown.
+
+    Names do not tell nodes apart: a layer that is called twice gives both of its operators one.
+    """
+    x = loaded({**graph, "heads": [node["inputs"][0]]}, symbol)
     arrays = {name: params[name] for name in x.list_inputs() if name in params}
     _, shape, _ = _inferred(x.infer_shape_partial, {k: tuple(a.shape) for k, a in arrays.items()})
     _, dtype, _ = _inferred(x.infer_type_partial, {k: a.dtype for k, a in arrays.items()})

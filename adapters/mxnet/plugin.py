@@ -125,9 +125,12 @@ STEPWISE = "a cell runs step by step until hybridize() is called on the block th
 
 def _stepwise(blocks: Iterable[Any]) -> list[str]:
     """The cells that are called step by step, by name."""
-    cells = [cell for cell in blocks if isinstance(cell, live_mxnet().gluon.rnn.RecurrentCell)]
+    cells = [child for child in blocks if _is_cell(child)]
     inner = {id(child) for cell in cells for child in cell._children.values()}
-    return [cell.name for cell in cells if id(cell) not in inner and not cell._active]
+    active = {
+        id(cell) for cell in cells if getattr(cell, "_active", False)
+    }  # a plain Block has none
+    return [cell.name for cell in cells if id(cell) not in inner | active]
 
 
 def rnn(
@@ -247,7 +250,7 @@ def _optimized_block(block: Any, options: Options) -> Any:
         child._cached_graph[1] is not symbol
         for child, symbol in zip(imported, symbols, strict=True)
     ]
-    cells = [child for child in traced if _holds_cells(child)]
+    cells = any(_is_cell(inner) for child in traced for inner in _blocks(child))
     if not layers and not cells and not any(changed):
         graphs = [child._cached_graph[1] for child in imported]
         left = [r for graph in graphs for r in explain_symbol(graph, **vars(options)).refusals]
@@ -275,12 +278,12 @@ def restore(target: Any) -> Any:
         kind = original(type(child))
         if kind is type(child):
             continue
+        child._clear_cached_op()
         child.__class__ = kind
         for name in ("onernn_left", "onernn_traced", "onernn_exported"):
             vars(child).pop(name, None)
         if isinstance(child, mx.gluon.SymbolBlock):
             child._cached_graph = child._cached_graph[0], restored_symbol(child._cached_graph[1])
-        child._clear_cached_op()
     return target
 
 
@@ -304,17 +307,18 @@ def _is_compiled(block: Any) -> bool:
     return block._active or isinstance(block, live_mxnet().gluon.SymbolBlock)
 
 
+def _is_cell(block: Any) -> bool:
+    return isinstance(block, live_mxnet().gluon.rnn.RecurrentCell)
+
+
 def _cells(block: Any) -> dict[str, list[str]]:
-    """The cells with weights in a block, and the names of these."""
-    kind = live_mxnet().gluon.rnn.RecurrentCell
-    cells = [child for child in _blocks(block) if isinstance(child, kind)]
-    names = {cell.name: [each.name for each in cell._reg_params.values()] for cell in cells}
-    return {name: weights for name, weights in names.items() if weights}
-
-
-def _holds_cells(block: Any) -> bool:
-    cell = live_mxnet().gluon.rnn.RecurrentCell
-    return any(isinstance(child, cell) for child in _blocks(block))
+    """The cells in a block by name, and the names of their weights; and its layers."""
+    layer = live_mxnet().gluon.rnn.rnn_layer._RNNLayer
+    return {
+        child.name: [each.name for each in child._reg_params.values() if _is_cell(child)]
+        for child in _blocks(block)
+        if _is_cell(child) or isinstance(child, layer)
+    }
 
 
 @cache
@@ -337,7 +341,7 @@ def _traced(kind: Any, options: Options) -> type:
         inputs, symbol = kind._get_graph(self, *arguments)
         if fresh and not plugins_enabled():
             self._cached_graph = inputs, restored_symbol(symbol)
-        elif fresh and _is_compiled(self) and _holds_cells(self):
+        elif fresh and _is_compiled(self) and any(map(_is_cell, _blocks(self))):
             arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
             params = {v.name: a for v, a in zip(inputs, arrays, strict=False) if a is not None}
             self.onernn_exported = self._cached_graph
@@ -399,6 +403,8 @@ def _switched(kind: Any, options: Options, **members: Any) -> type:
 
     def clear_cached_op(self: Any) -> None:
         vars(self).pop("onernn_traced", None)
+        for cell in filter(_is_cell, _blocks(self)):
+            cell.reset()  # a zoneout keeps a symbol of the trace before
         kind._clear_cached_op(self)
 
     members |= {"_call_cached_op": call_cached_op, "_clear_cached_op": clear_cached_op}

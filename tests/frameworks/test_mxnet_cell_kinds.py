@@ -17,7 +17,7 @@ from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import losses_of, operators_of, optimize
 from tests.frameworks.mxnet_rnn import close
 
-from onernn.adapters.mxnet import explain, restore
+from onernn.adapters.mxnet import explain, plugin, restore
 from onernn.ir.arrays import Array
 
 T, N, C, H, R = 12, 3, 6, 5, 4
@@ -151,6 +151,55 @@ def test_what_drops_between_steps_is_ours_in_prediction_only(
     assert operators_of(ours) == operators_of(stock)
     restore(block)
     np.testing.assert_array_equal(block(x).asnumpy(), want)
+
+
+def test_zoneout_in_a_loop_is_traced_again() -> None:
+    """It keeps a symbol from step to step, which a trace must not take from the one before."""
+
+    class Loop(mx.gluon.HybridBlock):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            with self.name_scope():
+                self.cell = cells.ZoneoutCell(cells.GRUCell(H, input_size=C), 0.3, 0.3)
+
+        def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
+            return F.contrib.foreach(self.cell, F.swapaxes(x, 0, 1), [F.zeros((N, H))])[0]
+
+    block, x = Loop(), mx.nd.array(X)
+    block.initialize(mx.init.Uniform(0.4))
+    block.hybridize()
+    want, trained = block(x).asnumpy(), step(block)
+    optimize(block)
+    np.testing.assert_array_equal(block(x).asnumpy(), want)
+    assert all(map(np.array_equal, step(block), trained))
+    np.testing.assert_array_equal(restore(block)(x).asnumpy(), want)
+
+
+def test_cells_behind_a_layer_are_found_and_others_are_named() -> None:
+    class Convolved(mx.gluon.HybridBlock):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            with self.name_scope():
+                self.cell = contrib.rnn.Conv1DGRUCell((2, C), 3, 3, 3, i2h_pad=1)
+                self.layer, self.behind = cells.GRU(H, layout="NTC"), cells.GRUCell(H)
+
+        def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
+            x = F.stack(x, x, axis=2)
+            y, _ = self.cell.unroll(T, x, layout="NTC", merge_outputs=True)
+            y = self.layer(F.reshape(y, (0, 0, -1)))
+            return self.behind.unroll(T, y, layout="NTC", merge_outputs=True)[0]
+
+    block, x = Convolved(), mx.nd.array(X)
+    block.initialize()
+    block.hybridize()
+    want = block(x).asnumpy()
+    plugin.optimize(block)
+    close(block(x).asnumpy(), want)
+    (replaced,) = explain(block).replaced
+    assert replaced.startswith(block.behind.prefix)
+    left = {each.where: each.reason for each in explain(block).refusals}
+    assert set(left) == {block.cell.name, block.layer.name}
+    assert "no steps of it were found" in left[block.cell.name]
 
 
 def test_dropout_that_is_always_wanted_stays() -> None:
