@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from onernn.fuse_passes.affine import Affine, Columns, affine, affine_inside
 from onernn.fuse_passes.polynomials import Polynomial, is_arithmetic, is_number, polynomial
 from onernn.fuse_passes.rewriting import orders
+from onernn.ir.activations import NAMES
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, Update
-from onernn.ops.activations import NAMES
 
 
 class Reading(NamedTuple):

@@ -12,10 +12,10 @@ from onernn.adapters.common.bodies import FORMULAS, channels_last
 from onernn.adapters.common.files import pairs
 from onernn.adapters.keras.read import inner_layer
 from onernn.adapters.keras.table import OPERATIONS, PASSING, KerasLayer, Made, Tensor, rule
+from onernn.ir.activations import NAMES
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Activation
-from onernn.ops.activations import NAMES
 
 # Activation functions by their names in configurations.
 #

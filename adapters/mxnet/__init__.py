@@ -33,8 +33,7 @@ def rnn_param_size(
     The vector holds all weights, then all biases: see design/0054. Raises `UnsupportedError` for
     values that the operator does not take, `ShapeError` for an input of no channels.
     """
-    from onernn.adapters.mxnet.layers import stack_of
-    from onernn.adapters.mxnet.read import SymbolNode
+    from onernn.adapters.mxnet.attributes import stack_of
     from onernn.ir.errors import ShapeError
 
     attributes = {
@@ -44,10 +43,9 @@ def rnn_param_size(
         "bidirectional": bidirectional,
         "projection_size": projection_size,
     }
-    node = SymbolNode("RNN", "rnn", {name: str(value) for name, value in attributes.items()})
     if isinstance(input_size, bool) or not isinstance(input_size, int) or input_size < 1:
         raise ShapeError(f"input_size: expected a positive integer, got {input_size!r}")
-    return stack_of(node).elements(input_size)
+    return stack_of({name: str(value) for name, value in attributes.items()}).elements(input_size)
 
 
 def _reads(path: StrPath) -> bool:
@@ -64,7 +62,7 @@ def _reads(path: StrPath) -> bool:
 
 
 def _plugin(path: str) -> Plugin:
-    from onernn.adapters.mxnet.partition import RNN
+    from onernn.adapters.mxnet.custom_operator import RNN
 
     return Plugin(call=f"mxnet.optimize(mx.sym.load({path!r}))", host="MXNet", replaces=RNN)
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from os.path import commonprefix
 
 from onernn.ir.errors import UnsupportedError
+from onernn.reorders import mxnet
+
+
+def cell_of(weights: Collection[str]) -> str:
+    """What the names of a cell's weights begin with, up to their last underscore; "" if nothing."""
+    return commonprefix([*weights]).rpartition("_")[0]
+
 
 SYMBOL_ENDING = "-symbol.json"
 
@@ -23,6 +31,9 @@ TRAINING = re.compile(
     r"__.*__|(.*_)?(ctx_group|lr_mult|wd_mult|force_mirroring|mirror_stage|profiler_scope)"
 )
 """Names that users and initializers attach: kHiddenKeys of src/nnvm/legacy_json_util.cc."""
+
+GATES = frozenset("Activation relu sigmoid tanh _npx_relu _npx_sigmoid _npi_tanh".split())
+"""Operators that compute the gates of cells."""
 
 _FLAGS = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
 
@@ -93,3 +104,74 @@ def finite(value: float) -> float:
     if not math.isfinite(value):
         raise UnsupportedError(f"expected a finite number, got {value}")
     return value
+
+
+# What the attributes of the recurrent operator say.
+
+
+def stack_of(attributes: Mapping[str, str]) -> mxnet.Stack:
+    """What an RNN operator's attributes say of its parameters. Raises `UnsupportedError`."""
+    mode = attributes.get("mode", "")
+    if mode not in mxnet.CELLS:
+        raise UnsupportedError(f"attribute mode={mode!r}: expected one of {', '.join(mxnet.CELLS)}")
+
+    def whole(name: str) -> int:
+        try:
+            return integer(attributes.get(name, "0"))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"attribute {name}: {error}") from None
+
+    projected = attributes.get("projection_size", "None") != "None"
+    stack = mxnet.Stack(
+        mode,
+        whole("state_size"),
+        whole("num_layers"),
+        1 + is_set(attributes, "bidirectional"),
+        whole("projection_size") if projected else None,
+    )
+    if projected and mode != "lstm":
+        raise UnsupportedError(f"attribute projection_size for mode={mode!r}: of LSTMs only")
+    sizes = (stack.hidden, stack.recurrent)
+    if not (all(0 < size < 2**31 for size in sizes) and 0 < stack.layers < 2**10):
+        raise UnsupportedError(
+            f"attributes state_size={stack.hidden}, num_layers={stack.layers},"
+            f" projection_size={stack.projection}: expected sizes from 1 to 2147483647,"
+            " and 1 to 1023 layers"
+        )
+    return stack
+
+
+Shape = tuple[int | None, ...]
+
+
+def input_shapes(
+    stack: mxnet.Stack, time: int | None, batch: int | None, width: int | None
+) -> dict[str, Shape]:
+    """The shape of each input of an RNN operator by its slot, in order; lengths come last."""
+    rows = stack.layers * stack.directions
+    shapes: dict[str, Shape] = {
+        "data": (time, batch, width),
+        "parameters": (stack.elements(width) if width else None,),
+        "state": (rows, batch, stack.recurrent),
+    }
+    if stack.mode == "lstm":
+        shapes["state_cell"] = (rows, batch, stack.hidden)
+    return {**shapes, "sequence_length": (batch,)}
+
+
+CLIPS = ("lstm_state_clip_min", "lstm_state_clip_max", "lstm_state_clip_nan")
+
+
+def cell_clip(attributes: Mapping[str, str]) -> tuple[float, float] | None:
+    """The cell state's range of an RNN operator, both ends or none; of LSTMs only."""
+    low, high = (attributes.get(name, "None") for name in CLIPS[:2])
+    if (low == "None") != (high == "None"):
+        raise UnsupportedError("lstm_state_clip_min and lstm_state_clip_max go together")
+    if low == "None" or attributes["mode"] != "lstm":
+        return None
+    least, most = number(low), number(high)
+    if not least <= most:
+        raise UnsupportedError(
+            f"lstm_state_clip_min={least:g} is above lstm_state_clip_max={most:g}"
+        )
+    return least, most

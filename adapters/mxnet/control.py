@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from onernn.adapters.common.lowering import GraphBuilder
-from onernn.adapters.mxnet.read import VARIABLE, Symbol
+from onernn.adapters.mxnet import attributes as parse
+from onernn.adapters.mxnet.read import VARIABLE, Symbol, SymbolNode
 from onernn.adapters.mxnet.table import FIRST, LAST, MxnetOperator, lower_nodes, rule
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Value
@@ -26,17 +27,16 @@ def _foreach(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
     Inputs are sequences, states, and whatever else the subgraph reads; locations say which
     variable of the subgraph each of them is.
     """
-    (body,), outputs = _subgraphs(op, 1), op.integer("num_out_data")
-    data, states, rest = (op.sizes(f"{kind}_locs") for kind in ("in_data", "in_state", "remain"))
-    names, places = _variables(body), (*data, *states, *rest)
-    if sorted(places) != list(range(len(names))) or len(places) != len(inputs):
-        raise UnsupportedError(f"{len(inputs)} inputs for the variables {places} of its subgraph")
-    pairs = [(names[place], value) for place, value in zip(places, inputs, strict=True)]
+    (body,) = _subgraphs(op, 1)
+    op.ignore("num_out_data", "num_outputs", *_LOCATIONS)
+    data, states, rest = loop_places(op.node, body)
+    names = _variables(body)
+    count, outputs = len(body.heads), len(body.heads) - len(states)
+    pairs = [(names[k], value) for k, value in zip((*data, *states, *rest), inputs, strict=True)]
     sequences, pairs = pairs[: len(data)], pairs[len(data) :]
     carried, others = pairs[: len(states)], pairs[len(states) :]
     if unsized := [value for _, value in sequences if op.is_inferred(value)]:
         raise UnsupportedError(f"sequence {unsized[0]!r}: its size is inferred")
-    count, scanned = _checked_count(op, body, outputs, carried), len(sequences)
     steps = {name: _element(op.builder.type_of(value)) for name, value in sequences}
     builder, heads = _loop_body(op, body, {}, carried, steps, others)
     graph = _graph(builder, [*heads[outputs:], *heads[:outputs]])
@@ -45,7 +45,7 @@ def _foreach(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
         count,
         *(value for _, value in (*carried, *sequences)),
         *builder.taken.values(),
-        **scan_attributes(graph, len(carried), scanned),
+        **scan_attributes(graph, len(carried), len(sequences)),
     )
     return outs[len(carried) :] + outs[: len(carried)]
 
@@ -63,7 +63,8 @@ def _while_loop(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
         raise UnsupportedError(f"attribute func_var_locs={states} of {len(inside)} variables")
     carried = [inside[at] for at in states]
     others = [pair for at, pair in enumerate(inside) if at not in states]
-    count, turn, going = _checked_count(op, body, outputs, carried), "turn", "going"
+    op.ignore("num_outputs")
+    count, turn, going = _checked_count(op.node, body, outputs, len(carried)), "turn", "going"
     while {turn, going} & {*_variables(body), *_variables(condition)}:
         turn, going = f"{turn}#", f"{going}#"
     own = {turn: dense("int64", ()), going: dense("bool", ())}
@@ -133,13 +134,29 @@ def _bindings(op: MxnetOperator, body: Symbol, kind: str, inputs: Sequence[str])
     return [(name, inputs[place]) for name, place in zip(names, places, strict=True)]
 
 
-def _checked_count(op: MxnetOperator, body: Symbol, outputs: int, carried: Pairs) -> int:
-    """The number of outputs: collected ones, then the states."""
-    count = len(body.heads)
-    if op.integer("num_outputs") != count or count != outputs + len(carried) or outputs < 0:
+_LOCATIONS = ("in_data_locs", "in_state_locs", "remain_locs")
+
+
+def loop_places(node: SymbolNode, body: Symbol) -> list[tuple[int, ...]]:
+    """Which variables of a `_foreach`'s body are its sequences, its states and its other inputs.
+
+    Raises `UnsupportedError` where they, or the outputs, are not those of its body.
+    """
+    result = [parse.sizes(node.attributes[name]) for name in _LOCATIONS]
+    places = [place for kind in result for place in kind]
+    if sorted(places) != [*range(len(_variables(body)))] or len(places) != len(node.inputs):
         raise UnsupportedError(
-            f"{count} outputs of its subgraph, expected {outputs + len(carried)}"
+            f"{len(node.inputs)} inputs for the variables {places} of its subgraph"
         )
+    _checked_count(node, body, parse.integer(node.attributes["num_out_data"]), len(result[1]))
+    return result
+
+
+def _checked_count(node: SymbolNode, body: Symbol, outputs: int, states: int) -> int:
+    """The number of outputs: collected ones, then the states."""
+    count, told = len(body.heads), parse.integer(node.attributes["num_outputs"])
+    if told != count or count != outputs + states or outputs < 0:
+        raise UnsupportedError(f"{count} outputs of its subgraph, expected {outputs + states}")
     return count
 
 

@@ -30,6 +30,9 @@ from onernn.ir.spec import Cell
 # MXNet is imported inside: this package must import without it.
 
 HOST = "MXNet"
+RNN = ("RNN", "_npx_rnn")
+"""MXNet's recurrent operator."""
+
 OPERATOR, CELLS = "onernn_rnn", "onernn_cells"
 """The op_types of our Custom operators: the RNN operator, and cells written out."""
 
@@ -251,9 +254,11 @@ def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str |
     """Why MXNet keeps unrolled cells, None where ours are faster."""
     plain = "RNN " * (cell in (Cell.RNN_TANH, Cell.RNN_RELU))
     case = f"mxnet {plain}{'large ' * (hidden >= _LARGE)}cells"
-    if not options.may_leave or gain.is_faster(case, steps, 1, hidden):
+    least = gain.IN_GRAPHS[case].steps
+    if not options.may_leave or steps >= least:
         return None
-    return f"MXNet runs {steps} steps of {cell.value} cells of {hidden} units faster; {_INSTEAD}"
+    few = f"fewer than {least} steps of {cell.value} cells of {hidden} units"
+    return f"MXNet runs {few} faster; {_INSTEAD}"
 
 
 def slower_operator(

@@ -16,7 +16,6 @@ import numpy as np
 
 from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, unchanged
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.layers import stack_of
 from onernn.adapters.mxnet.lower import lower, read_model
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
 from onernn.adapters.mxnet.table import output_name
@@ -28,7 +27,6 @@ PATHS = {
     "native": "the same with MXNET_USE_MKLDNN_RNN=0",
 }
 EXPORT, TRAINING = "export", "training"
-_CLIPS = ("lstm_state_clip_min", "lstm_state_clip_max", "lstm_state_clip_nan")
 
 MxnetFault = FrameworkFault[Symbol]
 
@@ -57,11 +55,13 @@ def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyMod
 
 def _faults(layer: _Layer) -> Iterator[MxnetFault]:
     try:
-        stack = stack_of(layer.node)
+        stack = parse.stack_of(layer.node.attributes)
     except UnsupportedError:
         return  # the graph says why it cannot be run
     read = layer.node.attributes
-    clips = all(read.get(name, "None") != "None" for name in _CLIPS[:2]) and stack.mode == "lstm"
+    clips = (
+        all(read.get(name, "None") != "None" for name in parse.CLIPS[:2]) and stack.mode == "lstm"
+    )
     for what, name, change in (
         (
             "sequence lengths",
@@ -89,7 +89,7 @@ def _faults(layer: _Layer) -> Iterator[MxnetFault]:
 
 
 def _exported(layer: _Layer, clips: bool) -> Iterator[MxnetFault]:
-    read, stack = layer.node.attributes, stack_of(layer.node)
+    read, stack = layer.node.attributes, parse.stack_of(layer.node.attributes)
     both = stack.directions == 2
     refused = [
         reason
@@ -138,7 +138,7 @@ def _without_lengths(symbol: Symbol, *, position: int) -> Symbol:
 
 def _without_clips(symbol: Symbol, *, position: int) -> Symbol:
     node = symbol.nodes[position]
-    kept = {name: text for name, text in node.attributes.items() if name not in _CLIPS}
+    kept = {name: text for name, text in node.attributes.items() if name not in parse.CLIPS}
     return _with_node(symbol, position, replace(node, attributes=kept))
 
 

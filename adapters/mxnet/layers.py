@@ -15,10 +15,9 @@ from onernn.adapters.common.bodies import (
     recurrent_stack,
 )
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.read import SymbolNode
 from onernn.adapters.mxnet.table import MxnetOperator, rule
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.spec import Cell, RnnSpec
+from onernn.ir.spec import RnnSpec
 from onernn.reorders import mxnet
 
 # The rules of layers: projections, embeddings, normalizations, softmax, dropout; reductions too.
@@ -412,61 +411,10 @@ def _pooling(op: MxnetOperator, x: str) -> str:
 # Formulas: documentation of MXNet 1.9.1's operators of the same names.
 
 
-def stack_of(node: SymbolNode) -> mxnet.Stack:
-    """What an RNN operator's attributes say of its parameters. Raises `UnsupportedError`."""
-    read = node.attributes
-    mode = read.get("mode", "")
-    if mode not in mxnet.CELLS:
-        raise UnsupportedError(f"attribute mode={mode!r}: expected one of {', '.join(mxnet.CELLS)}")
-
-    def whole(name: str) -> int:
-        try:
-            return parse.integer(read.get(name, "0"))
-        except UnsupportedError as error:
-            raise UnsupportedError(f"attribute {name}: {error}") from None
-
-    projected = read.get("projection_size", "None") != "None"
-    stack = mxnet.Stack(
-        mode,
-        whole("state_size"),
-        whole("num_layers"),
-        2 if parse.flag(read.get("bidirectional", "False")) else 1,
-        whole("projection_size") if projected else None,
-    )
-    if projected and mode != "lstm":
-        raise UnsupportedError(f"attribute projection_size for mode={mode!r}: of LSTMs only")
-    sizes = (stack.hidden, stack.recurrent)
-    if not (all(0 < size < 2**31 for size in sizes) and 0 < stack.layers < 2**10):
-        raise UnsupportedError(
-            f"attributes state_size={stack.hidden}, num_layers={stack.layers},"
-            f" projection_size={stack.projection}: expected sizes from 1 to 2147483647,"
-            " and 1 to 1023 layers"
-        )
-    return stack
-
-
-Shape = tuple[int | None, ...]
-
-
-def input_shapes(
-    stack: mxnet.Stack, time: int | None, batch: int | None, width: int | None
-) -> dict[str, Shape]:
-    """The shape of each input of an RNN operator by its slot, in order; lengths come last."""
-    rows = stack.layers * stack.directions
-    shapes: dict[str, Shape] = {
-        "data": (time, batch, width),
-        "parameters": (stack.elements(width) if width else None,),
-        "state": (rows, batch, stack.recurrent),
-    }
-    if stack.mode == "lstm":
-        shapes["state_cell"] = (rows, batch, stack.hidden)
-    return {**shapes, "sequence_length": (batch,)}
-
-
 @rule("RNN", "data parameters? state? state_cell? sequence_length?", inferred="none")
 def _rnn(op: MxnetOperator, x: str) -> tuple[str, ...]:
     """Outputs y (T, N, D*R) and, with ``state_outputs``, h (L*D, N, R) and c (L*D, N, O)."""
-    stack = stack_of(op.node)
+    stack = parse.stack_of(op.node.attributes)
     op.ignore("mode", "state_size", "num_layers", "bidirectional", "projection_size")
     p = op.number("p", 0.0)
     if not 0 <= p <= 1:
@@ -508,19 +456,15 @@ def _lengths(op: MxnetOperator, slot: str) -> str:
 
 
 def _clipped(op: MxnetOperator, spec: RnnSpec) -> RnnSpec:
-    """The cell state's range: both ends or none; NaN is only stopped where there is a range."""
-    low, high = (op.optional_number(f"lstm_state_clip_{end}") for end in ("min", "max"))
-    stops_nan = op.flag("lstm_state_clip_nan")
-    if (low is None) != (high is None):
-        raise UnsupportedError("lstm_state_clip_min and lstm_state_clip_max go together")
-    if low is None or high is None or spec.cell is not Cell.LSTM:
+    """NaN is only stopped where there is a range."""
+    clip, stops_nan = parse.cell_clip(op.node.attributes), op.flag(parse.CLIPS[2])
+    op.ignore(*parse.CLIPS[:2])
+    if clip is None:
         return spec
-    if not low <= high:
-        raise UnsupportedError(f"lstm_state_clip_min={low:g} is above lstm_state_clip_max={high:g}")
-    clips = f"the cell state is clipped to [{low:g}, {high:g}]"
+    clips = "the cell state is clipped to [{:g}, {:g}]".format(*clip)
     if not op.as_documented(clips, "the cell state is not clipped"):
         return spec
-    return replace(spec, cell_clip=(low, high), cell_clip_nan=stops_nan)
+    return replace(spec, cell_clip=clip, cell_clip_nan=stops_nan)
 
 
 def _sequence(op: MxnetOperator) -> tuple[int, str]:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from onernn.adapters.common.live import Call, LiveLayer, LiveOptions, Recorded
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.layers import input_shapes, stack_of
-from onernn.adapters.mxnet.lower import lower
-from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
-from onernn.engine.session import unsupported
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.records import dataclass
-from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import Cell, Direction, RnnSpec
 from onernn.ir.weights import RnnWeights, Weights
 from onernn.reorders import mxnet
@@ -26,27 +21,32 @@ from onernn.reorders import mxnet
 # Folds a FullyConnected in front of an RNN operator into the layer, and gradients back.
 
 
-def folded(flat: Array, linear: Sequence[Array], stack: mxnet.Stack) -> Array:
-    """The parameter vector of the layer over what the projection reads.
+def folded(
+    parts: Mapping[str, Array], linear: Sequence[Array], stack: mxnet.Stack
+) -> dict[str, Array]:
+    """The parts of the layer's parameters over what the projection reads.
 
     ``linear``: weight (P, I), and bias (P,) if there is one. Computed in float64 and rounded once.
     """
     weight, *bias = (array.astype(np.float64) for array in linear)
-    parts = dict(mxnet.split(flat, stack))
+    result = dict(parts)
     for side in "lr"[: stack.directions]:
-        of_x = parts[f"{side}0_i2h_weight"].astype(np.float64)
-        parts[f"{side}0_i2h_weight"] = (of_x @ weight).astype(flat.dtype)
+        of_x, of_bias = (parts[f"{side}0_i2h_{kind}"] for kind in ("weight", "bias"))
+        wide = of_x.astype(np.float64)
+        result[f"{side}0_i2h_weight"] = (wide @ weight).astype(of_x.dtype)
         for linear_bias in bias:
-            layer_bias = parts[f"{side}0_i2h_bias"] + of_x @ linear_bias
-            parts[f"{side}0_i2h_bias"] = layer_bias.astype(flat.dtype)
-    return mxnet.join(parts, stack)
+            result[f"{side}0_i2h_bias"] = (of_bias + wide @ linear_bias).astype(of_bias.dtype)
+    return result
 
 
 def unfolded(
-    gradients: Mapping[str, Array], flat: Array, linear: Sequence[Array], stack: mxnet.Stack
+    gradients: Mapping[str, Array],
+    parts: Mapping[str, Array],
+    linear: Sequence[Array],
+    stack: mxnet.Stack,
 ) -> tuple[dict[str, Array], list[Array]]:
     """Gradients of the layer's own parts and of ``linear``, from those of the parts `folded`."""
-    (weight, *bias), parts = linear, mxnet.split(flat, stack)
+    weight, *bias = linear
     own, of_linear = dict(gradients), [np.zeros_like(array) for array in linear]
     for side in "lr"[: stack.directions]:
         of_x = parts[f"{side}0_i2h_weight"]
@@ -198,8 +198,7 @@ class LiveRnn(LiveOperator):
         no_bias = parse.is_set(attributes, f"{LINEAR}no_bias")
         self.linear = ("linear_weight", "linear_bias")[: 2 - no_bias] if self._units else ()
         attributes = {k: v for k, v in attributes.items() if not k.startswith(LINEAR)}
-        self.stack = stack_of(SymbolNode("RNN", "rnn", attributes))
-        self._attributes, self._semantics = attributes, options.semantics
+        self.stack = parse.stack_of(attributes)
         self.states = ("state", "state_cell")[: 1 + (self.stack.mode == "lstm")]
         self.parameters = ("parameters", *self.linear)
         takes_lengths = parse.is_set(attributes, "use_sequence_length")
@@ -212,17 +211,17 @@ class LiveRnn(LiveOperator):
         if not 0 <= dropout < 1:
             raise UnsupportedError(f"dropout p={dropout:g}: expected 0 <= p < 1")
         self.dropout = dropout if self.stack.layers > 1 and documented else 0.0
-        clips = attributes.get("lstm_state_clip_min", "None") != "None"
+        self._clip = clip = parse.cell_clip(attributes) if documented else None
+        self._stops_nan = clip is not None and parse.is_set(attributes, parse.CLIPS[2])
         # MXNet ignores these or crashes: no speed makes up for that.
-        self.only_ours = bool(self._masks or self.stack.projection or (clips and documented))
+        self.only_ours = bool(self._masks or self.stack.projection or clip)
         lengths, seed = ["sequence_length"] * takes_lengths, ["seed"] * bool(self.dropout)
-        self._slots = ["data", "parameters", *self.states, *lengths]
-        self.arguments = [*self._slots, *self.linear, *seed]
+        self.arguments = ["data", "parameters", *self.states, *lengths, *self.linear, *seed]
         self.layer = LiveLayer(self._pack, self._unpack, options)
 
     def shapes(self, inputs: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
         t, n, channels = inputs["data"] if len(inputs["data"]) == 3 else _OPEN
-        shapes: Any = {**input_shapes(self.stack, t, n, channels), "seed": (2,)}
+        shapes: Any = {**parse.input_shapes(self.stack, t, n, channels), "seed": (2,)}
         if self._units:
             shapes["parameters"] = (self.stack.elements(self._units),)
             shapes |= {"linear_weight": (self._units, channels), "linear_bias": (self._units,)}
@@ -241,19 +240,13 @@ class LiveRnn(LiveOperator):
 
     def _pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, Weights]:
         flat, *linear = parameters
-        mxnet.split(flat, self.stack)  # raises if its length is wrong
+        parts = mxnet.split(flat, self.stack)
         if linear:
-            flat = folded(flat, linear, self.stack)
-        variables = [SymbolNode(VARIABLE, name) for name in self._slots]
-        inputs = tuple(Entry(k) for k in range(len(variables)))
-        node = SymbolNode("RNN", "rnn", self._attributes, inputs)
-        version = {"mxnet_version": ["int", 10901]}
-        symbol = Symbol((*variables, node), (Entry(len(variables)),), version)
-        graph = lower(symbol, {"parameters": flat}, self._semantics)
-        if refusals := unsupported(graph):
-            raise UnsupportedError(refusals[0].reason)
-        (rnn,) = (Recurrent.of(each) for each in graph.nodes if each.op == "Rnn")
-        return rnn.spec, rnn.weights
+            parts = folded(parts, linear, self.stack)
+        spec = self.stack.spec(parts["l0_i2h_weight"].shape[1])
+        layers = mxnet.weights(parts, self.stack)
+        spec = replace(spec, cell_clip=self._clip, cell_clip_nan=self._stops_nan)
+        return spec, layers if layers[1:] else layers[0]
 
     def _unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
         flat, *linear = parameters
@@ -261,8 +254,17 @@ class LiveRnn(LiveOperator):
         gradients = mxnet.gradients_back(self.stack.spec(layers[0].layer.shape[2]), layers)
         back = list[Array]()
         if linear:
-            gradients, back = unfolded(gradients, flat, linear, self.stack)
+            parts = mxnet.split(flat, self.stack)
+            gradients, back = unfolded(gradients, parts, linear, self.stack)
         return [mxnet.join(gradients, self.stack), *back]
+
+
+def checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveRnn:
+    """Raises `UnsupportedError`, with the layer's name, for attributes that cannot run."""
+    try:
+        return LiveRnn({key: str(value) for key, value in attributes.items()}, options)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{name} (RNN): {error}") from None
 
 
 # Runs a recurrent cell that a symbol writes out in its own operators.

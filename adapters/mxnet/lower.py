@@ -11,7 +11,7 @@ import numpy as np
 from onernn.adapters.common.lowering import FoldingBudget, GraphBuilder
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet import control, layers, rules
-from onernn.adapters.mxnet.layers import Shape, input_shapes, stack_of
+from onernn.adapters.mxnet.attributes import Shape, input_shapes, stack_of
 from onernn.adapters.mxnet.read import (
     VARIABLE,
     Declared,
@@ -181,7 +181,7 @@ def _is_rnn(node: SymbolNode) -> bool:
 
 def _stack(node: SymbolNode | None) -> mxnet.Stack | None:
     try:
-        return None if node is None else stack_of(node)
+        return None if node is None else stack_of(node.attributes)
     except UnsupportedError:
         return None  # the rule will say why
 

@@ -1,14 +1,16 @@
-"""Which parts of a symbol onernn runs: cells and layers are found, and cut out."""
+"""Puts onernn's operators into a live symbol: for each RNN operator, and for cells written out."""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onernn.adapters.common.live import Explained, Slower, warn_of_left
 from onernn.adapters.mxnet import attributes as parse
@@ -17,6 +19,7 @@ from onernn.adapters.mxnet.custom_operator import (
     HOST,
     INPUTS,
     OPERATOR,
+    RNN,
     custom_attributes,
     live_mxnet,
     loaded,
@@ -26,364 +29,96 @@ from onernn.adapters.mxnet.custom_operator import (
     slower_operator,
     view,
 )
-from onernn.adapters.mxnet.live_layer import LINEAR, Formula, LiveRnn, Options, Rows
-from onernn.adapters.mxnet.lower import traced
+from onernn.adapters.mxnet.live_layer import LINEAR, Formula, LiveRnn, Options, checked
 from onernn.adapters.mxnet.originals import ORIGINAL, original
-from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode, parse_symbol
-from onernn.adapters.mxnet.table import known_name
-from onernn.fuse_passes.affine import Columns
-from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
-from onernn.fuse_passes.unrolled_cells import Chain, chains, obstacle
-from onernn.ir.arrays import Array
-from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
-from onernn.ir.records import dataclass
+from onernn.adapters.mxnet.read import VARIABLE, Entry, parse_symbol
+from onernn.ir.errors import Refusal
 from onernn.ir.spec import Cell
 
-# Finds the cells that a live symbol writes out: unrolled, or in the body of a `_foreach`.
-#
-# The passes' own recognition decides (design/0011). It reads weights as constants; a symbol has
-# only their names, so numbers of their shape stand for them, and nothing here looks at the
-# numbers. A region is then followed from output to output: what does nothing in inference
-# (dropout, BlockGrad) may do something in training, and keeps MXNet's operators.
+if TYPE_CHECKING:
+    from onernn.adapters.mxnet.regions import Region, Shapes
 
-Shapes = Mapping[str, tuple[int, ...]]
-_NO_STATES = frozenset("FullyConnected Concat stack expand_dims ones_like _copy".split())
-"""Operators that read a state without making another state."""
-_ADDS = frozenset("elemwise_add broadcast_add _npi_add".split())
-
-
-@dataclass(frozen=True)
-class Region:
-    """Cells that one operator can stand for; ``name`` is that of the node that ends them.
-
-    ``x``: the input of each step. ``states``: the initial ones. ``h``: the new state of each step;
-    ``c``: the last cell state of an LSTM. ``loop``: the `_foreach` that runs them, None where they
-    are unrolled; ``x`` and ``h`` are whole sequences then.
-    """
-
-    name: str
-    formula: Formula
-    weights: tuple[Entry, ...]
-    x: tuple[Entry, ...]
-    states: tuple[Entry, ...]
-    h: tuple[Entry, ...]
-    c: Entry | None = None
-    loop: int | None = None
-
-
-def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
-    """The cells of a symbol, in the order in which they run, or why some stay MXNet's.
-
-    ``shapes``: known shapes of its variables.
-    """
-    try:
-        view = _View(symbol, shapes)
-        result = list(chains(view.graph))
-    except OnernnError as error:  # an unreadable symbol stays as it is
-        yield Refusal(f"the symbol cannot be read: {error}")
-        return
-    for chain in result:
-        ends = view.entry(chain.steps[-1].h)
-        name = symbol.nodes[ends.node].name if ends else chain.steps[-1].h
-        try:
-            yield _unrolled(view, chain, name)
-        except UnsupportedError as refused:
-            yield Refusal(str(refused), name)
-    for at, node in enumerate(symbol.nodes):
-        if node.op == "_foreach" and len(node.subgraphs) == 1:
-            try:
-                yield _loop(symbol, at, shapes)
-            except OnernnError as refused:
-                yield Refusal(str(refused), node.name)
-
-
-class _View:
-    """A symbol and its graph: maps outputs of nodes to values."""
-
-    def __init__(self, symbol: Symbol, shapes: Shapes) -> None:
-        self.symbol = symbol
-        self.weights = _weights(symbol, shapes)
-        self.graph, self.values = traced(_declaring(symbol, shapes), self.weights)
-        self._entries: dict[str, Entry] = {}
-        for entry, value in self.values.items():
-            self._entries.setdefault(value, entry)
-
-    def entry(self, value: str) -> Entry | None:
-        """The first output of a node that is this value, None if there is none."""
-        return self._entries.get(value)
-
-    def behind(self, read: Entry) -> Entry:
-        """The entry that is read, behind copies."""
-        while known_name(self.symbol.nodes[read.node].op) == "_copy":
-            read = self.symbol.nodes[read.node].inputs[0]
-        return Entry(*read[:2])
-
-    def variable(self, name: str) -> Entry:
-        entry = self.entry(name)
-        if entry is None or self.symbol.nodes[entry.node].op != VARIABLE:
-            raise UnsupportedError(f"its weight {name!r} is computed")
-        return entry
-
-
-class _Reads(NamedTuple):
-    """The inputs of one step from outside, and its nodes."""
-
-    x: Entry
-    states: tuple[Entry, ...]
-    nodes: set[int]
-
-
-def _unrolled(view: _View, chain: Chain, name: str) -> Region:
-    if len(chain.steps) < 2:
-        raise UnsupportedError(_why_single(view, chain))
-    if reason := obstacle(view.graph, chain):
-        raise UnsupportedError(reason)
-    formula, weights = _formula(view, chain.steps[0].cell, chain.readings[0])
-    reads = [
-        _reads(view, step, reading)
-        for step, reading in zip(chain.steps, chain.readings, strict=True)
-    ]
-    ends = [_new_states(view, step) for step in chain.steps]
-    for before, after in zip(ends, reads[1:], strict=False):
-        for state, read in zip(before, after.states, strict=True):
-            if state != read:
-                between = view.symbol.nodes[read.node]
-                raise UnsupportedError(f"{between.op} {between.name!r} stands between its steps")
-    h, c = tuple(states[0] for states in ends), (*ends[-1], None)[1]
-    inside = set().union(*(step.nodes for step in reads))
-    _check_readers(view.symbol, inside, {*h, c})
-    xs = tuple(step.x for step in reads)
-    return Region(name, formula, weights, xs, reads[0].states, h, c)
-
-
-def _why_single(view: _View, chain: Chain) -> str:
-    """Why no step follows this one: which operator reads its states instead."""
-    step, symbol = chain.steps[0], view.symbol
-    states, own = _new_states(view, step), _reads(view, step, chain.readings[0]).nodes
-    for at, node in enumerate(symbol.nodes):
-        reads = any(view.behind(read) in states for read in node.inputs)
-        if reads and at not in own and known_name(node.op) not in _NO_STATES:
-            return f"{node.op} {node.name!r} stands between its steps"
-    return "it is one step of a cell: there is nothing to put together"
-
-
-def _loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
-    """The cell in the body of a `_foreach`."""
-    node = symbol.nodes[at]
-    (body,) = node.subgraphs
-    body = replace(body, attributes=symbol.attributes)
-    data, state, rest = (
-        parse.sizes(node.attributes[f"{kind}_locs"]) for kind in ("in_data", "in_state", "remain")
-    )
-    variables = [k for k, each in enumerate(body.nodes) if each.op == VARIABLE]
-    outer = {
-        variables[place]: Entry(*entry[:2])
-        for place, entry in zip((*data, *state, *rest), node.inputs, strict=True)
-    }
-    steps = {variables[place] for place in data}  # each turn reads one step of them
-    inner_shapes = {
-        body.nodes[k].name: shapes[symbol.nodes[entry.node].name][k in steps :]
-        for k, entry in outer.items()
-        if symbol.nodes[entry.node].name in shapes
-    }
-    unknown = -1 if symbol.np_shape else 0
-    for place in state:  # a cell gives (N, O), and a state keeps its shape
-        inner_shapes.setdefault(body.nodes[variables[place]].name, (unknown, unknown))
-    view = _View(body, inner_shapes)
-    heads = [view.behind(head) for head in body.heads]
-    outputs = len(heads) - len(state)
-    if len(data) != 1:
-        raise UnsupportedError(f"it runs over {len(data)} sequences, a layer over one")
-    x, carried = Entry(variables[data[0]]), [Entry(variables[place]) for place in state]
-    for step in filter(None, (step_of(view.graph, each) for each in view.graph.nodes)):
-        new_states = _new_states(view, step)
-        if sorted(heads[outputs:]) != sorted(new_states):
-            continue
-        order = [heads[outputs:].index(entry) for entry in new_states]
-        for reading in step.readings:
-            reads = _reads(view, step, reading)
-            if reads.x != x or reads.states != tuple(carried[k] for k in order):
-                continue
-            if any(head != new_states[0] for head in heads[:outputs]):
-                raise UnsupportedError("it collects something else than the state")
-            _check_readers(body, reads.nodes, set(new_states))
-            formula, weights = _formula(view, step.cell, reading)
-            if any(symbol.nodes[outer[entry.node].node].op != VARIABLE for entry in weights):
-                raise UnsupportedError("its weights are computed")
-            finals = [Entry(at, outputs + k) for k in order]
-            return Region(
-                node.name,
-                formula,
-                tuple(outer[entry.node] for entry in weights),
-                (outer[x.node],),
-                tuple(outer[carried[k].node] for k in order),
-                (*(Entry(at, k) for k in range(outputs)), finals[0]),
-                (*finals, None)[1],
-                at,
-            )
-    raise UnsupportedError("its body is not one recurrent cell")
-
-
-def _new_states(view: _View, step: Step) -> tuple[Entry, ...]:
-    """The new states of a step."""
-    result = [view.entry(name) for name in (step.h, step.c) if name]
-    if None in result:
-        raise UnsupportedError("its state is no output of an operator")
-    return tuple(entry for entry in result if entry)
-
-
-def _reads(view: _View, step: Step, reading: Reading) -> _Reads:
-    """What a step reads, followed from its new states back; every operator must be the cell's."""
-
-    def flattened(value: str) -> set[str]:
-        node = view.graph.producer(value)
-        return {value, node.inputs[0]} if node is not None and node.op == "Flatten" else {value}
-
-    own = {op.position for node in step.nodes for op in node.origin}
-    result: tuple[set[Entry], ...] = (set(), set(), set())
-    names = (flattened(reading.x), flattened(reading.h), {step.c_before} if step.c else set())
-    waiting, nodes = [entry.node for entry in _new_states(view, step)], set[int]()
-    while waiting:
-        at = waiting.pop()
-        if at in nodes:
-            continue
-        nodes.add(at)
-        if at not in own:
-            node = view.symbol.nodes[at]
-            raise UnsupportedError(f"{node.op} {node.name!r} stands inside of it")
-        for read in view.symbol.nodes[at].inputs:
-            entry = view.behind(read)
-            value = view.values[entry]
-            borders = [kind for kind, values in enumerate(names) if value in values]
-            for kind in borders:
-                result[kind].add(entry)
-            if not borders and value not in view.weights:
-                waiting.append(entry.node)
-    if any(len(entries) != 1 for entries, values in zip(result, names, strict=True) if values):
-        raise UnsupportedError("its gates read different copies of its input or state")
-    x, *states = (next(iter(entries)) for entries in result if entries)
-    return _Reads(x, tuple(states), nodes)
-
-
-def _check_readers(
-    symbol: Symbol, inside: Collection[int], shown: Collection[Entry | None]
-) -> None:
-    """Refuses a region of which an operator outside reads an inner value."""
-    readers = [(node.name, node.inputs) for at, node in enumerate(symbol.nodes) if at not in inside]
-    for name, inputs in [*readers, ("the caller", symbol.heads)]:
-        for read in inputs:
-            if read.node in inside and Entry(*read[:2]) not in shown:
-                raise UnsupportedError(
-                    f"{name} reads {symbol.nodes[read.node].name!r}, a value inside of it"
-                )
-
-
-def _formula(view: _View, cell: Cell, reading: Reading) -> tuple[Formula, tuple[Entry, ...]]:
-    """The formula of a cell, and the variables that are its weights."""
-    entries: dict[Entry, int] = {}
-
-    def rows(columns: Columns, matrix: bool) -> Rows:
-        if columns.transposed != matrix:
-            raise UnsupportedError(f"its weight {columns.constant!r} is not one of FullyConnected")
-        number = entries.setdefault(view.variable(columns.constant), len(entries))
-        return number, columns.start, columns.stop
-
-    layer, recurrent = (
-        tuple(rows(columns, True) for columns in gates) for gates in (reading.layer, reading.iter)
-    )
-    biases = tuple(tuple(rows(columns, False) for columns in row) for row in reading.biases)
-    projection = reading.projection and rows(reading.projection, True)
-    widths = {stop - start for _, start, stop in (*layer, *recurrent)}
-    if len(widths) > 1:
-        raise UnsupportedError("its gates are of different sizes")
-    count = tuple(len(view.weights[view.symbol.nodes[entry.node].name]) for entry in entries)
-    formula = Formula(cell.value, count, layer, recurrent, biases, reading.signs, projection)
-    return formula, tuple(entries)
-
-
-def _weights(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:
-    """Numbers in the shape of each weight and bias of a FullyConnected, never 0 or 1."""
-    result: dict[str, Array] = {}
-    for at, node in enumerate(symbol.nodes):
-        if known_name(node.op) != "FullyConnected":
-            continue
-        rows = parse.integer(node.attributes["num_hidden"])
-        for entry, rank in zip(node.inputs[1:], (2, 1), strict=False):
-            read = symbol.nodes[entry.node]
-            if read.op != VARIABLE or read.name in result:
-                continue
-            shape = shapes.get(read.name, ())
-            if len(shape) != rank or min(shape) < 1:
-                shape = (rows, rows // _gates(symbol, at))[:rank]
-            result[read.name] = np.full(shape, 0.5, np.float32)
-    return result
-
-
-def _declaring(symbol: Symbol, shapes: Shapes) -> Symbol:
-    """The symbol, in which variables declare their shapes."""
-
-    def declared(node: SymbolNode) -> SymbolNode:
-        if node.op != VARIABLE or not shapes.get(node.name):
-            return node
-        return replace(node, attributes={**node.attributes, "__shape__": str(shapes[node.name])})
-
-    return replace(symbol, nodes=tuple(map(declared, symbol.nodes)))
-
-
-def _gates(symbol: Symbol, at: int) -> int:
-    """Into how many gates a projection is cut, behind sums: a state is as wide as a gate."""
-    ahead: Sequence[int] = [at]
-    while ahead:
-        readers = [
-            k
-            for k, node in enumerate(symbol.nodes)
-            if any(entry.node in ahead for entry in node.inputs)
-        ]
-        for k in readers:
-            if known_name(symbol.nodes[k].op) == "SliceChannel":
-                return max(1, parse.integer(symbol.nodes[k].attributes["num_outputs"]))
-        ahead = [k for k in readers if known_name(symbol.nodes[k].op) in _ADDS]
-    return 1
-
-
-# Puts onernn's operators into a live symbol: one for each RNN operator, and one for each region.
-
-RNN = ("RNN", "_npx_rnn")
 _log = logging.getLogger("onernn")
+_WARNED: deque[tuple[str, str]] = deque(maxlen=256)
+"""What warnings said last: each bucket's symbol says the same again."""
 
 
-def explain(symbol: Any, **options: Any) -> Explained:
+Cells = Mapping[str, Collection[str]]
+"""The names of gluon's cells, and of their weights; its layers, which have none of their own."""
+
+
+def explain(symbol: Any, cells: Cells = MappingProxyType({}), **options: Any) -> Explained:
     """What `optimize` has replaced in an MXNet symbol, and which layers stay MXNet's.
 
-    ``options``: those of `optimize`.
+    ``cells``: those that it was traced of. ``options``: those of `optimize`.
     """
-    graph, chosen = json.loads(symbol.tojson()), Options(**options)
+    text, chosen = symbol.tojson(), Options(**options)
+    graph, sizes = json.loads(text), _variables(symbol, {})
     nodes = [node for node in graph["nodes"] if _operator(node) in (OPERATOR, CELLS)]
     replaced = tuple(original_attributes(node["attrs"])[1] for node in nodes)
-    return Explained(replaced, tuple(_layers(symbol, graph, {}, chosen).refusals))
+    layers = _layers(symbol, text, graph, {}, sizes, chosen)
+    return Explained(replaced, tuple(_left(graph["nodes"], layers, cells)))
 
 
-def optimized_symbol(symbol: Any, params: Mapping[str, Any], options: Options) -> Any:
+def optimized_symbol(
+    symbol: Any,
+    params: Mapping[str, Any],
+    options: Options,
+    cells: Cells = MappingProxyType({}),
+) -> Any:
     """The symbol with onernn's operators; itself if there is nothing to replace.
 
-    ``params``: arrays by name. Raises `UnsupportedError`, with its name, for an RNN operator that
-    cannot run.
+    ``params``: arrays by name. ``cells``: those that it was traced of. Raises `UnsupportedError`,
+    with its name, for an RNN operator that cannot run.
     """
     register()
-    graph = json.loads(symbol.tojson())
-    layers = _layers(symbol, graph, params, options)
-    sizes = _variables(symbol, params)
+    text = symbol.tojson()
+    graph, sizes = json.loads(text), _variables(symbol, params)
+    layers = _layers(symbol, text, graph, params, sizes, options)
     result = [_replace_rnn(graph, node, params, options, sizes) for node in layers.operators]
     cutter = _Cutter(graph, options)
     for region in layers.regions:
         cutter.cut(region)
         result.append(region.name)
-    warn_of_left(HOST, layers.refusals)
+    # A bucket has another count of steps, and numbers its operators anew.
+    said = {
+        (each.where, re.sub(r"^\d+|\d+(?=')", "", each.reason)): each
+        for each in _left(graph["nodes"], layers, cells)
+    }
+    new = [key for key in said if key not in _WARNED]
+    _WARNED.extend(new)
+    warn_of_left(HOST, map(said.__getitem__, new))
     if not result:
         return symbol
     _log.info("replaced in MXNet's symbol: %s", ", ".join(result))
     graph.pop("node_row_ptr", None)  # a Custom operator shows all of its outputs
     return loaded(graph, symbol)
+
+
+def predicting_symbol(symbol: Any) -> Any:
+    """The symbol without what does nothing in prediction: Dropout, and masks that it makes of ones.
+
+    These are zoneout, which chooses among a new and an old state, and dropout that is the same in
+    all steps, which scales a state.
+    """
+    graph, instead = json.loads(symbol.tojson()), dict[tuple[int, int], Any]()
+    nodes = graph["nodes"]
+
+    def read(entry: Any) -> Any:
+        return instead.get((entry[0], entry[1]), entry)
+
+    for at, node in enumerate(nodes):
+        reads = node["inputs"] = [*map(read, node["inputs"])]
+        ones = [nodes[entry[0]]["op"] == "ones_like" for entry in reads]
+        always = node.get("attrs", {}).get("mode") == "always"
+        if node["op"] == "BlockGrad" or node["op"] == "Dropout" and not always:
+            instead[at, 0] = reads[0]
+        elif node["op"] == "where" and ones[0]:
+            instead[at, 0] = reads[1]
+        elif node["op"] == "elemwise_mul" and any(ones):
+            instead[at, 0] = reads[ones.index(True) - 1]
+    graph["heads"] = [*map(read, graph["heads"])]
+    return loaded(graph, symbol) if instead else symbol
 
 
 def _operator(node: Mapping[str, Any]) -> str:
@@ -399,34 +134,70 @@ class _Layers(NamedTuple):
     refusals: list[Refusal]
 
 
-def _layers(symbol: Any, graph: Any, params: Mapping[str, Any], options: Options) -> _Layers:
-    result, variables = _Layers([], [], []), _variables(symbol, params)
+def _layers(
+    symbol: Any,
+    text: str,
+    graph: Any,
+    params: Mapping[str, Any],
+    sizes: Shapes,
+    options: Options,
+) -> _Layers:
+    """``text``: the symbol in JSON, ``graph`` what it says."""
+    result = _Layers([], [], [])
     for node in graph["nodes"]:
         operator, attributes = _operator(node), node.get("attrs", {})
         if node["op"] not in RNN and operator not in (OPERATOR, CELLS):
             continue
         if node["op"] in RNN:
             live = checked(node["name"], attributes, options)
-            folds = _linear(graph, node, live, variables) is not None
-            data = _data_of(symbol, node, params)
+            folds = _linear(graph, node, live, sizes) is not None
+            data = _data_of(symbol, graph, node, params)
             if why := slower_operator(options, live, *data, folds=folds):
                 result.refusals.append(Slower(why, node["name"]))
                 continue
         result.operators.append(node)
-    for region in find_regions(parse_symbol(json.dumps(graph)), variables):
+    operators = {node["op"] for node in graph["nodes"]}
+    if "_foreach" in operators or "FullyConnected" in operators and operators & parse.GATES:
+        regions = _regions(text, tuple(sizes.items()))
+    else:
+        regions = ()
+    for region in regions:
         if isinstance(region, Refusal):
             result.refusals.append(region)
             continue
         cell, steps = Cell(region.formula.cell), len(region.h)
         why = slower_cells(options, cell, region.formula.hidden, steps)
         if why and region.loop is None:  # MXNet's loop costs more a step
-            result.refusals.append(Slower(why, region.name))
+            result.refusals.append(Slower(why, region.cell))
         elif name := _late_variable(graph["nodes"], region):
             why = f"only some of its steps read {name!r}: the order of arguments would change"
-            result.refusals.append(Refusal(why, region.name))
+            result.refusals.append(Refusal(why, region.cell))
         else:
             result.regions.append(region)
     return result
+
+
+def _left(nodes: Sequence[Any], layers: _Layers, cells: Cells) -> Iterator[Refusal]:
+    """What stays MXNet's, cells that no operator, region or refusal is of among them."""
+    names = set()
+    for refusal in layers.refusals:
+        names.add(refusal.where)
+        if refusal.where.rpartition("_rnn")[0] not in cells:  # gluon's layers warn themselves
+            yield refusal
+    loops = [node for node in nodes if node["op"] == "_foreach"]
+    read = {nodes[at]["name"] for node in (*layers.operators, *loops) for at, *_ in node["inputs"]}
+    read |= {nodes[entry.node]["name"] for region in layers.regions for entry in region.weights}
+    for name, weights in cells.items():
+        if weights and read.isdisjoint(weights) and parse.cell_of(weights) not in names:
+            yield Refusal("no steps of it were found that follow each other", name)
+
+
+@lru_cache(maxsize=32)
+def _regions(text: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Region | Refusal, ...]:
+    """`find_regions`, which takes long to import; modules make a bucket's symbol several times."""
+    from onernn.adapters.mxnet.regions import find_regions
+
+    return tuple(find_regions(parse_symbol(text), dict(sizes)))
 
 
 def _replace_rnn(
@@ -512,7 +283,7 @@ def _linear(graph: Any, node: Any, live: LiveRnn, sizes: Shapes) -> Any:
     result = nodes[at]
     readers = [read for reader in nodes for read in reader["inputs"] if read[0] == at]
     attrs = result.get("attrs", {})
-    if known_name(result["op"]) != "FullyConnected" or len(readers) > 1:
+    if result["op"] != "FullyConnected" or len(readers) > 1:
         return None
     if any(head[0] == at for head in graph["heads"]) or parse.flag(attrs.get("flatten", "True")):
         return None
@@ -524,14 +295,6 @@ def _linear(graph: Any, node: Any, live: LiveRnn, sizes: Shapes) -> Any:
     return result if inner * columns < inner * outer + outer * columns else None
 
 
-def checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveRnn:
-    """Raises `UnsupportedError`, with the layer's name, for attributes that cannot run."""
-    try:
-        return LiveRnn({key: str(value) for key, value in attributes.items()}, options)
-    except UnsupportedError as error:
-        raise UnsupportedError(f"{name} (RNN): {error}") from None
-
-
 def _variables(symbol: Any, params: Mapping[str, Any]) -> Shapes:
     """The known shapes of the symbol's variables."""
     shapes = {name: tuple(params[name].shape) for name in symbol.list_inputs() if name in params}
@@ -539,10 +302,12 @@ def _variables(symbol: Any, params: Mapping[str, Any]) -> Shapes:
     return {**dict(zip(symbol.list_arguments(), result[0] or (), strict=False)), **shapes}
 
 
-def _data_of(symbol: Any, node: Any, params: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The shape and the type of an RNN operator's data, None where unknown."""
-    rnn = symbol.get_internals()[f"{node['name']}_output"]
-    x = rnn.get_children()[0]
+def _data_of(symbol: Any, graph: Any, node: Any, params: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The shape and the type of an RNN operator's data, None where unknown.
+
+    Names do not tell nodes apart: a layer that is called twice gives both of its operators one.
+    """
+    x = loaded({**graph, "heads": [node["inputs"][0]]}, symbol)
     arrays = {name: params[name] for name in x.list_inputs() if name in params}
     _, shape, _ = _inferred(x.infer_shape_partial, {k: tuple(a.shape) for k, a in arrays.items()})
     _, dtype, _ = _inferred(x.infer_type_partial, {k: a.dtype for k, a in arrays.items()})
@@ -627,7 +392,7 @@ class _Cutter:
         pieces = [self._resolved(entry) for entry in region.x]
         count, formula = len(pieces), region.formula
         node = self._nodes[pieces[0].node]
-        if known_name(node["op"]) == "SliceChannel" and len({e.node for e in pieces}) == 1:
+        if node["op"] == "SliceChannel" and len({e.node for e in pieces}) == 1:
             attributes = node["attrs"]
             axis = parse.integer(attributes.get("axis", "1"))
             places = [entry.output for entry in pieces]
@@ -644,7 +409,7 @@ class _Cutter:
         result = {}
         states = [list(entry[:2]) for entry in region.h[:: -1 if backwards else 1]]
         for at, node in enumerate(self._nodes):
-            kind, inputs = known_name(node["op"]), [read[:2] for read in node["inputs"]]
+            kind, inputs = node["op"], [read[:2] for read in node["inputs"]]
             attributes = node.get("attrs", {})
             if kind == "Concat":  # of steps with a new axis each
                 before = [self._nodes[read[0]] for read in inputs]

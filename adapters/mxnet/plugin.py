@@ -24,6 +24,7 @@ from onernn.adapters.common.live import (
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.mxnet.custom_operator import (
     HOST,
+    RNN,
     custom_attributes,
     live_mxnet,
     new_seed,
@@ -32,14 +33,10 @@ from onernn.adapters.mxnet.custom_operator import (
     slower_operator,
     view,
 )
-from onernn.adapters.mxnet.live_layer import LiveRnn, Options
+from onernn.adapters.mxnet.live_layer import LiveRnn, Options, checked
 from onernn.adapters.mxnet.originals import ORIGINAL, original_rnn
-from onernn.adapters.mxnet.partition import (
-    RNN,
-    checked,
-    optimized_symbol,
-)
 from onernn.adapters.mxnet.partition import explain as explain_symbol
+from onernn.adapters.mxnet.partition import optimized_symbol, predicting_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 
 _log = logging.getLogger("onernn")
@@ -108,7 +105,7 @@ def explain(target: Any, **options: Any) -> Explained:
             if is_layer:
                 refusals.append(Refusal(NOT_SEEN, child.name))
         elif child in runs:
-            result = explain_symbol(child._cached_graph[1], **options)
+            result = explain_symbol(child._cached_graph[1], _cells(child), **options)
             replaced += result.replaced
             refusals += result.refusals
         elif is_layer and id(child) not in traced:
@@ -128,9 +125,12 @@ STEPWISE = "a cell runs step by step until hybridize() is called on the block th
 
 def _stepwise(blocks: Iterable[Any]) -> list[str]:
     """The cells that are called step by step, by name."""
-    cells = [cell for cell in blocks if isinstance(cell, live_mxnet().gluon.rnn.RecurrentCell)]
+    cells = [child for child in blocks if _is_cell(child)]
     inner = {id(child) for cell in cells for child in cell._children.values()}
-    return [cell.name for cell in cells if id(cell) not in inner and not cell._active]
+    active = {
+        id(cell) for cell in cells if getattr(cell, "_active", False)
+    }  # a plain Block has none
+    return [cell.name for cell in cells if id(cell) not in inner | active]
 
 
 def rnn(
@@ -250,7 +250,7 @@ def _optimized_block(block: Any, options: Options) -> Any:
         child._cached_graph[1] is not symbol
         for child, symbol in zip(imported, symbols, strict=True)
     ]
-    cells = [child for child in traced if _holds_cells(child)]
+    cells = any(_is_cell(inner) for child in traced for inner in _blocks(child))
     if not layers and not cells and not any(changed):
         graphs = [child._cached_graph[1] for child in imported]
         left = [r for graph in graphs for r in explain_symbol(graph, **vars(options)).refusals]
@@ -278,12 +278,12 @@ def restore(target: Any) -> Any:
         kind = original(type(child))
         if kind is type(child):
             continue
+        child._clear_cached_op()
         child.__class__ = kind
-        for name in ("onernn_left", "onernn_traced"):
+        for name in ("onernn_left", "onernn_traced", "onernn_exported"):
             vars(child).pop(name, None)
         if isinstance(child, mx.gluon.SymbolBlock):
             child._cached_graph = child._cached_graph[0], restored_symbol(child._cached_graph[1])
-        child._clear_cached_op()
     return target
 
 
@@ -307,9 +307,18 @@ def _is_compiled(block: Any) -> bool:
     return block._active or isinstance(block, live_mxnet().gluon.SymbolBlock)
 
 
-def _holds_cells(block: Any) -> bool:
-    cell = live_mxnet().gluon.rnn.RecurrentCell
-    return any(isinstance(child, cell) for child in _blocks(block))
+def _is_cell(block: Any) -> bool:
+    return isinstance(block, live_mxnet().gluon.rnn.RecurrentCell)
+
+
+def _cells(block: Any) -> dict[str, list[str]]:
+    """The cells in a block by name, and the names of their weights; and its layers."""
+    layer = live_mxnet().gluon.rnn.rnn_layer._RNNLayer
+    return {
+        child.name: [each.name for each in child._reg_params.values() if _is_cell(child)]
+        for child in _blocks(block)
+        if _is_cell(child) or isinstance(child, layer)
+    }
 
 
 @cache
@@ -332,13 +341,23 @@ def _traced(kind: Any, options: Options) -> type:
         inputs, symbol = kind._get_graph(self, *arguments)
         if fresh and not plugins_enabled():
             self._cached_graph = inputs, restored_symbol(symbol)
-        elif fresh and _is_compiled(self) and _holds_cells(self):
+        elif fresh and _is_compiled(self) and any(map(_is_cell, _blocks(self))):
             arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
             params = {v.name: a for v, a in zip(inputs, arrays, strict=False) if a is not None}
-            self._cached_graph = inputs, optimized_symbol(symbol, params, options)
+            self.onernn_exported = self._cached_graph
+            symbol = predicting_symbol(symbol) if _TRAINS.get() is False else symbol
+            self._cached_graph = inputs, optimized_symbol(symbol, params, options, _cells(self))
         return self._cached_graph
 
-    return _switched(kind, options, _get_graph=get_graph)
+    def export(self: Any, *arguments: Any, **named: Any) -> Any:
+        graph = self._cached_graph
+        self._cached_graph = graph and vars(self).get("onernn_exported", graph)
+        try:
+            return kind.export(self, *arguments, **named)
+        finally:
+            self._cached_graph = graph
+
+    return _switched(kind, options, _get_graph=get_graph, export=export)
 
 
 @cache
@@ -384,6 +403,8 @@ def _switched(kind: Any, options: Options, **members: Any) -> type:
 
     def clear_cached_op(self: Any) -> None:
         vars(self).pop("onernn_traced", None)
+        for cell in filter(_is_cell, _blocks(self)):
+            cell.reset()  # a zoneout keeps a symbol of the trace before
         kind._clear_cached_op(self)
 
     members |= {"_call_cached_op": call_cached_op, "_clear_cached_op": clear_cached_op}

@@ -205,7 +205,7 @@ NUMPY = {
 
 
 def _on_two(formula: Formula, op: MxnetOperator, one: str, other: str) -> str:
-    dtypes = {op.builder.type_of(value).dtype for value in (one, other)}
+    dtypes = {op.dtype_of(value) for value in (one, other)}
     if len(dtypes) > 1:
         raise UnsupportedError(f"of {' and '.join(sorted(map(str, dtypes)))} values")
     return formula(op, one, other)

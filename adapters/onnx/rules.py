@@ -15,6 +15,7 @@ from onernn.adapters.common.lowering import Results, Rules
 from onernn.adapters.onnx import microsoft
 from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
 from onernn.adapters.onnx.table import OnnxOperator
+from onernn.ir.activations import DEFAULTS, completed
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
@@ -22,7 +23,6 @@ from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.ops import OPERATORS
 from onernn.ops import Operator as CanonicalOperator
-from onernn.ops.activations import DEFAULTS, completed
 from onernn.reorders import onnx
 
 # The rules of If, Loop and Scan: their graphs are lowered, and run by kernels of their own.

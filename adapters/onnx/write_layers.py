@@ -9,12 +9,12 @@ import numpy as np
 
 from onernn.adapters.onnx.table import DTYPES
 from onernn.adapters.onnx.writer import GraphWriter, PaddedGraph, ProtoGraph, Written, dense
+from onernn.ir.activations import NAMES, completed
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.rnn import Limits, Recurrent, why_not
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import LayerPrecision, RnnWeights, own_factors
-from onernn.ops.activations import NAMES, completed
 from onernn.reorders import onnx
 
 # A recurrent layer of one direction as a Scan: every cell, in any float.

@@ -13,9 +13,9 @@ from onernn.adapters.common.bodies import FORMULAS, extreme_index
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
 from onernn.adapters.paddle.table import RULES, PaddleOperator, rule
+from onernn.ir.activations import DEFAULTS
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.operator import OPERATORS
-from onernn.ops.activations import DEFAULTS
 
 # The rules of Paddle's operators that have a row in the table.
 

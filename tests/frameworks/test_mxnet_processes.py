@@ -53,6 +53,15 @@ for _ in range(20):
 """
 
 
+LIGHT = """
+import sys
+stack = mx.rnn.FusedRNNCell(4, 2, mode="gru", prefix="gru_")
+optimize(stack.unroll(3, mx.sym.Variable("data"), layout="TNC")[0], backend="kernels")
+net(x).wait_to_read()
+# They take longer to import than such a program to run.
+assert not [name for name in sys.modules if name.startswith(("onernn.fuse_passes", "onernn.ops"))]
+"""
+
 EARLY = """
 import sys
 assert "concurrent.futures.thread" in sys.modules  # an exit that has begun refuses its import
@@ -63,7 +72,15 @@ assert "concurrent.futures.thread" in sys.modules  # an exit that has begun refu
     "script", [FORKS, WORKERS, PENDING, EARLY], ids=["forks", "workers", "exit", "early"]
 )
 def test_forks_and_exits_neither_hang_nor_crash(script: str, tmp_path: Path) -> None:
-    file = tmp_path / "script.py"
+    run(script, tmp_path)
+
+
+def test_the_recurrent_operator_is_replaced_without_importing_passes(tmp_path: Path) -> None:
+    run(LIGHT, tmp_path)
+
+
+def run(script: str, folder: Path) -> None:
+    file = folder / "script.py"
     file.write_text(f"{NET}{script}\nprint('whole')\n")
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and done.stdout.split() == ["whole"], done.stderr[-3000:]

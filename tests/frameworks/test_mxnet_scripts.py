@@ -140,6 +140,42 @@ class Translator(gluon.Block):
         return nd.stack(*scores, axis=1)
 
 
+class Siamese(gluon.HybridBlock):
+    """A layer over two inputs, and a cell behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.words = nn.Embedding(WORDS, 6)
+            self.layer, self.cell = rnn.GRU(HIDDEN, layout="NTC"), rnn.GRUCell(HIDDEN)
+
+    def hybrid_forward(self, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
+        x = self.words(x)
+        y = F.abs(self.layer(x) - self.layer(F.reverse(x, axis=1)))
+        y, _ = self.cell.unroll(STEPS, y, None, "NTC", True)
+        return F.SequenceLast(F.swapaxes(y, 0, 1), lengths, use_sequence_length=True)
+
+
+class Stepwise(gluon.Block):
+    """Cells that a program calls step by step, in a stack that is no HybridBlock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.words, self.cells = nn.Embedding(WORDS, 6), rnn.SequentialRNNCell()
+            self.cells.add(rnn.LSTMCell(6))
+            self.cells.add(rnn.ResidualCell(rnn.GRUCell(6)))
+            self.layer = rnn.RNN(HIDDEN, layout="NTC")
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        x, steps = self.words(x), []
+        states = self.cells.begin_state(batch_size=len(x), func=nd.zeros)
+        for t in range(STEPS):
+            y, states = self.cells(x[:, t], states)
+            steps.append(y)
+        return self.layer(nd.stack(*steps, axis=1))
+
+
 def gluon_block(plug: Plug, kind: Callable[[], Any]) -> list[Array]:
     """Trained by Trainer, its gradients taken twice; then restored."""
     net = kind()
@@ -165,6 +201,8 @@ SCRIPTS: dict[str, Callable[[Plug], list[Array]]] = {
     "BucketingModule": bucketing,
     "classifier": partial(gluon_block, kind=Classifier),
     "translator": partial(gluon_block, kind=Translator),
+    "siamese": partial(gluon_block, kind=Siamese),
+    "step by step": partial(gluon_block, kind=Stepwise),
 }
 
 

@@ -84,7 +84,7 @@ MUTANTS = [
     ),
     Mutant(
         "MXNet: a limit on layers",
-        _MXNET,
+        "adapters/mxnet/attributes.py",
         "0 < stack.layers < 2**10",
         "stack.layers < 2**10",
         (MXNET, "test_sizes_of_no_operator_are_refused"),
@@ -112,9 +112,9 @@ MUTANTS = [
     ),
     Mutant(
         "MXNet: the clip's upper end",
-        _MXNET,
-        "cell_clip=(low, high)",
-        "cell_clip=(low, -low)",
+        "adapters/mxnet/attributes.py",
+        "return least, most",
+        "return least, -least",
         (MXNET, "test_clips_bound_the_cell_state_in_every_step"),
     ),
     Mutant(

@@ -18,13 +18,13 @@ import numpy as np
 from onernn.backend.arguments import State, checked_state
 from onernn.backend.layer_walk import DirectionKernel, LayerWalk, PackedBatch, PackedGradient
 from onernn.backend.stack import Stack, Trainer
+from onernn.ir.activations import function
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.ragged import Ragged
 from onernn.ir.rnn import Limits, why_not
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights, Weights, layers_of
-from onernn.ops.activations import function
 from onernn.reorders.lod import Packing
 
 _Arrays = dict[str, Array]

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.ir.activations import FUNCTIONS as ACTIVATIONS
 from onernn.ir.arrays import Array, bfloat16_bits, widened
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op
 from onernn.ir.types import Size, Type
-from onernn.ops.activations import FUNCTIONS as ACTIVATIONS
 from onernn.ops.growth import wide
 from onernn.ops.rules import broadcast, same
 

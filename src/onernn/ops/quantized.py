@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.ir.activations import function
 from onernn.ir.arrays import Array
 from onernn.ir.budget import Recurrence, bytes_of, running
 from onernn.ir.errors import ShapeError
@@ -18,7 +19,6 @@ from onernn.ir.operator import OPERATORS, REQUIRED, op
 from onernn.ir.ragged import data_of
 from onernn.ir.spec import Activation
 from onernn.ir.types import Size, Type, dense
-from onernn.ops.activations import function
 from onernn.ops.elementwise import FORMULAS
 from onernn.ops.growth import results, wide
 from onernn.ops.products import product_of_rows, product_shape

@@ -27,12 +27,12 @@ from onernn.backend.compiled.packing import (
 from onernn.backend.onednn.precision import U8Options
 from onernn.backend.process import ALIGNMENT, MOST_THREADS, aligned, team_of, usable_threads
 from onernn.backend.stack import LayerBackend, Stack, Trainer
+from onernn.ir.activations import completed
 from onernn.ir.arrays import Array, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.spec import Activation, RnnSpec
 from onernn.ir.weights import NO_SCALES, UNIT, Layers, Weights, layers_of
-from onernn.ops.activations import completed
 
 
 class Share(NamedTuple):

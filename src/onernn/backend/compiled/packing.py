@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.ir.activations import completed
 from onernn.ir.arrays import Array, bfloat16_bits
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import NO_SCALES, UNIT, PartScales, RnnWeights, Scale, own_factors
-from onernn.ops.activations import completed
 
 STORED = {"f32": "float", "f16": "Half", "bf16": "BrainPair"}
 """What matrices of float32 are stored as, in C++, by the names of data types."""

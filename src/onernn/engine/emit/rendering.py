@@ -15,11 +15,11 @@ import numpy as np
 
 from onernn.backend.compiled.packing import BYTES, WIDE, CellMatrices, Numbers, kernel_of
 from onernn.engine.program import CTYPES, Access, At, Call, Nest, Packed, RuntimeSize, Team
+from onernn.ir.activations import completed
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Activation, RnnSpec
 from onernn.ir.types import Size
 from onernn.ir.weights import PartScales, RnnWeights
-from onernn.ops.activations import completed
 
 HEADER = 64
 MAGIC = b"onernn01"

@@ -12,13 +12,13 @@ import numpy as np
 
 from onernn.adapters.common.fault import Fault
 from onernn.fuse_passes.views import is_view
+from onernn.ir.activations import NAMES
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.graph import Graph, Node
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import Cell, Direction
-from onernn.ops.activations import NAMES
 from onernn.verification.diagnosis.cause import in_order
 from onernn.verification.diagnosis.faults import LayerFault
 from onernn.verification.tracing import (

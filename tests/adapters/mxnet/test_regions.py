@@ -1,0 +1,70 @@
+"""Cells that a symbol writes out, as the plug-in finds them: without MXNet, on files of it."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.recordings import DATA
+
+from onernn.adapters.mxnet.read import parse_symbol
+from onernn.adapters.mxnet.regions import Region, find_regions
+from onernn.ir.errors import Refusal
+
+
+def graph_of(name: str) -> Any:
+    return json.loads((DATA / "mxnet" / name / "model-symbol.json").read_text())
+
+
+def found(graph: Any) -> list[Region | Refusal]:
+    return list(find_regions(parse_symbol(json.dumps(graph)), {}))
+
+
+def attribute(name: str, value: str | None) -> Callable[[Any], None]:
+    def damage(loop: Any) -> None:
+        loop["attrs"].pop(name)
+        if value is not None:
+            loop["attrs"][name] = value
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (attribute("in_data_locs", "[9]"), "7 inputs for the variables [9, 3, 6, 1, 2, 4, 5]"),
+        (attribute("in_state_locs", "[3, -1]"), "variables [0, 3, -1, 1, 2, 4, 5]"),
+        (attribute("in_state_locs", "[3]"), "variables [0, 3, 1, 2, 4, 5]"),
+        (attribute("remain_locs", None), "malformed: KeyError 'remain_locs'"),
+        (attribute("num_out_data", "2"), "3 outputs of its subgraph, expected 4"),
+        (attribute("num_outputs", "2"), "3 outputs of its subgraph, expected 3"),
+        (lambda loop: loop["inputs"].pop(), "6 inputs for the variables"),
+        (lambda loop: loop["subgraphs"][0]["heads"].pop(), "2 outputs of its subgraph"),
+        (lambda loop: loop["subgraphs"].pop(), "malformed: ValueError"),
+        (lambda loop: loop["subgraphs"][0]["nodes"][7]["attrs"].clear(), "malformed: KeyError"),
+    ],
+)
+def test_a_damaged_foreach_is_left_to_mxnet_with_the_reason(
+    damage: Callable[[Any], None], reason: str
+) -> None:
+    graph = graph_of("gluon_foreach")
+    loop = next(node for node in graph["nodes"] if node["op"] == "_foreach")
+    damage(loop)
+    (refusal,) = found(graph)
+    assert isinstance(refusal, Refusal) and refusal.where == loop["name"]
+    assert reason in refusal.reason
+
+
+def test_a_projection_onto_a_vocabulary_takes_no_memory() -> None:
+    graph = graph_of("gluon_unrolled_stack")
+    dense = next(node for node in graph["nodes"] if node["name"] == "unrolled0_dense0_fwd")
+    dense["attrs"]["num_hidden"] = str(2**26)  # 256 MB for each channel of its input
+    tracemalloc.start()
+    try:
+        assert any(isinstance(each, Region) for each in found(graph))
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
