@@ -75,8 +75,8 @@ def score(
 
     ``corpus``: a file, folder or URI of Parquet or JSON lines. ``output``: a folder on this
     machine. ``keep``: the columns that the output has besides the model's, by default all.
-    ``window``: rows of a file. ``workers``: threads, by default one a core. ``engine``: "ray" scores
-    on all nodes of Ray's cluster, and this machine reads and writes. ``progress`` is called
+    ``window``: rows of a file. ``workers``: threads, by default one a core. ``engine``: "ray"
+    scores on all nodes of Ray's cluster; this machine reads and writes. ``progress`` is called
     with the rows that are done, those of them that were rejected, and all rows, 0 where unknown.
     What `Scorer` takes is as there, and ``options`` are those of `Session`.
 
