@@ -60,6 +60,9 @@ def score(
     engine: Annotated[
         str, typer.Option(metavar="<local|ray>", help="Where rows are scored: here, or by Ray.")
     ] = "local",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at a row that is rejected.")
+    ] = False,
     quiet: Quiet = False,
     json: Json = False,
     dtype: Dtype = "f32",
@@ -89,6 +92,7 @@ def score(
             workers=workers,
             batch_axis=batch_axis,
             engine=engine,
+            strict=strict,
             dtype=dtype,
             backend=backend,
             max_bytes=max_bytes,

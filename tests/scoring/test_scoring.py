@@ -292,6 +292,11 @@ def test_a_scoring_goes_on_as_it_was_begun_only(
     assert files(begun / "out") == before
 
 
+def test_strict_stops_with_the_first_bad_row(model: Path, corpus: Path, tmp_path: Path) -> None:
+    done = run(model, corpus, tmp_path / "out", "--strict")
+    assert (done.returncode, done.stderr) == (2, "onernn: row 5: column 'text': null\n")
+
+
 def test_a_corpus_that_does_not_fit_at_all_stops_at_once(model: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"letters": [[99], [98]]}), tmp_path / "x.parquet")
     with pytest.raises(ShapeError, match=r"all 2 rows of the first window .* 99 is outside"):

@@ -68,6 +68,7 @@ def score(
     workers: int | None = None,
     batch_axis: int | Mapping[str, int] = 0,
     engine: str = "local",
+    strict: bool = False,
     progress: Callable[[int, int, int], None] = lambda rows, rejected, total: None,
     **options: Any,
 ) -> Summary:
@@ -82,7 +83,8 @@ def score(
 
     Called again with the same arguments it goes on: windows without a file that can be read are
     scored, and files have the same bytes whoever was killed when, for any number of workers. When
-    it returns, every row is in the folder. The column ``rejected`` says why a row has no outputs.
+    it returns, every row is in the folder. The column ``rejected`` says why a row has no outputs;
+    ``strict`` raises `ShapeError` for such a row instead.
 
     Raises `UnsupportedError` for a folder of another model, corpus or options, and for one that
     holds files of something else.
@@ -110,6 +112,9 @@ def score(
     def scored(one: Window) -> Part:
         table = compute(one.table, one.bad)
         part = Part.of(table)
+        if strict and part.rejected:
+            at, reason = next(row for row in enumerate(table[REJECTED].to_pylist()) if row[1])
+            raise ShapeError(f"row {one.number * window + at}: {reason}")
         if not one.number and part.rejected == part.rows > 0:
             raise ShapeError(
                 f"all {part.rows:,} rows of the first window are rejected, the first one:"
