@@ -344,7 +344,7 @@ def cells_obstacle(layer: Any, kind: Any) -> str:
         return "its forward() is a class's own"
     for cell in cells:
         if type(cell) not in (nn.SimpleRNNCell, nn.LSTMCell, nn.GRUCell):
-            return f"{type(cell).__name__} is no cell of paddle.nn"
+            return f"{type(cell).__name__} is no cell of paddle.nn; onernn.Session runs its file"
         if getattr(cell, "proj_size", 0):
             return "a projection (proj_size)"
         if cell._forward_pre_hooks or cell._forward_post_hooks:
