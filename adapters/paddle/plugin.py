@@ -5,7 +5,10 @@ Paddle is imported inside: this package must import without it. See design/0015.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import shutil
 import tempfile
 import zlib  # noqa: F401
 from collections.abc import Callable, Iterable, Mapping
@@ -217,7 +220,7 @@ _ORIGINALS: dict[Files, Files] = {}
 def _optimized_config(config: Any, chosen: Options) -> Any:
     files = _files(config)
     files = _ORIGINALS.get(files, files)
-    changed = Path(tempfile.mkdtemp(dir=_folder().name), f"model{files.model.suffix}")
+    changed = Path(tempfile.mkdtemp(dir=_folder()), f"model{files.model.suffix}")
     params = files.params
     if files.model.suffix == ".json":
         _write_pir(files, changed, chosen)
@@ -267,9 +270,16 @@ def _write_pir(files: Files, changed: Path, chosen: Options) -> None:
 
 
 @cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Of changed programs; it lives as long as the process."""
-    return tempfile.TemporaryDirectory(prefix="onernn-")
+def _folder() -> str:
+    """Of changed programs; it lives as long as the process, and not as its forked children."""
+    folder, process = tempfile.mkdtemp(prefix="onernn-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 def _rewritten(

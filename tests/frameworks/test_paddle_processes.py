@@ -119,3 +119,27 @@ print("whole")
 def test_traced_layers_run_as_they_are(said: Said) -> None:
     """`paddle.jit.to_static` in its default mode follows Python's bytecode, but not into ours."""
     assert said(TO_STATIC)[-1] == "whole"
+
+
+FORKED = """
+import os
+import sys
+import paddle
+from onernn.adapters.paddle import optimize
+
+os.chdir(os.path.dirname(__file__))
+spec = [paddle.static.InputSpec([None, None, 5], "float32")]
+paddle.jit.save(paddle.nn.GRU(5, 3), "m", input_spec=spec)
+(model,) = [name for name in ("m.json", "m.pdmodel") if os.path.exists(name)]
+config = optimize(paddle.inference.Config(model, "m.pdiparams"), backend="kernels")
+child = os.fork()
+if not child:
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+paddle.inference.create_predictor(config)
+print("whole")
+"""
+
+
+def test_a_child_that_ends_leaves_a_config_its_files(said: Said) -> None:
+    assert said(FORKED)[-1] == "whole"
