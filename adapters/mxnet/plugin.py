@@ -36,7 +36,7 @@ from onernn.adapters.mxnet.custom_operator import (
 from onernn.adapters.mxnet.live_layer import LiveRnn, Options, checked
 from onernn.adapters.mxnet.originals import ORIGINAL, original_rnn
 from onernn.adapters.mxnet.partition import explain as explain_symbol
-from onernn.adapters.mxnet.partition import optimized_symbol, predicting_symbol
+from onernn.adapters.mxnet.partition import optimized_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 
 _log = logging.getLogger("onernn")
@@ -345,8 +345,9 @@ def _traced(kind: Any, options: Options) -> type:
             arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
             params = {v.name: a for v, a in zip(inputs, arrays, strict=False) if a is not None}
             self.onernn_exported = self._cached_graph
-            symbol = predicting_symbol(symbol) if _TRAINS.get() is False else symbol
-            self._cached_graph = inputs, optimized_symbol(symbol, params, options, _cells(self))
+            predicts = _TRAINS.get() is False
+            symbol = optimized_symbol(symbol, params, options, _cells(self), predicts=predicts)
+            self._cached_graph = inputs, symbol
         return self._cached_graph
 
     def export(self: Any, *arguments: Any, **named: Any) -> Any:
