@@ -20,6 +20,7 @@ from onernn.adapters.mxnet.custom_operator import (
     INPUTS,
     OPERATOR,
     RNN,
+    UNFOUND,
     custom_attributes,
     live_mxnet,
     loaded,
@@ -81,10 +82,8 @@ def optimized_symbol(
     for region in layers.regions:
         cutter.cut(region)
         result.append(region.name)
-    # A bucket has another count of steps, and numbers its operators anew.
-    said = {
-        (each.where, re.sub(r"^\d+|\d+(?=')", "", each.reason)): each for each in layers.refusals
-    }
+    # A bucket has another count of steps, and other names of operators.
+    said = {(each.where, re.sub(r"^\d+|'.*?'", "", each.reason)): each for each in layers.refusals}
     new = [key for key in said if key not in _WARNED]
     _WARNED.extend(new)
     warn_of_left(HOST, map(said.__getitem__, new))
@@ -124,9 +123,6 @@ def _predicting(symbol: Any) -> Any:
 def _operator(node: Mapping[str, Any]) -> str:
     """The op_type of a Custom operator; else ""."""
     return str(node.get("attrs", {}).get("op_type", ""))
-
-
-UNFOUND = "no steps of it were found that follow each other"
 
 
 class _Layers(NamedTuple):
