@@ -74,7 +74,7 @@ def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
         ends = view.entry(chain.steps[-1].h)
         name = symbol.nodes[ends.node].name if ends else chain.steps[-1].h
         reading = chain.readings[0]
-        weights = frozenset(columns.constant for columns in (*reading.layer, *reading.iter))
+        weights = frozenset(part.constant for part in (*reading.layer, *reading.iter)) - {""}
         cell = parse.cell_of(weights) or name
         result = _tried(cell, _unrolled, view, chain, name, cell)
         if isinstance(result, Region):
