@@ -241,6 +241,9 @@ def _logged_errors(name: str) -> Iterator[None]:
         raise
 
 
+UNFOUND = "no steps of it were found that follow each other"
+"""Why a cell stays MXNet's of which each step stands by itself, or none is recognized."""
+
 # Where MXNet's own operators are faster.
 
 _LARGE = 256

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from onernn.adapters.mxnet.custom_operator import (
     INPUTS,
     OPERATOR,
     RNN,
+    UNFOUND,
     custom_attributes,
     live_mxnet,
     loaded,
@@ -52,12 +53,10 @@ def explain(symbol: Any, cells: Cells = MappingProxyType({}), **options: Any) ->
 
     ``cells``: those that it was traced of. ``options``: those of `optimize`.
     """
-    text, chosen = symbol.tojson(), Options(**options)
-    graph, sizes = json.loads(text), _variables(symbol, {})
-    nodes = [node for node in graph["nodes"] if _operator(node) in (OPERATOR, CELLS)]
+    layers = _layers(symbol, {}, Options(**options), cells)
+    nodes = [node for node in layers.graph["nodes"] if _operator(node) in (OPERATOR, CELLS)]
     replaced = tuple(original_attributes(node["attrs"])[1] for node in nodes)
-    layers = _layers(symbol, text, graph, {}, sizes, chosen)
-    return Explained(replaced, tuple(_left(graph["nodes"], layers, cells)))
+    return Explained(replaced, tuple(layers.refusals))
 
 
 def optimized_symbol(
@@ -65,26 +64,26 @@ def optimized_symbol(
     params: Mapping[str, Any],
     options: Options,
     cells: Cells = MappingProxyType({}),
+    *,
+    predicts: bool = False,
 ) -> Any:
     """The symbol with onernn's operators; itself if there is nothing to replace.
 
-    ``params``: arrays by name. ``cells``: those that it was traced of. Raises `UnsupportedError`,
-    with its name, for an RNN operator that cannot run.
+    ``params``: arrays by name. ``cells``: those that it was traced of. ``predicts``: it is never
+    trained. Raises `UnsupportedError`, with its name, for an RNN operator that cannot run.
     """
     register()
-    text = symbol.tojson()
-    graph, sizes = json.loads(text), _variables(symbol, params)
-    layers = _layers(symbol, text, graph, params, sizes, options)
+    if predicts:
+        symbol = _predicting(symbol)
+    layers = _layers(symbol, params, options, cells)
+    graph, sizes = layers.graph, layers.sizes
     result = [_replace_rnn(graph, node, params, options, sizes) for node in layers.operators]
     cutter = _Cutter(graph, options)
     for region in layers.regions:
         cutter.cut(region)
         result.append(region.name)
-    # A bucket has another count of steps, and numbers its operators anew.
-    said = {
-        (each.where, re.sub(r"^\d+|\d+(?=')", "", each.reason)): each
-        for each in _left(graph["nodes"], layers, cells)
-    }
+    # A bucket has another count of steps, and other names of operators.
+    said = {(each.where, re.sub(r"^\d+|'.*?'", "", each.reason)): each for each in layers.refusals}
     new = [key for key in said if key not in _WARNED]
     _WARNED.extend(new)
     warn_of_left(HOST, map(said.__getitem__, new))
@@ -95,7 +94,7 @@ def optimized_symbol(
     return loaded(graph, symbol)
 
 
-def predicting_symbol(symbol: Any) -> Any:
+def _predicting(symbol: Any) -> Any:
     """The symbol without what does nothing in prediction: Dropout, and masks that it makes of ones.
 
     These are zoneout, which chooses among a new and an old state, and dropout that is the same in
@@ -127,24 +126,23 @@ def _operator(node: Mapping[str, Any]) -> str:
 
 
 class _Layers(NamedTuple):
-    """The recurrent layers of a symbol: nodes and regions to replace, and what stays."""
+    """The recurrent layers of a symbol: nodes and regions to replace, and what stays.
 
+    ``graph``: the symbol in JSON. ``sizes``: of its variables.
+    """
+
+    graph: Any
+    sizes: Shapes
     operators: list[Any]
     regions: list[Region]
     refusals: list[Refusal]
 
 
-def _layers(
-    symbol: Any,
-    text: str,
-    graph: Any,
-    params: Mapping[str, Any],
-    sizes: Shapes,
-    options: Options,
-) -> _Layers:
-    """``text``: the symbol in JSON, ``graph`` what it says."""
-    result = _Layers([], [], [])
-    for node in graph["nodes"]:
+def _layers(symbol: Any, params: Mapping[str, Any], options: Options, cells: Cells) -> _Layers:
+    text, sizes = symbol.tojson(), _variables(symbol, params)
+    graph = json.loads(text)
+    nodes, result = graph["nodes"], _Layers(graph, sizes, [], [], [])
+    for node in nodes:
         operator, attributes = _operator(node), node.get("attrs", {})
         if node["op"] not in RNN and operator not in (OPERATOR, CELLS):
             continue
@@ -153,10 +151,13 @@ def _layers(
             folds = _linear(graph, node, live, sizes) is not None
             data = _data_of(symbol, graph, node, params)
             if why := slower_operator(options, live, *data, folds=folds):
-                result.refusals.append(Slower(why, node["name"]))
+                if (
+                    node["name"].rpartition("_rnn")[0] not in cells
+                ):  # gluon's layers warn themselves
+                    result.refusals.append(Slower(why, node["name"]))
                 continue
         result.operators.append(node)
-    operators = {node["op"] for node in graph["nodes"]}
+    operators = {node["op"] for node in nodes}
     if "_foreach" in operators or "FullyConnected" in operators and operators & parse.GATES:
         regions = _regions(text, tuple(sizes.items()))
     else:
@@ -169,27 +170,19 @@ def _layers(
         why = slower_cells(options, cell, region.formula.hidden, steps)
         if why and region.loop is None:  # MXNet's loop costs more a step
             result.refusals.append(Slower(why, region.cell))
-        elif name := _late_variable(graph["nodes"], region):
+        elif name := _late_variable(nodes, region):
             why = f"only some of its steps read {name!r}: the order of arguments would change"
             result.refusals.append(Refusal(why, region.cell))
         else:
             result.regions.append(region)
-    return result
-
-
-def _left(nodes: Sequence[Any], layers: _Layers, cells: Cells) -> Iterator[Refusal]:
-    """What stays MXNet's, cells that no operator, region or refusal is of among them."""
-    names = set()
-    for refusal in layers.refusals:
-        names.add(refusal.where)
-        if refusal.where.rpartition("_rnn")[0] not in cells:  # gluon's layers warn themselves
-            yield refusal
     loops = [node for node in nodes if node["op"] == "_foreach"]
-    read = {nodes[at]["name"] for node in (*layers.operators, *loops) for at, *_ in node["inputs"]}
-    read |= {nodes[entry.node]["name"] for region in layers.regions for entry in region.weights}
+    read = {nodes[at]["name"] for node in (*result.operators, *loops) for at, *_ in node["inputs"]}
+    read |= {nodes[entry.node]["name"] for region in result.regions for entry in region.weights}
+    names = {refusal.where for refusal in result.refusals}
     for name, weights in cells.items():
         if weights and read.isdisjoint(weights) and parse.cell_of(weights) not in names:
-            yield Refusal("no steps of it were found that follow each other", name)
+            result.refusals.append(Refusal(UNFOUND, name))
+    return result
 
 
 @lru_cache(maxsize=32)

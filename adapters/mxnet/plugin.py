@@ -36,7 +36,7 @@ from onernn.adapters.mxnet.custom_operator import (
 from onernn.adapters.mxnet.live_layer import LiveRnn, Options, checked
 from onernn.adapters.mxnet.originals import ORIGINAL, original_rnn
 from onernn.adapters.mxnet.partition import explain as explain_symbol
-from onernn.adapters.mxnet.partition import optimized_symbol, predicting_symbol
+from onernn.adapters.mxnet.partition import optimized_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 
 _log = logging.getLogger("onernn")
@@ -127,9 +127,8 @@ def _stepwise(blocks: Iterable[Any]) -> list[str]:
     """The cells that are called step by step, by name."""
     cells = [child for child in blocks if _is_cell(child)]
     inner = {id(child) for cell in cells for child in cell._children.values()}
-    active = {
-        id(cell) for cell in cells if getattr(cell, "_active", False)
-    }  # a plain Block has none
+    # A SequentialRNNCell is no HybridBlock, and never active.
+    active = {id(cell) for cell in cells if getattr(cell, "_active", False)}
     return [cell.name for cell in cells if id(cell) not in inner | active]
 
 
@@ -280,8 +279,7 @@ def restore(target: Any) -> Any:
             continue
         child._clear_cached_op()
         child.__class__ = kind
-        for name in ("onernn_left", "onernn_traced", "onernn_exported"):
-            vars(child).pop(name, None)
+        vars(child).pop("onernn_left", None)
         if isinstance(child, mx.gluon.SymbolBlock):
             child._cached_graph = child._cached_graph[0], restored_symbol(child._cached_graph[1])
     return target
@@ -345,8 +343,9 @@ def _traced(kind: Any, options: Options) -> type:
             arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
             params = {v.name: a for v, a in zip(inputs, arrays, strict=False) if a is not None}
             self.onernn_exported = self._cached_graph
-            symbol = predicting_symbol(symbol) if _TRAINS.get() is False else symbol
-            self._cached_graph = inputs, optimized_symbol(symbol, params, options, _cells(self))
+            predicts = _TRAINS.get() is False
+            symbol = optimized_symbol(symbol, params, options, _cells(self), predicts=predicts)
+            self._cached_graph = inputs, symbol
         return self._cached_graph
 
     def export(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -369,8 +368,8 @@ def _imported(kind: Any, options: Options) -> type:
 _TRAINS: ContextVar[bool | None] = ContextVar("_TRAINS", default=None)
 """Whether the current trace is for training only, or for all else; None: for both."""
 
-_TRACED = ("_cached_graph", "_cached_op", "_cached_op_args", "_in_format", "_out_format")
-"""Attributes in which MXNet keeps a block's trace."""
+_TRACED = "_cached_graph _cached_op _cached_op_args _in_format _out_format onernn_exported".split()
+"""Attributes in which MXNet keeps a block's trace; and the trace as it was, for files."""
 
 
 def _switched(kind: Any, options: Options, **members: Any) -> type:
@@ -402,7 +401,8 @@ def _switched(kind: Any, options: Options, **members: Any) -> type:
             _TRAINS.reset(token)
 
     def clear_cached_op(self: Any) -> None:
-        vars(self).pop("onernn_traced", None)
+        for name in ("onernn_traced", "onernn_exported"):
+            vars(self).pop(name, None)
         for cell in filter(_is_cell, _blocks(self)):
             cell.reset()  # a zoneout keeps a symbol of the trace before
         kind._clear_cached_op(self)

@@ -17,6 +17,7 @@ import numpy as np
 
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.control import loop_places
+from onernn.adapters.mxnet.custom_operator import UNFOUND
 from onernn.adapters.mxnet.live_layer import Formula, Rows
 from onernn.adapters.mxnet.lower import traced
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
@@ -31,9 +32,11 @@ from onernn.ir.spec import Cell
 
 Shapes = Mapping[str, tuple[int, ...]]
 T = TypeVar("T")
-_NO_STATES = frozenset("FullyConnected Concat stack expand_dims ones_like zeros_like _copy".split())
-"""Operators that read a state without making another state."""
 _ADDS = frozenset("elemwise_add broadcast_add _npi_add".split())
+_NO_STATES = _ADDS | frozenset(
+    "FullyConnected Concat stack expand_dims ones_like zeros_like _copy".split()
+)
+"""Operators that read a state without making another state."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
         ends = view.entry(chain.steps[-1].h)
         name = symbol.nodes[ends.node].name if ends else chain.steps[-1].h
         reading = chain.readings[0]
-        weights = frozenset(columns.constant for columns in (*reading.layer, *reading.iter))
+        weights = frozenset(part.constant for part in (*reading.layer, *reading.iter)) - {""}
         cell = parse.cell_of(weights) or name
         result = _tried(cell, _unrolled, view, chain, name, cell)
         if isinstance(result, Region):
@@ -165,10 +168,7 @@ def _why_single(view: _View, chain: Chain) -> str:
         if at not in own and known_name(node.op) not in _NO_STATES
         if any(view.behind(read) in states for read in node.inputs)
     ]
-    readers.sort(key=lambda at: symbol.nodes[at].op in _ADDS)  # most are of residual cells
-    if readers:
-        return _between(symbol, readers[0])
-    return "it is one step of a cell: there is nothing to put together"
+    return _between(symbol, readers[0]) if readers else UNFOUND
 
 
 def _between(symbol: Symbol, at: int) -> str:
