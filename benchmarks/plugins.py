@@ -3,7 +3,8 @@
 A layer as the framework runs it and the same one optimized take turns in one process, on one
 thread; the outputs must agree. A time is CPU time of the process, the least of all turns of two
 layers of a kind, for where memory lies changes a time by a tenth, and a ratio is the framework's
-over that of the plug-in. ``--fit`` leaves nothing to the framework, and
+over that of the plug-in. The programs and predictors of Paddle are those of 2.6: a projection and
+a layer over sequences of unequal length. ``--fit`` leaves nothing to the framework, and
 prints the rows of `onernn.adapters.common.gain.TABLE` for this CPU: for each case the sizes from
 which on no ratio is below 0.97, and the most is gained.
 """
@@ -16,6 +17,7 @@ import importlib.util
 import itertools
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +30,7 @@ from onernn.adapters.common import gain
 Call = Callable[[], Any]
 Measured = list[tuple["Row", float]]
 
-FRAMEWORKS = ("torch", "mxnet", "paddle")
+FRAMEWORKS = ("torch", "mxnet", "paddle", "paddle_program", "paddle_frozen", "paddle_predictor")
 KINDS = ("RNN", "GRU", "LSTM")
 UNITS = (32, 128, 512)
 BATCHES = ((1, 1), (4, 1), (1, 8), (16, 1), (8, 8), (64, 1), (16, 16), (64, 16), (64, 32))
@@ -149,6 +151,101 @@ def of_paddle(row: Row) -> tuple[Call, Call] | None:
     return call(theirs), call(optimize(copy.deepcopy(theirs)))
 
 
+def saved_paddle_program(row: Row, prefix: str) -> list[Any] | None:
+    """A projection and a layer over a LoD, as users of Paddle 1 built them, saved and loaded."""
+    import paddle
+
+    if row.kind == "RNN" or row.cell or row.trains:
+        return None
+    paddle.enable_static()
+    paddle.seed(0)
+    static, gates = paddle.static, 3 if row.kind == "GRU" else 4
+    main, startup, executor = static.Program(), static.Program(), static.Executor()
+    with static.program_guard(main, startup):
+        x = static.data("x", [-1, row.units], lod_level=1)
+        drawn = paddle.nn.initializer.Uniform(-1 / math.sqrt(row.units), 1 / math.sqrt(row.units))
+        shapes = (row.units, gates * row.units), (gates * row.units,), (1, gates * row.units)
+        wx, b, bias, wh = [
+            static.create_parameter(shape, "float32", default_initializer=drawn)
+            for shape in (*shapes, shapes[0])
+        ]
+        block = main.global_block()
+
+        def append(kind: str, inputs: dict[str, Any], outputs: str, **attributes: Any) -> Any:
+            made = {slot: [block.create_var(dtype="float32")] for slot in outputs.split()}
+            block.append_op(type=kind, inputs=inputs, outputs=made, attrs=attributes)
+            return next(iter(made.values()))[0]
+
+        product = append("mul", {"X": x, "Y": wx}, "Out")
+        inputs = {"Input": append("elementwise_add", {"X": product, "Y": b}, "Out", axis=1)}
+        inputs |= {"Weight": wh, "Bias": bias}
+        if row.kind == "GRU":
+            y = append("gru", inputs, "Hidden BatchGate BatchResetHiddenPrev BatchHidden")
+        else:
+            outputs = "Hidden Cell BatchGate BatchCellPreAct"
+            y = append("lstm", inputs, outputs, use_peepholes=False)
+    executor.run(startup)
+    static.save_inference_model(prefix, [x], [y], executor, program=main, clip_extra=False)
+    loaded: list[Any] = static.load_inference_model(prefix, executor)
+    return loaded
+
+
+def _lod(row: Row) -> list[list[int]]:
+    return [[row.steps * k for k in range(row.sequences + 1)]]
+
+
+def of_paddle_frozen(row: Row) -> tuple[Call, Call] | None:
+    return of_paddle_program(row, frozen=True)
+
+
+def of_paddle_program(row: Row, *, frozen: bool = False) -> tuple[Call, Call] | None:
+    import paddle
+
+    from onernn.adapters.paddle import optimize
+
+    with tempfile.TemporaryDirectory() as folder:
+        if not (loaded := saved_paddle_program(row, f"{folder}/model")):
+            return None
+    program, _, fetches = loaded
+    executor, x = paddle.static.Executor(), paddle.base.core.LoDTensor()
+    x.set(row.x.reshape(-1, row.units), paddle.CPUPlace())
+    x.set_lod(_lod(row))
+
+    def call(program: Any) -> Call:
+        feed = {"x": x}
+        return lambda: np.asarray(executor.run(program, feed, fetches, return_numpy=False)[0])
+
+    return call(program), call(optimize(program, frozen=frozen))
+
+
+def of_paddle_predictor(row: Row) -> tuple[Call, Call] | None:
+    import paddle
+
+    from onernn.adapters.paddle import optimize
+
+    x = row.x.reshape(-1, row.units)
+
+    def call(plug: Callable[[Any], Any]) -> Call:
+        config = paddle.inference.Config(f"{folder}/model.pdmodel", f"{folder}/model.pdiparams")
+        config.disable_glog_info()
+        predictor = paddle.inference.create_predictor(plug(config))
+        given = predictor.get_input_handle("x")
+        (name,) = predictor.get_output_names()
+
+        def run() -> Any:
+            given.copy_from_cpu(x)
+            given.set_lod(_lod(row))
+            predictor.run()
+            return predictor.get_output_handle(name).copy_to_cpu()
+
+        return run
+
+    with tempfile.TemporaryDirectory() as folder:
+        if not saved_paddle_program(row, f"{folder}/model"):
+            return None
+        return call(lambda config: config), call(optimize)
+
+
 def least(calls: tuple[Call, ...], seconds: float) -> list[float]:
     """The least CPU time of a call of each, which take turns of a hundredth of a second."""
     counts = []
@@ -204,7 +301,7 @@ def read(file: Path) -> Measured:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    there = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
+    there = [name for name in FRAMEWORKS if importlib.util.find_spec(name.partition("_")[0])]
     parser.add_argument("--framework", choices=FRAMEWORKS, default=there[0] if there else None)
     parser.add_argument("--fit", action="store_true", help="rows of the table of thresholds")
     parser.add_argument("--rows", type=Path, help="fit what was printed into this file")

@@ -1,59 +1,21 @@
-// The operator `onernn_rnn` of Paddle 3, and its gradient: what `rnn` computes, on the kernels.
+// The operator `onernn_rnn`, and its gradient: what `rnn` computes, on the kernels. The operator
+// `onernn_part`: a part of a program of Paddle 2.
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <sstream>
 #include <thread>
 
 #include "packed_layer.hpp"
-#include "paddle/phi/api/all.h"
-#if ONERNN_PADDLE > 2
-#include "paddle/common/enforce.h"
-#include "paddle/phi/core/dense_tensor.h"
-#else
-#include "paddle/phi/core/enforce.h"
-#endif
+#include "program_part.hpp"
 
 namespace {
 
 using namespace onernn_paddle;
-using paddle::DataType;
-using paddle::Tensor;
 using Tensors = std::vector<Tensor>;
 using Shape = std::vector<std::int64_t>;
 
-#if ONERNN_PADDLE > 2
-using Failure = common::enforce::EnforceNotMet;
-#else
-using Failure = phi::enforce::EnforceNotMet;
-#endif
-
-/// Raises what Paddle hands on with its message; over other exceptions it ends the process.
-[[noreturn]] void fail(const std::string& text) {
-  PADDLE_THROW(phi::errors::InvalidArgument("%s", text));
-}
-
-template <class... Parts>
-void require(bool holds, const Parts&... parts) {
-  if (holds) return;
-  std::ostringstream text;
-  text << "onernn_rnn: ";
-  (text << ... << parts);
-  fail(text.str());
-}
-
-template <class Function>
-auto with_message(const Function& function) {
-  try {
-    return function();
-  } catch (const Failure&) {
-    throw;
-  } catch (const std::exception& error) {
-    fail(std::string("onernn_rnn: ") + error.what());
-  }
-}
-
 Library library;
+Interface interface;
 bool is_open = false;
 
 template <class Function>
@@ -78,8 +40,7 @@ using Owners = std::vector<std::shared_ptr<const void>>;
 Owners owners(const Tensors& tensors) {
   Owners result;
 #if ONERNN_PADDLE > 2  // only its programs have parameters that stay
-  for (const Tensor& each : tensors)
-    result.push_back(std::static_pointer_cast<phi::DenseTensor>(each.impl())->Holder());
+  for (const Tensor& each : tensors) result.push_back(dense(each).Holder());
 #endif
   return result;
 }
@@ -311,10 +272,54 @@ std::vector<DataType> InferDtype(const std::vector<DataType>& inputs,
   return std::vector<DataType>(3, inputs[0]);
 }
 
+Python python = nullptr;
+
+void RunPart(paddle::CustomOpKernelContext* context) {
+  const auto [begin, end] = context->InputRangeAt(0);
+  const auto [first, last] = context->OutputRangeAt(0);
+  const Tensors inputs = context->InputsBetween(begin, end);
+  for (const Tensor& each : inputs)
+    if (each.place() != paddle::CPUPlace()) fail("onernn_part: expected tensors on a CPU");
+  run_part(interface, python,
+           {context->AttrAt<std::int64_t>(0), context->AttrAt<std::int64_t>(1),
+            context->AttrAt<bool>(2), inputs, context->MutableOutputBetween(first, last)});
+}
+
+void RunPartBackward(paddle::CustomOpKernelContext*) {
+  fail(
+      "no gradients: a program is optimized for inference; train it as it was, or optimize a"
+      " paddle.nn.Layer");
+}
+
 }  // namespace
 
+#define ONERNN_VISIBLE extern "C" __attribute__((visibility("default")))
+
+/// Calls of this function run what no model runs.
+ONERNN_VISIBLE void onernn_paddle_python(Python function) { python = function; }
+/// An output of a call.
+ONERNN_VISIBLE void onernn_paddle_result(PythonCall* call, std::int64_t index, const char* type,
+                                         const std::int64_t* dims, std::int64_t rank,
+                                         const void* numbers) {
+  call->guarded([=] {
+    Tensor& y = *call->call.outputs.at(std::size_t(index));
+    y = paddle::empty(Shape(dims, dims + rank), type_of(type));
+    std::memcpy(y.data(), numbers, bytes_of(y));
+  });
+}
+/// A compiled model for calls like this one.
+ONERNN_VISIBLE void onernn_paddle_model(PythonCall* call, const void* bytes, std::int64_t size,
+                                        std::int64_t threads, std::int64_t most_bytes,
+                                        std::int64_t most_steps) {
+  call->guarded([=] {
+    const CompiledPart::Model model{bytes, size, most_bytes, most_steps, std::int32_t(threads)};
+    call->made = std::make_shared<CompiledPart>(call->interface, call->call, model);
+  });
+}
+ONERNN_VISIBLE void onernn_paddle_failed(PythonCall* call, const char* why) { call->failure = why; }
+
 /// Opens the kernels' library: 0, or 1 where it is not the one that this was compiled for.
-extern "C" __attribute__((visibility("default"))) int onernn_paddle_open(const char* path) {
+ONERNN_VISIBLE int onernn_paddle_open(const char* path) {
   if (is_open) return 0;
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   decltype(&onernn_abi) abi = nullptr;
@@ -325,7 +330,22 @@ extern "C" __attribute__((visibility("default"))) int onernn_paddle_open(const c
             find(handle, "onernn_training_new", library.training_new) &&
             find(handle, "onernn_training_forward", library.training_forward) &&
             find(handle, "onernn_training_backward", library.training_backward) &&
-            find(handle, "onernn_training_free", library.training_free);
+            find(handle, "onernn_training_free", library.training_free) &&
+            find(handle, "onernn_open_bytes", interface.open) &&
+            find(handle, "onernn_close", interface.close) &&
+            find(handle, "onernn_message", interface.message) &&
+            find(handle, "onernn_dtype", interface.dtype) &&
+            find(handle, "onernn_rank", interface.rank) &&
+            find(handle, "onernn_stream_open", interface.stream_open) &&
+            find(handle, "onernn_stream_close", interface.stream_close) &&
+            find(handle, "onernn_limit", interface.limit) &&
+            find(handle, "onernn_give", interface.give) &&
+            find(handle, "onernn_give_offsets", interface.give_offsets) &&
+            find(handle, "onernn_take", interface.take) &&
+            find(handle, "onernn_prepare", interface.prepare) &&
+            find(handle, "onernn_run", interface.run) &&
+            find(handle, "onernn_numbers", interface.numbers) &&
+            find(handle, "onernn_size", interface.size);
   return !is_open;
 }
 
@@ -355,3 +375,15 @@ PD_BUILD_DOUBLE_GRAD_OP(onernn_rnn)
     .Inputs({paddle::Vec("Inputs"), paddle::Grad(paddle::Grad(paddle::Vec("Inputs")))})
     .Outputs({paddle::Grad(paddle::Grad("Out"))})
     .SetKernelFn(PD_KERNEL(TwiceBackward));
+
+PD_BUILD_OP(onernn_part)
+    .Inputs({paddle::Vec("Inputs")})
+    .Outputs({paddle::Vec("Out")})
+    .Attrs({"number: int64_t", "data: int64_t", "fixed: bool"})
+    .SetKernelFn(RunPart);
+
+/// Without it Paddle would take gradients for zero, and say nothing.
+PD_BUILD_GRAD_OP(onernn_part)
+    .Inputs({paddle::Vec("Inputs"), paddle::Grad(paddle::Vec("Out"))})
+    .Outputs({paddle::Grad(paddle::Vec("Inputs"))})
+    .SetKernelFn(RunPartBackward);

@@ -33,7 +33,10 @@ from onernn.reorders.paddle import RNN_CELLS
 # What is compiled calls only the kernels' library, no Python. Its file lies in the user's cache
 # folder under the hash of all that it was made from, and ends with the hash of its own bytes.
 
-_SOURCES = ("custom_operator.cpp", "packed_layer.hpp", "recurrent_layer.hpp")
+_SOURCES = (
+    "custom_operator.cpp",
+    *("failures.hpp", "packed_layer.hpp", "program_part.hpp", "recurrent_layer.hpp"),
+)
 _FLAGS = (
     *("-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
     *("-Wl,--as-needed", "-Wl,-z,defs"),
@@ -66,8 +69,13 @@ def register_operators() -> None:
     The first call on a machine compiles it, in seconds. Raises `NoOperators` where there is no
     C++17 compiler, `LibraryError` for a damaged installation.
     """
+    library()
+
+
+def library() -> ctypes.CDLL:
+    """The compiled operators, registered; raises as `register_operators`."""
     with _LOCK:
-        _register()
+        return _register()
 
 
 @cache
@@ -130,13 +138,14 @@ def _attributes(
 
 
 @cache
-def _register() -> None:
+def _register() -> ctypes.CDLL:
     paddle = require("paddle", "paddle")
     kernels = load_kernels()
     path = str(_library(paddle))
     # Not through paddle.utils.cpp_extension, which wants setuptools and warns about ccache.
     paddle.base.core.load_op_meta_info_and_register_op(path)
-    if ctypes.CDLL(path).onernn_paddle_open(str(kernels.path).encode()):
+    result = ctypes.CDLL(path)
+    if result.onernn_paddle_open(str(kernels.path).encode()):
         raise LibraryError(f"{kernels.path}: cannot be opened by {path}")
     if write := getattr(paddle.base.core, "serialize_pir_program", None):
 
@@ -149,6 +158,7 @@ def _register() -> None:
             write(program, *more)
 
         paddle.base.core.serialize_pir_program = write_own
+    return result
 
 
 def _library(paddle: Any) -> Path:

@@ -17,7 +17,7 @@ from onernn.fuse_passes import fuse
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
-from onernn.ir.ragged import Ragged
+from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
@@ -104,7 +104,8 @@ RECURRENT = frozenset(
 """Operators that are refused with a reason where they stay with Paddle."""
 
 _OUTSIDE = ("feed", "fetch")
-_INT, _STRINGS = 0, 5
+_INT, _INTS, _STRINGS, _BOOLEAN, _LONG = 0, 3, 5, 6, 9
+PART = "onernn_part"
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,35 +213,43 @@ class LiveProgram:
                 parts.append(part)
         return parts, refusals
 
-    def rewritten(self, parts: Mapping[int, ReplaceablePart], backward: int) -> bytes:
-        """The program in which Python callables stand for parts, numbered as in ``parts``.
-
-        ``backward``: the number of what is called for gradients.
-        """
+    def rewritten(self, parts: Mapping[ReplaceablePart, Sequence[Any]]) -> bytes:
+        """The program in which these operators stand for parts."""
         desc = messages.message("ProgramDesc")()
         desc.CopyFrom(self._desc)
         block = desc.blocks[0]
-        at_last = {part.operators[-1].position: number for number, part in parts.items()}
-        removed = {op.position for part in parts.values() for op in part.operators}
-        sources = {op.position for part in parts.values() for op in part.sources}
+        at_last = {part.operators[-1].position: calls for part, calls in parts.items()}
+        removed = {op.position for part in parts for op in part.operators}
+        sources = {op.position for part in parts for op in part.sources}
         for at in sorted(sources - removed, reverse=True):
             # One of which nothing is read would crash Paddle's squared_mat_sub_fuse_pass.
             reads = [use.reads for k, use in enumerate(self._flow.uses) if k not in removed]
             if self._flow.uses[at].makes.isdisjoint(self._wanted.union(*reads)):
                 removed.add(at)
         operators = [
-            _py_func(parts[at_last[at]], at_last[at], backward) if at in at_last else op
+            each
             for at, op in enumerate(self._desc.blocks[0].ops)
             if at in at_last or at not in removed
+            for each in at_last.get(at, [op])
         ]
         # What is not computed any more cannot be fetched: a scope may hold its value of an old run.
         dead = {name for at in removed for name in self._flow.uses[at].makes}
-        dead -= {name for part in parts.values() for name in part.outputs}
+        dead -= {name for part in parts for name in part.outputs}
         variables = [v for v in self._desc.blocks[0].vars if v.name not in dead]
         del block.ops[:], block.vars[:]
         block.ops.extend(operators)
         block.vars.extend(variables)
         return bytes(desc.SerializeToString())
+
+    def original(self, part: ReplaceablePart) -> bytes:
+        """A block of the operators that a part replaces, and of their variables."""
+        result, block = messages.message("BlockDesc")(idx=0, parent_idx=-1), self._desc.blocks[0]
+        positions = sorted(op.position for op in (*part.sources, *part.operators))
+        result.ops.extend(block.ops[at] for at in positions)
+        uses = [self._flow.uses[at] for at in positions]
+        names = {name for use in uses for name in use.reads | use.makes}
+        result.vars.extend(each for each in block.vars if each.name in names)
+        return bytes(result.SerializeToString())
 
     def _understood(self) -> tuple[dict[str, int], dict[str, str]]:
         """(LoD levels of what is understood, why the rest of the variables is not).
@@ -404,13 +413,76 @@ def _lowered(
     return lower(replace(program, operators=(*feed_ops, *operators, *fetch_ops)))
 
 
-def _py_func(part: ReplaceablePart, forward: int, backward: int) -> Any:
-    result = messages.message("OpDesc")(type="py_func")
-    result.inputs.add(parameter="X", arguments=(*part.data, *part.parameters))
-    result.outputs.add(parameter="Out", arguments=part.outputs)
+def python_call(part: ReplaceablePart, forward: int, backward: int) -> list[Any]:
+    """The operator that calls Python functions of these numbers, the second one for gradients."""
+    result = _operator("py_func", {"X": (*part.data, *part.parameters)}, {"Out": part.outputs})
     result.attrs.add(name="forward_callable_id", type=_INT, i=forward)
     result.attrs.add(name="backward_callable_id", type=_INT, i=backward)
     result.attrs.add(name="backward_skip_vars", type=_STRINGS)
+    return [result]
+
+
+def compiled_call(
+    part: ReplaceablePart, number: int, lods: Sequence[str], *, fixed: bool
+) -> list[Any]:
+    """The operator that runs a part by its number, and those that set the LoD of its outputs.
+
+    ``lods``: for each output the input whose LoD it has, "" for none. ``fixed``: parameters never
+    change.
+    """
+    inputs = {"Inputs@VECTOR": (*part.data, *part.parameters)}
+    result = _operator(PART, inputs, {"Out@VECTOR": part.outputs})
+    result.attrs.add(name="number", type=_LONG, l=number)
+    result.attrs.add(name="data", type=_LONG, l=len(part.data))
+    result.attrs.add(name="fixed", type=_BOOLEAN, b=fixed)
+    calls = [result]
+    for name, source in zip(part.outputs, lods, strict=True):
+        if source:
+            reset = _operator("lod_reset", {"X": (name,), "Y": (source,)}, {"Out": (name,)})
+            reset.attrs.add(name="target_lod", type=_INTS)  # Paddle 3 looks for both
+            reset.attrs.add(name="append", type=_BOOLEAN, b=False)
+            calls.append(reset)
+    return calls
+
+
+def call_key(operator: Any) -> tuple[str, int]:
+    """What tells apart the operators that run parts."""
+    numbers = {each.name: each.l or each.i for each in operator.attrs}
+    return operator.type, numbers.get("number", numbers.get("forward_callable_id", -1))
+
+
+def restored(data: bytes, originals: Mapping[tuple[str, int], bytes]) -> bytes | None:
+    """The program with its own operators, None where it holds none that run parts.
+
+    ``originals``: `LiveProgram.original` by `call_key`. Operators that were added since stay.
+    """
+    desc = messages.parse("ProgramDesc", data, Path("program"))
+    block = desc.blocks[0]
+    operators, outputs = list[Any](), set[str]()
+    variables = {each.name: each for each in block.vars}
+    for op in block.ops:
+        if original := originals.get(call_key(op)):
+            inner = messages.parse("BlockDesc", original, Path("program"))
+            variables |= {v.name: v for v in inner.vars if v.name not in variables}
+            made = {name for each in operators for name in _names_of(each.outputs)}
+            operators += [each for each in inner.ops if not _names_of(each.outputs) <= made]
+            outputs |= _names_of(op.outputs)
+        elif op.type != "lod_reset" or not _names_of(op.outputs) <= outputs:
+            operators.append(op)
+    if not outputs:
+        return None
+    del block.ops[:], block.vars[:]
+    block.ops.extend(operators)
+    block.vars.extend(variables.values())
+    return bytes(desc.SerializeToString())
+
+
+def _operator(kind: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
+    result = messages.message("OpDesc")(type=kind)
+    for slots, filled in ((result.inputs, inputs), (result.outputs, outputs)):
+        for slot, names in filled.items():
+            slots.add(parameter=slot, arguments=names)
+    result.attrs.add(name="op_role", type=_INT, i=0)  # forward; clone(for_test=True) reads it
     return result
 
 
@@ -440,7 +512,9 @@ class LivePart:
 
     def __init__(self, part: ReplaceablePart, options: Options, *, constant: bool = False) -> None:
         self.part, self.constant, self._options = part, constant, options
+        self.threads = options.threads
         self._sessions = Repacked(self._new_session, constant=constant)
+        self._only_python = set[Any]()
 
     def session(self, depths: Sequence[int], parameters: Sequence[Array]) -> Session:
         """For inputs of so many LoD levels. Raises `UnsupportedError` where that cannot run."""
@@ -448,10 +522,34 @@ class LivePart:
 
     def run(self, data: Sequence[Batch], parameters: Sequence[Array]) -> list[Batch]:
         """The part's outputs for its data and parameters, in its order."""
-        depths = [len(x.outer) + 1 if isinstance(x, Ragged) else 0 for x in data]
-        session = self.session(depths, parameters)
+        session = self.session([*map(_depth, data)], parameters)
         outputs = session.run(dict(zip(self.part.data, data, strict=True)))
         return [outputs[value.name] for value in session.graph.outputs]
+
+    def lods(self, session: Session) -> tuple[str, ...] | None:
+        """For each output the input whose LoD it has, "" for none; None where Python has to run it.
+
+        A compiled operator cannot set a LoD.
+        """
+        graph = session.graph
+        if not all(each.layer.compiled for each in session.layers.values()):
+            return None
+        sources = {graph.types[v.name].lod: v.name for v in graph.inputs} | {(): ""}
+        result = [sources.get(graph.types[v.name].lod) for v in graph.outputs]
+        return None if None in result else tuple(map(str, result))
+
+    def compiled(self, data: Sequence[Batch], parameters: Sequence[Array]) -> bytes:
+        """The compiled file for data of these types, empty where only Python runs the part."""
+        from onernn.engine.compiling import content_of  # with C's bindings
+
+        types = tuple([(data_of(x).dtype, data_of(x).ndim, _depth(x)) for x in data])
+        if types in self._only_python:
+            return b""
+        try:
+            return content_of(self.session([*map(_depth, data)], parameters), [*map(data_of, data)])
+        except UnsupportedError:
+            self._only_python.add(types)
+            return b""
 
     def _new_session(self, depths: tuple[int, ...], parameters: Sequence[Array]) -> Session:
         named = dict(zip(self.part.parameters, parameters, strict=True))
@@ -460,6 +558,10 @@ class LivePart:
             raise UnsupportedError("; ".join(graph.notes))
         options = self._options
         return Session(graph, options.dtype, options.threads, options.backend, options.strict)
+
+
+def _depth(batch: Batch) -> int:
+    return len(batch.outer) + 1 if isinstance(batch, Ragged) else 0
 
 
 class LayerKind(NamedTuple):

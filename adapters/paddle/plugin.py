@@ -31,14 +31,13 @@ from onernn.adapters.paddle.custom_operators import (
     restore_recurrent,
 )
 from onernn.adapters.paddle.live_layer import (
-    batch,
     explained_layer,
     optimized_layer,
     restored_layer,
-    tensor_of,
     view,
 )
-from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options
+from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options, call_key, restored
+from onernn.adapters.paddle.program_parts import REPLACED, calls_of
 from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
@@ -51,7 +50,12 @@ _log = logging.getLogger("onernn")
 
 
 def optimize(
-    target: Any, scope: Any = None, *, fetch_list: Iterable[Any] = (), **options: Any
+    target: Any,
+    scope: Any = None,
+    *,
+    fetch_list: Iterable[Any] = (),
+    frozen: bool = False,
+    **options: Any,
 ) -> Any:
     """Paddle runs everything but the recurrent layers, which run here.
 
@@ -74,9 +78,11 @@ def optimize(
 
     A program's ``replaced`` and ``refusals`` list what onernn runs, and why Paddle runs the rest.
 
-    Parameters may change afterwards. ``options``: dtype, backend, threads, as of `onernn.Session`;
-    ``threads=None``: as many as the Config sets now, or else OMP_NUM_THREADS, which Paddle sets
-    to 1 where nothing does.
+    Parameters may change afterwards: each call compares them with those that were packed, which
+    takes longer than a large layer over a few words. ``frozen``: a program's never change, as a
+    predictor's do not; what is written to them later may not be seen. ``options``: dtype, backend,
+    threads, as of `onernn.Session`; ``threads=None``: as many as the Config sets now, or else
+    OMP_NUM_THREADS, which Paddle sets to 1 where nothing does.
     What is replaced and what is not is also logged (logger "onernn").
 
     Raises `UnsupportedError` where nothing can be replaced; `MissingDependencyError` without
@@ -84,6 +90,8 @@ def optimize(
     """
     paddle = require("paddle", "paddle")
     chosen = Options(**options)
+    if frozen and isinstance(target, paddle.nn.Layer):
+        raise UnsupportedError("frozen: parameters of a paddle.nn.Layer may change; drop it")
     if not plugins_enabled():
         _log.info("%s", DISABLED)
         if not (is_pir(target) or isinstance(target, paddle.static.Program)):
@@ -92,16 +100,16 @@ def optimize(
         result.replaced, result.refusals = (), (Refusal(DISABLED, "program"),)
         return result
     if is_pir(target):
-        done = replace_recurrent(target, chosen, [*fetch_list])
+        done = replace_recurrent(target, chosen, [*fetch_list], fixed=frozen)
         target.replaced, target.refusals = done.explained
         return target
     if isinstance(target, paddle.static.Program):
-        return _optimized_program(target, scope, fetch_list, chosen)
+        return _optimized_program(target, scope, fetch_list, chosen, frozen)
     if isinstance(target, paddle.inference.Config):
         threads = chosen.threads or max(1, target.cpu_math_library_num_threads())
         return _optimized_config(target, replace(chosen, threads=threads))
     if type(target).__name__ in ("PirTranslatedLayer", "TranslatedLayer"):
-        return _optimized_translated(target, chosen)
+        return _optimized_translated(target, chosen, frozen)
     if isinstance(target, paddle.nn.Layer):
         return optimized_layer(target, chosen)
     raise TypeError(
@@ -126,13 +134,13 @@ def explain(target: Any) -> str:
 
 def restore(target: Any) -> Any:
     """What `optimize` gave, in which Paddle runs all layers again; it is returned. Of a program of
-    Paddle 2 the one that it was made of.
+    Paddle 2, or a clone() of it, a copy with Paddle's own operators.
 
     Raises `UnsupportedError` for a layer of PIR that is trained in an inner block.
     """
     paddle = require("paddle", "paddle")
-    if hasattr(target, _ORIGINAL):
-        return getattr(target, _ORIGINAL)
+    if (program := _restored_program(target)) is not None:
+        return program
     if is_pir(target):
         restore_recurrent(target)
         target.replaced = target.refusals = ()
@@ -149,41 +157,64 @@ def restore(target: Any) -> Any:
     return target
 
 
-def _optimized_program(program: Any, scope: Any, fetch_list: Iterable[Any], chosen: Options) -> Any:
+def _optimized_program(
+    program: Any, scope: Any, fetch_list: Iterable[Any], chosen: Options, frozen: bool
+) -> Any:
     paddle = require("paddle", "paddle")
     parameters = partial(_parameters, scope or paddle.static.global_scope())
     names = [each if isinstance(each, str) else each.name for each in fetch_list]
     data = program.desc.serialize_to_string()
-    rewritten, done = _rewritten(LiveProgram(data, parameters, names), chosen)
+    rewritten, done = _rewritten(LiveProgram(data, parameters, names), chosen, constant=frozen)
     result = paddle.static.Program.parse_from_string(rewritten)
+    result._copy_param_info_from(program)
     result.replaced, result.refusals = done
-    setattr(result, _ORIGINAL, program)
     _save_originals()
     return result
 
 
-_ORIGINAL = "onernn_program"
+def _restored_program(program: Any) -> Any:
+    """A copy of the program with Paddle's own operators, None of what holds no part of ours."""
+    paddle = require("paddle", "paddle")
+    if not (isinstance(program, paddle.static.Program) and hasattr(program, "desc")):
+        return None
+    data = restored(program.desc.serialize_to_string(), REPLACED)
+    if data is None:
+        return None
+    result = paddle.static.Program.parse_from_string(data)
+    result._copy_param_info_from(program)
+    return result
 
 
 @cache
 def _save_originals() -> None:
-    """Makes Paddle save the program that was optimized: a py_func lives in this process only."""
+    """Makes Paddle save its own operators: those that run parts live in this process only."""
     static: Any = require("paddle.static", "paddle")
+    paddle: Any = require("paddle", "paddle")
     normalize = static.io.normalize_program
 
     @wraps(normalize)
     def normalized(program: Any, feeds: Any, fetches: Any, *more: Any, **named: Any) -> Any:
-        if original := getattr(program, _ORIGINAL, None):
+        if (original := _restored_program(program)) is not None:
             var, flatten = original.global_block().var, require("paddle.utils", "paddle").flatten
             feeds, fetches = (
                 [var(each.name) for each in flatten(values)] for values in (feeds, fetches)
             )
-        return normalize(original or program, feeds, fetches, *more, **named)
+        return normalize(program if original is None else original, feeds, fetches, *more, **named)
+
+    def restoring(save: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(save)
+        def saved(target: Any, *more: Any, **named: Any) -> Any:
+            original = _restored_program(target)
+            return save(target if original is None else original, *more, **named)
+
+        return saved
 
     static.normalize_program = static.io.normalize_program = normalized
+    static.save = static.io.save = restoring(static.io.save)
+    paddle.save = paddle.framework.io.save = restoring(paddle.save)
 
 
-def _optimized_translated(target: Any, chosen: Options) -> Any:
+def _optimized_translated(target: Any, chosen: Options, frozen: bool) -> Any:
     programs = target._program_holder_dict.values()
     if not all(is_pir(getattr(each, "infer_program", None)) for each in programs):
         raise UnsupportedError(
@@ -194,7 +225,7 @@ def _optimized_translated(target: Any, chosen: Options) -> Any:
     refusals: list[Refusal] = []
     for each in programs:
         try:
-            done = replace_recurrent(each.infer_program, chosen, all_known=True)
+            done = replace_recurrent(each.infer_program, chosen, all_known=True, fixed=frozen)
         except UnsupportedError as error:
             refusals += error.refusals
             continue
@@ -286,8 +317,6 @@ def _rewritten(
     live: LiveProgram, chosen: Options, *, constant: bool = False
 ) -> tuple[bytes, Explained]:
     """The program, a line for each part that was replaced, and why others were not."""
-    from paddle.static.nn.common import PyFuncRegistry
-
     candidates, refusals = live.parts()
     parts, replaced = {}, []
     for part in candidates:
@@ -297,38 +326,13 @@ def _rewritten(
         except UnsupportedError as error:
             refusals.append(Refusal("; ".join(r.reason for r in error.refusals), part.label))
             continue
-        parts[PyFuncRegistry(_callable(runner)).id] = part
+        parts[part] = calls_of(runner, session)
+        REPLACED[call_key(parts[part][0])] = live.original(part)
         layers = session.explained
         kernels = "; ".join(f"{e.cell} {e.direction}, {e.dtype}, {e.kernel}" for e in layers)
         replaced.append(f"{part.label}: {kernels}")
     done = explained(replaced, refusals)
-    return live.rewritten(parts, PyFuncRegistry(_no_gradients).id), done
-
-
-def _callable(runner: LivePart) -> Callable[..., list[Any]]:
-    """The function that Paddle calls, and keeps for as long as the process lives."""
-    names, count = (*runner.part.data, *runner.part.parameters), len(runner.part.data)
-    event = require("paddle.profiler", "paddle").RecordEvent
-
-    def run(*tensors: Any) -> list[Any]:  # default arguments would break PyFuncRegistry
-        try:
-            data = [batch(*each) for each in zip(tensors[:count], names, strict=False)]
-            parameters = [] if runner.constant else zip(tensors[count:], names[count:], strict=True)
-            arrays = [view(*each) for each in parameters]
-            with event(f"onernn: {runner.part.label}"):
-                return [tensor_of(output) for output in runner.run(data, arrays)]
-        except Exception as error:  # Paddle prints it between pages of its own
-            _log.error("%s: %s: %s", runner.part.label, type(error).__name__, error)
-            raise
-
-    return run
-
-
-def _no_gradients(*_: Any) -> None:
-    raise UnsupportedError(
-        "no gradients: a program is optimized for inference; train it as it was, or optimize a"
-        " paddle.nn.Layer"
-    )
+    return live.rewritten(parts), done
 
 
 def _parameters(scope: Any, variables: Iterable[Variable]) -> Mapping[str, Array]:

@@ -148,7 +148,7 @@ def test_zero_peepholes_and_an_identity_as_projection_change_nothing(backend: st
 
 @every
 def test_bias_and_initial_state_are_zero_where_they_are_not_given(backend: str) -> None:
-    for cell in (Cell.RNN_TANH, Cell.LSTM, Cell.LBR_GRU):
+    for cell in (Cell.RNN_TANH, Cell.LSTM, Cell.GRU, Cell.LBR_GRU):
         spec = RnnSpec(cell, 5, UNITS)
         (weights,) = random_weights(spec, 8)
         x = np.random.default_rng(8).uniform(-1, 1, SIZES).astype(np.float32)

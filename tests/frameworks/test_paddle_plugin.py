@@ -26,6 +26,7 @@ from tests.frameworks.record_paddle_layers import lstm
 
 from onernn import Ragged, UnsupportedError, plugins_disabled
 from onernn.adapters.paddle import optimize, restore
+from onernn.adapters.paddle.partition import LivePart
 
 BATCHES = ([3, 0, 2], [1], [4, 4, 4, 4, 1, 1, 2, 5, 1], [2, 2], [0, 1], [3, 0, 2])
 I, O = 4, 5  # noqa: E741
@@ -67,7 +68,7 @@ class Plugged(SavedModel):
     @property
     def types(self) -> list[str]:
         found = [op.type for op in self._program.global_block().ops]
-        return [each for each in found if each not in ("feed", "fetch", "scale")]
+        return [each for each in found if each not in ("feed", "fetch", "scale", "lod_reset")]
 
 
 def config_of(folder: Path) -> Any:
@@ -122,14 +123,14 @@ def stack(b: Builder, function: str = "") -> Variable:
     return both(b, b.op(function, {"X": lower}) if function else lower, 2 * O)
 
 
-OURS = ["py_func"]
+OURS = ["onernn_part"]
 MODELS: dict[str, tuple[Callable[[Builder], Any], tuple[str, ...], list[str]]] = {
     "gru": (lambda b: gru(b, b.x), (), OURS),
     "gru-reverse-origin": (lambda b: gru(b, b.x, origin_mode=True, is_reverse=True), (), OURS),
     "gru-H0": (lambda b: gru(b, b.x, state=cell_states(b, "h0")["H0"]), ("h0",), OURS),
     "pair-H0": (lambda b: both(b, b.x, state=cell_states(b, "h0")["H0"]), ("h0",), OURS),
     "stack": (stack, (), OURS),
-    "relu between": (lambda b: stack(b, "relu"), (), ["py_func", "relu", "py_func"]),
+    "relu between": (lambda b: stack(b, "relu"), (), ["onernn_part", "relu", "onernn_part"]),
     "lstm": (lambda b: lstm(b, b.fc(b.x, I, 4 * O), O, use_peepholes=False)[0], (), OURS),
     "lstm-cells": (
         lambda b: lstm(
@@ -138,7 +139,7 @@ MODELS: dict[str, tuple[Callable[[Builder], Any], tuple[str, ...], list[str]]] =
         ("h0", "c0"),
         OURS,
     ),
-    "shared bias": (shared_bias, (), ["py_func", "py_func"]),
+    "shared bias": (shared_bias, (), ["onernn_part", "onernn_part"]),
     "fused already": (fusion_gru, ("h0",), OURS),
 }
 
@@ -152,7 +153,7 @@ def test_a_program_gives_what_it_gave(name: str, tmp_path: Path) -> None:
     ours = Plugged(plain)
     assert plain._program.desc.serialize_to_string() == before
     assert ours.types == types and not ours.optimized.refusals
-    assert len(ours.optimized.replaced) == types.count("py_func")
+    assert len(ours.optimized.replaced) == types.count("onernn_part")
     check(plain, ours, [feeds(lengths, *states) for lengths in BATCHES])
 
 
@@ -210,6 +211,22 @@ def test_later_changes_of_parameters_are_followed(tmp_path: Path) -> None:
         assert np.abs(ours.run(given)[0].data - before).max() > 1e-4
 
 
+def test_parameters_of_a_frozen_program_are_those_of_the_first_call(tmp_path: Path) -> None:
+    plain = saved(tmp_path, MODELS["stack"][0])
+    ours, given = Plugged(plain, frozen=True), feeds([3, 0, 2])
+    check(plain, ours, [given, given])
+    (before,) = ours.run(given)
+    for each in ours.optimized.list_vars():
+        if each.persistable and each.name.startswith("w_"):
+            tensor_of = plain._scope.find_var(each.name).get_tensor()
+            tensor_of.set(np.array(tensor_of) + 0.25, paddle.CPUPlace())
+    (after,) = ours.run(given)
+    assert np.array_equal(after.data, before.data)
+    assert np.abs(plain.run(given)[0].data - before.data).max() > 1e-4
+    with pytest.raises(UnsupportedError, match="frozen"):
+        optimize(paddle.nn.Linear(2, 2), frozen=True)
+
+
 def test_plugins_that_are_disabled_leave_a_program_to_paddle() -> None:
     builder = Builder(3)
     gru(builder, builder.x)
@@ -254,9 +271,9 @@ def test_what_onednn_lacks_stays_with_paddle(
     assert function in refusal.reason and refusal.reason in caplog.text
     assert ours.optimized.replaced[0] in caplog.text
     check(plain, ours, [feeds([3, 0, 2])])
-    for backend in ("auto", "reference"):
+    for backend, call in (("auto", "onernn_part"), ("reference", "py_func")):
         other = Plugged(plain, backend=backend)
-        assert other.types == ["py_func", "py_func"]
+        assert other.types == [call, call]
         check(plain, other, [feeds([3, 0, 2])])
 
 
@@ -288,6 +305,71 @@ def test_a_pool_gives_predictors_with_ours(tmp_path: Path) -> None:
     for at, lengths in enumerate(BATCHES[:2]):
         got = ours.run(feeds(lengths), retrieve(at))
         assert not differences({"y": got[0]}, plain.run(feeds(lengths)))
+
+
+def test_only_the_first_call_of_a_kind_enters_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = saved(tmp_path, MODELS["gru-H0"][0])
+    ours, served = Plugged(plain), Predictor(tmp_path)
+    flat = [feeds(lengths, "h0") for lengths in BATCHES]
+    words = flat[0]["x"]
+    deep = {**flat[0], "x": Ragged(words.data, words.offsets, (np.array([0, 2, 3]),))}
+    for given in (flat, [deep]):
+        expected = [ours.run(each)[0] for each in given]
+        with monkeypatch.context() as patch:
+            patch.delattr(LivePart, "run")
+            for each, want in zip(given, expected, strict=True):
+                (got,) = ours.run(each)
+                assert got.lod == want.lod and np.array_equal(got.data, want.data)
+    assert len(expected[0].lod) == 2
+    check(plain, served, flat)
+    monkeypatch.delattr(LivePart, "run")
+    check(plain, served, flat)
+
+
+def test_programs_of_the_same_names_keep_their_numbers_apart(tmp_path: Path) -> None:
+    models = []
+    for name in ("gru", "gru-reverse-origin"):
+        (tmp_path / name).mkdir()
+        plain = saved(tmp_path / name, MODELS[name][0])
+        models.append((plain, Plugged(plain), Predictor(tmp_path / name)))
+    for lengths in BATCHES:
+        for plain, ours, served in models:
+            check(plain, ours, [feeds(lengths)])
+            check(plain, served, [feeds(lengths)])
+
+
+WRONG = {
+    "ends at 4, but there are 5 steps": [[0, 2, 4]],
+    "ends at 9, but there are 5 steps": [[0, 2, 9]],
+    "must not decrease": [[0, 3, 2, 5]],
+    "carries no LoD": [],
+    "at least one": [[]],
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+def test_a_lod_that_does_not_fit_is_told(reason: str, tmp_path: Path) -> None:
+    """Paddle's predictor reads and writes beyond its memory then."""
+    plain = saved(tmp_path, MODELS["gru"][0])
+    ours, given = Predictor(tmp_path), feeds([2, 3])
+    check(plain, ours, [given])
+    handle = ours.own.get_input_handle("x")
+    handle.copy_from_cpu(given["x"].data)
+    handle.set_lod(WRONG[reason])
+    with pytest.raises(Exception, match=reason):
+        ours.own.run()
+    check(plain, ours, [given])
+
+
+def test_batches_without_a_word_give_none(tmp_path: Path) -> None:
+    plain = saved(tmp_path, MODELS["stack"][0])
+    for ours in (Plugged(plain), Predictor(tmp_path)):
+        for lengths in ([0], [2, 1], [0, 0]):
+            (got,) = ours.run(feeds(lengths))
+            assert got.data.shape == (sum(lengths), 2 * O)
+            assert got.lod == feeds(lengths)["x"].lod
 
 
 def test_errors_tell_the_part_and_the_cause(

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import paddle
 import pytest
 
 Said = Callable[[str], list[str]]
@@ -141,5 +142,31 @@ print("whole")
 """
 
 
+NO_COMPILER = """
+import os, tempfile
+os.environ |= {"CXX": "/bin/false", "XDG_CACHE_HOME": tempfile.mkdtemp()}
+from onernn.adapters.paddle import optimize
+import numpy as np
+import paddle
+
+paddle.enable_static()
+main, startup = paddle.static.Program(), paddle.static.Program()
+with paddle.static.program_guard(main, startup):
+    y, _ = paddle.nn.GRU(5, 3)(paddle.static.data("x", [None, None, 5]))
+executor, feed = paddle.static.Executor(), {"x": np.ones((2, 6, 5), "float32")}
+executor.run(startup)
+ours = optimize(main, fetch_list=[y])
+assert "py_func" in [op.type for op in ours.global_block().ops]
+got, want = (executor.run(each, feed, [y])[0] for each in (ours, main))
+np.testing.assert_allclose(got, want, atol=1e-5)
+print("whole")
+"""
+
+
 def test_a_child_that_ends_leaves_a_config_its_files(said: Said) -> None:
     assert said(FORKED)[-1] == "whole"
+
+
+@pytest.mark.skipif(paddle.__version__ >= "3", reason="its programs are of PIR")
+def test_without_a_compiler_programs_of_paddle_2_enter_python(said: Said) -> None:
+    assert said(NO_COMPILER)[-1] == "whole"

@@ -56,5 +56,4 @@ def test_programs(tmp_path: Path) -> None:
         executor.run(startup)
         ours = optimize(main, fetch_list=[total])
         events = shown(lambda: executor.run(ours, feed=feed, fetch_list=[total]), tmp_path)
-    took = [each for name, each in events.items() if name.startswith("onernn: ")]
-    assert took and min(took) >= 0, events
+    assert events["onernn_part"] >= 0

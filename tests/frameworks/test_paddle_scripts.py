@@ -96,14 +96,27 @@ def test_a_program_that_was_optimized_is_saved_as_it_was(tmp_path: Path) -> None
         executor.run(startup)
         ours = OURS(main.clone(for_test=True), fetch_list=[y])
         (before,) = executor.run(ours, feed={"x": X}, fetch_list=[y.name])
-        theirs = restore(ours)
-        assert theirs is not ours and {"py_func"} & {op.type for op in ours.global_block().ops}
-        close(executor.run(theirs, feed={"x": X}, fetch_list=[y.name])[0], before)
-        find = ours.global_block().var
-        paddle.static.save_inference_model(
-            str(tmp_path / "m"), [find("x")], [find(y.name)], executor, program=ours
-        )
-        program, _, fetched = paddle.static.load_inference_model(str(tmp_path / "m"), executor)
-        assert "py_func" not in {op.type for op in program.global_block().ops}
-        close(executor.run(program, feed={"x": X}, fetch_list=fetched)[0], before)
-        close(*onernn.Session(tmp_path / "m").run({"x": X}).values(), before)
+        assert {"onernn_part"} & {op.type for op in ours.global_block().ops}
+        more = ours.clone(for_test=True)
+        with paddle.static.program_guard(more):
+            twice = paddle.scale(more.global_block().var(y.name), 2.0)
+        programs = (ours, y.name, 1), (ours.clone(), y.name, 1), (more, twice.name, 2)
+        for number, (program, name, factor) in enumerate(programs):
+            theirs, prefix = restore(program), str(tmp_path / f"m{number}")
+            assert "rnn" in {op.type for op in theirs.global_block().ops}
+            close(executor.run(theirs, feed={"x": X}, fetch_list=[name])[0], factor * before)
+            find = program.global_block().var
+            paddle.static.save_inference_model(
+                prefix, [find("x")], [find(name)], executor, program=program
+            )
+            loaded, _, fetched = paddle.static.load_inference_model(prefix, executor)
+            assert "rnn" in {op.type for op in loaded.global_block().ops}
+            close(executor.run(loaded, feed={"x": X}, fetch_list=fetched)[0], factor * before)
+            close(*onernn.Session(prefix).run({"x": X}).values(), factor * before)
+            paddle.static.save(program, prefix)
+            paddle.save(program, f"{prefix}_whole.pdmodel")
+            for file in (f"{prefix}.pdmodel", f"{prefix}_whole.pdmodel"):
+                again = paddle.static.Program.parse_from_string(Path(file).read_bytes())
+                assert "rnn" in {op.type for op in again.global_block().ops}
+            weights = paddle.load(f"{prefix}.pdparams")
+            assert sorted(weights) == sorted(each.name for each in main.all_parameters())

@@ -5,8 +5,9 @@ The library reads it in kernels/library/files.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,17 @@ def compile_model(
     first = {name: network.initial(name) for name in network.states}
     graph = bound(network.graph, {}, {n: Value(n, a.dtype.name, a.shape) for n, a in first.items()})
     session = Session(graph, dtype, 1, "kernels")
-    plan = _plan(session)
-    content = _File(plan, session, network.states, first).content
+    content = _File(_plan(session), session, network.states, first).content
     with replacing(Path(path)) as stream:
         stream.write(content)
     return network.notes if network.states else []
+
+
+def content_of(session: Session, data: Sequence[Array]) -> bytes:
+    """The file of a session, for inputs of these arrays' types. Raises as `compile_model`."""
+    inputs = tuple(v.opened(array) for v, array in zip(session.graph.inputs, data, strict=True))
+    opened = session.with_graph(replace(session.graph, inputs=inputs))
+    return _File(_plan(opened), opened, {}, {}).content
 
 
 def _refused(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:

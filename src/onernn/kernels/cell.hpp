@@ -76,13 +76,21 @@ class CellState {
     return left_.get();
   }
   void turn() { turned_ = !turned_; }
+  /// Whether h holds zeros: products with it read no matrix.
+  void set_zero(bool zero) { zero_ = zero; }
+  /// The rows of a recurrent matrix that a step reads.
+  std::int64_t depth(std::int64_t width) const { return zero_ ? 0 : width; }
+  template <std::int64_t kWidth>
+  Fixed<kWidth> depth(Fixed<kWidth> width) const {
+    return width;
+  }
   /// Whether the products of a step go through a matrix from its end: those of every second step.
   bool back() { return back_ = !back_; }
 
  private:
   Memory<Real> one_, two_, three_;
   Rows<Factor> left_;
-  bool turned_ = false, back_ = true;
+  bool turned_ = false, back_ = true, zero_ = false;
 };
 
 /// A cell of so many gates, without its step.

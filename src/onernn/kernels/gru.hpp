@@ -33,7 +33,8 @@ class Gru : public Cell<Traits, 3> {
     const bool back = state.back();
     Real *h = state.h(), *reset = state.next(), *kept = state.c();
     const auto* rows = state.rows(h, row, width, running, weights.of_h);
-    product<2, Real>(weights.recurrent, width, panels, rows, running, team, back, shared,
+    const auto depth = state.depth(width);
+    product<2, Real>(weights.recurrent, depth, panels, rows, running, team, back, shared,
                      [=, &cell = *this](std::int64_t n, std::int64_t p, const L* sums) {
                        const std::int64_t at = n * row + p * 16;
                        store(kept + at, cell.update(sums[0], attention, n));
@@ -41,7 +42,7 @@ class Gru : public Cell<Traits, 3> {
                      });
     rows = state.rows(reset, row, width, running, weights.of_h);
     product<1, Real>(
-        weights.candidate, width, panels, rows, running, team, back,
+        weights.candidate, depth, panels, rows, running, team, back,
         [=](std::int64_t n, std::int64_t p, int) { return shared(n, p, 2); },
         [=, &cell = *this](std::int64_t n, std::int64_t p, const L* sums) {
           const std::int64_t at = n * row + p * 16;

@@ -32,7 +32,8 @@ class LbrGru : public Cell<Traits, 3, 4> {
     Real* next = state.next();
     const auto* rows = state.rows(h, row, width, running, weights.of_h);
     product<3, Real>(
-        weights.recurrent, width, panels_of(this->traits_.units), rows, running, team, state.back(),
+        weights.recurrent, state.depth(width), panels_of(this->traits_.units), rows, running, team,
+        state.back(),
         [=, bias = weights.bias](std::int64_t n, std::int64_t p, int g) {
           return g < 2 ? shared(n, p, g) : load(bias + (p * 4 + 3) * 16);
         },

@@ -37,8 +37,8 @@ class Lstm : public Cell<Traits, 4> {
       return multiply_add(load(peephole + (p * 3 + g) * 16), c, sum);
     };
     product<4, Real>(
-        weights.recurrent, traits.width, panels_of(traits.units), rows, running, team, back,
-        this->shared(share),
+        weights.recurrent, state.depth(traits.width), panels_of(traits.units), rows, running, team,
+        back, this->shared(share),
         [=, &cell = *this](std::int64_t n, std::int64_t p, const L* sums) {
           Real* const own = cells + n * c_row + p * 16;
           const L c = load(own), i = cell.gate(seen(0, p, c, sums[0]));

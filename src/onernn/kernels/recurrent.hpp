@@ -65,6 +65,7 @@ class Recurrent {
           attention_.data()[m] = words.attention[row(batch, words, m, t)];
       const Real* share = share_.data() + steps_.data()[t - start] * cell_.share_row();
       cell_.step(weights, share, attention_.data(), running, state_, team);
+      state_.set_zero(false);
       for (std::int64_t m = 0; m < running; ++m) {
         const Real* h = state_.h() + m * cell_.h_row();
         const std::int64_t word = row(batch, words, m, t);
@@ -96,6 +97,7 @@ class Recurrent {
       else
         std::fill_n(to, count, Real(0));
     };
+    state_.set_zero(!states.h && !kHeadRows<typename Cell::Stored>);
     for (std::int64_t m = 0; m < batch.sequences; ++m) {
       const std::int64_t n = batch.order[m];
       take(state_.h() + m * cell_.h_row(), states.h, n, cell_.width());

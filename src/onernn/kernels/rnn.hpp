@@ -26,8 +26,8 @@ class Rnn : public Cell<Traits, 1> {
     const std::int64_t row = this->h_row();
     const auto* rows = state.rows(state.h(), row, width, running, weights.of_h);
     Real* next = state.next();
-    product<1, Real>(weights.recurrent, width, panels_of(this->traits_.units), rows, running, team,
-                     state.back(), this->shared(share),
+    product<1, Real>(weights.recurrent, state.depth(width), panels_of(this->traits_.units), rows,
+                     running, team, state.back(), this->shared(share),
                      [=, &cell = *this](std::int64_t n, std::int64_t p, const L* sums) {
                        store(next + n * row + p * 16, cell.gate(sums[0]));
                      });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from support.paddle_operators import op
 from support.paddle_programs import execute, serialized, types, variables
 
 from onernn import (
+    CompiledModel,
     MissingDependencyError,
     ModelFormatError,
     Ragged,
@@ -20,7 +22,6 @@ from onernn import (
     UnsupportedError,
     load,
 )
-from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.custom_operators import arguments
 from onernn.adapters.paddle.partition import (
     RECURRENT,
@@ -29,8 +30,12 @@ from onernn.adapters.paddle.partition import (
     LiveProgram,
     Options,
     ReplaceablePart,
+    call_key,
+    compiled_call,
+    python_call,
+    restored,
 )
-from onernn.adapters.paddle.read import Operator, find, read_program
+from onernn.adapters.paddle.read import Operator, find, parse_program, read_program
 from onernn.backend.process import usable_cpus
 from onernn.ir.arrays import Array
 from onernn.verification.comparing import TOLERANCES, compare
@@ -89,7 +94,7 @@ def found(
 
 
 def rewritten(live: LiveProgram, parts: Sequence[ReplaceablePart]) -> bytes:
-    return live.rewritten(dict(enumerate(parts)), 99)
+    return live.rewritten({part: python_call(part, k, 99) for k, part in enumerate(parts)})
 
 
 def words(lengths: Sequence[int], seed: int = 0) -> Ragged:
@@ -120,7 +125,8 @@ def check_recording(folder: Path) -> None:
             ours[number] = made
         except UnsupportedError as error:
             reasons.append(str(error))
-    program = live.rewritten({number: made.part for number, made in ours.items()}, 99)
+    calls = {made.part: python_call(made.part, number, 99) for number, made in ours.items()}
+    program = live.rewritten(calls)
     left = RECURRENT & {*types(program)}
     if folder.name in STAYS:
         assert left and STAYS[folder.name] in "; ".join(reasons)
@@ -166,15 +172,23 @@ def test_a_projection_and_its_gru_become_one_operator() -> None:
     assert not reasons and part.label == "y (mul+elementwise_add+gru)"
     assert (part.data, part.outputs, part.depths) == (("x",), ("y",), (1,))
     assert part.parameters == ("wx", "b", "wh", "bh")
-    program = live.rewritten({7: part}, 8)
-    assert types(program) == ["py_func"]
-    desc = messages.parse("ProgramDesc", program, Path())
-    (made,) = (each for each in desc.blocks[0].ops if each.type == "py_func")
-    assert {a.name: a.i for a in made.attrs if a.type == 0} == {
-        "forward_callable_id": 7,
-        "backward_callable_id": 8,
+    calls = {
+        "py_func": (python_call(part, 7, 8), {"forward_callable_id": 7, "backward_callable_id": 8}),
+        "onernn_part": (
+            compiled_call(part, 7, ["x"], fixed=False),
+            {"number": 7, "data": 1, "fixed": False},
+        ),
     }
-    assert [list(slot.arguments) for slot in made.inputs] == [["x", "wx", "b", "wh", "bh"]]
+    for kind, (operators, attributes) in calls.items():
+        whole = parse_program(live.rewritten({part: operators}), Path(), lambda _: {})
+        made, *resets = (each for each in whole.operators if each.type not in ("feed", "fetch"))
+        assert made.type == kind and made.attributes.items() >= attributes.items()
+        assert [*made.inputs.values()] == [("x", "wx", "b", "wh", "bh")]
+        assert [*made.outputs.values()] == [("y",)]
+        # A custom operator cannot set a LoD.
+        found_resets = [(each.type, each.inputs, each.outputs) for each in resets]
+        reset = "lod_reset", {"X": ("y",), "Y": ("x",)}, {"Out": ("y",)}
+        assert found_resets == [reset] * (kind == "onernn_part")
 
 
 def test_variables_that_nobody_computes_any_more_are_gone_and_the_others_stay() -> None:
@@ -183,6 +197,34 @@ def test_variables_that_nobody_computes_any_more_are_gone_and_the_others_stay() 
     before = variables(serialized(operators, parameters()))
     assert before - variables(rewritten(live, parts)) == {"my", "ay", "gy"}
     assert variables(rewritten(live, [])) == before
+
+
+def test_a_program_gets_its_operators_back() -> None:
+    """Those that made constants of parameters, too, once where two parts read them."""
+    fixed = op("assign X=wx -> Out=made")
+    second = gru("x", "t", is_reverse=True)
+    operators = [fixed, *gru("x", "s"), *second, op("relu X=t -> Out=z")]
+    for at in (1, 4):
+        slots = {**operators[at].inputs, "Y": ("made",)}
+        operators[at] = replace(operators[at], inputs=slots)
+    plain = fetched(operators, "s", "z")
+    live, parts, _ = found(plain)
+    before = serialized(plain, parameters())
+    for calls in (
+        {part: python_call(part, k, 99) for k, part in enumerate(parts)},
+        {part: compiled_call(part, k, ["x"], fixed=False) for k, part in enumerate(parts)},
+    ):
+        originals = {call_key(ours[0]): live.original(part) for part, ours in calls.items()}
+        data = live.rewritten(calls)
+        assert len(parts) == 2 and not {"gru", "assign"} & {*types(data)}
+        back = restored(data, originals)
+        assert back is not None and sorted(types(back)) == sorted(types(before))
+        assert variables(back) == variables(before)
+        x, held = words([2, 0, 1]), parameters()
+        want, got = (execute(program, held, {"x": x}, {}) for program in (before, back))
+        for one, other in zip(got, want, strict=True):
+            assert np.array_equal(one.data, other.data)
+    assert restored(before, originals) is None
 
 
 def test_two_directions_and_two_layers_become_one_operator() -> None:
@@ -362,6 +404,23 @@ def test_batches_may_have_other_lod_levels_than_declared() -> None:
         ours.run([x.data, h0], held)
     with pytest.raises(ShapeError, match="state h"):
         ours.run([x, h0[:2]], held)
+
+
+@pytest.mark.usefixtures("built")
+def test_a_part_is_compiled_for_the_types_and_levels_of_its_data(tmp_path: Path) -> None:
+    live, (part,), _ = found(fetched(gru(more="h0"), "y", feeds="x h0"))
+    ours, held = LivePart(part, Options()), live.arrays(part.parameters)
+    x, h0 = words([2, 0, 1]), np.zeros((3, O), np.float32)
+    deep = Ragged(x.data, x.offsets, (np.array([0, 1, 3]),))
+    for data in ([x, h0], [deep, h0]):
+        (tmp_path / "part").write_bytes(ours.compiled(data, held))
+        (got,) = (
+            CompiledModel(tmp_path / "part").run(dict(zip(part.data, data, strict=True))).values()
+        )
+        (want,) = ours.run(data, held)
+        assert np.array_equal(got.data, want.data) and got.lod == want.lod
+    assert ours.lods(ours.session((1, 0), held)) == ("x",)
+    assert LivePart(part, REFERENCE).lods(LivePart(part, REFERENCE).session((1, 0), held)) is None
 
 
 @pytest.mark.skipif(find_spec("paddle") is not None, reason="paddle is installed")

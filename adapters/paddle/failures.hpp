@@ -1,0 +1,50 @@
+// Errors that Paddle hands on with their messages; over other exceptions it ends the process.
+#ifndef ONERNN_PADDLE_FAILURES_HPP
+#define ONERNN_PADDLE_FAILURES_HPP
+
+#include <exception>
+#include <sstream>
+#include <string>
+
+#include "paddle/phi/api/all.h"
+#if ONERNN_PADDLE > 2
+#include "paddle/common/enforce.h"
+#else
+#include "paddle/phi/core/enforce.h"
+#endif
+
+namespace onernn_paddle {
+
+#if ONERNN_PADDLE > 2
+using Failure = common::enforce::EnforceNotMet;
+#else
+using Failure = phi::enforce::EnforceNotMet;
+#endif
+
+[[noreturn]] inline void fail(const std::string& text) {
+  PADDLE_THROW(phi::errors::InvalidArgument("%s", text));
+}
+
+template <class... Parts>
+void require(bool holds, const Parts&... parts) {
+  if (holds) return;
+  std::ostringstream text;
+  text << "onernn_rnn: ";
+  (text << ... << parts);
+  fail(text.str());
+}
+
+template <class Function>
+auto with_message(const Function& function) {
+  try {
+    return function();
+  } catch (const Failure&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail(std::string("onernn_rnn: ") + error.what());
+  }
+}
+
+}  // namespace onernn_paddle
+
+#endif

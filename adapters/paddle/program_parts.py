@@ -1,0 +1,146 @@
+"""How Paddle's executor and predictors call parts of programs that run here."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.common.adapter import require
+from onernn.adapters.common.live import array_at
+from onernn.adapters.paddle.custom_operators import library, missing_operators
+from onernn.adapters.paddle.live_layer import batch, tensor_of, view
+from onernn.adapters.paddle.partition import Batch, LivePart, compiled_call, python_call
+from onernn.backend.process import team_of, usable_threads
+from onernn.engine.session import Session
+from onernn.ir.budget import STEPS, usable_memory
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.ragged import Ragged, data_of
+
+_log = logging.getLogger("onernn")
+
+REPLACED: dict[tuple[str, int], bytes] = {}
+"""What the operators replace that run parts in this process, by `call_key`."""
+
+
+def calls_of(runner: LivePart, session: Session) -> list[Any]:
+    """The operators that run a part: the compiled one where it can, or one that enters Python.
+
+    ``session``: the part as its program declares it.
+    """
+    from paddle.static.nn.common import PyFuncRegistry
+
+    lods = runner.lods(session)
+    if lods is not None and not (missing := missing_operators()):
+        _connect()
+        _PARTS.append((runner, lods))
+        return compiled_call(runner.part, len(_PARTS) - 1, lods, fixed=runner.constant)
+    if lods is not None:
+        _log.info("%s: runs in Python, 0.1 ms a call: %s", runner.part.label, missing)
+    forward, backward = PyFuncRegistry(_callable(runner)), PyFuncRegistry(_no_gradients)
+    return python_call(runner.part, forward.id, backward.id)
+
+
+@contextmanager
+def _logged(runner: LivePart) -> Iterator[None]:
+    """Logs an error, which Paddle prints between pages of its own."""
+    try:
+        yield
+    except Exception as error:
+        _log.error("%s: %s: %s", runner.part.label, type(error).__name__, error)
+        raise
+
+
+def _callable(runner: LivePart) -> Callable[..., list[Any]]:
+    """The function that ``py_func`` calls, and keeps for as long as the process lives."""
+    names, count = (*runner.part.data, *runner.part.parameters), len(runner.part.data)
+    event = require("paddle.profiler", "paddle").RecordEvent
+
+    def run(*tensors: Any) -> list[Any]:  # default arguments would break PyFuncRegistry
+        with _logged(runner):
+            data = [batch(*each) for each in zip(tensors[:count], names, strict=False)]
+            parameters = [] if runner.constant else zip(tensors[count:], names[count:], strict=True)
+            arrays = [view(*each) for each in parameters]
+            with event(f"onernn: {runner.part.label}"):
+                return [tensor_of(output) for output in runner.run(data, arrays)]
+
+    return run
+
+
+def _no_gradients(*_: Any) -> None:
+    raise UnsupportedError(
+        "no gradients: a program is optimized for inference; train it as it was, or optimize a"
+        " paddle.nn.Layer"
+    )
+
+
+# The compiled operator ``onernn_part`` (program_part.hpp) calls Python for inputs of a new kind,
+# for parameters that have changed, and for what a compiled model refuses.
+
+_PARTS: list[tuple[LivePart, Sequence[str]]] = []
+"""By their numbers, for as long as the process lives; and whose LoD their outputs have."""
+
+_Called = ctypes.CFUNCTYPE(
+    *(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32),
+    *(ctypes.POINTER(ctypes.c_int64), ctypes.c_int64),
+)
+
+
+@cache
+def _connect() -> Any:
+    """Has the operator call `_run`; what comes back must stay."""
+    operators = library()
+    call, word, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
+    operators.onernn_paddle_result.argtypes = call, word, text, ctypes.POINTER(word), word, call
+    operators.onernn_paddle_model.argtypes = call, text, word, word, word, word
+    operators.onernn_paddle_failed.argtypes = call, text
+    function = _Called(_run)
+    operators.onernn_paddle_python(function)
+    return function
+
+
+def _run(call: int, number: int, wants: int, words: Any, count: int) -> None:
+    """Runs a part. ``wants``: a compiled model, too, with which the next call needs no Python."""
+    operators, (runner, lods) = library(), _PARTS[number]
+    try:
+        with _logged(runner):
+            rest, part = iter(words[:count]), runner.part
+            data = [_batch(rest, name) for name in part.data]
+            names = () if runner.constant else part.parameters
+            parameters = [data_of(_batch(rest, name)) for name in names]
+            outputs = runner.run(data, parameters)
+            for index, (output, lod) in enumerate(zip(outputs, lods, strict=True)):
+                if isinstance(output, Ragged) != bool(lod):
+                    raise UnsupportedError(
+                        f"{part.outputs[index]}: a LoD that the program does not declare: set the"
+                        f" lod_level of {', '.join(part.data)}"
+                    )
+                array = np.ascontiguousarray(data_of(output))
+                dims = (ctypes.c_int64 * array.ndim)(*array.shape)
+                of = array.dtype.name.encode(), dims, array.ndim, array.ctypes.data
+                operators.onernn_paddle_result(call, index, *of)
+            if wants and (content := runner.compiled(data, parameters)):
+                limits = team_of(runner.threads or usable_threads()), usable_memory(), STEPS
+                operators.onernn_paddle_model(call, content, len(content), *limits)
+    except BaseException as error:  # none may enter C
+        operators.onernn_paddle_failed(call, f"{type(error).__name__}: {error}".encode())
+
+
+def _batch(words: Iterator[int], name: str) -> Batch:
+    """A tensor of a call, from the words that describe it."""
+    address, kind, rank = islice(words, 3)
+    shape = [*islice(words, rank)]
+    dtype = ctypes.string_at(kind).decode()
+    lod = [[*islice(words, 2)] for _ in range(next(words))]
+    if dtype == "unknown":
+        raise UnsupportedError(f"{name}: numbers of its type are not supported")
+    data = array_at(address, shape, dtype, None)
+    if not lod:
+        return data
+    return Ragged.from_lod(data, [array_at(at, [size], np.int64, None) for at, size in lod])
