@@ -12,12 +12,13 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
+from support.faulty import predicted
 from support.mxnet_files import CLIP, recording_of, recurrent_model
 from tests.frameworks.mxnet_graphs import run
 
 from onernn import audit
+from onernn.adapters.loading import find_faults
 from onernn.ir.arrays import Array
-from onernn.verification.auditing import predicted
 
 OUTCOME = """
 import sys, mxnet as mx
@@ -60,10 +61,10 @@ def test_mxnet_gives_what_its_faults_predict(name: str, mode: str, tmp_path: Pat
     found = {each.fault: each for each in audit(tmp_path, recording_of(arrays)).findings}[fault]
     symbol = mx.sym.load(str(tmp_path / "model-symbol.json"))
     outputs = run(symbol, arrays)
-    guessed = predicted(tmp_path, "cpu", recording_of(arrays)).values()
+    guessed = predicted(find_faults(tmp_path), "cpu", recording_of(arrays)).values()
     for ours, theirs in zip(guessed, outputs, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
-    right = predicted(tmp_path, "none", recording_of(arrays)).values()
+    right = predicted(find_faults(tmp_path), "none", recording_of(arrays)).values()
     error = max(np.abs(a - b).max() for a, b in zip(right, outputs, strict=True))
     assert found.counts and abs(error - found.max_abs) < 2e-6 < 1e-2 < error
 
@@ -97,7 +98,7 @@ def test_what_an_audit_finds_nothing_in_is_right(tmp_path: Path) -> None:
     arrays = saved(tmp_path, "gru", bidirectional=True, num_layers=2)
     assert audit(tmp_path, recording_of(arrays))
     symbol = mx.sym.load(str(tmp_path / "model-symbol.json"))
-    guessed = predicted(tmp_path, "cpu", recording_of(arrays)).values()
+    guessed = predicted(find_faults(tmp_path), "cpu", recording_of(arrays)).values()
     for ours, theirs in zip(guessed, run(symbol, arrays), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.faulty import predicted
 from tests.frameworks import paddle_paths
 from tests.frameworks.paddle_graphs import Variable, differences
 from tests.frameworks.record_paddle import Builder
 
 from onernn import Ragged, audit, load
+from onernn.adapters.loading import find_faults
 from onernn.ir.arrays import Array
-from onernn.verification.auditing import predicted
 
 I, O = 4, 5  # noqa: E741
 GRU_FUNCTIONS = {"activation": "tanh", "gate_activation": "sigmoid"}
@@ -186,10 +187,10 @@ def test_paddle_gives_what_its_faults_predict(name: str, tmp_path: Path) -> None
     report = audit(tmp_path, given)
     found = {each.fault: each for each in report.findings if each.counts}
     assert found.keys() == {fault}
-    right = words(predicted(tmp_path, "none", given))
+    right = words(predicted(find_faults(tmp_path), "none", given))
     assert set(paths.split()) <= set(found[fault].paths)
     for path, outputs in paddle_gives(tmp_path, paths.split(), given).items():
-        assert not differences(words(predicted(tmp_path, path, given)), outputs)
+        assert not differences(words(predicted(find_faults(tmp_path), path, given)), outputs)
         error = max(np.abs(a - b).max() for a, b in zip(right.values(), outputs, strict=True))
         assert abs(error - found[fault].max_abs) < 2e-6 < 1e-2 < error
 
@@ -203,8 +204,8 @@ def test_empty_sentences_are_misread_as_predicted(kind: str, tmp_path: Path) -> 
     (found,) = (each for each in audit(tmp_path, given).findings if each.counts)
     assert found.fault == "empty_sentences" and path in found.paths
     outputs = paddle_gives(tmp_path, [path], given)[path]
-    assert not differences(words(predicted(tmp_path, path, given)), outputs)
-    (right,) = words(predicted(tmp_path, "none", given)).values()
+    assert not differences(words(predicted(find_faults(tmp_path), path, given)), outputs)
+    (right,) = words(predicted(find_faults(tmp_path), "none", given)).values()
     assert abs(np.abs(right - outputs[0]).max() - found.max_abs) < 2e-6 < 1e-2 < found.max_abs
 
 
@@ -213,7 +214,7 @@ def test_paddle_is_right_on_the_paths_that_an_audit_does_not_name(
     name: str, tmp_path: Path
 ) -> None:
     given = made(name, tmp_path)
-    right = words(predicted(tmp_path, "none", given))
+    right = words(predicted(find_faults(tmp_path), "none", given))
     path = "onednn" if name == "origin_mode" else "plain"
     assert not differences(right, paddle_gives(tmp_path, [path], given)[path])
 
@@ -233,7 +234,7 @@ def test_the_second_batch_starts_from_the_states_of_the_first(kind: str, tmp_pat
     (found,) = (each for each in report.findings if each.counts)
     assert (found.fault, found.paths) == ("state_stale", ("onednn",))
     outputs = paddle_gives(tmp_path, ["onednn"], first, second)["onednn"]
-    assert not differences(words(predicted(tmp_path, "onednn", second)), outputs)
+    assert not differences(words(predicted(find_faults(tmp_path), "onednn", second)), outputs)
     assert found.max_abs > 1e-2
 
 
@@ -270,6 +271,6 @@ def test_what_an_audit_calls_not_fused_is_right_everywhere(bias: bool, tmp_path:
     given = batch(tmp_path, (3, 2), build.rng)
     report = audit(tmp_path, given)
     assert report and "not_fused" in {each.fault for each in report.findings}
-    right = words(predicted(tmp_path, "none", given))
+    right = words(predicted(find_faults(tmp_path), "none", given))
     for path in ("fused", "onednn"):
         assert not differences(right, paddle_gives(tmp_path, [path], given)[path])
