@@ -78,16 +78,12 @@ Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
               x.shape()[2],
               units,
               gates};
-  const std::size_t matrices = 2 * std::size_t(layer.parts());
-  require(weights.size() == 2 * matrices, "WeightList: expected ", 2 * matrices, " tensors, got ",
+  const std::size_t expected = 4 * std::size_t(layer.parts());
+  require(weights.size() == expected, "WeightList: expected ", expected, " tensors, got ",
           weights.size());
-  for (std::size_t k = 0; k < weights.size(); ++k) {
-    const std::int64_t columns = k >= matrices ? 1
-                                 : k % 2       ? units
-                                               : layer.inputs_of(int(k / 2) / layer.directions);
-    require(weights[k].numel() == layer.row() * columns, "WeightList[", k, "]: expected ",
-            layer.row() * columns, " numbers, got ", weights[k].numel());
-  }
+  for (std::size_t k = 0; k < weights.size(); ++k)
+    require(weights[k].numel() == layer.size_of(k), "WeightList[", k, "]: expected ",
+            layer.size_of(k), " numbers, got ", weights[k].numel());
   return layer;
 }
 
@@ -155,10 +151,10 @@ struct Arguments {
   Tensors before, weights;
 };
 
-Tensors forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
+Tensors Forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
                 const std::string& mode, const std::vector<int>& gates, int num_layers,
                 bool is_bidirec, int hidden_size, bool time_major, bool is_test, bool fixed,
-                int stored, int threads) {
+                int stored, int threads) try {
   const Arguments arguments(inputs, mode);
   const Layer layer = layer_of(arguments.x, arguments.weights, mode, gates, num_layers, is_bidirec,
                                hidden_size, stored, threads);
@@ -184,12 +180,15 @@ Tensors forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
   }
   is_whole(tape) = tape.numel() > 1;
   return {y, after, tape};
+} catch (...) {
+  fail_again();
 }
 
-Tensors backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths, Tensor tape,
-                 const Tensor& outer, const Tensor& end, const std::string& mode,
-                 const std::vector<int>& gates, int num_layers, bool is_bidirec, int hidden_size,
-                 bool time_major, int stored, int threads) {
+Tensors Backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
+                 const Tensor& given, const Tensor& outer, const Tensor& end,
+                 const std::string& mode, const std::vector<int>& gates, int num_layers,
+                 bool is_bidirec, int hidden_size, bool time_major, bool, bool, int stored,
+                 int threads) try {
   const Arguments arguments(inputs, mode);
   const Layer layer = layer_of(arguments.x, arguments.weights, mode, gates, num_layers, is_bidirec,
                                hidden_size, stored, threads);
@@ -210,6 +209,7 @@ Tensors backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
   }
   const Training training(library, layer, batch);
   const auto weights = numbers(arguments.weights, "WeightList");
+  Tensor tape = given;
   numbers(tape, "Tape");
   if (tape.numel() != training.tape_size() + 1 || !is_whole(tape)) {  // read before, or never made
     tape = new_tensor({training.tape_size() + 1});
@@ -227,26 +227,8 @@ Tensors backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
                     {end_of, second(layer, end_of, batch), result[1].data<float>(), dc},
                     result[0].data<float>(), into, tape.data<float>());
   return result;
-}
-
-Tensors Forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
-                const std::string& mode, const std::vector<int>& gates, int num_layers,
-                bool is_bidirec, int hidden_size, bool time_major, bool is_test, bool fixed,
-                int stored, int threads) {
-  return with_message([&] {
-    return forward(inputs, lengths, mode, gates, num_layers, is_bidirec, hidden_size, time_major,
-                   is_test, fixed, stored, threads);
-  });
-}
-
-Tensors Backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths, const Tensor& tape,
-                 const Tensor& dy, const Tensor& dafter, const std::string& mode,
-                 const std::vector<int>& gates, int num_layers, bool is_bidirec, int hidden_size,
-                 bool time_major, bool, bool, int stored, int threads) {
-  return with_message([&] {
-    return backward(inputs, lengths, tape, dy, dafter, mode, gates, num_layers, is_bidirec,
-                    hidden_size, time_major, stored, threads);
-  });
+} catch (...) {
+  fail_again();
 }
 
 /// Without this operator Paddle would take gradients of gradients for zero, and say nothing.

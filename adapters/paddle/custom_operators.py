@@ -165,7 +165,8 @@ def _library(paddle: Any) -> Path:
     """Its file, compiled now or before; in memory where the cache folder cannot be used."""
     folder = files("onernn.adapters.paddle")
     sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
-    sources |= {header.name: header.read_bytes() for header in build.HEADERS}
+    shared = *build.HEADERS, *(build.HERE / name for name in ("stored.hpp", "isa.hpp"))
+    sources |= {header.name: header.read_bytes() for header in shared}
     key = (paddle.version.full_version, paddle.version.commit, _FLAGS, build.isas(), sources)
     name = f"paddle-{hashlib.sha256(repr(key).encode()).hexdigest()}.so"
     compiled = partial(_compiled, Path(paddle.__file__).parent, paddle.__version__, sources)

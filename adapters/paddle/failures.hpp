@@ -34,15 +34,11 @@ void require(bool holds, const Parts&... parts) {
   fail(text.str());
 }
 
-template <class Function>
-auto with_message(const Function& function) {
-  try {
-    return function();
-  } catch (const Failure&) {
-    throw;
-  } catch (const std::exception& error) {
-    fail(std::string("onernn_rnn: ") + error.what());
-  }
+/// What was caught, as Paddle hands it on.
+[[noreturn]] inline void fail_again() try { throw; } catch (const Failure&) {
+  throw;
+} catch (const std::exception& error) {
+  fail(std::string("onernn_rnn: ") + error.what());
 }
 
 }  // namespace onernn_paddle

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "recurrent_layer.hpp"
+#include "stored.hpp"
 
 namespace onernn_paddle {
 
@@ -76,17 +77,10 @@ class Numbers {
   }
   /// To nearest even.
   std::uint16_t narrowed(float number) const {
-    std::uint32_t bits;
-    std::memcpy(&bits, &number, 4);
-    if (stored_ == ONERNN_BF16) return std::uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    if (stored_ == ONERNN_BF16) return std::uint16_t(onernn::brain_bits(number));
     if (!(std::abs(number) < 65520))
       throw std::runtime_error("f16: a weight is beyond 65504; use bf16");
-    const std::uint16_t sign = std::uint16_t(bits >> 16 & 0x8000);
-    const float size = std::abs(number);
-    if (size < 6.103515625e-05f)  // subnormal: steps of 2^-24
-      return std::uint16_t(sign | std::uint16_t(std::nearbyint(size * 16777216.0f)));
-    bits &= 0x7fffffff;
-    return std::uint16_t(sign | ((bits + 0xfff + (bits >> 13 & 1)) - 0x38000000) >> 13);
+    return onernn::halved(number).bits;
   }
 
   std::int32_t stored_;
@@ -120,7 +114,7 @@ class Packed {
       parts_.push_back({bias, input, recurrent, -1, -1, -1});
     }
     for (std::size_t k = 0; owners_.empty() && k < weights.size(); ++k)
-      copies_.emplace_back(weights[k], weights[k] + size_of(k));
+      copies_.emplace_back(weights[k], weights[k] + layer.size_of(k));
     numbers_ = numbers.aligned();
   }
   Packed(const Packed&) = delete;
@@ -163,12 +157,6 @@ class Packed {
   }
 
  private:
-  std::int64_t size_of(std::size_t k) const {
-    const std::size_t matrices = 2 * std::size_t(layer_.parts());
-    if (k >= matrices) return layer_.row();
-    return layer_.row() * (k % 2 ? layer_.units : layer_.inputs_of(int(k / 2) / layer_.directions));
-  }
-
   onernn_stack* take() {
     {
       std::lock_guard<std::mutex> locked(guard());

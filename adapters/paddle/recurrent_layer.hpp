@@ -54,6 +54,12 @@ struct Layer {
   /// A GRU's candidate has a bias inside of its reset gate, too.
   std::int64_t bias_rows() const { return std::int64_t(gates.size()) + (cell == ONERNN_LBR_GRU); }
 
+  /// Numbers of tensor k of Paddle's WeightList, see `plain`.
+  std::int64_t size_of(std::size_t k) const {
+    if (k >= 2 * std::size_t(parts())) return row();
+    return row() * (k % 2 ? units : inputs_of(int(k / 2) / directions));
+  }
+
   onernn_spec spec() const {
     onernn_spec result{};
     result.cell = cell;

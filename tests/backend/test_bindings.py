@@ -75,7 +75,7 @@ def complaints(constants: dict[str, int], functions: str) -> str:
 
 
 def test_constants_sizes_and_prototypes_are_those_of_the_headers() -> None:
-    assert len(CONSTANTS) > 120 and len(ENUMS) > 12 and FUNCTIONS.count(";") > 55
+    assert len(CONSTANTS) > 75 and len(ENUMS) > 12 and FUNCTIONS.count(";") > 40
     assert complaints(CONSTANTS, FUNCTIONS) == ""
 
 
@@ -84,5 +84,5 @@ def test_the_comparison_sees_a_wrong_constant() -> None:
 
 
 def test_the_comparison_sees_a_wrong_prototype() -> None:
-    swapped = FUNCTIONS.replace("int arg, int mask", "int arg, float mask")
-    assert "dnnl_primitive_attr_set_scales_mask" in complaints(CONSTANTS, swapped)
+    swapped = FUNCTIONS.replace("int nargs", "float nargs")
+    assert "dnnl_primitive_execute" in complaints(CONSTANTS, swapped)

@@ -30,7 +30,7 @@ struct Case {
   std::int64_t seen() const {
     const std::int64_t copied =
         (OH() + DH * (KH - 1) / SH) * SH * (OW() + DW * (KW - 1) / SW) * SW * C;
-    return OH() * OW() <= kFew && M / groups >= 16 ? kRowsAtOnce * taps() : copied;
+    return OH() * OW() <= 8 && M / groups >= 16 ? kRowsAtOnce * taps() : copied;
   }
   /// function(n, group, m, place in y, c, place in x, place in a channel's weights): all products.
   template <class Function>

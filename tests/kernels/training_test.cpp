@@ -1,7 +1,7 @@
 // Training against the formulas in double: outputs word by word, and each gradient as the slope of
 // a loss, which a central difference of the formulas gives.
 #define ONERNN_LATE_MEMBERS
-#include "training.hpp"
+#include "library/training.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -10,11 +10,10 @@
 #include "late.hpp"
 using namespace onernn;
 using Numbers = std::vector<double>;
-using Cell = TrainedLayer;
 
 /// All that a loss depends on, and the gradients by y and by the final states that define it.
 struct Problem {
-  TrainedLayer layer;
+  onernn_spec layer;
   std::vector<std::int64_t> lengths;  // the longest first
   bool has_input;
   Numbers x, attention, input, recurrent, bias, peephole, projection, h, c;
@@ -34,13 +33,17 @@ struct Problem {
   }
 };
 
-static double value(Trained function, double a) {
+static bool is_gru(const onernn_spec& is) {
+  return is.cell == ONERNN_GRU || is.cell == ONERNN_LBR_GRU;
+}
+
+static double value(const onernn_function& function, double a) {
   switch (function.kind) {
-    case Trained::kSigmoid:
+    case ONERNN_SIGMOID:
       return 1 / (1 + std::exp(-a));
-    case Trained::kTanh:
+    case ONERNN_TANH:
       return std::tanh(a);
-    case Trained::kRelu:
+    case ONERNN_RELU:
       return a > 0 ? a : 0;
     default:
       return a;
@@ -49,8 +52,8 @@ static double value(Trained function, double a) {
 
 /// y of every word by the formulas, and the loss.
 static double loss_of(const Problem& p, Numbers* y) {
-  const TrainedLayer& is = p.layer;
-  const std::int64_t I = is.inputs, O = is.units, R = is.width, G = is.gates();
+  const onernn_spec& is = p.layer;
+  const std::int64_t I = is.inputs, O = is.units, R = is.width, G = gates_of(is);
   const auto begin = p.begin();
   double loss = 0;
   y->assign(static_cast<std::size_t>(begin.back() * R), 0);
@@ -70,19 +73,18 @@ static double loss_of(const Problem& p, Numbers* y) {
         return of_x[g * O + o] + of_h[g * O + o];
       };
       for (std::int64_t o = 0; o < O; ++o) {
-        if (is.cell == Cell::kRnn) next[o] = value(is.gate, sum(0, o));
-        if (is.cell == Cell::kLstm) {
+        if (is.cell == ONERNN_RNN) next[o] = value(is.gate, sum(0, o));
+        if (is.cell == ONERNN_LSTM) {
           const auto seen = [&](std::int64_t row) { return p.peephole[row * O + o] * c[o]; };
           const double i = value(is.gate, sum(0, o) + seen(0));
           const double f = is.input_forget ? 1 - i : value(is.gate, sum(1, o) + seen(1));
           c[o] = f * c[o] + i * value(is.candidate, sum(2, o));
-          if (is.clip_cell.given)
-            c[o] = std::clamp<double>(c[o], is.clip_cell.low, is.clip_cell.high);
+          c[o] = std::clamp(c[o], is.cell_low, is.cell_high);
           next[o] = value(is.gate, sum(3, o) + seen(2)) * value(is.output, c[o]);
         }
-        if (is.is_gru()) {
+        if (is_gru(is)) {
           double candidate = 0;
-          if (is.cell == Cell::kLbrGru) {
+          if (is.cell == ONERNN_LBR_GRU) {
             const double r = value(is.gate, sum(1, o));
             candidate = of_x[2 * O + o] + r * (of_h[2 * O + o] + p.bias[3 * O + o]);
           } else {
@@ -116,9 +118,9 @@ static Numbers numbers(std::int64_t count, int seed, double bound) {
   return Numbers(made.begin(), made.end());
 }
 
-static Problem problem_of(const TrainedLayer& is, std::vector<std::int64_t> lengths,
+static Problem problem_of(const onernn_spec& is, std::vector<std::int64_t> lengths,
                           bool has_input = true) {
-  const std::int64_t I = is.inputs, O = is.units, R = is.width, G = is.gates();
+  const std::int64_t I = is.inputs, O = is.units, R = is.width, G = gates_of(is);
   Problem p{is, lengths, has_input, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
   const std::int64_t W = p.begin().back(), N = p.sequences();
   p.x = numbers(W * I, 1, 1);
@@ -132,7 +134,7 @@ static Problem problem_of(const TrainedLayer& is, std::vector<std::int64_t> leng
   p.c = numbers(N * O, 9, 1);
   p.dy = numbers(W * R, 10, 1);
   p.dh = numbers(N * R, 11, 1);
-  p.dc = numbers(N * O, 12, is.cell == Cell::kLstm ? 1 : 0);
+  p.dc = numbers(N * O, 12, is.cell == ONERNN_LSTM ? 1 : 0);
   return p;
 }
 
@@ -146,43 +148,53 @@ struct Results {
 template <class Stored>
 static Results train(Problem& p, std::int64_t groups, Team& team) {
   const auto floats = [](const Numbers& a) { return std::vector<float>(a.begin(), a.end()); };
-  const TrainedLayer& is = p.layer;
-  const std::int64_t O = is.units, R = is.width, G = is.gates(), y_row = R + 3;
+  const onernn_spec& is = p.layer;
+  const std::int64_t O = is.units, R = is.width, G = gates_of(is), y_row = R + 3;
   const auto begin = p.begin();
   const std::size_t W = static_cast<std::size_t>(begin.back());
   std::vector<std::vector<float>> given;
   for (const Numbers* one : p.parameters()) given.push_back(floats(*one));
   const Training<Stored> training(
-      is, {p.has_input ? given[2].data() : nullptr, given[3].data(), given[4].data(),
-           is.peephole ? given[5].data() : nullptr, is.projection ? given[6].data() : nullptr});
+      is,
+      {p.has_input ? given[2].data() : nullptr, given[3].data(), given[4].data(),
+       is.peephole ? given[5].data() : nullptr, is.projection ? given[6].data() : nullptr},
+      1);
 
   std::vector<float> gates(W * G * O), before(W * R), one(W * O), two(W * O), three(W * O);
-  const Tape tape{given[0].data(), given[1].data(), gates.data(), before.data(),
-                  one.data(),      two.data(),      three.data()};
+  onernn_trained words{};
+  words.tape = {given[0].data(), given[1].data(), gates.data(), before.data(),
+                one.data(),      two.data(),      three.data()};
   const Steps steps{begin.data(), static_cast<std::int64_t>(begin.size()) - 1};
   Results out{std::vector<float>(W * y_row, 7), {}};
-  training.forward(steps, tape, out.y.data(), y_row, given[7].data(), given[8].data(), groups,
-                   team);
+  words.y = out.y.data();
+  words.y_row = y_row;
+  words.h = given[7].data();
+  words.c = given[8].data();
+  training.forward(steps, words, groups, team);
   for (const Numbers* each : p.parameters()) out.gradients.emplace_back(each->size(), 1.0f);
   auto& found = out.gradients;
-  const std::vector<float> dy = floats(p.dy);
+  std::vector<float> dy = floats(p.dy);
   found[7] = floats(p.dh);
   found[8] = floats(p.dc);
-  training.backward(steps, tape, dy.data(), R, found[7].data(), found[8].data(), found[0].data(),
-                    found[1].data(),
-                    {found[2].data(), found[3].data(), found[4].data(),
-                     is.peephole ? found[5].data() : nullptr, found[6].data()},
-                    groups, team);
+  words.y = dy.data();
+  words.y_row = R;
+  words.h = found[7].data();
+  words.c = found[8].data();
+  words.dx = found[0].data();
+  words.dattention = found[1].data();
+  words.gradients = {found[2].data(), found[3].data(), found[4].data(),
+                     is.peephole ? found[5].data() : nullptr, found[6].data()};
+  training.backward(steps, words, groups, team);
   return out;
 }
 
 /// `bound`: of what outputs and gradients may be wrong by, relative to 1 or to their size.
 template <class Stored>
 static void check(Problem p, double bound) {
-  const TrainedLayer& is = p.layer;
-  const std::int64_t O = is.units, R = is.width, G = is.gates(), y_row = R + 3;
+  const onernn_spec& is = p.layer;
+  const std::int64_t O = is.units, R = is.width, G = gates_of(is), y_row = R + 3;
   const std::size_t W = static_cast<std::size_t>(p.begin().back());
-  const bool own_bias = is.cell == Cell::kLbrGru;
+  const bool own_bias = is.cell == ONERNN_LBR_GRU;
   Team alone(1);
   const auto [y, found] = train<Stored>(p, 0, alone);
   Numbers want;
@@ -192,8 +204,9 @@ static void check(Problem p, double bound) {
     for (std::int64_t r = R; r < y_row; ++r) CHECK(y[w * y_row + r] == 7);
   }
 
-  const bool there[] = {true,          is.attention, p.has_input,           true, true, is.peephole,
-                        is.projection, true,         is.cell == Cell::kLstm};
+  const std::int32_t there[] = {true,          is.attention, p.has_input,
+                                true,          true,         is.peephole,
+                                is.projection, true,         is.cell == ONERNN_LSTM};
   for (std::size_t kind = 0; kind < std::size(there); ++kind) {
     if (!there[kind]) continue;
     Numbers& moved = *p.parameters()[kind];
@@ -211,13 +224,15 @@ static void check(Problem p, double bound) {
   }
 }
 
-static TrainedLayer layer_of(Cell::Cell cell, std::int64_t inputs, std::int64_t units) {
-  TrainedLayer out{};
+static onernn_spec layer_of(std::int32_t cell, std::int64_t inputs, std::int64_t units) {
+  onernn_spec out{};
   out.cell = cell;
   out.inputs = inputs;
   out.units = out.width = units;
-  out.gate = {Trained::kSigmoid};
-  out.candidate = out.output = {Trained::kTanh};
+  out.gate.kind = ONERNN_SIGMOID;
+  out.candidate.kind = out.output.kind = ONERNN_TANH;
+  out.cell_low = -INFINITY;
+  out.cell_high = INFINITY;
   return out;
 }
 
@@ -227,9 +242,9 @@ constexpr double kFloat = 1e-5;
 constexpr double kBrain = 0.05;
 
 TEST(gradients_are_slopes_of_the_formulas) {
-  for (const Cell::Cell cell : {Cell::kRnn, Cell::kGru, Cell::kLbrGru, Cell::kLstm})
+  for (const std::int32_t cell : {ONERNN_RNN, ONERNN_GRU, ONERNN_LBR_GRU, ONERNN_LSTM})
     for (const bool backwards : {false, true}) {
-      TrainedLayer layer = layer_of(cell, 7, 19);
+      onernn_spec layer = layer_of(cell, 7, 19);
       layer.backwards = backwards;
       check<float>(problem_of(layer, {5, 3, 3, 1}), kFloat);
       check<BrainPair>(problem_of(layer, {5, 3, 3, 1}), kBrain);
@@ -237,9 +252,9 @@ TEST(gradients_are_slopes_of_the_formulas) {
 }
 
 TEST(attention_and_an_update_gate_that_replaces) {
-  for (const Cell::Cell cell : {Cell::kGru, Cell::kLbrGru})
+  for (const std::int32_t cell : {ONERNN_GRU, ONERNN_LBR_GRU})
     for (const bool replaces : {false, true}) {
-      TrainedLayer layer = layer_of(cell, 3, 17);
+      onernn_spec layer = layer_of(cell, 3, 17);
       layer.attention = true;
       layer.replaces = replaces;
       check<float>(problem_of(layer, {4, 2}), kFloat);
@@ -247,7 +262,7 @@ TEST(attention_and_an_update_gate_that_replaces) {
 }
 
 TEST(peepholes_projections_and_coupled_gates) {
-  TrainedLayer layer = layer_of(Cell::kLstm, 5, 18);
+  onernn_spec layer = layer_of(ONERNN_LSTM, 5, 18);
   layer.peephole = layer.projection = true;
   layer.width = 33;
   check<float>(problem_of(layer, {4, 2, 2}), kFloat);
@@ -260,30 +275,32 @@ TEST(peepholes_projections_and_coupled_gates) {
 
 TEST(a_clipped_cell_state_has_slope_1_inside_and_0_outside) {
   for (const bool nan_is_low : {false, true}) {
-    TrainedLayer layer = layer_of(Cell::kLstm, 5, 18);
-    layer.clip_cell = {true, nan_is_low, -0.2f, 0.3f};
+    onernn_spec layer = layer_of(ONERNN_LSTM, 5, 18);
+    layer.cell_low = -0.2f;
+    layer.cell_high = 0.3f;
+    layer.cell_nan_is_low = nan_is_low;
     layer.peephole = nan_is_low;
     check<float>(problem_of(layer, {4, 2, 2}), kFloat);
   }
 }
 
 TEST(other_functions_and_an_input_that_is_projected) {
-  TrainedLayer layer = layer_of(Cell::kLstm, 4 * 16, 16);
-  layer.gate = {Trained::kTanh};
-  layer.candidate = {Trained::kIdentity};
-  layer.output = {Trained::kSigmoid};
+  onernn_spec layer = layer_of(ONERNN_LSTM, 4 * 16, 16);
+  layer.gate.kind = ONERNN_TANH;
+  layer.candidate.kind = ONERNN_IDENTITY;
+  layer.output.kind = ONERNN_SIGMOID;
   check<float>(problem_of(layer, {3, 1}, false), kFloat);
-  layer = layer_of(Cell::kRnn, 2, 65);
-  layer.gate = {Trained::kRelu};
+  layer = layer_of(ONERNN_RNN, 2, 65);
+  layer.gate.kind = ONERNN_RELU;
   check<float>(problem_of(layer, {3}), kFloat);
 }
 
 TEST(any_team_and_any_groups_of_sequences_give_the_same_bits) {
-  for (const Cell::Cell cell : {Cell::kRnn, Cell::kGru, Cell::kLbrGru, Cell::kLstm}) {
-    TrainedLayer layer = layer_of(cell, 70, 35);
-    layer.attention = layer.is_gru();
-    layer.backwards = cell == Cell::kGru;
-    layer.peephole = layer.projection = cell == Cell::kLstm;
+  for (const std::int32_t cell : {ONERNN_RNN, ONERNN_GRU, ONERNN_LBR_GRU, ONERNN_LSTM}) {
+    onernn_spec layer = layer_of(cell, 70, 35);
+    layer.attention = is_gru(layer);
+    layer.backwards = cell == ONERNN_GRU;
+    layer.peephole = layer.projection = cell == ONERNN_LSTM;
     if (layer.projection) layer.width = 67;
     Problem p = problem_of(layer, {31, 15, 14, 14, 9, 5, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 1, 1});
     const auto same = [&p](auto stored) {

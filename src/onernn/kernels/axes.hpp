@@ -183,18 +183,28 @@ void log_softmax(T* out, const T* x, std::int64_t outer, std::int64_t count, std
   });
 }
 
+/// The mean of so many numbers, and 1 / their standard deviation.
+template <class T>
+struct Moments {
+  T mean, inverse;
+
+  Moments(const T* x, std::int64_t count, double epsilon) {
+    const Strip line = strip_of(count);
+    const auto average = [&](auto of) {
+      return static_cast<T>(sums(x, line, of).v[0] / static_cast<Sum<T>>(count));
+    };
+    mean = average([](T a) { return a; });
+    const T variance = average([mean = mean](T a) { return (a - mean) * (a - mean); });
+    inverse = 1 / std::sqrt(variance + static_cast<T>(epsilon));
+  }
+};
+
 /// Norms of rows; `bias`, `mean` and `inverse` (one number a row) may be null.
 template <class T>
 void layer_norm(T* out, const T* x, const T* scale, Optional<const T> bias, Optional<T> mean_out,
                 Optional<T> inverse_out, std::int64_t rows, std::int64_t count, double epsilon) {
-  const Strip line = strip_of(count);
-  const auto average = [=](const Columns<Sum<T>>& sum) {
-    return static_cast<T>(sum.v[0] / static_cast<Sum<T>>(count));
-  };
   for (std::int64_t i = 0; i < rows; ++i, x += count, out += count) {
-    const T mean = average(sums(x, line, [](T a) { return a; }));
-    const T variance = average(sums(x, line, [=](T a) { return (a - mean) * (a - mean); }));
-    const T inverse = 1 / std::sqrt(variance + static_cast<T>(epsilon));
+    const auto [mean, inverse] = Moments<T>(x, count, epsilon);
     for (std::int64_t k = 0; k < count; ++k)
       out[k] = (x[k] - mean) * inverse * scale[k] + (bias ? bias[k] : T(0));
     if (mean_out) mean_out[i] = mean;
@@ -209,14 +219,8 @@ void group_norm(T* y, const T* x, const T* scale, const T* bias, std::int64_t N,
                 std::int64_t inner, std::int64_t groups, double epsilon) {
   if (groups < 1) return;
   const std::int64_t channels = C / groups, count = channels * inner;
-  const Strip line = strip_of(count);
-  const auto average = [=](const Columns<Sum<T>>& sum) {
-    return static_cast<T>(sum.v[0] / static_cast<Sum<T>>(count));
-  };
   for (std::int64_t group = 0; group < N * groups; ++group, x += count) {
-    const T mean = average(sums(x, line, [](T a) { return a; }));
-    const T variance = average(sums(x, line, [=](T a) { return (a - mean) * (a - mean); }));
-    const T inverse = 1 / std::sqrt(variance + static_cast<T>(epsilon));
+    const auto [mean, inverse] = Moments<T>(x, count, epsilon);
     for (std::int64_t c = 0; c < channels; ++c) {
       const std::int64_t channel = group % groups * channels + c;
       const T factor = inverse * scale[channel];

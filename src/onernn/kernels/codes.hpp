@@ -41,62 +41,48 @@ inline std::int64_t quads_with_digits(std::int64_t K) {
 
 #if defined(ONERNN_VNNI)
 
+#if defined(__AVX512VNNI__)
+inline __m512i differ(__m512i a, __m512i b) { return _mm512_xor_si512(a, b); }
+inline __m512i without_byte(__m512i a) { return _mm512_maskz_srli_epi32(kEvery, a, 8); }
+#else
+inline __m256i differ(__m256i a, __m256i b) { return _mm256_xor_si256(a, b); }
+inline __m256i without_byte(__m256i a) { return _mm256_srli_epi32(a, 8); }
+#endif
 /// The first digit is the highest one; of sixteen numbers, digit d goes to `to + d * quads`.
 inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
   // The bytes of a number plus 0x808080 are its digits plus 128.
-#if defined(__AVX512VNNI__)
-  const __m512i plus =
-      _mm512_add_epi32(_mm512_maskz_cvtps_epi32(kEvery, whole.v), _mm512_set1_epi32(0x808080));
-  __m512i left = _mm512_xor_si512(plus, _mm512_set1_epi32(0x808080));
-  for (int d = kDigits - 1; d >= 0; --d, left = _mm512_maskz_srli_epi32(kEvery, left, 8)) {
-    const __m128i bytes = _mm512_maskz_cvtepi32_epi8(kEvery, left);
-    std::memcpy(to + d * quads, &bytes, sizeof bytes);
-  }
-#else
-  const __m256i zeros = _mm256_set1_epi32(0x808080);
-  const auto digits = [=](__m256 numbers) {
-    return _mm256_xor_si256(_mm256_add_epi32(_mm256_cvtps_epi32(numbers), zeros), zeros);
-  };
-  Ints left{digits(whole.low), digits(whole.high)};
+  const auto zeros = all_of(0x808080);
+  Ints left = in_each([=](auto a) { return differ(sum_of(rounded(a), zeros), zeros); }, whole);
   for (int d = kDigits - 1; d >= 0; --d) {
     const __m128i bytes = lowest_bytes(left);
     std::memcpy(to + d * quads, &bytes, sizeof bytes);
-    left = {_mm256_srli_epi32(left.low, 8), _mm256_srli_epi32(left.high, 8)};
+    left = in_each([](auto a) { return without_byte(a); }, left);
   }
-#endif
 }
 /// Codes as they are: vpdpbusd takes them without a sign, and digits with one.
 inline QuadColumns load_codes(const ByteQuad* p, ByteQuad*) { return load_row(p, 0); }
-#if defined(__AVX512VNNI__)
-inline Ints times_digits(QuadColumns codes, Ints digits, Ints sum) {
-  return multiply_add(Ints{codes.v}, QuadColumns{digits.v}, sum);
-}
-inline Ints start_of(std::int32_t start) { return {_mm512_set1_epi32(start)}; }
-#else
-inline Ints times_digits(const QuadColumns& codes, QuadFactors digits, Ints sum) {
-  add_products(sum.low, codes.low, digits.v);
-  add_products(sum.high, codes.high, digits.v);
-  return sum;
+inline Ints times_digits(QuadColumns codes, QuadFactors digits, Ints sums) {
+  return in_each([=](auto code, auto sum) { return add_products(sum, code, digits.v), sum; }, codes,
+                 sums);
 }
 inline Ints start_of(std::int32_t start) {
-  return {_mm256_set1_epi32(start), _mm256_set1_epi32(start)};
+  return in_each([start](int) { return all_of(start); }, kFirst);
 }
-#endif
 
 #elif defined(ONERNN_NEON)
 
 inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
   const int32x4_t zeros = vdupq_n_s32(0x808080);
   Ints left =
-      in_four([=](auto a) { return veorq_s32(vaddq_s32(vcvtnq_s32_f32(a), zeros), zeros); }, whole);
+      in_each([=](auto a) { return veorq_s32(vaddq_s32(vcvtnq_s32_f32(a), zeros), zeros); }, whole);
   for (int d = kDigits - 1; d >= 0; --d) {
     store_bytes(to + d * quads, left);
-    left = in_four([](auto a) { return vshrq_n_s32(a, 8); }, left);
+    left = in_each([](auto a) { return vshrq_n_s32(a, 8); }, left);
   }
 }
 /// As numbers with a sign.
 inline QuadColumns load_codes(const ByteQuad* p, ByteQuad*) {
-  return in_four([](auto codes) { return veorq_s8(codes, vdupq_n_s8(-kZero)); }, load_row(p, 0));
+  return in_each([](auto codes) { return veorq_s8(codes, vdupq_n_s8(-kZero)); }, load_row(p, 0));
 }
 
 #else
@@ -172,11 +158,11 @@ template <int G>
     for (std::int64_t r = first; r < (std::min)(rows, first + kRows); ++r, panel += G * 16) {
       decltype(load_codes(panel, nullptr)) codes[G];
       ByteQuad scratch[G][16];
-      for (int g = 0; g < G; ++g) codes[g] = load_codes(panel + g * 16, scratch[g]);
-      for (int d = 0; d < kDigits; ++d) {
+      unrolled<G>([&](int g) { codes[g] = load_codes(panel + g * 16, scratch[g]); });
+      unrolled<kDigits>([&](int d) {
         const auto digits = broadcast(row[d * quads + r]);
-        for (int g = 0; g < G; ++g) own[d][g] = times_digits(codes[g], digits, own[d][g]);
-      }
+        unrolled<G>([&](int g) { own[d][g] = times_digits(codes[g], digits, own[d][g]); });
+      });
     }
     for (int g = 0; g < G; ++g) {
       Floats sum = to_floats(total(own[0][g]));

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "formulas.hpp"
 #include "isa.hpp"
 #include "lanes.hpp"
 
@@ -53,81 +54,6 @@ inline Doubles sigmoid(Doubles a) {
   return broadcast(1.0) / (broadcast(1.0) + exp(broadcast(0.0) - a));
 }
 
-// Functions of a cell are objects; those with numbers of their own hold them.
-
-template <class Real>
-struct Identity {
-  Lanes<Real> operator()(Lanes<Real> a) const { return a; }
-};
-template <class Real>
-struct Sigmoid {
-  Lanes<Real> operator()(Lanes<Real> a) const { return sigmoid(a); }
-};
-template <class Real>
-struct Tanh {
-  Lanes<Real> operator()(Lanes<Real> a) const { return tanh(a); }
-};
-template <class Real>
-struct Relu {
-  Lanes<Real> operator()(Lanes<Real> a) const { return maximum(broadcast(Real(0)), a); }
-};
-template <class Real>
-struct Softsign {
-  Lanes<Real> operator()(Lanes<Real> a) const {
-    return each<Real>(a, [](Real v) { return v / (1 + std::abs(v)); });
-  }
-};
-template <class Real>
-struct Softplus {
-  Lanes<Real> operator()(Lanes<Real> a) const {
-    return each<Real>(a,
-                      [](Real v) { return (v > 0 ? v : 0) + std::log1p(std::exp(-std::abs(v))); });
-  }
-};
-template <class Real>
-struct Affine {
-  Real alpha, beta;
-  Lanes<Real> operator()(Lanes<Real> a) const {
-    return multiply_add(broadcast(alpha), a, broadcast(beta));
-  }
-};
-template <class Real>
-struct ScaledTanh {
-  Real alpha, beta;
-  Lanes<Real> operator()(Lanes<Real> a) const {
-    return broadcast(alpha) * tanh(broadcast(beta) * a);
-  }
-};
-template <class Real>
-struct HardSigmoid {
-  Real alpha, beta;
-  Lanes<Real> operator()(Lanes<Real> a) const {
-    const auto line = multiply_add(broadcast(alpha), a, broadcast(beta));
-    return maximum(broadcast(Real(0)), minimum(broadcast(Real(1)), line));
-  }
-};
-template <class Real>
-struct LeakyRelu {
-  Real alpha;
-  Lanes<Real> operator()(Lanes<Real> a) const {
-    return each<Real>(a, [this](Real v) { return v < 0 ? alpha * v : v; });
-  }
-};
-template <class Real>
-struct ThresholdedRelu {
-  Real alpha;
-  Lanes<Real> operator()(Lanes<Real> a) const {
-    return each<Real>(a, [this](Real v) { return v > alpha ? v : 0; });
-  }
-};
-template <class Real>
-struct Elu {
-  Real alpha;
-  Lanes<Real> operator()(Lanes<Real> a) const {
-    return each<Real>(a, [this](Real v) { return v < 0 ? alpha * std::expm1(v) : v; });
-  }
-};
-
 /// Not below `low` nor above `high`; a NaN stays one.
 template <class Real>
 struct Clip {
@@ -144,6 +70,28 @@ struct ClipNan {
     return Clip<Real>{low, high}(maximum(a, broadcast(low)));
   }
 };
+
+// Functions of a cell are objects, with the numbers that ONNX gives them.
+#define ONERNN_FUNCTION(Name, formula)                              \
+  template <class Real>                                             \
+  struct Name {                                                     \
+    Real alpha = 0, beta = 0;                                       \
+    Lanes<Real> operator()(Lanes<Real> a) const { return formula; } \
+  };
+ONERNN_FUNCTION(Identity, a)
+ONERNN_FUNCTION(Sigmoid, sigmoid(a))
+ONERNN_FUNCTION(Tanh, tanh(a))
+ONERNN_FUNCTION(Relu, maximum(broadcast(Real(0)), a))
+ONERNN_FUNCTION(Affine, multiply_add(broadcast(alpha), a, broadcast(beta)))
+ONERNN_FUNCTION(ScaledTanh, broadcast(alpha) * tanh(broadcast(beta) * a))
+ONERNN_FUNCTION(HardSigmoid, (Clip<Real>{0, 1}(Affine<Real>{alpha, beta}(a))))
+ONERNN_FUNCTION(Softsign, each<Real>(a, softsign<Real>))
+ONERNN_FUNCTION(Softplus, each<Real>(a, softplus<Real>))
+ONERNN_FUNCTION(LeakyRelu, each<Real>(a, [this](Real v) { return leaky_relu(v, alpha); }))
+ONERNN_FUNCTION(ThresholdedRelu,
+                each<Real>(a, [this](Real v) { return thresholded_relu(v, alpha); }))
+ONERNN_FUNCTION(Elu, each<Real>(a, [this](Real v) { return elu(v, alpha); }))
+#undef ONERNN_FUNCTION
 
 }  // namespace ONERNN_ISA
 }  // namespace onernn

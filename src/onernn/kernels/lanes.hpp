@@ -21,15 +21,61 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-#if !defined(__SSE4_1__) && !defined(ONERNN_NEON)
+#if defined(__SSE4_1__) || defined(ONERNN_NEON)
+inline Floats broadcast(float a) {
+  return in_each([a](int) { return all_of(a); }, kFirst);
+}
+inline Floats load(const float* p) {
+  return in_each([p](int first) { return register_at(p + first); }, kFirst);
+}
+inline void store(float* p, Floats x) {
+  in_each([p](int first, auto a) { return put(p + first, a), 0; }, kFirst, x);
+}
+#define ONERNN_EACH(name, formula)                                \
+  inline Floats name(Floats x, Floats y) {                        \
+    return in_each([](auto a, auto b) { return formula; }, x, y); \
+  }
+ONERNN_EACH(operator+, a + b)
+ONERNN_EACH(operator-, a - b)
+ONERNN_EACH(operator*, a* b)
+ONERNN_EACH(operator/, a / b)
+ONERNN_EACH(minimum, minimum(a, b))
+ONERNN_EACH(maximum, maximum(a, b))
+ONERNN_EACH(times_power_of_two, times_power_of_two(a, b))
+ONERNN_EACH(times_normal_power_of_two, times_normal_power_of_two(a, b))
+#undef ONERNN_EACH
+inline Floats round_to_even(Floats x) {
+  return in_each([](auto a) { return round_to_even(a); }, x);
+}
+inline Floats multiply_add(Floats x, Floats y, Floats z) {
+  return in_each([](auto a, auto b, auto c) { return multiply_add(a, b, c); }, x, y, z);
+}
+
+inline Ints operator+(Ints x, Ints y) {
+  return in_each([](auto a, auto b) { return sum_of(a, b); }, x, y);
+}
+inline Floats to_floats(Ints x) {
+  return in_each([](auto a) { return to_floats(a); }, x);
+}
+/// Sixteen integers, or what is as long, wherever they stand.
+template <class Number>
+inline Ints integers(const Number* p) {
+  return in_each([p](int first) { return integers_at(p + first); }, kFirst);
+}
+#else
 using Floats = Loops<float>;
+#endif
 
 inline Floats load(const Half* p) {
-  Floats out;
-  for (int i = 0; i < 16; ++i) out.v[i] = widened(p[i]);
-  return out;
-}
+#if !defined(ONERNN_LANES_SSE) && \
+    (defined(__F16C__) || defined(__AVX512F__) || defined(ONERNN_NEON))
+  return in_each([p](int first) { return register_at(p + first); }, kFirst);
+#else
+  float wide[16];
+  for (int i = 0; i < 16; ++i) wide[i] = widened(p[i]);
+  return load(wide);
 #endif
+}
 
 using Doubles = Loops<double>;
 
@@ -39,6 +85,8 @@ inline constexpr int kSums = 3;
 #if defined(__AVX512F__)
 template <>
 inline constexpr int kSums<Floats> = 24;
+template <>
+inline constexpr int kSums<Ints> = 24;
 #elif (defined(__AVX2__) && defined(__FMA__)) || defined(ONERNN_NEON)
 template <>
 inline constexpr int kSums<Floats> = 6;

@@ -1,58 +1,33 @@
-// Sixteen floats in two registers of AVX2; nothing for other targets.
+// Sixteen numbers in two registers of AVX2; nothing for other targets.
 #ifndef ONERNN_LANES_AVX2_HPP
 #define ONERNN_LANES_AVX2_HPP
 
 #include "isa.hpp"
+#include "lanes_registers.hpp"
 #include "stored.hpp"
 
 #if defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512F__)
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-struct Floats {
-  __m256 low, high;
-};
+using FloatRegister [[gnu::vector_size(32)]] = float;
+using IntRegister [[gnu::vector_size(32)]] = long long;
+using Floats = Two<FloatRegister>;
+using Ints = Two<IntRegister>;
+inline constexpr Two<int> kFirst{0, 8};
 
-inline Floats broadcast(float a) { return {_mm256_set1_ps(a), _mm256_set1_ps(a)}; }
-inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline Floats load(const Half* p) {
+inline __m256 all_of(float a) { return _mm256_set1_ps(a); }
+inline __m256 register_at(const float* p) { return _mm256_loadu_ps(p); }
 #if defined(__F16C__)
-  const __m128i* bits = reinterpret_cast<const __m128i*>(p);
-  return {_mm256_cvtph_ps(_mm_loadu_si128(bits)), _mm256_cvtph_ps(_mm_loadu_si128(bits + 1))};
-#else
-  float wide[16];
-  for (int i = 0; i < 16; ++i) wide[i] = widened(p[i]);
-  return load(wide);
+inline __m256 register_at(const Half* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
 #endif
-}
-inline void store(float* p, Floats a) {
-  _mm256_storeu_ps(p, a.low);
-  _mm256_storeu_ps(p + 8, a.high);
-}
-inline Floats operator+(Floats a, Floats b) {
-  return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
-}
-inline Floats operator-(Floats a, Floats b) {
-  return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
-}
-inline Floats operator*(Floats a, Floats b) {
-  return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
-}
-inline Floats operator/(Floats a, Floats b) {
-  return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
-}
-inline Floats multiply_add(Floats a, Floats b, Floats c) {
-  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
-}
-inline Floats minimum(Floats a, Floats b) {
-  return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
-}
-inline Floats maximum(Floats a, Floats b) {
-  return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
-}
-inline Floats round_to_even(Floats a) {
-  return {_mm256_round_ps(a.low, 8), _mm256_round_ps(a.high, 8)};
-}
+inline void put(float* p, __m256 a) { _mm256_storeu_ps(p, a); }
+inline __m256 multiply_add(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+inline __m256 minimum(__m256 a, __m256 b) { return _mm256_min_ps(a, b); }
+inline __m256 maximum(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
+inline __m256 round_to_even(__m256 a) { return _mm256_round_ps(a, 8); }
 inline __m256 times_power_of_two(__m256 a, __m256i n) {
   const __m256i exponent = _mm256_add_epi32(n, _mm256_set1_epi32(127));
   return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
@@ -62,13 +37,21 @@ inline __m256 times_power_of_two(__m256 a, __m256 n) {
   const __m256i all = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(all, 1);
   return times_power_of_two(times_power_of_two(a, half), _mm256_sub_epi32(all, half));
 }
-inline Floats times_power_of_two(Floats a, Floats n) {
-  return {times_power_of_two(a.low, n.low), times_power_of_two(a.high, n.high)};
+inline __m256 times_normal_power_of_two(__m256 a, __m256 n) {
+  return times_power_of_two(a, _mm256_cvtps_epi32(n));
 }
-inline Floats times_normal_power_of_two(Floats a, Floats n) {
-  return {times_power_of_two(a.low, _mm256_cvtps_epi32(n.low)),
-          times_power_of_two(a.high, _mm256_cvtps_epi32(n.high))};
+
+inline __m256i all_of(std::int32_t a) { return _mm256_set1_epi32(a); }
+inline __m256i integers_at(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
+inline __m256i sum_of(__m256i a, __m256i b) { return _mm256_add_epi32(a, b); }
+inline __m256i rounded(__m256 a) { return _mm256_cvtps_epi32(a); }
+inline __m256 to_floats(__m256i a) { return _mm256_cvtepi32_ps(a); }
+inline __m256 upper_half(__m256i a) {
+  return _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32(-65536)));
+}
+inline __m256 lower_half(__m256i a) { return _mm256_castsi256_ps(_mm256_slli_epi32(a, 16)); }
 
 }  // namespace ONERNN_ISA
 }  // namespace onernn

@@ -1,40 +1,49 @@
-// Sixteen floats in one register of AVX-512; nothing for other targets.
+// Sixteen numbers in one register of AVX-512; nothing for other targets.
 #ifndef ONERNN_LANES_AVX512_HPP
 #define ONERNN_LANES_AVX512_HPP
 
 #include "isa.hpp"
+#include "lanes_registers.hpp"
 #include "stored.hpp"
 
 #if defined(__AVX512F__)
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-struct Floats {
-  __m512 v;
-};
+using FloatRegister [[gnu::vector_size(64)]] = float;
+using IntRegister [[gnu::vector_size(64)]] = long long;
+using Floats = One<FloatRegister>;
+using Ints = One<IntRegister>;
+inline constexpr One<int> kFirst{0};
 constexpr __mmask16 kEvery = 0xffff;  // GCC 12 warns of its own header where nothing is masked
 
-inline Floats broadcast(float a) { return {_mm512_set1_ps(a)}; }
-inline Floats load(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline Floats load(const Half* p) {
+inline __m512 all_of(float a) { return _mm512_set1_ps(a); }
+inline __m512 register_at(const float* p) { return _mm512_loadu_ps(p); }
+inline __m512 register_at(const Half* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return {_mm512_maskz_cvtph_ps(kEvery, bits)};
+  return _mm512_maskz_cvtph_ps(kEvery, bits);
 }
-inline void store(float* p, Floats a) { _mm512_storeu_ps(p, a.v); }
-inline Floats operator+(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
-inline Floats operator-(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }
-inline Floats operator*(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }
-inline Floats operator/(Floats a, Floats b) { return {_mm512_div_ps(a.v, b.v)}; }
-inline Floats multiply_add(Floats a, Floats b, Floats c) {
-  return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+inline void put(float* p, __m512 a) { _mm512_storeu_ps(p, a); }
+inline __m512 multiply_add(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
+inline __m512 minimum(__m512 a, __m512 b) { return _mm512_maskz_min_ps(kEvery, a, b); }
+inline __m512 maximum(__m512 a, __m512 b) { return _mm512_maskz_max_ps(kEvery, a, b); }
+inline __m512 round_to_even(__m512 a) { return _mm512_maskz_roundscale_ps(kEvery, a, 8); }
+inline __m512 times_power_of_two(__m512 a, __m512 n) {
+  return _mm512_maskz_scalef_ps(kEvery, a, n);
 }
-inline Floats minimum(Floats a, Floats b) { return {_mm512_maskz_min_ps(kEvery, a.v, b.v)}; }
-inline Floats maximum(Floats a, Floats b) { return {_mm512_maskz_max_ps(kEvery, a.v, b.v)}; }
-inline Floats round_to_even(Floats a) { return {_mm512_maskz_roundscale_ps(kEvery, a.v, 8)}; }
-inline Floats times_power_of_two(Floats a, Floats n) {
-  return {_mm512_maskz_scalef_ps(kEvery, a.v, n.v)};
+inline __m512 times_normal_power_of_two(__m512 a, __m512 n) { return times_power_of_two(a, n); }
+
+inline __m512i all_of(std::int32_t a) { return _mm512_set1_epi32(a); }
+inline __m512i integers_at(const void* p) { return _mm512_loadu_si512(p); }
+inline __m512i sum_of(__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }
+inline __m512i rounded(__m512 a) { return _mm512_maskz_cvtps_epi32(kEvery, a); }
+inline __m512 to_floats(__m512i a) { return _mm512_maskz_cvtepi32_ps(kEvery, a); }
+inline __m512 upper_half(__m512i a) {
+  return _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32(-65536)));
 }
-inline Floats times_normal_power_of_two(Floats a, Floats n) { return times_power_of_two(a, n); }
+inline __m512 lower_half(__m512i a) {
+  return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(kEvery, a, 16));
+}
 
 }  // namespace ONERNN_ISA
 }  // namespace onernn

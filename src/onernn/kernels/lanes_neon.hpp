@@ -7,88 +7,57 @@
 #include <type_traits>
 
 #include "isa.hpp"
+#include "lanes_registers.hpp"
 #include "stored.hpp"
 
 #if defined(ONERNN_NEON)
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-template <class Register>
-struct Four {
-  Register a, b, c, d;
-};
-
-/// A function of registers, for each of the four.
-template <class Function, class... Fours>
-[[gnu::always_inline]] inline auto in_four(Function function, Fours... x) {
-  using Register = decltype(function(x.a...));
-  return Four<Register>{function(x.a...), function(x.b...), function(x.c...), function(x.d...)};
-}
-
 using Floats = Four<float32x4_t>;
+using Ints = Four<int32x4_t>;
+inline constexpr Four<int> kFirst{0, 4, 8, 12};
 
-inline Floats broadcast(float a) {
-  const float32x4_t four = vdupq_n_f32(a);
-  return {four, four, four, four};
+/// Sixteen bytes of anything, wherever they stand.
+inline uint8x16_t bytes_at(const void* p) { return vld1q_u8(static_cast<const std::uint8_t*>(p)); }
+
+inline float32x4_t all_of(float a) { return vdupq_n_f32(a); }
+inline float32x4_t register_at(const float* p) { return vld1q_f32(p); }
+inline float32x4_t register_at(const Half* p) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)));
 }
-inline Floats load(const float* p) {
-  return {vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)};
-}
-inline Floats load(const Half* p) {
-  const auto four = [p](int first) {
-    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p[first].bits)));
-  };
-  return {four(0), four(4), four(8), four(12)};
-}
-inline void store(float* p, Floats x) {
-  vst1q_f32(p, x.a);
-  vst1q_f32(p + 4, x.b);
-  vst1q_f32(p + 8, x.c);
-  vst1q_f32(p + 12, x.d);
-}
-inline Floats operator+(Floats x, Floats y) {
-  return in_four([](auto a, auto b) { return vaddq_f32(a, b); }, x, y);
-}
-inline Floats operator-(Floats x, Floats y) {
-  return in_four([](auto a, auto b) { return vsubq_f32(a, b); }, x, y);
-}
-inline Floats operator*(Floats x, Floats y) {
-  return in_four([](auto a, auto b) { return vmulq_f32(a, b); }, x, y);
-}
-inline Floats operator/(Floats x, Floats y) {
-  return in_four([](auto a, auto b) { return vdivq_f32(a, b); }, x, y);
-}
-inline Floats multiply_add(Floats x, Floats y, Floats z) {
-  return in_four([](auto a, auto b, auto c) { return vfmaq_f32(c, a, b); }, x, y, z);
+inline void put(float* p, float32x4_t a) { vst1q_f32(p, a); }
+inline float32x4_t multiply_add(float32x4_t a, float32x4_t b, float32x4_t c) {
+  return vfmaq_f32(c, a, b);
 }
 /// fmin and fmax make NaN of one: the second number is to come out.
-inline Floats minimum(Floats x, Floats y) {
-  return in_four([](auto a, auto b) { return vbslq_f32(vcltq_f32(a, b), a, b); }, x, y);
+inline float32x4_t minimum(float32x4_t a, float32x4_t b) {
+  return vbslq_f32(vcltq_f32(a, b), a, b);
 }
-inline Floats maximum(Floats x, Floats y) {
-  return in_four([](auto a, auto b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }, x, y);
+inline float32x4_t maximum(float32x4_t a, float32x4_t b) {
+  return vbslq_f32(vcgtq_f32(a, b), a, b);
 }
-inline Floats round_to_even(Floats x) {
-  return in_four([](auto a) { return vrndnq_f32(a); }, x);
-}
+inline float32x4_t round_to_even(float32x4_t a) { return vrndnq_f32(a); }
 inline float32x4_t times_power_of_two(float32x4_t a, int32x4_t n) {
   const int32x4_t exponent = vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23);
   return vmulq_f32(a, vreinterpretq_f32_s32(exponent));
 }
-inline Floats times_normal_power_of_two(Floats x, Floats n) {
-  return in_four([](auto a, auto b) { return times_power_of_two(a, vcvtnq_s32_f32(b)); }, x, n);
-}
-inline Floats times_power_of_two(Floats x, Floats n) {
+inline float32x4_t times_power_of_two(float32x4_t a, float32x4_t n) {
   // In two steps: a result may be subnormal, or infinite, where no single power is a number.
-  const auto in_two_steps = [](float32x4_t a, float32x4_t b) {
-    const int32x4_t all = vcvtnq_s32_f32(b), half = vshrq_n_s32(all, 1);
-    return times_power_of_two(times_power_of_two(a, half), vsubq_s32(all, half));
-  };
-  return in_four(in_two_steps, x, n);
+  const int32x4_t all = vcvtnq_s32_f32(n), half = vshrq_n_s32(all, 1);
+  return times_power_of_two(times_power_of_two(a, half), vsubq_s32(all, half));
+}
+inline float32x4_t times_normal_power_of_two(float32x4_t a, float32x4_t n) {
+  return times_power_of_two(a, vcvtnq_s32_f32(n));
 }
 
-/// Sixteen bytes of anything, wherever they stand.
-inline uint8x16_t bytes_at(const void* p) { return vld1q_u8(static_cast<const std::uint8_t*>(p)); }
+inline int32x4_t integers_at(const void* p) { return vreinterpretq_s32_u8(bytes_at(p)); }
+inline int32x4_t sum_of(int32x4_t a, int32x4_t b) { return vaddq_s32(a, b); }
+inline float32x4_t to_floats(int32x4_t a) { return vcvtq_f32_s32(a); }
+inline float32x4_t upper_half(int32x4_t a) {
+  return vreinterpretq_f32_s32(vandq_s32(a, vdupq_n_s32(-65536)));
+}
+inline float32x4_t lower_half(int32x4_t a) { return vreinterpretq_f32_s32(vshlq_n_s32(a, 16)); }
 
 /// One number that sixteen are multiplied by: instructions take it from the first lane of a
 /// register. Nothing happens to it as text: but else Clang would load it to all lanes, by an
@@ -101,7 +70,7 @@ inline Lane factor_of(float a) {
   return {a};
 }
 inline Floats multiply_add(Lane x, Floats y, Floats z) {
-  return in_four([x](auto b, auto c) { return vfmaq_n_f32(c, b, x.v); }, y, z);
+  return in_each([x](auto b, auto c) { return vfmaq_n_f32(c, b, x.v); }, y, z);
 }
 
 /// Four bytes as a lane: a quad, or a pair of bfloat16.
@@ -122,13 +91,11 @@ inline float32x2_t register_of(Lane x) {
 #endif
 }
 
-using Ints = Four<int32x4_t>;
-
 #if defined(__ARM_FEATURE_DOTPROD)
 /// sums += each column's four bytes times those of a lane.
 inline Ints add_quads(Lane x, Four<int8x16_t> columns, Ints sums) {
   const int8x8_t quad = vreinterpret_s8_f32(register_of(x));
-  return in_four([quad](auto a, auto sum) { return vdotq_lane_s32(sum, a, quad, 0); }, columns,
+  return in_each([quad](auto a, auto sum) { return vdotq_lane_s32(sum, a, quad, 0); }, columns,
                  sums);
 }
 #endif
@@ -137,7 +104,7 @@ inline Ints add_quads(Lane x, Four<int8x16_t> columns, Ints sums) {
 /// sums += each column's pair of bfloat16 times that of a lane.
 inline Floats add_pairs(Lane x, Four<bfloat16x8_t> columns, Floats sums) {
   const bfloat16x4_t pair = vreinterpret_bf16_f32(register_of(x));
-  return in_four([pair](auto a, auto sum) { return vbfdotq_lane_f32(sum, a, pair, 0); }, columns,
+  return in_each([pair](auto a, auto sum) { return vbfdotq_lane_f32(sum, a, pair, 0); }, columns,
                  sums);
 }
 
@@ -181,8 +148,8 @@ inline void multiply_squares(Sums (*sums)[G], const Factor* const* left, const S
 #pragma GCC unroll 32
   for (int i = 0; i < M / 2 * G; ++i) {
     const Sums &even = sums[i / G * 2][i % G], &odd = sums[i / G * 2 + 1][i % G];
-    low[i / G][i % G] = in_four(lower, even, odd);
-    high[i / G][i % G] = in_four(upper, even, odd);
+    low[i / G][i % G] = in_each(lower, even, odd);
+    high[i / G][i % G] = in_each(upper, even, odd);
   }
   for (std::int64_t k = 0; k < count; k += 2, panel += 2 * row) {
     uint8x16_t two[M / 2];
@@ -209,8 +176,8 @@ inline void multiply_squares(Sums (*sums)[G], const Factor* const* left, const S
   }
 #pragma GCC unroll 32
   for (int i = 0; i < M / 2 * G; ++i) {
-    sums[i / G * 2][i % G] = in_four(lower, low[i / G][i % G], high[i / G][i % G]);
-    sums[i / G * 2 + 1][i % G] = in_four(upper, low[i / G][i % G], high[i / G][i % G]);
+    sums[i / G * 2][i % G] = in_each(lower, low[i / G][i % G], high[i / G][i % G]);
+    sums[i / G * 2 + 1][i % G] = in_each(upper, low[i / G][i % G], high[i / G][i % G]);
   }
 }
 #endif

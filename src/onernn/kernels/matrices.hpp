@@ -23,14 +23,6 @@ inline namespace ONERNN_ISA {
 inline constexpr int kBeside = kSums<Floats> >= 16 ? 4 : 2;
 inline constexpr std::int64_t kColumns = 16 * kBeside;
 
-/// The upper half of a float, rounded to nearest even; a NaN stays one.
-inline std::uint32_t brain_bits(float a) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &a, sizeof bits);
-  const std::uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1u);
-  return ((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) >> 16;
-}
-
 /// A number of a matrix in bfloat16, widened: without an instruction that multiplies pairs,
 /// products would widen them again and again.
 struct Brain {

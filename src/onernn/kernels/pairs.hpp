@@ -67,41 +67,10 @@ inline void round_to_pairs(const float* row, std::int64_t K, BrainPair* to) {
 #else
 
 /// Row r of the two, as Lanes.
-#if defined(__AVX512F__)
 inline Floats load_row(const BrainPair* p, int r) {
-  const __m512i bits = _mm512_loadu_si512(p);
-  return {_mm512_castsi512_ps(r ? _mm512_and_si512(bits, _mm512_set1_epi32(-65536))
-                                : _mm512_maskz_slli_epi32(kEvery, bits, 16))};
-}
-#elif defined(__AVX2__) && defined(__FMA__)
-inline Floats load_row(const BrainPair* p, int r) {
-  const auto eight = [r](const BrainPair* from) {
-    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    return _mm256_castsi256_ps(r ? _mm256_and_si256(bits, _mm256_set1_epi32(-65536))
-                                 : _mm256_slli_epi32(bits, 16));
-  };
-  return {eight(p), eight(p + 8)};
-}
-#elif defined(ONERNN_LANES_SSE)
-inline Floats load_row(const BrainPair* p, int r) {
-  const auto four = [r](const BrainPair* from) {
-    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return _mm_castsi128_ps(r ? _mm_and_si128(bits, _mm_set1_epi32(-65536))
-                              : _mm_slli_epi32(bits, 16));
-  };
-  return {four(p), four(p + 4), four(p + 8), four(p + 12)};
-}
-#elif defined(ONERNN_NEON)
-inline Floats load_row(const BrainPair* p, int r) {
-  const auto four = [p, r](int first) {
-    const uint32x4_t bits = vreinterpretq_u32_u8(bytes_at(p + first));
-    return vreinterpretq_f32_u32(r ? vandq_u32(bits, vdupq_n_u32(0xffff0000u))
-                                   : vshlq_n_u32(bits, 16));
-  };
-  return {four(0), four(4), four(8), four(12)};
-}
+#if defined(__SSE4_1__) || defined(ONERNN_NEON)
+  return in_each([r](auto bits) { return r ? upper_half(bits) : lower_half(bits); }, integers(p));
 #else
-inline Floats load_row(const BrainPair* p, int r) {
   Floats out;
   std::uint32_t bits[16];
   for (int i = 0; i < 16; ++i) std::memcpy(&bits[i], p + i, sizeof bits[i]);
@@ -111,8 +80,8 @@ inline Floats load_row(const BrainPair* p, int r) {
     for (std::uint32_t& one : bits) one <<= 16;
   for (int i = 0; i < 16; ++i) std::memcpy(&out.v[i], &bits[i], sizeof bits[i]);
   return out;
-}
 #endif
+}
 
 #endif
 

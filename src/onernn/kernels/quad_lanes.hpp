@@ -27,77 +27,48 @@ inline void put_byte(QuadFactor& quad, int i, int number) {
   quad.v[i] = static_cast<std::uint8_t>(number + 128);
 }
 
+/// sum += bytes without a sign times bytes with one. As text: GCC 12 copies each sum around the
+/// intrinsic, and runs out of registers.
 #if defined(__AVX512VNNI__)
-struct Ints {
-  __m512i v;
-};
-struct QuadColumns {
-  __m512i v;
-};
-
-inline Ints first_sums(const ByteQuad* start) { return {_mm512_loadu_si512(start)}; }
-inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
-inline Floats to_floats(Ints a) { return {_mm512_maskz_cvtepi32_ps(kEvery, a.v)}; }
-inline QuadColumns load_row(const ByteQuad* p, int) { return {_mm512_loadu_si512(p)}; }
-inline Ints broadcast(QuadFactor a) {
-  std::int32_t bits;
-  std::memcpy(&bits, &a, sizeof bits);
-  return {_mm512_set1_epi32(bits)};
+inline void add_products(__m512i& sum, __m512i bytes, __m512i signed_bytes) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(signed_bytes));
 }
-/// As text: GCC 12 copies each sum around the intrinsic, and runs out of registers.
-inline Ints multiply_add(Ints factor, QuadColumns columns, Ints sum) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(factor.v), "v"(columns.v));
-  return sum;
-}
-/// Sixteen whole numbers from -shift to 255 - shift.
-inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
-  const __m512i shifted =
-      _mm512_add_epi32(_mm512_maskz_cvtps_epi32(kEvery, whole.v), _mm512_set1_epi32(shift));
-  const __m128i bytes = _mm512_maskz_cvtepi32_epi8(kEvery, shifted);
-  std::memcpy(to, &bytes, sizeof bytes);
-}
-#else  // AVX-VNNI: the same with registers of eight
-struct Ints {
-  __m256i low, high;
-};
-using QuadColumns = Ints;
-struct QuadFactors {
-  __m256i v;
-};
-
-inline QuadColumns load_row(const ByteQuad* p, int) {
-  const __m256i* quads = reinterpret_cast<const __m256i*>(p);
-  return {_mm256_loadu_si256(quads), _mm256_loadu_si256(quads + 1)};
-}
-inline Ints first_sums(const ByteQuad* start) { return load_row(start, 0); }
-inline QuadFactors broadcast(QuadFactor a) {
-  std::int32_t bits;
-  std::memcpy(&bits, &a, sizeof bits);
-  return {_mm256_set1_epi32(bits)};
-}
-/// sum += bytes without a sign times bytes with one; as text, as above.
+/// The lowest byte of each of sixteen numbers.
+inline __m128i lowest_bytes(Ints a) { return _mm512_maskz_cvtepi32_epi8(kEvery, a.v); }
+#else
 inline void add_products(__m256i& sum, __m256i bytes, __m256i signed_bytes) {
   asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(bytes), "x"(signed_bytes));
 }
-inline Ints multiply_add(QuadFactors factor, const QuadColumns& columns, Ints sum) {
-  add_products(sum.low, factor.v, columns.low);
-  add_products(sum.high, factor.v, columns.high);
-  return sum;
-}
-/// The lowest byte of each of sixteen numbers.
 inline __m128i lowest_bytes(Ints a) {
   const __m256i byte = _mm256_set1_epi32(255);
   const __m256i words = _mm256_permute4x64_epi64(
       _mm256_packus_epi32(_mm256_and_si256(a.low, byte), _mm256_and_si256(a.high, byte)), 0xd8);
   return _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
 }
+#endif
+
+using QuadColumns = Ints;
+struct QuadFactors {
+  IntRegister v;
+};
+inline QuadColumns load_row(const ByteQuad* p, int) { return integers(p); }
+inline Ints first_sums(const ByteQuad* start) { return integers(start); }
+inline QuadFactors broadcast(QuadFactor a) {
+  std::int32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  return {all_of(bits)};
+}
+inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sums) {
+  return in_each([=](auto column, auto sum) { return add_products(sum, factor.v, column), sum; },
+                 columns, sums);
+}
+/// Sixteen whole numbers from -shift to 255 - shift.
 inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
-  const __m256i more = _mm256_set1_epi32(shift);
-  const __m128i bytes = lowest_bytes({_mm256_add_epi32(_mm256_cvtps_epi32(whole.low), more),
-                                      _mm256_add_epi32(_mm256_cvtps_epi32(whole.high), more)});
+  const auto more = all_of(shift);
+  const __m128i bytes =
+      lowest_bytes(in_each([=](auto a) { return sum_of(rounded(a), more); }, whole));
   std::memcpy(to, &bytes, sizeof bytes);
 }
-#endif
 
 #elif defined(ONERNN_NEON)
 
@@ -111,14 +82,7 @@ inline void put_byte(QuadFactor& quad, int i, int number) {
 }
 using QuadColumns = Four<int8x16_t>;
 inline QuadColumns load_row(const ByteQuad* p, int) {
-  const auto four = [p](int first) { return vreinterpretq_s8_u8(bytes_at(p + first)); };
-  return {four(0), four(4), four(8), four(12)};
-}
-inline Ints operator+(Ints x, Ints y) {
-  return in_four([](auto a, auto b) { return vaddq_s32(a, b); }, x, y);
-}
-inline Floats to_floats(Ints x) {
-  return in_four([](auto a) { return vcvtq_f32_s32(a); }, x);
+  return in_each([](auto quads) { return vreinterpretq_s8_s32(quads); }, integers(p));
 }
 /// The lowest byte of each of sixteen numbers.
 inline void store_bytes(QuadFactor* to, Ints x) {
@@ -130,7 +94,7 @@ inline void store_bytes(QuadFactor* to, Ints x) {
 }
 inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
   const int32x4_t more = vdupq_n_s32(shift - 128);
-  store_bytes(to, in_four([=](auto a) { return vaddq_s32(vcvtnq_s32_f32(a), more); }, whole));
+  store_bytes(to, in_each([=](auto a) { return vaddq_s32(vcvtnq_s32_f32(a), more); }, whole));
 }
 #if defined(__ARM_FEATURE_DOTPROD)
 using QuadSums = Ints;
@@ -147,7 +111,7 @@ struct QuadSums {
 };
 inline QuadSums operator+(QuadSums a, QuadSums b) { return {a.low + b.low, a.high + b.high}; }
 inline Ints total(QuadSums sums) {
-  return in_four([](auto a, auto b) { return vpaddq_s32(a, b); }, sums.low, sums.high);
+  return in_each([](auto a, auto b) { return vpaddq_s32(a, b); }, sums.low, sums.high);
 }
 inline int8x16_t broadcast(QuadFactor a) {
   std::int32_t bits;
@@ -161,7 +125,7 @@ inline QuadSums multiply_add(int8x16_t factor, QuadColumns columns, QuadSums sum
   const auto high = [factor](int8x16_t bytes, int32x4_t sum) {
     return vpadalq_s16(sum, vmull_high_s8(bytes, factor));
   };
-  return {in_four(low, columns, sums.low), in_four(high, columns, sums.high)};
+  return {in_each(low, columns, sums.low), in_each(high, columns, sums.high)};
 }
 #endif
 
@@ -174,49 +138,26 @@ struct QuadFactor {
 };
 
 #if defined(__AVX512BW__)
-struct Ints {
-  __m512i v;
-};
-/// Pairs of 16 bits: numbers 0 and 2 of each quad, 1 and 3.
-struct QuadColumns {
-  __m512i even, odd;
-};
-inline Ints first_sums(const ByteQuad*) { return {_mm512_setzero_si512()}; }
-inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
-inline Floats to_floats(Ints a) { return {_mm512_maskz_cvtepi32_ps(kEvery, a.v)}; }
-inline QuadColumns load_row(const ByteQuad* p, int) {
-  const __m512i bytes = _mm512_loadu_si512(p);
-  return {_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8), _mm512_srai_epi16(bytes, 8)};
-}
-inline QuadColumns broadcast(QuadFactor a) {
-  std::int32_t bits[2];
-  std::memcpy(bits, &a, sizeof bits);
-  return {_mm512_set1_epi32(bits[0]), _mm512_set1_epi32(bits[1])};
-}
-inline Ints multiply_add(QuadColumns factor, QuadColumns columns, Ints sum) {
-  const __m512i even = _mm512_madd_epi16(factor.even, columns.even);
-  return {
-      _mm512_add_epi32(_mm512_add_epi32(sum.v, even), _mm512_madd_epi16(factor.odd, columns.odd))};
-}
+/// Numbers 0 and 2 of each quad, as pairs of 16 bits; 1 and 3; sums of products of pairs.
+inline __m512i even_of(__m512i bytes) { return _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8); }
+inline __m512i odd_of(__m512i bytes) { return _mm512_srai_epi16(bytes, 8); }
+inline __m512i products_of(__m512i a, __m512i b) { return _mm512_madd_epi16(a, b); }
 #elif defined(__AVX2__) && defined(__FMA__)
-struct Ints {
-  __m256i low, high;
-};
-/// Pairs of 16 bits of eight columns each: numbers 0 and 2 of each quad, 1 and 3.
-struct QuadColumns {
-  __m256i even[2], odd[2];
-};
+inline __m256i even_of(__m256i bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }
+inline __m256i odd_of(__m256i bytes) { return _mm256_srai_epi16(bytes, 8); }
+inline __m256i products_of(__m256i a, __m256i b) { return _mm256_madd_epi16(a, b); }
+#elif defined(__SSE4_1__)
+inline __m128i even_of(__m128i bytes) { return _mm_srai_epi16(_mm_slli_epi16(bytes, 8), 8); }
+inline __m128i odd_of(__m128i bytes) { return _mm_srai_epi16(bytes, 8); }
+inline __m128i products_of(__m128i a, __m128i b) { return _mm_madd_epi16(a, b); }
+#endif
+
+#if defined(__SSE4_1__)
+inline Ints first_sums(const ByteQuad*) { return Ints{}; }
 struct QuadFactors {
-  __m256i even, odd;
+  IntRegister even, odd;
 };
-inline Ints first_sums(const ByteQuad*) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-/// Widened once for all rows.
-inline QuadColumns load_row(const ByteQuad* p, int) {
-  const __m256i* bytes = reinterpret_cast<const __m256i*>(p);
-  const __m256i low = _mm256_loadu_si256(bytes), high = _mm256_loadu_si256(bytes + 1);
-  const auto even = [](__m256i a) { return _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8); };
-  return {{even(low), even(high)}, {_mm256_srai_epi16(low, 8), _mm256_srai_epi16(high, 8)}};
-}
+#if defined(__AVX2__) && !defined(__AVX512F__)
 /// From memory: GCC 12 would load both at once, and part them in other registers.
 inline QuadFactors broadcast(const QuadFactor& a) {
   const auto two = [](const std::int16_t* at) {
@@ -224,54 +165,41 @@ inline QuadFactors broadcast(const QuadFactor& a) {
   };
   return {two(a.v), two(a.v + 2)};
 }
-inline Ints multiply_add(QuadFactors factor, const QuadColumns& columns, Ints sum) {
-  const auto eight = [&](int half, __m256i so_far) {
-    const __m256i even = _mm256_madd_epi16(factor.even, columns.even[half]);
-    return _mm256_add_epi32(_mm256_add_epi32(so_far, even),
-                            _mm256_madd_epi16(factor.odd, columns.odd[half]));
-  };
-  return {eight(0, sum.low), eight(1, sum.high)};
-}
-#elif defined(__SSE4_1__)
-struct Ints {
-  __m128i v[4];
-};
-/// Four columns each.
-struct QuadColumns {
-  __m128i bytes[4];
-};
-struct QuadFactors {
-  __m128i even, odd;
-};
-inline Ints first_sums(const ByteQuad*) { return {}; }
-inline Ints operator+(Ints a, Ints b) {
-  for (int i = 0; i < 4; ++i) a.v[i] = _mm_add_epi32(a.v[i], b.v[i]);
-  return a;
-}
-inline Floats to_floats(Ints a) {
-  return {_mm_cvtepi32_ps(a.v[0]), _mm_cvtepi32_ps(a.v[1]), _mm_cvtepi32_ps(a.v[2]),
-          _mm_cvtepi32_ps(a.v[3])};
-}
-inline QuadColumns load_row(const ByteQuad* p, int) {
-  QuadColumns out;
-  for (int i = 0; i < 4; ++i)
-    out.bytes[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + i);
-  return out;
-}
+#else
 inline QuadFactors broadcast(QuadFactor a) {
   std::int32_t bits[2];
   std::memcpy(bits, &a, sizeof bits);
-  return {_mm_set1_epi32(bits[0]), _mm_set1_epi32(bits[1])};
+  return {all_of(bits[0]), all_of(bits[1])};
 }
-inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sum) {
-  for (int i = 0; i < 4; ++i) {
-    const __m128i even = _mm_srai_epi16(_mm_slli_epi16(columns.bytes[i], 8), 8);
-    const __m128i odd = _mm_srai_epi16(columns.bytes[i], 8);
-    sum.v[i] = _mm_add_epi32(_mm_add_epi32(sum.v[i], _mm_madd_epi16(factor.even, even)),
-                             _mm_madd_epi16(factor.odd, odd));
-  }
-  return sum;
+#endif
+template <class Register>
+inline Register add_products(QuadFactors factor, Register even, Register odd, Register sum) {
+  return sum_of(sum_of(sum, products_of(factor.even, even)), products_of(factor.odd, odd));
 }
+#if defined(__AVX2__) && defined(__FMA__)
+/// Widened once for all rows.
+struct QuadColumns {
+  Ints even, odd;
+};
+inline QuadColumns load_row(const ByteQuad* p, int) {
+  const Ints bytes = integers(p);
+  return {in_each([](auto a) { return even_of(a); }, bytes),
+          in_each([](auto a) { return odd_of(a); }, bytes)};
+}
+inline Ints multiply_add(QuadFactors factor, const QuadColumns& columns, Ints sums) {
+  return in_each(
+      [=](auto even, auto odd, auto sum) { return add_products(factor, even, odd, sum); },
+      columns.even, columns.odd, sums);
+}
+#else  // too few registers for that
+using QuadColumns = Ints;
+inline QuadColumns load_row(const ByteQuad* p, int) { return integers(p); }
+inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sums) {
+  return in_each([=](auto bytes,
+                     auto sum) { return add_products(factor, even_of(bytes), odd_of(bytes), sum); },
+                 columns, sums);
+}
+#endif
 #else
 struct Ints {
   std::int32_t v[16];
@@ -325,16 +253,6 @@ inline void store_quads(QuadFactor* to, Floats whole, std::int32_t) {
 
 #endif
 
-#if defined(__AVX512F__)
-template <>
-inline constexpr int kSums<Ints> = 24;
-#elif defined(__AVX2__) && defined(__FMA__)
-inline Ints operator+(Ints a, Ints b) {
-  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
-}
-inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
-#endif
-
 /// A byte of a row is its number plus this.
 #if defined(ONERNN_NEON)
 inline constexpr int kByteZero = 0;
@@ -354,8 +272,7 @@ inline constexpr int kRowsOf<QuadFactor> = 4;
 /// The steps of sixteen columns, which stand in the place of quads.
 inline Floats load_steps(const ByteQuad* p) {
 #if defined(ONERNN_NEON)
-  const auto four = [p](int first) { return vreinterpretq_f32_u8(bytes_at(p + first)); };
-  return {four(0), four(4), four(8), four(12)};
+  return in_each([](auto steps) { return vreinterpretq_f32_s32(steps); }, integers(p));
 #elif defined(__SSE4_1__)
   return load(reinterpret_cast<const float*>(p));  // vector registers may alias anything
 #else

@@ -101,12 +101,12 @@ template <int M, int G, int S = G, class Use>
   panel += 2 * S * 16;
   const auto add = [&](auto part, std::int64_t k) {
     QuadColumns columns[G];
-    for (int g = 0; g < G; ++g) columns[g] = load_row(panel + (k * S + g) * 16, 0);
-    for (int m = 0; m < M; ++m) {
+    unrolled<G>([&](int g) { columns[g] = load_row(panel + (k * S + g) * 16, 0); });
+    unrolled<M>([&](int m) {
       const auto factor = broadcast(rows[m][k]);
-      for (int g = 0; g < G; ++g)
-        own[part * M + m][g] = multiply_add(factor, columns[g], own[part * M + m][g]);
-    }
+      Ints(&sums)[G] = own[part * M + m];
+      unrolled<G>([&](int g) { sums[g] = multiply_add(factor, columns[g], sums[g]); });
+    });
   };
   std::int64_t k = 0;
   if constexpr (P > 1)
@@ -145,7 +145,7 @@ template <int G>
     for (int g = 0; g < G; ++g, panel += 16)
       own[g] = multiply_add(broadcast(QuadFactor{{1, 1, 1, 1}}), load_row(panel, 0), own[g]);
   for (int g = 0; g < G; ++g)
-    sums[g] = in_four([=](auto sum, auto all) { return vmlaq_n_s32(sum, all, moved); }, sums[g],
+    sums[g] = in_each([=](auto sum, auto all) { return vmlaq_n_s32(sum, all, moved); }, sums[g],
                       total(own[g]));
 }
 

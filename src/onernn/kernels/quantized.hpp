@@ -40,15 +40,6 @@ inline Floats bytes_of(Floats x, Parameters in) {
   return minimum(maximum(whole, broadcast(0.0f)), broadcast(255.0f));
 }
 
-/// A function of one number, of sixteen.
-template <class F>
-Floats each(Floats a, F function) {
-  float v[16];
-  store(v, a);
-  for (float& x : v) x = function(x);
-  return load(v);
-}
-
 /// A range of numbers that has 0 in it.
 class Range255 {
  public:
@@ -314,8 +305,7 @@ void convolve_bytes(std::int32_t* y, const T* x, Optional<const T> zero, const s
   constexpr int kShift = std::is_signed_v<T> ? 128 : 0;
   const int around = (zero ? *zero : 0) + kShift;
   const std::int64_t C = x_sizes[0] / groups, M = y_sizes[0] / groups;
-  const auto extent = [](const Window& one) { return (one.out - 1) * one.stride + one.extent(); };
-  const std::int64_t rows = extent(w.row), columns = extent(w.column);
+  const std::int64_t rows = w.row.span(), columns = w.column.span();
   const Range high = inside(w.row.in, rows, 1, -w.row.before);
   const Range wide = inside(w.column.in, columns, 1, -w.column.before);
   const std::int64_t channels = (M + G * 16 - 1) / (G * 16) * G * 16;
@@ -375,9 +365,11 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
   const float bound = clip > 0 ? static_cast<float>(clip) : std::numeric_limits<float>::infinity();
   const Clip<float> within{-bound, bound};
   const auto of_sigmoid = [=](Floats a) {
-    return together ? each(a, rational_sigmoid<float>) : sigmoid(a);
+    return together ? each<float>(a, rational_sigmoid<float>) : sigmoid(a);
   };
-  const auto of_tanh = [=](Floats a) { return together ? each(a, rational_tanh<float>) : tanh(a); };
+  const auto of_tanh = [=](Floats a) {
+    return together ? each<float>(a, rational_tanh<float>) : tanh(a);
+  };
   for (std::int64_t d = 0; d < directions; ++d) {
     const bool back = d == 1 || backwards;
     const std::int64_t head = kHeadRows<ByteQuad>;

@@ -120,7 +120,7 @@ Status unpad(T* out, const T* x, const I* lengths, std::int64_t* offsets, std::i
 }
 
 /// How `pool` makes one word of a sentence.
-enum : std::int64_t { kFirst = 0, kLast = 1, kMax = 2, kSum = 3, kAverage = 4, kSqrt = 5 };
+enum : std::int64_t { kFirstWord = 0, kLastWord = 1, kMax = 2, kSum = 3, kAverage = 4, kSqrt = 5 };
 
 /// out (count, inner); `empty` for a sentence without words.
 template <class T>
@@ -132,8 +132,8 @@ void pool(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_t 
       std::fill_n(out, inner, static_cast<T>(empty));
       continue;
     }
-    std::copy_n(x + (kind == kLast ? end - 1 : begin) * inner, inner, out);
-    if (kind == kFirst || kind == kLast) continue;
+    std::copy_n(x + (kind == kLastWord ? end - 1 : begin) * inner, inner, out);
+    if (kind == kFirstWord || kind == kLastWord) continue;
     for (std::int64_t row = begin + 1; row < end; ++row)
       for (std::int64_t k = 0; k < inner; ++k) {
         const T next = x[row * inner + k];

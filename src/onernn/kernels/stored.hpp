@@ -54,6 +54,14 @@ struct FactorOf<float, BrainPair> {
 };
 #endif
 
+/// The upper half of a float, rounded to nearest even; a NaN stays one.
+inline std::uint32_t brain_bits(float a) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  const std::uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+  return ((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) >> 16;
+}
+
 /// A half as a float, exactly.
 inline float widened(Half half) {
   const std::uint32_t sign = (half.bits & 0x8000u) << 16, rest = half.bits & 0x7fffu;

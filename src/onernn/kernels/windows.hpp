@@ -17,7 +17,9 @@ struct Window {
   std::int64_t in, out, size, stride, dilation, before;
 
   std::int64_t extent() const { return dilation * (size - 1) + 1; }
-  bool stays_inside() const { return before == 0 && (out - 1) * stride + extent() <= in; }
+  /// From the first element that it sees to the last one.
+  std::int64_t span() const { return out > 0 ? (out - 1) * stride + extent() : 0; }
+  bool stays_inside() const { return before == 0 && span() <= in; }
 };
 
 /// Those along rows and columns.
@@ -33,6 +35,8 @@ struct Windows {
   std::int64_t seen() const { return row.in * column.in; }
   std::int64_t places() const { return row.out * column.out; }
   std::int64_t taps() const { return row.size * column.size; }
+  /// Whether so few places stand side by side that M channels do, as many as lanes at least.
+  bool are_few(std::int64_t M) const { return places() <= 8 && M >= 16; }
 };
 
 /// From one place to another.
@@ -48,6 +52,67 @@ inline Range inside(std::int64_t in, std::int64_t out, std::int64_t stride, std:
   const std::int64_t begin = from(-shift);
   return {begin, (std::max)(begin, from(in - shift))};
 }
+
+template <class Real>
+inline void copy_steps(Real* to, const Real* from, std::int64_t step, std::int64_t count) {
+  if (step == 1 && count > 16)
+    std::copy_n(from, count, to);
+  else if (step == 2)
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[2 * i];
+  else
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+}
+
+/// How windows find their elements: those of x as they stand, or of a copy with zeros around. The
+/// copy is made of rows * columns `phases`: each has every so manieth row and column, so that
+/// neighbouring places of a window that strides see neighbours.
+struct Surroundings {
+  std::int64_t phase_rows, phase_columns, rows, columns;
+  bool copied;
+
+  explicit Surroundings(const Windows& w)
+      : phase_rows(w.row.stride), phase_columns(w.column.stride) {
+    const auto count = [](const Window& one, std::int64_t phases) {
+      return (one.out - 1) * (one.stride / phases) + (one.extent() - 1) / phases + 1;
+    };
+    copied = phase_rows * phase_columns > 1 || !w.stay_inside();
+    rows = copied ? count(w.row, phase_rows) : w.row.in;
+    columns = copied ? count(w.column, phase_columns) : w.column.in;
+  }
+  std::int64_t phase() const { return rows * columns; }
+  std::int64_t channel() const { return phase_rows * phase_columns * phase(); }
+
+  /// From the first element that a window sees to that of a tap.
+  std::int64_t tap(const Windows& w, std::int64_t row, std::int64_t column) const {
+    row *= w.row.dilation;
+    column *= w.column.dilation;
+    return (row % phase_rows * phase_columns + column % phase_columns) * phase() +
+           row / phase_rows * columns + column / phase_columns;
+  }
+  /// The copy of so many planes of x; `first`: with the zeros around them, which stay.
+  template <class Real>
+  void copy(Real* to, const Real* x, std::int64_t planes, const Windows& w, bool first) const {
+    for (std::int64_t a = 0; a < phase_rows; ++a)
+      for (std::int64_t b = 0; b < phase_columns; ++b, to += phase()) {
+        const std::int64_t down = a - w.row.before, right = b - w.column.before;
+        const Range high = inside(w.row.in, rows, phase_rows, down);
+        const Range wide = inside(w.column.in, columns, phase_columns, right);
+        const std::int64_t from = down * w.column.in + right + wide.begin * phase_columns;
+        for (std::int64_t c = 0; c < planes; ++c) {
+          Real* const own = to + c * channel();
+          if (first) std::fill_n(own, high.begin * columns, Real());
+          for (std::int64_t r = high.begin; r < high.end; ++r) {
+            Real* const row = own + r * columns;
+            if (first) std::fill_n(row, wide.begin, Real());
+            copy_steps(row + wide.begin, x + c * w.seen() + r * phase_rows * w.column.in + from,
+                       phase_columns, wide.end - wide.begin);
+            if (first) std::fill(row + wide.end, row + columns, Real());
+          }
+          if (first) std::fill(own + high.end * columns, own + phase(), Real());
+        }
+      }
+  }
+};
 
 /// function(place, element, count) for what windows see at tap (row, column): `count` places side
 /// by side, whose elements are a stride apart.

@@ -10,38 +10,21 @@
 
 typedef enum {
     dnnl_success = 0,
-    dnnl_out_of_memory = 1,
     dnnl_invalid_arguments = 2,
-    dnnl_unimplemented = 3,
-    dnnl_last_impl_reached = 4,
-    dnnl_runtime_error = 5,
-    dnnl_not_required = 6
+    dnnl_unimplemented = 3
 } dnnl_status_t;
 
 typedef enum {
-    dnnl_data_type_undef = 0,
     dnnl_f16 = 1,
     dnnl_bf16 = 2,
     dnnl_f32 = 3,
-    dnnl_s32 = 4,
     dnnl_s8 = 5,
     dnnl_u8 = 6
 } dnnl_data_type_t;
 
 typedef enum {
-    dnnl_format_kind_undef = 0,
-    dnnl_format_kind_any = 1,
-    dnnl_blocked = 2,
-    dnnl_format_kind_opaque = 3
-} dnnl_format_kind_t;
-
-typedef enum {
-    dnnl_format_tag_undef = 0,
     dnnl_format_tag_any = 1,
-    dnnl_a = 2,
     dnnl_ab = 3,
-    dnnl_ba = 14,
-    dnnl_abc = 4,
     dnnl_tnc = 4,
     dnnl_ntc = 16,
     dnnl_ldnc = 5,
@@ -53,68 +36,34 @@ typedef enum {
 } dnnl_format_tag_t;
 
 typedef enum {
-    dnnl_prop_kind_undef = 0,
     dnnl_forward_training = 64,
     dnnl_forward_inference = 96,
     dnnl_backward = 128
 } dnnl_prop_kind_t;
 
 typedef enum {
-    dnnl_alg_kind_undef = 0,
     dnnl_eltwise_relu = 0x20,
     dnnl_eltwise_tanh = 0x21,
     dnnl_eltwise_logistic = 0x29
 } dnnl_alg_kind_t;
 
-typedef enum {
-    dnnl_rnn_flags_undef = 0x0,
-    dnnl_rnn_flags_diff_weights_overwrite = 0x1
-} dnnl_rnn_flags_t;
+typedef enum { dnnl_rnn_flags_undef = 0x0 } dnnl_rnn_flags_t;
 
 typedef enum {
-    dnnl_rnn_direction_undef = 0,
     dnnl_unidirectional_left2right = 1,
     dnnl_unidirectional_right2left = 2,
     dnnl_bidirectional_concat = 3,
     dnnl_bidirectional_sum = 4
 } dnnl_rnn_direction_t;
 
-typedef enum {
-    dnnl_scratchpad_mode_library = 0,
-    dnnl_scratchpad_mode_user = 1
-} dnnl_scratchpad_mode_t;
+typedef enum { dnnl_scratchpad_mode_user = 1 } dnnl_scratchpad_mode_t;
 
 typedef enum {
-    dnnl_fpmath_mode_strict = 0,
-    dnnl_fpmath_mode_bf16 = 1,
-    dnnl_fpmath_mode_f16 = 2,
-    dnnl_fpmath_mode_any = 3,
-    dnnl_fpmath_mode_tf32 = 4
-} dnnl_fpmath_mode_t;
-
-typedef enum {
-    dnnl_query_undef = 0,
-    dnnl_query_memory_consumption_s64 = 6,
     dnnl_query_impl_info_str = 8,
-    dnnl_query_strides = 14,
-    dnnl_query_src_md = 129,
-    dnnl_query_diff_src_md = 130,
-    dnnl_query_weights_md = 131,
-    dnnl_query_diff_weights_md = 132,
-    dnnl_query_dst_md = 133,
-    dnnl_query_diff_dst_md = 134,
-    dnnl_query_workspace_md = 135,
-    dnnl_query_scratchpad_md = 136,
     dnnl_query_exec_arg_md = 255,
     dnnl_query_ndims_s32 = 256,
     dnnl_query_dims = 257,
-    dnnl_query_data_type = 258,
-    dnnl_query_submemory_offset_s64 = 259,
-    dnnl_query_padded_dims = 260,
-    dnnl_query_format_kind = 262,
-    dnnl_query_inner_nblks_s32 = 263,
-    dnnl_query_inner_blks = 264,
-    dnnl_query_inner_idxs = 265
+    dnnl_query_data_type = 258
 } dnnl_query_t;
 
 typedef enum {
@@ -132,9 +81,9 @@ typedef enum {
     dnnl_cpu_isa_avx512_core_amx_fp16 = 0x1fef
 } dnnl_cpu_isa_t;
 
-typedef enum { dnnl_any_engine = 0, dnnl_cpu = 1 } dnnl_engine_kind_t;
+typedef enum { dnnl_cpu = 1 } dnnl_engine_kind_t;
 
-typedef enum { dnnl_stream_in_order = 0x1, dnnl_stream_default_flags = 0x1 } dnnl_stream_flags_t;
+typedef enum { dnnl_stream_default_flags = 0x1 } dnnl_stream_flags_t;
 
 #define DNNL_RUNTIME_OMP 2
 
@@ -170,10 +119,6 @@ typedef enum { dnnl_stream_in_order = 0x1, dnnl_stream_default_flags = 0x1 } dnn
 #define DNNL_ARG_DIFF_WEIGHTS_PROJECTION 164
 #define DNNL_ARG_DIFF_BIAS 169
 
-#define DNNL_ARG_ATTR_SCALES 4096
-#define DNNL_ARG_ATTR_ZERO_POINTS 8192
-
-#define DNNL_MAX_NDIMS 12
 typedef int64_t dnnl_dim_t;
 typedef dnnl_dim_t dnnl_dims_t[12];
 
@@ -211,27 +156,19 @@ const char *dnnl_status2str(dnnl_status_t v);
 const char *dnnl_cpu_isa2str(dnnl_cpu_isa_t v);
 dnnl_cpu_isa_t dnnl_get_effective_cpu_isa(void);
 dnnl_status_t dnnl_set_max_cpu_isa(dnnl_cpu_isa_t isa);
-dnnl_status_t dnnl_set_verbose(int level);
-dnnl_status_t dnnl_get_primitive_cache_capacity(int *capacity);
-dnnl_status_t dnnl_set_primitive_cache_capacity(int capacity);
 
 /* Not oneDNN's own: the OpenMP runtime that a libdnnl is linked with answers through its handle. */
 void omp_set_num_threads(int num_threads);
 int omp_get_max_threads(void);
 
 dnnl_status_t dnnl_engine_create(dnnl_engine_t *engine, dnnl_engine_kind_t kind, size_t index);
-dnnl_status_t dnnl_engine_destroy(dnnl_engine_t engine);
 dnnl_status_t dnnl_stream_create(dnnl_stream_t *stream, dnnl_engine_t engine, unsigned flags);
-dnnl_status_t dnnl_stream_wait(dnnl_stream_t stream);
 dnnl_status_t dnnl_stream_destroy(dnnl_stream_t stream);
 
 dnnl_status_t dnnl_memory_desc_create_with_strides(dnnl_memory_desc_t *memory_desc, int ndims,
     const dnnl_dims_t dims, dnnl_data_type_t data_type, const dnnl_dims_t strides);
 dnnl_status_t dnnl_memory_desc_create_with_tag(dnnl_memory_desc_t *memory_desc, int ndims,
     const dnnl_dims_t dims, dnnl_data_type_t data_type, dnnl_format_tag_t tag);
-dnnl_status_t dnnl_memory_desc_create_submemory(dnnl_memory_desc_t *memory_desc,
-    const_dnnl_memory_desc_t parent_memory_desc, const dnnl_dims_t dims,
-    const dnnl_dims_t offsets);
 dnnl_status_t dnnl_memory_desc_clone(dnnl_memory_desc_t *memory_desc,
     const_dnnl_memory_desc_t existing_memory_desc);
 dnnl_status_t dnnl_memory_desc_destroy(dnnl_memory_desc_t memory_desc);
@@ -239,15 +176,12 @@ dnnl_status_t dnnl_memory_desc_query(const_dnnl_memory_desc_t memory_desc, dnnl_
     void *result);
 int dnnl_memory_desc_equal(const_dnnl_memory_desc_t lhs, const_dnnl_memory_desc_t rhs);
 size_t dnnl_memory_desc_get_size(const_dnnl_memory_desc_t memory_desc);
-size_t dnnl_data_type_size(dnnl_data_type_t data_type);
 
 dnnl_status_t dnnl_memory_create(dnnl_memory_t *memory, const_dnnl_memory_desc_t memory_desc,
     dnnl_engine_t engine, void *handle);
-dnnl_status_t dnnl_memory_get_data_handle(const_dnnl_memory_t memory, void **handle);
 dnnl_status_t dnnl_memory_set_data_handle(dnnl_memory_t memory, void *handle);
 dnnl_status_t dnnl_memory_destroy(dnnl_memory_t memory);
 
-dnnl_status_t dnnl_primitive_desc_next_impl(dnnl_primitive_desc_t primitive_desc);
 dnnl_status_t dnnl_primitive_desc_query(const_dnnl_primitive_desc_t primitive_desc,
     dnnl_query_t what, int index, void *result);
 const_dnnl_memory_desc_t dnnl_primitive_desc_query_md(const_dnnl_primitive_desc_t primitive_desc,
@@ -263,11 +197,6 @@ dnnl_status_t dnnl_primitive_attr_create(dnnl_primitive_attr_t *attr);
 dnnl_status_t dnnl_primitive_attr_destroy(dnnl_primitive_attr_t attr);
 dnnl_status_t dnnl_primitive_attr_set_scratchpad_mode(dnnl_primitive_attr_t attr,
     dnnl_scratchpad_mode_t mode);
-dnnl_status_t dnnl_primitive_attr_set_fpmath_mode(dnnl_primitive_attr_t attr,
-    dnnl_fpmath_mode_t mode);
-dnnl_status_t dnnl_primitive_attr_set_scales_mask(dnnl_primitive_attr_t attr, int arg, int mask);
-dnnl_status_t dnnl_primitive_attr_set_zero_points_mask(dnnl_primitive_attr_t attr, int arg,
-    int mask);
 dnnl_status_t dnnl_primitive_attr_set_rnn_data_qparams(dnnl_primitive_attr_t attr,
     const float scale, const float shift);
 dnnl_status_t dnnl_primitive_attr_set_rnn_weights_qparams(dnnl_primitive_attr_t attr,

@@ -19,6 +19,14 @@ struct onernn_stack {
 namespace onernn {
 inline namespace ONERNN_ISA {
 
+inline std::int64_t gates_of(const onernn_spec& spec) {
+  return spec.cell == ONERNN_RNN ? 1 : spec.cell == ONERNN_LSTM ? 4 : 3;
+}
+/// Channels of y.
+inline std::int64_t joined_width(const onernn_spec& spec) {
+  return spec.width * (spec.directions == 2 && !spec.added ? 2 : 1);
+}
+
 template <class Traits>
 class Rnn;
 template <class Traits>

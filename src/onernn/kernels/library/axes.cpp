@@ -9,8 +9,6 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 namespace {
-using int32 = std::int32_t;
-using int64 = std::int64_t;
 #define FLOATS(name) \
   function<&name<float>>(#name ":float32"), function<&name<double>>(#name ":float64")
 #define NUMBERS(name) \

@@ -5,8 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <optional>
 
 #include "../status.hpp"
+#include "../windows.hpp"
+#include "any_stack.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
@@ -15,7 +18,6 @@ namespace {
 
 constexpr std::int64_t kFar = std::int64_t(1) << 40;
 constexpr std::int64_t kSide = std::int64_t(1) << 31;  // of planes and windows
-enum : std::int64_t { kCall, kNest, kLayer };          // the kinds of steps that read and write
 
 std::int64_t up(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
 
@@ -94,69 +96,50 @@ Count reach(const Dims& sizes, const Dims& strides, std::int64_t but = -1) {
   return last + 1;
 }
 
-/// Planes, and windows over them, whose sums and products are within 64 bits.
-struct Planes {
-  Count in = -1, out = -1, taps = -1, with_around = -1, extents = -1;
-  std::int64_t channels_in = -1, channels_out = -1;
-  bool sound = false, copied = false;
-
-  Planes(const Dims& x, const Dims& y, const Dims& of, bool channels) {
-    if (x.count < 2 + channels || y.count < 2 + channels || of.count != 8) return;
-    for (const Dims* each : {&x, &y, &of})
-      for (std::int64_t k = 0; k < each->count; ++k)
-        if ((*each)[k] < 0 || (*each)[k] >= kSide) return;
-    for (int k = 0; k < 6; ++k)
-      if (of[k] < 1) return;
-    const std::int64_t *const i = x.size + x.count - 2, *const o = y.size + y.count - 2;
-    in = Count(i[0]) * i[1];
-    out = Count(o[0]) * o[1];
-    taps = Count(of[0]) * of[1];
-    extents = with_around = 1;
-    for (int k = 0; k < 2; ++k) {
-      const std::int64_t stride = of[2 + k], extent = of[4 + k] * (of[k] - 1) + 1;
-      const std::int64_t last = (std::max)(o[k], std::int64_t(1)) - 1;
-      extents = extents * (Count(last) * stride + extent);
-      with_around = with_around * stride * (last + (extent - 1) / stride + 1);
-      copied = copied || stride > 1 || of[6 + k] > 0 || last * stride + extent > i[k];
-    }
-    channels_in = x[0];
-    channels_out = y[0];
-    sound = taps.value() < kFar && extent_is_near(of);
-  }
-
-  bool fit_in(std::int64_t groups) const {
-    return sound && groups > 0 && channels_in % groups == 0 && channels_out % groups == 0;
-  }
-
- private:
-  static bool extent_is_near(const Dims& of) {
-    return of[4] * of[0] < kFar && of[5] * of[1] < kFar;
-  }
-};
+/// Windows over planes, where all sums and products of their sizes are within 64 bits.
+std::optional<Windows> windows(const Dims& x, const Dims& y, const Dims& of) {
+  if (x.count < 2 || y.count < 2 || of.count != 8) return {};
+  for (const Dims* each : {&x, &y, &of})
+    for (std::int64_t k = 0; k < each->count; ++k)
+      if ((*each)[k] < 0 || (*each)[k] >= kSide) return {};
+  for (int k = 0; k < 6; ++k)
+    if (of[k] < 1) return {};
+  const Windows w(x, y, of);
+  if (w.taps() >= kFar || w.row.extent() >= kFar || w.column.extent() >= kFar) return {};
+  return w;
+}
+/// The same over channels of planes, in groups.
+std::optional<Windows> windows(const Dims& x, const Dims& y, const Dims& of, std::int64_t groups) {
+  if (x.count < 3 || y.count < 3 || groups < 1 || x[0] % groups || y[0] % groups) return {};
+  return windows(x, y, of);
+}
 
 bool convolves(const Args& a) {
+  const Dims &x = a.dims(7), &y = a.dims(8);
   const std::int64_t groups = a[10], G = a.beside();
-  const Planes p(a.dims(7), a.dims(8), a.dims(9), true);
-  if (!p.fit_in(groups)) return false;
-  const std::int64_t C = p.channels_in / groups, M = p.channels_out / groups;
-  const Count K = p.taps * C;
-  const bool few = p.out.value() <= 8 && M >= 16;
-  return a.has(0, a.of(6) * p.channels_out * p.out) && a.has(1, a.of(6) * p.channels_in * p.in) &&
-         a.has(2, Count(groups) * up(M, G * 16) * K * (G * 16)) && a.may(3, p.channels_out) &&
-         a.has(5, K) &&
-         (few ? a.has(4, K * 24) : !p.copied || a.has(4, p.with_around * p.channels_in));
+  const auto w = windows(x, y, a.dims(9), groups);
+  if (!w) return false;
+  const std::int64_t M = y[0] / groups;
+  const Count K = Count(w->taps()) * (x[0] / groups);
+  const Surroundings around(*w);
+  const Count copy = Count(around.phase_rows) * around.phase_columns * around.rows * around.columns;
+  return a.has(0, a.of(6) * y[0] * w->places()) && a.has(1, a.of(6) * x[0] * w->seen()) &&
+         a.has(2, Count(groups) * up(M, G * 16) * K * (G * 16)) && a.may(3, y[0]) && a.has(5, K) &&
+         (w->are_few(M) ? a.has(4, K * 24) : !around.copied || a.has(4, copy * x[0]));
 }
 
 bool convolves_bytes(const Args& a) {
+  const Dims &x = a.dims(7), &y = a.dims(8);
   const std::int64_t groups = a[10], G = a.beside();
-  const Planes p(a.dims(7), a.dims(8), a.dims(9), true);
-  if (!p.fit_in(groups)) return false;
-  const std::int64_t C = p.channels_in / groups, M = p.channels_out / groups;
-  const Count K = p.taps * C, channels = Count(up(M, G * 16)) * (G * 16);
-  return K.value() < kFar && a.has(0, a.of(6) * p.channels_out * p.out) &&
-         a.has(1, a.of(6) * p.channels_in * p.in) && a.may(2, 1) &&
+  const auto w = windows(x, y, a.dims(9), groups);
+  if (!w) return false;
+  const std::int64_t C = x[0] / groups;
+  const Count K = Count(w->taps()) * C, channels = Count(up(y[0] / groups, G * 16)) * (G * 16);
+  return K.value() < kFar && a.has(0, a.of(6) * y[0] * w->places()) &&
+         a.has(1, a.of(6) * x[0] * w->seen()) && a.may(2, 1) &&
          a.has(3, Count(groups) * (2 + up(K.value(), 4)) * channels * 4) &&
-         a.may(4, Count(groups) * channels) && a.has(5, p.extents * C);
+         a.may(4, Count(groups) * channels) &&
+         a.has(5, Count(w->row.span()) * w->column.span() * C);
 }
 
 /// Like rows of x times panels of bytes: y, x, rows, K, panels, columns.
@@ -229,18 +212,17 @@ bool finds_places(const Args& a) {
 }
 
 bool pools(const Args& a) {
-  const Planes p(a.dims(3), a.dims(4), a.dims(5), false);
-  return p.sound && p.taps.value() <= kSide / 2048 && a.has(0, a.of(2) * p.out) &&
-         a.has(1, a.of(2) * p.in);
+  const auto w = windows(a.dims(3), a.dims(4), a.dims(5));
+  return w && w->taps() <= kSide / 2048 && a.has(0, a.of(2) * w->places()) &&
+         a.has(1, a.of(2) * w->seen());
 }
 
 bool convolves_back(const Args& a) {
+  const Dims &x = a.dims(5), &y = a.dims(6);
   const std::int64_t groups = a[8];
-  const Planes p(a.dims(6), a.dims(5), a.dims(7), true);  // windows go over y
-  return p.fit_in(groups) && a.has(0, a.of(4) * p.channels_in * p.in) &&
-         a.has(1, a.of(4) * p.channels_out * p.out) &&
-         a.has(2, Count(p.channels_out) * (p.channels_in / groups) * p.taps) &&
-         a.may(3, p.channels_in);
+  const auto w = windows(y, x, a.dims(7), groups);  // they go over y
+  return w && a.has(0, a.of(4) * y[0] * w->seen()) && a.has(1, a.of(4) * x[0] * w->places()) &&
+         a.has(2, Count(x[0]) * (y[0] / groups) * w->taps()) && a.may(3, y[0]);
 }
 
 bool along_axis(const Args& a) {
@@ -361,10 +343,6 @@ constexpr Rule kRules[] = {
     {"convolve_bytes", false, convolves_bytes},
     {"quantized_lstm", false, runs_lstm},
 };
-
-std::int32_t gates_of(const onernn_spec& spec) {
-  return spec.cell == ONERNN_RNN ? 1 : spec.cell == ONERNN_LSTM ? 4 : 3;
-}
 }  // namespace
 
 bool are_offsets(const std::int64_t* offsets, std::int64_t count) {
@@ -409,7 +387,6 @@ bool are_parts(const onernn_spec& spec, const onernn_part* parts, std::int64_t b
     return false;
   const std::int64_t real = spec.stored == ONERNN_F64 ? 8 : 4, gates = gates_of(spec);
   const std::int64_t rows_of_bias = spec.cell == ONERNN_LBR_GRU ? 4 : gates;
-  const std::int64_t wide = spec.width * (spec.directions == 2 && !spec.added ? 2 : 1);
   const auto fits = [bytes](std::int64_t begin, Count size) {
     return begin >= 0 && begin % 64 == 0 && (Count(begin) + size).within(bytes);
   };
@@ -420,7 +397,7 @@ bool are_parts(const onernn_spec& spec, const onernn_part* parts, std::int64_t b
   for (std::int64_t at = 0; at < std::int64_t(spec.layers) * spec.directions; ++at) {
     const onernn_part& part = parts[at];
     const std::int64_t inputs = at < spec.directions ? spec.inputs
-                                : spec.joined        ? wide
+                                : spec.joined        ? joined_width(spec)
                                                      : spec.width;
     if (!fits(part.bias, units * rows_of_bias) ||
         !fits(part.recurrent, panels(spec.width, gru ? 2 : gates, spec.units)) ||
@@ -453,27 +430,26 @@ bool Bounds::holds(const Guarded& step, const std::int64_t* sizes, const Frame* 
   }
   if (step.kind != kLayer) return true;
   const onernn_spec& spec = *step.spec;
-  const std::int64_t N = sizes[at[3]];
-  const std::int64_t* const arrays = at + 5;
-  const auto has = [&](int array, Count count, bool may_be_absent = false) {
-    const std::int64_t* const one = arrays + 3 * array;
-    return one[0] < 0 ? may_be_absent : count.within(sizes[one[1]]);
+  const auto& layer = *reinterpret_cast<const LayerWords*>(at);
+  const std::int64_t N = sizes[layer.sequences];
+  const auto has = [&](const LayerWords::Array& one, Count count) {
+    return one.place < 0 || count.within(sizes[one.numbers]);
   };
-  Count words = Count(sizes[at[2]]) * N;
-  if (at[1] == ONERNN_LOD) {
-    const auto* const offsets = static_cast<const std::int64_t*>(frame->places[arrays[0]]);
-    if (!has(0, Count(N) + 1) || !(Count(N) + 1).within(frame->readable[arrays[0]] / 8) ||
+  Count words = Count(sizes[layer.steps]) * N;
+  if (layer.layout == ONERNN_LOD) {
+    const std::int64_t place = layer.offsets.place;
+    const auto* const offsets = static_cast<const std::int64_t*>(frame->places[place]);
+    if (!has(layer.offsets, Count(N) + 1) || !(Count(N) + 1).within(frame->readable[place] / 8) ||
         !are_offsets(offsets, N))
       return false;
     words = offsets[N];
   }
-  const std::int64_t wide = spec.width * (spec.directions == 2 && !spec.added ? 2 : 1);
   const Count states = Count(spec.layers) * spec.directions * N;
   const Count own = (words + N + 64) * (spec.inputs + 8 * (spec.units + spec.width)) * 8;
-  return own.within(most_) && has(1, words * spec.inputs) && has(2, words, true) &&
-         has(3, states * spec.width, true) && has(4, states * spec.units, true) &&
-         has(5, words * wide) && has(6, states * spec.width, true) &&
-         has(7, states * spec.units, true) && has(8, words * spec.units, true);
+  return own.within(most_) && has(layer.x, words * spec.inputs) && has(layer.attention, words) &&
+         has(layer.h, states * spec.width) && has(layer.c, states * spec.units) &&
+         has(layer.y, words * joined_width(spec)) && has(layer.h_n, states * spec.width) &&
+         has(layer.c_n, states * spec.units) && has(layer.cells, words * spec.units);
 }
 
 }  // namespace ONERNN_ISA

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "../isa.hpp"
 #include "../moves.hpp"
@@ -48,6 +49,21 @@ struct Frame {
     std::int64_t taken;
     return end >= 0 && !__builtin_mul_overflow(end, width, &taken) && taken <= bytes;
   }
+};
+
+using Numbers = std::vector<std::int64_t>;
+
+/// The kinds of a plan's steps.
+enum : std::int64_t { kCall, kNest, kLayer, kOutside, kView, kJump, kRefuse };
+
+/// The words of a step that runs a layer: sizes by their numbers, and arrays, whose places are -1
+/// where they are absent.
+struct LayerWords {
+  struct Array {
+    std::int64_t place, numbers, width;
+  };
+  std::int64_t layer, layout, steps, sequences, holds_finite;
+  Array offsets, x, attention, h, c, y, h_n, c_n, cells;
 };
 
 /// The words of a step, one after the other.
@@ -170,6 +186,23 @@ struct Guard {
 void set_guard(onernn_workspace& workspace, Guard* guard);
 /// Bytes that may be read at a place.
 std::int64_t readable(const onernn_workspace& workspace, std::int64_t place);
+
+// Of functions for numbers that only move, u1, u2, u4 and u8: of one, two, four and eight bytes.
+using u1 = std::uint8_t;
+using u2 = std::uint16_t;
+using u4 = std::uint32_t;
+using u8 = std::uint64_t;
+using int32 = std::int32_t;
+using int64 = std::int64_t;
+#define ONERNN_MOVED(name)                                            \
+  function<&name<u1>>(#name ":u1"), function<&name<u2>>(#name ":u2"), \
+      function<&name<u4>>(#name ":u4"), function<&name<u8>>(#name ":u8")
+#define ONERNN_INDEXED_OF(name, type)                     \
+  function<&name<type, int32>>(#name ":" #type ",int32"), \
+      function<&name<type, int64>>(#name ":" #type ",int64")
+#define ONERNN_INDEXED(name)                                                             \
+  ONERNN_INDEXED_OF(name, u1), ONERNN_INDEXED_OF(name, u2), ONERNN_INDEXED_OF(name, u4), \
+      ONERNN_INDEXED_OF(name, u8)
 
 /// A table of functions.
 struct Functions {

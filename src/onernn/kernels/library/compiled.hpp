@@ -19,8 +19,6 @@ struct Failure {
   std::string why;
 };
 
-using Numbers = std::vector<std::int64_t>;
-
 /// Bytes of a file, which is mapped, or a copy; they begin at a multiple of 64.
 class Bytes {
  public:

@@ -33,8 +33,6 @@ constexpr bool kWatched = false;
 void watch(const unsigned char*, std::int64_t) {}
 #endif
 
-using Numbers = std::vector<std::int64_t>;
-
 /// A sum of products of sizes, by a number. What is rounded is never negative.
 struct Polynomial {
   struct Term {
@@ -69,7 +67,6 @@ struct Buffer {
 };
 
 struct Step {
-  enum Kind { kCall, kNest, kLayer, kOutside, kView, kJump, kRefuse };
   std::int64_t kind;
   const std::int64_t* words;
 };
@@ -216,18 +213,18 @@ struct onernn_workspace {
       }
       const Step& now = plan_.steps[static_cast<std::size_t>(*step)];
       if (guard_ && !guard_->allows(*step, frame)) return frame.sound = false;
-      if (now.kind == Step::kCall) {
+      if (now.kind == kCall) {
         Words words(now.words);
         const auto* called = reinterpret_cast<const Function*>(words.next());
         const bool finds = words.next() != 0;
         if (called->run(frame, words) != Status::ok) return false;
         if (finds && !evaluate_inner()) return false;
-      } else if (now.kind == Step::kNest) {
+      } else if (now.kind == kNest) {
         nests_.run(frame, Words(now.words));
         if (!frame.sound) return false;
-      } else if (now.kind == Step::kView) {
+      } else if (now.kind == kView) {
         if (!view(Words(now.words))) return frame.sound = false;
-      } else if (now.kind == Step::kJump) {  // unless the condition holds, if there is one
+      } else if (now.kind == kJump) {  // unless the condition holds, if there is one
         const std::int64_t place = now.words[0];
         const void* const condition = place < 0 ? nullptr : frame.read(place, 1, 1);
         if (!frame.sound) return false;
@@ -238,7 +235,8 @@ struct onernn_workspace {
           *step = to - 1;
         }
       } else {
-        if (now.kind == Step::kRefuse || !layer(frame, Words(now.words))) return false;
+        if (now.kind == kRefuse || !layer(frame, *reinterpret_cast<const LayerWords*>(now.words)))
+          return false;
       }
     }
     return true;
@@ -326,45 +324,30 @@ struct onernn_workspace {
   }
 
   /// False where numbers came out that may have to be refused.
-  bool layer(Frame& frame, Words words) {
-    onernn_stack* const stack = stacks_[words.next()];
-    onernn_batch batch{};
-    batch.layout = static_cast<std::int32_t>(words.next());
-    batch.steps = frame.sizes[words.next()];
-    batch.sequences = frame.sizes[words.next()];
-    const bool holds_finite = words.next() != 0;
-    const auto count = [&](Words at) { return at.next(), frame.sizes[at.next()]; };
-    const auto read = [&]() -> const void* {
-      const std::int64_t at = words.next(), numbers = words.next(), width = words.next();
-      return at < 0 ? nullptr : frame.read(at, frame.sizes[numbers], width);
+  bool layer(Frame& frame, const LayerWords& step) {
+    const auto read = [&](const LayerWords::Array& one) -> const void* {
+      return one.place < 0 ? nullptr : frame.read(one.place, frame.sizes[one.numbers], one.width);
     };
-    const auto write = [&]() -> void* {
-      const std::int64_t at = words.next(), numbers = words.next(), width = words.next();
-      return at < 0 ? nullptr : frame.write(at, frame.sizes[numbers], width);
+    const auto write = [&](const LayerWords::Array& one) -> void* {
+      return one.place < 0 ? nullptr : frame.write(one.place, frame.sizes[one.numbers], one.width);
     };
-    batch.offsets = static_cast<const std::int64_t*>(read());
-    onernn_arrays arrays{};
-    const Words of_x = words;
-    arrays.x = read();
-    arrays.attention = read();
-    arrays.h = read();
-    arrays.c = read();
-    arrays.y = write();
-    const Words of_h = words;
-    arrays.h_n = write();
-    arrays.c_n = write();
-    arrays.cells = write();
+    const onernn_batch batch{static_cast<std::int32_t>(step.layout), frame.sizes[step.steps],
+                             frame.sizes[step.sequences],
+                             static_cast<const std::int64_t*>(read(step.offsets))};
+    const onernn_arrays arrays{read(step.x),    read(step.attention), read(step.h),
+                               read(step.c),    write(step.y),        write(step.h_n),
+                               write(step.c_n), write(step.cells)};
     if (!frame.sound) return false;
-    stack->run(batch, arrays);
-    if (!holds_finite) return true;
-    const auto any = [](const void* numbers, std::int64_t many, bool (*is)(float)) {
+    stacks_[step.layer]->run(batch, arrays);
+    if (!step.holds_finite) return true;
+    const auto any = [&](const void* numbers, const LayerWords::Array& of, bool (*is)(float)) {
       const float* const first = static_cast<const float*>(numbers);
-      return first && std::any_of(first, first + many, is);
+      return first && std::any_of(first, first + frame.sizes[of.numbers], is);
     };
     const auto is_infinite = [](float one) { return std::isinf(one); };
     // NaN of NaN is right, but bytes make it of infinity, too.
-    return !any(arrays.h_n, count(of_h), [](float one) { return std::isnan(one); }) ||
-           (!any(arrays.x, count(of_x), is_infinite) && !any(arrays.h, count(of_h), is_infinite));
+    return !any(arrays.h_n, step.h_n, [](float one) { return std::isnan(one); }) ||
+           (!any(arrays.x, step.x, is_infinite) && !any(arrays.h, step.h, is_infinite));
   }
 
   const onernn_plan& plan_;

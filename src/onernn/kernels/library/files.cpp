@@ -11,6 +11,7 @@
 #include <new>
 
 #include "compiled.hpp"
+#include "nests.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
@@ -211,7 +212,7 @@ class PlanReader {
       words.emplace_back(from, from + length);
     }
     for (std::int64_t step = 0; step < count; ++step)  // so that steps before them know them, too
-      if (model_.steps[static_cast<std::size_t>(step)].kind == 4) {
+      if (model_.steps[static_cast<std::size_t>(step)].kind == kView) {
         Reader in_step = words[static_cast<std::size_t>(step)];
         const std::int64_t inner = place(in_step), around = root(in_step);
         size(in_step);
@@ -223,18 +224,18 @@ class PlanReader {
     for (step_ = 0; step_ < count; ++step_) {
       Guarded& step = model_.steps[static_cast<std::size_t>(step_)];
       Reader& in_step = words[static_cast<std::size_t>(step_)];
-      if (step.kind == 0)
+      if (step.kind == kCall)
         call(in_step, step);
-      else if (step.kind == 1)
+      else if (step.kind == kNest)
         nest(in_step, step);
-      else if (step.kind == 2)
+      else if (step.kind == kLayer)
         layer(in_step, step);
-      else if (step.kind == 4)
+      else if (step.kind == kView)
         use(place(in_step), 1), use(root(in_step), 1), in_step.take(2);
-      else if (step.kind == 5)
+      else if (step.kind == kJump)
         jump(in_step, count);
       else
-        expect(step.kind == 6, "a step that the library does not have");
+        expect(step.kind == kRefuse, "a step that the library does not have");
       expect(in_step.is_at_end(), "more words than the step has");
     }
   }
@@ -303,7 +304,7 @@ class PlanReader {
   }
 
   void nest(Reader& in, Guarded& step) {
-    constexpr std::int64_t kOperands = 24;
+    constexpr std::int64_t kOperands = Nests::kOperands;
     const std::int64_t rank = in.below(Dims::kMost + 1, "so many loops");
     for (std::int64_t axis = 0; axis < rank; ++axis) size_of(in, step.always);
     const std::int64_t reads = in.below(kOperands, "so many operands");
@@ -347,43 +348,49 @@ class PlanReader {
   }
 
   void layer(Reader& in, Guarded& step) {
-    const StoredLayer& layer = model_.layers[static_cast<std::size_t>(
-        in.below(static_cast<std::int64_t>(model_.layers.size()), "a layer"))];
-    const onernn_spec& spec = layer.spec;
+    const auto is = in.structure<LayerWords>();
+    const auto within = [](std::int64_t at, std::size_t count) {
+      return at >= 0 && at < static_cast<std::int64_t>(count);
+    };
+    expect(within(is.layer, model_.layers.size()), "a layer");
+    const onernn_spec& spec = model_.layers[static_cast<std::size_t>(is.layer)].spec;
     step.spec = &spec;
-    const bool is_lod = in.below(2, "a layout") == ONERNN_LOD;
-    static_assert(ONERNN_LOD == 0 && ONERNN_TNC == 1);
+    const bool is_lod = is.layout == ONERNN_LOD, lstm = spec.cell == ONERNN_LSTM;
+    expect(is_lod || is.layout == ONERNN_TNC, "a layout");
     step.always = is_lod;
-    size_of(in, step.always);
-    size_of(in, step.always);
-    const bool holds_finite = in.flag();
-    expect(!holds_finite || spec.stored == ONERNN_S8 || spec.stored == ONERNN_W8, "a layer's type");
-    const std::int64_t real = spec.stored == ONERNN_F64 ? 8 : 4;
-    enum { kOffsets, kX, kAttention, kH, kC, kY, kHn, kCn, kCells, kArrays };
-    std::int64_t roots[kArrays], numbers[kArrays];
-    for (int k = 0; k < kArrays; ++k) {
-      const std::int64_t where = in.below(static_cast<std::int64_t>(places_.size()), "a place", -1);
-      roots[k] = where < 0 ? -1 : at(where).root;
-      const std::int64_t width = k == kOffsets ? 8 : real;
-      if (where < 0) {
-        numbers[k] = -1;
-        expect(in.next() == -1 && in.next() == -1, "the size of nothing");
-        continue;
+    const auto size = [&](std::int64_t number) {
+      expect(within(number, inner_.size()), "a size");
+      step.always = step.always || !is_known(number);
+    };
+    size(is.steps);
+    size(is.sequences);
+    expect(within(is.holds_finite, 2), "neither yes nor no");
+    expect(!is.holds_finite || spec.stored == ONERNN_S8 || spec.stored == ONERNN_W8,
+           "a layer's type");
+    const auto root = [&](const LayerWords::Array& one, std::int64_t width) -> std::int64_t {
+      if (one.place == -1) {
+        expect(one.numbers == -1 && one.width == -1, "the size of nothing");
+        return -1;
       }
-      use(where, width);
-      numbers[k] = size_of(in, step.always);
-      expect(in.next() == width, "numbers of another type");
-    }
-    const bool lstm = spec.cell == ONERNN_LSTM;
-    expect(is_lod == (roots[kOffsets] >= 0), "offsets");
-    expect(roots[kX] >= 0 && roots[kY] >= 0, "a layer without x or y");
-    expect(roots[kAttention] < 0 || spec.attention, "attention");
-    expect((roots[kC] < 0 && roots[kCn] < 0) || lstm, "a state that the cell does not have");
-    expect(roots[kCells] < 0 || (lstm && spec.layers == 1 && spec.directions == 1), "all cells");
-    expect(!holds_finite || (roots[kHn] >= 0 && (roots[kH] < 0 || numbers[kH] == numbers[kHn])),
+      expect(within(one.place, places_.size()), "a place");
+      use(one.place, width);
+      size(one.numbers);
+      expect(one.width == width, "numbers of another type");
+      return at(one.place).root;
+    };
+    const std::int64_t offsets = root(is.offsets, 8), real = spec.stored == ONERNN_F64 ? 8 : 4;
+    for (const LayerWords::Array* read : {&is.x, &is.attention, &is.h, &is.c}) root(*read, real);
+    for (const LayerWords::Array* written : {&is.y, &is.h_n, &is.c_n, &is.cells})
+      expect(root(*written, real) < 0 || at(written->place).root != offsets,
+             "memory read and written");
+    expect(is_lod == (offsets >= 0), "offsets");
+    expect(is.x.place >= 0 && is.y.place >= 0, "a layer without x or y");
+    expect(is.attention.place < 0 || spec.attention, "attention");
+    expect((is.c.place < 0 && is.c_n.place < 0) || lstm, "a state that the cell does not have");
+    expect(is.cells.place < 0 || (lstm && spec.layers == 1 && spec.directions == 1), "all cells");
+    expect(!is.holds_finite ||
+               (is.h_n.place >= 0 && (is.h.place < 0 || is.h.numbers == is.h_n.numbers)),
            "a state of bytes");
-    for (const int written : {kY, kHn, kCn, kCells})
-      expect(roots[written] < 0 || roots[written] != roots[kOffsets], "memory read and written");
   }
 
   void jump(Reader& in, std::int64_t steps) {

@@ -12,8 +12,6 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 namespace {
-using int32 = std::int32_t;
-using int64 = std::int64_t;
 
 template <auto F>
 struct Loop;

@@ -1,5 +1,4 @@
-// Functions of moves.hpp that steps call. Numbers that only move are u1, u2, u4 and u8: of one,
-// two, four and eight bytes.
+// Functions of moves.hpp that steps call.
 #include "../moves.hpp"
 
 #include <iterator>
@@ -10,20 +9,6 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 namespace {
-using u1 = std::uint8_t;
-using u2 = std::uint16_t;
-using u4 = std::uint32_t;
-using u8 = std::uint64_t;
-using int32 = std::int32_t;
-using int64 = std::int64_t;
-#define MOVED(name)                                                   \
-  function<&name<u1>>(#name ":u1"), function<&name<u2>>(#name ":u2"), \
-      function<&name<u4>>(#name ":u4"), function<&name<u8>>(#name ":u8")
-#define INDEXED_OF(name, type)                            \
-  function<&name<type, int32>>(#name ":" #type ",int32"), \
-      function<&name<type, int64>>(#name ":" #type ",int64")
-#define INDEXED(name) \
-  INDEXED_OF(name, u1), INDEXED_OF(name, u2), INDEXED_OF(name, u4), INDEXED_OF(name, u8)
 #define SCATTERED(name, type, called)                      \
   function<&name<type, int32>>(#name ":" called ",int32"), \
       function<&name<type, int64>>(#name ":" called ",int64")
@@ -39,7 +24,7 @@ constexpr Function kFunctions[] = {
     function<&has_turn>("has_turn:"),
     function<&tell<int64>>("tell:int64"),
     function<&tell<int32>>("tell:int32"),
-    MOVED(copy),
+    ONERNN_MOVED(copy),
     function<&fill<float, double>>("fill:float32,float64"),
     function<&fill<double, double>>("fill:float64,float64"),
     function<&fill<Half, double>>("fill:float16,float64"),
@@ -48,14 +33,14 @@ constexpr Function kFunctions[] = {
     function<&fill<u1, int64>>("fill:bool,int64"),
     function<&range<int64>>("range:int64"),
     function<&range<int32>>("range:int32"),
-    INDEXED(gather),
-    INDEXED(gather_elements),
-    INDEXED(gather_nd),
-    INDEXED(reverse),
-    INDEXED(one_hot),
-    MOVED(around),
-    MOVED(compress),
-    MOVED(trilu),
+    ONERNN_INDEXED(gather),
+    ONERNN_INDEXED(gather_elements),
+    ONERNN_INDEXED(gather_nd),
+    ONERNN_INDEXED(reverse),
+    ONERNN_INDEXED(one_hot),
+    ONERNN_MOVED(around),
+    ONERNN_MOVED(compress),
+    ONERNN_MOVED(trilu),
     function<&non_zero<float>>("non_zero:float32"),
     function<&non_zero<double>>("non_zero:float64"),
     function<&non_zero<Half>>("non_zero:float16"),

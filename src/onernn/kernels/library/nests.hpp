@@ -15,6 +15,8 @@ inline namespace ONERNN_ISA {
 /// Runs loops in blocks, whose numbers between two formulas stand here.
 class Nests {
  public:
+  static constexpr std::int64_t kOperands = 24;
+
   /// Loops over all elements, the innermost one in blocks that stay in the cache between formulas.
   /// Nothing runs where one of them would not be there.
   void run(Frame& frame, Words words) {
@@ -75,7 +77,7 @@ class Nests {
             one.filled = true;
             at[r] = own(r);
           } else {
-            gather(own(r), from, one.width, one.inner, count);
+            move(own(r), one.width, from, one.inner, one.width, count);
             at[r] = own(r);
           }
         }
@@ -94,7 +96,7 @@ class Nests {
           formula->run(made, arguments, count);
           at[known + f] = made;
         }
-        if (!direct) scatter(to, own(0), out.width, out.inner, count);
+        if (!direct) move(to, out.inner, own(0), out.width, out.width, count);
       }
       std::int64_t axis = outer - 1;
       for (; axis >= 0; --axis) {
@@ -114,7 +116,6 @@ class Nests {
 
  private:
   static constexpr std::int64_t kBlock = 256;
-  static constexpr std::int64_t kOperands = 24;
 
   struct Operand {
     char* base;
@@ -136,11 +137,15 @@ class Nests {
     std::int64_t end() const { return known && low >= 0 && high < INT64_MAX ? high + 1 : -1; }
   };
 
-  template <class T>
-  static void copy_as(const Operand& out, const Operand& x, const Dims (&dims)[3]) {
-    arrange(reinterpret_cast<T*>(out.base), reinterpret_cast<const T*>(x.base), 0, 0, dims[0],
-            dims[1], dims[2]);
+  /// function(an integer of so many bytes, without a sign)
+  template <class Function>
+  static void with_width(std::int64_t width, Function function) {
+    if (width == 2) return function(std::uint16_t());
+    if (width == 4) return function(std::uint32_t());
+    if (width == 8) return function(std::uint64_t());
+    function(std::uint8_t());
   }
+
   /// Elements that only move.
   static void copy(const Operand& out, const Operand& x, std::int64_t rank,
                    const std::int64_t* size) {
@@ -152,44 +157,27 @@ class Nests {
       dims[1].size[axis] = out.stride[axis] >> shift;
       dims[2].size[axis] = x.stride[axis] >> shift;
     }
-    if (out.width == 2) return copy_as<std::uint16_t>(out, x, dims);
-    if (out.width == 4) return copy_as<std::uint32_t>(out, x, dims);
-    if (out.width == 8) return copy_as<std::uint64_t>(out, x, dims);
-    copy_as<std::uint8_t>(out, x, dims);
+    with_width(out.width, [&](auto one) {
+      arrange(reinterpret_cast<decltype(one)*>(out.base),
+              reinterpret_cast<const decltype(one)*>(x.base), 0, 0, dims[0], dims[1], dims[2]);
+    });
   }
 
-  template <class T>
-  static void fill_as(void* to, const void* from, std::int64_t count) {
-    T one;
-    std::memcpy(&one, from, sizeof one);
-    std::fill_n(static_cast<T*>(to), count, one);
-  }
   static void fill(void* to, const void* from, std::int64_t width, std::int64_t count) {
-    if (width == 2) return fill_as<std::uint16_t>(to, from, count);
-    if (width == 4) return fill_as<std::uint32_t>(to, from, count);
-    if (width == 8) return fill_as<std::uint64_t>(to, from, count);
-    fill_as<std::uint8_t>(to, from, count);
+    with_width(width, [=](auto one) {
+      std::memcpy(&one, from, sizeof one);
+      std::fill_n(static_cast<decltype(one)*>(to), count, one);
+    });
   }
-  template <class T>
-  static void move(char* to, std::int64_t to_step, const char* from, std::int64_t from_step,
-                   std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i, to += to_step, from += from_step)
-      std::memcpy(to, from, sizeof(T));
-  }
-  static void move(char* to, std::int64_t to_step, const char* from, std::int64_t from_step,
+  /// Numbers that stand so many bytes apart.
+  static void move(void* to, std::int64_t to_step, const void* from, std::int64_t from_step,
                    std::int64_t width, std::int64_t count) {
-    if (width == 2) return move<std::uint16_t>(to, to_step, from, from_step, count);
-    if (width == 4) return move<std::uint32_t>(to, to_step, from, from_step, count);
-    if (width == 8) return move<std::uint64_t>(to, to_step, from, from_step, count);
-    move<std::uint8_t>(to, to_step, from, from_step, count);
-  }
-  static void gather(void* to, const char* from, std::int64_t width, std::int64_t step,
-                     std::int64_t count) {
-    move(static_cast<char*>(to), width, from, step, width, count);
-  }
-  static void scatter(char* to, const void* from, std::int64_t width, std::int64_t step,
-                      std::int64_t count) {
-    move(to, step, static_cast<const char*>(from), width, width, count);
+    with_width(width, [=](auto one) {
+      char* into = static_cast<char*>(to);
+      const char* at = static_cast<const char*>(from);
+      for (std::int64_t i = 0; i < count; ++i, into += to_step, at += from_step)
+        std::memcpy(into, at, sizeof one);
+    });
   }
 
   Memory<std::int64_t> scratch_{kOperands * kBlock};

@@ -76,7 +76,7 @@ class Stack final : public onernn_stack {
     for (std::int32_t layer = 0, D = spec_.directions; layer < spec_.layers; ++layer) {
       const bool last = layer + 1 == spec_.layers, joins = last || spec_.joined;
       const bool added = joins && spec_.added && D == 2;
-      const std::int64_t row = joins ? joined_width() : spec_.width;
+      const std::int64_t row = joins ? joined_width(spec_) : spec_.width;
       Real* const out = last ? static_cast<Real*>(arrays.y) : workspace_->between[layer % 2].data();
       // Some sequences in one direction.
       const auto run_some = [&](std::int64_t d, Recurrent<Cell>& cells, const Batch& some,
@@ -216,13 +216,8 @@ class Stack final : public onernn_stack {
   /// As the layers above the first one know it.
   onernn_spec above() const {
     onernn_spec spec = spec_;
-    spec.inputs = spec_.joined ? joined_width() : spec_.width;
+    spec.inputs = spec_.joined ? joined_width(spec_) : spec_.width;
     return spec;
-  }
-
-  /// Channels of y.
-  std::int64_t joined_width() const {
-    return spec_.width * (spec_.directions == 2 && !spec_.added ? 2 : 1);
   }
 
   /// Those of one layer and direction.

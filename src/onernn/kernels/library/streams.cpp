@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -261,25 +262,24 @@ struct onernn_stream {
     if (output.most >= 0) return sizes_[output.most] * output.width;
     return count(output).value() * output.width;
   }
-  /// (offsets, sequences) of an output.
-  std::pair<const std::int64_t*, std::int64_t> level(std::size_t at, std::size_t level) const {
-    const Output& output = model->outputs[at];
-    if (!ran_ || level >= output.levels.size()) return {nullptr, -1};
-    const Level& one = output.levels[level];
+  struct Offsets {
+    const std::int64_t* offsets = nullptr;
+    std::int64_t sequences = 0;
+  };
+  Offsets level(std::size_t at, std::int32_t level) const {
+    const std::vector<Level>& levels = model->outputs[at].levels;
+    if (!ran_ || level < 0 || static_cast<std::size_t>(level) >= levels.size())
+      return {nullptr, -1};
+    const Level& one = levels[static_cast<std::size_t>(level)];
     if (one.input < 0)
       return {static_cast<const std::int64_t*>(places_[one.place]), sizes_[one.count]};
-    const auto& given = given_[static_cast<std::size_t>(one.input)];
-    const auto offsets = given.levels[static_cast<std::size_t>(one.level)];
-    return {offsets.offsets, offsets.sequences};
+    const Given& given = given_[static_cast<std::size_t>(one.input)];
+    return given.levels[static_cast<std::size_t>(one.level)];
   }
 
   const std::shared_ptr<const Compiled> model;
 
  private:
-  struct Offsets {
-    const std::int64_t* offsets = nullptr;
-    std::int64_t sequences = 0;
-  };
   struct Given {
     const void* numbers = nullptr;
     Numbers dims;
@@ -416,22 +416,21 @@ const Described* described(const onernn_model* model, std::int32_t value) {
                                                        : nullptr;
 }
 
-/// The number of an input, or of an output.
-std::size_t input_of(const onernn_stream* stream, std::int32_t value) {
+onernn_stream& of(onernn_stream* stream) {
   if (!stream) misused("no stream");
-  if (value < 0 || static_cast<std::size_t>(value) >= stream->model->inputs.size())
+  return *stream;
+}
+std::size_t input_of(const onernn_stream& stream, std::int32_t value) {
+  if (value < 0 || static_cast<std::size_t>(value) >= stream.model->inputs.size())
     misused("value " + std::to_string(value) + " is no input");
   return static_cast<std::size_t>(value);
 }
-bool is_output(const onernn_stream* stream, std::int32_t value) {
-  if (!stream || value < 0) return false;
+/// The number of an output, if it is one.
+std::optional<std::size_t> output_of(const onernn_stream* stream, std::int32_t value) {
+  if (!stream || value < 0) return {};
   const std::size_t inputs = stream->model->inputs.size(), at = static_cast<std::size_t>(value);
-  return at >= inputs && at - inputs < stream->model->outputs.size();
-}
-std::size_t output_of(const onernn_stream* stream, std::int32_t value) {
-  if (!stream) misused("no stream");
-  if (!is_output(stream, value)) misused("value " + std::to_string(value) + " is no output");
-  return static_cast<std::size_t>(value) - stream->model->inputs.size();
+  if (at < inputs || at - inputs >= stream->model->outputs.size()) return {};
+  return at - inputs;
 }
 
 std::int32_t opened(std::unique_ptr<Bytes> bytes, std::int32_t threads, onernn_model** model) {
@@ -520,61 +519,54 @@ std::int32_t onernn_stream_open(onernn_model* model, onernn_stream** stream) {
 void onernn_stream_close(onernn_stream* stream) { delete stream; }
 
 std::int32_t onernn_limit(onernn_stream* stream, std::int64_t bytes, std::int64_t steps) {
-  return guarded([=] {
-    if (!stream) misused("no stream");
-    stream->limit(bytes, steps);
-  });
+  return guarded([=] { of(stream).limit(bytes, steps); });
 }
 std::int32_t onernn_give(onernn_stream* stream, std::int32_t value, const void* numbers,
                          const std::int64_t* dims) {
-  return guarded([=] { stream->give(input_of(stream, value), numbers, dims); });
+  return guarded([=] { of(stream).give(input_of(*stream, value), numbers, dims); });
 }
 std::int32_t onernn_give_offsets(onernn_stream* stream, std::int32_t value, std::int32_t level,
                                  const std::int64_t* offsets, std::int64_t sequences) {
-  return guarded([=] { stream->give_offsets(input_of(stream, value), level, offsets, sequences); });
+  return guarded(
+      [=] { of(stream).give_offsets(input_of(*stream, value), level, offsets, sequences); });
 }
 std::int32_t onernn_take(onernn_stream* stream, std::int32_t value, void* numbers,
                          std::int64_t bytes) {
-  return guarded([=] { stream->take(output_of(stream, value), numbers, bytes); });
+  return guarded([=] {
+    onernn_stream& own = of(stream);
+    const auto at = output_of(stream, value);
+    if (!at) misused("value " + std::to_string(value) + " is no output");
+    own.take(*at, numbers, bytes);
+  });
 }
 std::int32_t onernn_prepare(onernn_stream* stream) {
-  return guarded([=] {
-    if (!stream) misused("no stream");
-    stream->prepare();
-  });
+  return guarded([=] { of(stream).prepare(); });
 }
 std::int32_t onernn_run(onernn_stream* stream) {
-  return guarded([=] {
-    if (!stream) misused("no stream");
-    stream->run();
-  });
+  return guarded([=] { of(stream).run(); });
 }
 std::int32_t onernn_reset(onernn_stream* stream) {
-  return guarded([=] {
-    if (!stream) misused("no stream");
-    stream->reset();
-  });
+  return guarded([=] { of(stream).reset(); });
 }
 
 const void* onernn_numbers(const onernn_stream* stream, std::int32_t value) {
-  return is_output(stream, value) ? stream->numbers(output_of(stream, value)) : nullptr;
+  const auto at = output_of(stream, value);
+  return at ? stream->numbers(*at) : nullptr;
 }
 std::int64_t onernn_size(const onernn_stream* stream, std::int32_t value, std::int32_t axis) {
-  return is_output(stream, value) && axis >= 0
-             ? stream->size(output_of(stream, value), static_cast<std::size_t>(axis))
-             : -1;
+  const auto at = output_of(stream, value);
+  return at && axis >= 0 ? stream->size(*at, static_cast<std::size_t>(axis)) : -1;
 }
 std::int64_t onernn_most_bytes(const onernn_stream* stream, std::int32_t value) {
-  return is_output(stream, value) ? stream->most_bytes(output_of(stream, value)) : -1;
+  const auto at = output_of(stream, value);
+  return at ? stream->most_bytes(*at) : -1;
 }
 const std::int64_t* onernn_offsets(const onernn_stream* stream, std::int32_t value,
                                    std::int32_t level) {
-  return is_output(stream, value) && level >= 0
-             ? stream->level(output_of(stream, value), static_cast<std::size_t>(level)).first
-             : nullptr;
+  const auto at = output_of(stream, value);
+  return at ? stream->level(*at, level).offsets : nullptr;
 }
 std::int64_t onernn_sequences(const onernn_stream* stream, std::int32_t value, std::int32_t level) {
-  return is_output(stream, value) && level >= 0
-             ? stream->level(output_of(stream, value), static_cast<std::size_t>(level)).second
-             : -1;
+  const auto at = output_of(stream, value);
+  return at ? stream->level(*at, level).sequences : -1;
 }

@@ -11,72 +11,125 @@
 #include <cstdlib>
 #include <vector>
 
-#include "isa.hpp"
-#include "lanes.hpp"
-#include "matrices.hpp"
-#include "memory.hpp"
-#include "products.hpp"
-#include "team.hpp"
-#include "trained_layer.hpp"
+#include "../isa.hpp"
+#include "../lanes.hpp"
+#include "../matrices.hpp"
+#include "../memory.hpp"
+#include "../products.hpp"
+#include "../team.hpp"
+#include "any_stack.hpp"
+#include "exported.hpp"
+#include "runtime_traits.hpp"
+
+namespace onernn {
+inline namespace ONERNN_ISA {
+
+/// The words of sorted sequences, step by step: step t is the rows begin[t] to begin[t + 1].
+struct Steps {
+  const std::int64_t* begin;
+  std::int64_t count;
+
+  std::int64_t words() const { return begin[count]; }
+  std::int64_t sequences() const { return count ? begin[1] : 0; }
+};
+
+/// The slope of a gate's function, in terms of its value; at 0 a relu has none.
+inline Floats slope(const onernn_function& function, Floats y) {
+  const Floats one = broadcast(1.0f);
+  switch (function.kind) {
+    case ONERNN_SIGMOID:
+      return y * (one - y);
+    case ONERNN_TANH:
+      return one - y * y;
+    case ONERNN_RELU:
+      return each<float>(y, [](float v) { return v > 0 ? 1.0f : 0.0f; });
+    default:
+      return one;
+  }
+}
+/// 1 from bound to bound, 0 outside, in terms of the state before it was clipped.
+inline Floats slope(const AnyClip<float>& clip, Floats c) {
+  return each<float>(c, [&](float v) { return v >= clip.low && v <= clip.high ? 1.0f : 0.0f; });
+}
+/// A factor of the state, 0 where it is no number and a bound stands for what came of it: there is
+/// no slope then, and 0 * NaN must not make one.
+inline Floats kept_factor(const AnyClip<float>& clip, Floats factor) {
+  if (!clip.nan_is_low) return factor;
+  return each<float>(factor, [](float v) { return v - v == 0 ? v : 0.0f; });
+}
+
+}  // namespace ONERNN_ISA
+}  // namespace onernn
+
+/// What kernels.h calls a training, of any stored numbers.
+struct onernn_training {
+  onernn_training(const onernn_spec& of, std::int32_t threads) : spec(of), team(threads) {}
+  virtual ~onernn_training() = default;
+  /// Sequences are dealt out to so many groups, each of which one member of the team runs; below 2
+  /// all members share each step. The numbers are the same.
+  virtual void forward(const onernn::Steps& steps, const onernn_trained& one, std::int64_t groups,
+                       onernn::Team& team) const = 0;
+  virtual void backward(const onernn::Steps& steps, const onernn_trained& one, std::int64_t groups,
+                        onernn::Team& team) const = 0;
+
+  const onernn_spec spec;
+  mutable onernn::Team team;
+};
 
 namespace onernn {
 inline namespace ONERNN_ISA {
 
 /// The weights of one layer and direction in panels, forward and turned; many threads may read.
 template <class Stored>
-class Training {
+class Training final : public onernn_training {
  public:
-  using Gradients = TrainedWeights<float>;
-
-  Training(const TrainedLayer& layer, const TrainedWeights<const float>& weights)
-      : is_(layer),
-        G_(layer.gates()),
-        O_(layer.units),
-        R_(layer.width),
-        row_(G_ * O_),
+  Training(const onernn_spec& of, const onernn_weights& weights, std::int32_t threads)
+      : onernn_training(of, threads),
+        is_(of),
+        O_(of.units),
+        R_(of.width),
+        row_(gates_of(of) * O_),
         bias_(4 * O_),
         peephole_(3 * O_),
         input_(weights.input, row_, 1, is_.inputs, row_),
         input_turned_(weights.input, 1, row_, row_, is_.inputs),
-        gates_(weights.recurrent, row_, 1, R_, is_.together()),
-        gates_turned_(weights.recurrent, 1, row_, is_.together(), R_),
+        gates_(weights.recurrent, row_, 1, R_, together()),
+        gates_turned_(weights.recurrent, 1, row_, together(), R_),
         candidate_(candidate_of(weights), row_, 1, O_, O_),
         candidate_turned_(candidate_of(weights), 1, row_, O_, O_),
         projection_(weights.projection, R_, 1, O_, R_),
         projection_turned_(weights.projection, 1, R_, R_, O_),
         has_input_(weights.input) {
-    if (weights.bias)
-      std::copy_n(weights.bias, row_ + (is_.cell == TrainedLayer::kLbrGru) * O_, bias_.data());
+    if (weights.bias) std::copy_n(weights.bias, row_ + is_lbr() * O_, bias_.data());
     if (is_.peephole) std::copy_n(weights.peephole, 3 * O_, peephole_.data());
   }
 
-  /// y: rows of `width` numbers, `y_row` apart. h (N, width) and c (N, units) are the initial
-  /// states and become the final ones. Sequences are dealt out to so many groups, each of which one
-  /// member of the team runs; below 2 all members share each step. The numbers are the same.
-  void forward(const Steps& steps, const Tape& tape, float* y, std::int64_t y_row, float* h,
-               float* c, std::int64_t groups, Team& team) const {
+  void forward(const Steps& steps, const onernn_trained& one, std::int64_t groups,
+               Team& team) const override {
+    const onernn_tape& tape = one.tape;
+    float* const h = one.h;
     std::vector<Products<Stored>> own = products(groups, team);
     Team alone(1);
     // Where steps are not shared, their gates had better stay in one core's cache.
     const bool shared = groups > 1 || team.is_worth_it(steps.sequences() * R_ * row_);
     for (std::int64_t k = 0, end = 0; k < steps.count; k = end) {
       const std::int64_t least = kAhead * (shared ? team.members() : 1);
-      const Words words = some_steps(steps, is_.backwards, least, &end);
+      const Words words = some_steps(steps, spec.backwards, least, &end);
       by_words(words, is_.inputs * row_, own, shared ? team : alone,
                [&](const Words& some, Products<Stored>& products, Team& team) {
                  begin_gates(tape, some, products, team);
                });
       by_sequences(words, groups, own, team, [&](Step at, Products<Stored>& products, Team& team) {
         for (std::int64_t j = k; j < end; ++j) {
-          at.step(steps, is_.backwards ? steps.count - 1 - j : j);
+          at.step(steps, spec.backwards ? steps.count - 1 - j : j);
           each_row(at, [&](std::int64_t m) {
             std::copy_n(h + m * R_, R_, tape.h + (at.word + m) * R_);
           });
           multiply(at, tape.h + at.word * R_, R_, gates_, tape.gates + at.word * row_, row_, true,
                    products, team);
-          if (is_.cell == TrainedLayer::kLstm)
-            lstm(tape, at, h, c, products, team);
-          else if (is_.is_gru())
+          if (spec.cell == ONERNN_LSTM)
+            lstm(tape, at, h, one.c, products, team);
+          else if (is_gru())
             gru(tape, at, h, products, team);
           else
             units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
@@ -85,19 +138,20 @@ class Training {
               store_some<float>(a, after, some);
               store_some<float>(h + m * O_ + o, after, some);
             });
-          each_row(at,
-                   [&](std::int64_t m) { std::copy_n(h + m * R_, R_, y + (at.word + m) * y_row); });
+          each_row(at, [&](std::int64_t m) {
+            std::copy_n(h + m * R_, R_, one.y + (at.word + m) * one.y_row);
+          });
         }
       });
     }
   }
 
-  /// dy: rows of `width` numbers, `dy_row` apart. dh and dc are the gradients by the final states
-  /// and become those by the initial ones; dx (W, inputs) and, where the cell has it, that of the
-  /// attention (W) are written.
-  void backward(const Steps& steps, const Tape& tape, const float* dy, std::int64_t dy_row,
-                float* dh, float* dc, float* dx, float* dattention, const Gradients& into,
-                std::int64_t groups, Team& team) const {
+  /// With peepholes tape.three becomes the cell state after the step, tape.one of LBR the gradient
+  /// by what r is multiplied by.
+  void backward(const Steps& steps, const onernn_trained& one, std::int64_t groups,
+                Team& team) const override {
+    const onernn_tape& tape = one.tape;
+    float *const dh = one.h, *const dx = one.dx;
     std::vector<Products<Stored>> own = products(groups, team);
     OuterProducts<Stored> sums((std::max)({is_.inputs, R_, O_}),
                                (std::min)(steps.words(), kSummed + steps.sequences()),
@@ -105,32 +159,33 @@ class Training {
     Memory<float> scratch(steps.sequences() * O_);
     Memory<float> outer(is_.projection ? steps.words() * R_ : 0);  // by each word's h
     for (std::int64_t k = 0, end = 0; k < steps.count; k = end) {
-      const Words words = some_steps(steps, !is_.backwards, kSummed, &end);
+      const Words words = some_steps(steps, !spec.backwards, kSummed, &end);
       by_sequences(words, groups, own, team, [&](Step at, Products<Stored>& products, Team& team) {
         for (std::int64_t j = k; j < end; ++j) {
-          at.step(steps, is_.backwards ? j : steps.count - 1 - j);
+          at.step(steps, spec.backwards ? j : steps.count - 1 - j);
           each_row(at, [&](std::int64_t m) {
-            for (std::int64_t i = 0; i < R_; ++i) dh[m * R_ + i] += dy[(at.word + m) * dy_row + i];
+            const float* const dy = one.y + (at.word + m) * one.y_row;
+            for (std::int64_t i = 0; i < R_; ++i) dh[m * R_ + i] += dy[i];
           });
           float* gates = tape.gates + at.word * row_;
-          if (is_.cell == TrainedLayer::kLstm) {
+          if (spec.cell == ONERNN_LSTM) {
             if (is_.projection) {
               each_row(at, [&](std::int64_t m) {
                 std::copy_n(dh + m * R_, R_, outer.data() + (at.word + m) * R_);
               });
               multiply(at, dh, R_, projection_turned_, scratch.data(), O_, false, products, team);
             }
-            lstm_gradient(tape, at, is_.projection ? scratch.data() : dh, dc, team);
-          } else if (is_.is_gru()) {
-            gru_gradient(tape, at, dh, scratch.data(), dattention, products, team);
+            lstm_gradient(tape, at, is_.projection ? scratch.data() : dh, one.c, team);
+          } else if (is_gru()) {
+            gru_gradient(tape, at, dh, scratch.data(), one.dattention, products, team);
           } else {
             units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
               float* a = gates + m * O_ + o;
-              const Floats slope = is_.gate.slope(load_some(a, some));
-              store_some<float>(a, load_some(dh + m * O_ + o, some) * slope, some);
+              const Floats by = slope(spec.gate, load_some(a, some));
+              store_some<float>(a, load_some(dh + m * O_ + o, some) * by, some);
             });
           }
-          multiply(at, gates, row_, gates_turned_, dh, R_, is_.is_gru(), products, team);
+          multiply(at, gates, row_, gates_turned_, dh, R_, is_gru(), products, team);
         }
       });
       if (has_input_)
@@ -142,7 +197,7 @@ class Training {
                  });
       else
         std::copy_n(tape.gates + words.first * row_, words.count * row_, dx + words.first * row_);
-      add_weights(words, tape, outer.data(), into, sums, team);
+      add_weights(words, tape, outer.data(), one.gradients, sums, team);
     }
   }
 
@@ -220,11 +275,15 @@ class Training {
                       y + at.first * y_row, at.every * y_row, added, team);
   }
 
+  bool is_lbr() const { return spec.cell == ONERNN_LBR_GRU; }
+  bool is_gru() const { return spec.cell == ONERNN_GRU || is_lbr(); }
+  /// Columns of the gates that h is multiplied for first: a GRU's candidate comes on its own.
+  std::int64_t together() const { return is_gru() ? 2 * O_ : row_; }
   /// Most numbers of a row that is multiplied.
   std::int64_t most() const { return (std::max)({is_.inputs, row_, R_}); }
 
-  const float* candidate_of(const TrainedWeights<const float>& weights) const {
-    return is_.is_gru() ? weights.recurrent + 2 * O_ : nullptr;
+  const float* candidate_of(const onernn_weights& weights) const {
+    return is_gru() ? weights.recurrent + 2 * O_ : nullptr;
   }
 
   template <class Function>
@@ -243,7 +302,7 @@ class Training {
   }
 
   /// The input's share of the gates, with the bias.
-  void begin_gates(const Tape& tape, const Words& words, Products<Stored>& products,
+  void begin_gates(const onernn_tape& tape, const Words& words, Products<Stored>& products,
                    Team& team) const {
     float* gates = tape.gates + words.first * row_;
     for (std::int64_t w = 0; w < words.count; ++w)
@@ -256,7 +315,7 @@ class Training {
         gates[i] += tape.x[words.first * row_ + i];
   }
 
-  void lstm(const Tape& tape, const Step& at, float* h, float* c, Products<Stored>& products,
+  void lstm(const onernn_tape& tape, const Step& at, float* h, float* c, Products<Stored>& products,
             Team& team) const {
     const std::int64_t w = at.word;
     units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
@@ -286,10 +345,10 @@ class Training {
       each_row(at, [&](std::int64_t m) { std::copy_n(outputs + m * O_, O_, h + m * O_); });
   }
 
-  void gru(const Tape& tape, const Step& at, float* h, Products<Stored>& products,
+  void gru(const onernn_tape& tape, const Step& at, float* h, Products<Stored>& products,
            Team& team) const {
     const std::int64_t w = at.word;
-    const bool lbr = is_.cell == TrainedLayer::kLbrGru;
+    const bool lbr = is_lbr();
     float *gates = tape.gates + w * 3 * O_, *one = tape.one + w * O_;
     units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
       float *a = gates + m * 3 * O_ + o, *kept = one + m * O_ + o;
@@ -317,13 +376,12 @@ class Training {
   }
 
   /// How much of h stays, from the update gate of word w.
-  Floats kept(const Tape& tape, std::int64_t w, Floats u) const {
+  Floats kept(const onernn_tape& tape, std::int64_t w, Floats u) const {
     if (is_.attention) u = broadcast(1.0f - tape.attention[w]) * u;
     return is_.replaces ? broadcast(1.0f) - u : u;
   }
 
-  /// With peepholes tape.three becomes the cell state after the step.
-  void lstm_gradient(const Tape& tape, const Step& at, const float* dh, float* dc,
+  void lstm_gradient(const onernn_tape& tape, const Step& at, const float* dh, float* dc,
                      Team& team) const {
     const std::int64_t w = at.word;
     units(at, team, [&](std::int64_t m, std::int64_t o, std::int64_t some) {
@@ -336,21 +394,21 @@ class Training {
       Floats i = gate(0), f = gate(1), g = gate(2), c = load_some(tape.one + word, some);
       const Floats out = gate(3), shown = load_some(tape.three + word, some);
       const Floats sum = multiply_add(f, c, i * g);
-      for (Floats* part : {&i, &f, &g, &c}) *part = is_.clip_cell.kept(*part);
+      for (Floats* part : {&i, &f, &g, &c}) *part = kept_factor(is_.clip_cell, *part);
       const Floats by_h = load_some(dh + m * O_ + o, some);
-      const Floats dout = by_h * shown * is_.gate.slope(out);
+      const Floats dout = by_h * shown * slope(spec.gate, out);
       Floats by_c =
-          multiply_add(by_h * out, is_.output.slope(shown), load_some(dc + m * O_ + o, some));
+          multiply_add(by_h * out, slope(spec.output, shown), load_some(dc + m * O_ + o, some));
       by_c = multiply_add(dout, peephole(2), by_c);
-      if (is_.clip_cell.given) by_c = by_c * is_.clip_cell.slope(sum);
+      if (!is_.clip_cell.is_none) by_c = by_c * slope(is_.clip_cell, sum);
       Floats di = by_c * g, df = by_c * c;
       if (is_.input_forget) {
         di = di - df;
         df = broadcast(0.0f);
       }
-      di = di * is_.gate.slope(i);
-      df = df * is_.gate.slope(f);
-      const Floats gates[] = {di, df, by_c * i * is_.candidate.slope(g), dout};
+      di = di * slope(spec.gate, i);
+      df = df * slope(spec.gate, f);
+      const Floats gates[] = {di, df, by_c * i * slope(spec.candidate, g), dout};
       for (int k = 0; k < 4; ++k) store_some<float>(a + k * O_, gates[k], some);
       const Floats through = multiply_add(di, peephole(0), df * peephole(1));
       store_some<float>(dc + m * O_ + o, multiply_add(by_c, f, through), some);
@@ -358,11 +416,11 @@ class Training {
     });
   }
 
-  /// `scratch`: (N, units). LBR: tape.one becomes the gradient by what r is multiplied by.
-  void gru_gradient(const Tape& tape, const Step& at, float* dh, float* scratch, float* dattention,
-                    Products<Stored>& products, Team& team) const {
+  /// `scratch`: (N, units).
+  void gru_gradient(const onernn_tape& tape, const Step& at, float* dh, float* scratch,
+                    float* dattention, Products<Stored>& products, Team& team) const {
     const std::int64_t w = at.word;
-    const bool lbr = is_.cell == TrainedLayer::kLbrGru;
+    const bool lbr = is_lbr();
     float *gates = tape.gates + w * 3 * O_, *one = tape.one + w * O_;
     const float* h = tape.h + w * O_;
     const Floats whole = broadcast(1.0f);
@@ -381,13 +439,13 @@ class Training {
         for (float v : products_) dattention[w + m] -= v;
         du = broadcast(1.0f - tape.attention[w + m]) * du;
       }
-      const Floats dout = by_h * (whole - keep) * is_.candidate.slope(out);
-      store_some<float>(a, du * is_.gate.slope(u), some);
+      const Floats dout = by_h * (whole - keep) * slope(spec.candidate, out);
+      store_some<float>(a, du * slope(spec.gate, u), some);
       store_some<float>(a + 2 * O_, dout, some);
       store_some<float>(dh + unit, by_h * keep, some);
       if (lbr) {
         const Floats dr = dout * load_some(one + unit, some);
-        store_some<float>(a + O_, dr * is_.gate.slope(r), some);
+        store_some<float>(a + O_, dr * slope(spec.gate, r), some);
         store_some<float>(one + unit, dout * r, some);
       }
     });
@@ -400,15 +458,15 @@ class Training {
       const Floats by_h = load_some(dh + unit, some);
       store_some<float>(dh + unit, multiply_add(inside, r, by_h), some);
       const Floats dr = inside * load_some(h + unit, some);
-      store_some<float>(a + O_, dr * is_.gate.slope(r), some);
+      store_some<float>(a + O_, dr * slope(spec.gate, r), some);
     });
   }
 
   /// The gradients by the weights, from those by the gates of some words.
-  void add_weights(const Words& words, const Tape& tape, const float* by_h, const Gradients& into,
-                   OuterProducts<Stored>& sums, Team& team) const {
+  void add_weights(const Words& words, const onernn_tape& tape, const float* by_h,
+                   const onernn_weights& into, OuterProducts<Stored>& sums, Team& team) const {
     const auto [first, count] = words;
-    const bool lbr = is_.cell == TrainedLayer::kLbrGru;
+    const bool lbr = is_lbr();
     const float *gates = tape.gates + first * row_, *one = tape.one + first * O_;
     const float* h = tape.h + first * R_;
     const auto add = [&, count = count](const float* a, std::int64_t I, const float* b,
@@ -418,11 +476,11 @@ class Training {
     };
     if (has_input_)
       add(tape.x + first * is_.inputs, is_.inputs, gates, row_, row_, into.input, row_);
-    add(h, R_, gates, row_, is_.together(), into.recurrent, row_);
+    add(h, R_, gates, row_, together(), into.recurrent, row_);
     float* candidate = into.recurrent + 2 * O_;
     if (lbr)
       add(h, R_, one, O_, O_, candidate, row_);
-    else if (is_.is_gru())
+    else if (is_gru())
       add(one, O_, gates + 2 * O_, row_, O_, candidate, row_);
     if (into.bias) {
       add_up(gates, count, row_, into.bias, team);
@@ -442,7 +500,7 @@ class Training {
     });
   }
 
-  void add_peepholes(const Words& words, const Tape& tape, float* to, Team& team) const {
+  void add_peepholes(const Words& words, const onernn_tape& tape, float* to, Team& team) const {
     team.split(panels_of(O_), words.count * 3 * 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t o = begin * 16; o < (std::min)(end * 16, O_); o += 16) {
         const std::int64_t some = O_ - o;
@@ -450,7 +508,7 @@ class Training {
         for (int p = 0; p < 3; ++p) sums[p] = load_some(to + p * O_ + o, some);
         for (std::int64_t w = words.first; w < words.first + words.count; ++w) {
           const float* a = tape.gates + w * row_ + o;
-          const Floats before = is_.clip_cell.kept(load_some(tape.one + w * O_ + o, some));
+          const Floats before = kept_factor(is_.clip_cell, load_some(tape.one + w * O_ + o, some));
           const Floats after = load_some(tape.three + w * O_ + o, some);
           sums[0] = sums[0] + load_some(a, some) * before;
           sums[1] = sums[1] + load_some(a + O_, some) * before;
@@ -461,8 +519,8 @@ class Training {
     });
   }
 
-  TrainedLayer is_;
-  std::int64_t G_, O_, R_, row_;  // row_: numbers of a word's gates
+  RuntimeTraits<float, float> is_;
+  std::int64_t O_, R_, row_;  // row_: numbers of a word's gates
   Memory<float> bias_, peephole_;
   Matrix<Stored> input_, input_turned_, gates_, gates_turned_;
   Matrix<Stored> candidate_, candidate_turned_;  // of a GRU

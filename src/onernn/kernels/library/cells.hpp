@@ -1,0 +1,19 @@
+// All cells with one kind of stored numbers: each source of these names it.
+#ifndef ONERNN_CELLS_HPP
+#define ONERNN_CELLS_HPP
+
+#include "../gru.hpp"
+#include "../lbr_gru.hpp"
+#include "../lstm.hpp"
+#include "../rnn.hpp"
+#include "stack.hpp"
+
+#define ONERNN_CELLS(Real, Stored)                                          \
+  namespace onernn {                                                        \
+  template onernn_stack* new_stack<Rnn, Real, Stored>(const Arguments&);    \
+  template onernn_stack* new_stack<Gru, Real, Stored>(const Arguments&);    \
+  template onernn_stack* new_stack<LbrGru, Real, Stored>(const Arguments&); \
+  template onernn_stack* new_stack<Lstm, Real, Stored>(const Arguments&);   \
+  }
+
+#endif
