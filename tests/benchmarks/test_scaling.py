@@ -36,7 +36,7 @@ def spec(size: int, direction: Any = "left2right") -> RnnSpec:
             | {"read": 10 * 65536, "largest_over_mean": 1},
             id="small-step",
         ),
-        pytest.param(  # a turn a step from the second on, and one for x; each thread has a quarter of 32 panels
+        pytest.param(  # a turn a step but the first, and one for x; a quarter of 32 panels each
             spec(512),
             [25],
             4,
