@@ -65,9 +65,10 @@ fault-pairs: .venv/.ready
 	ONERNN_FAULT_PAIRS=all $(BIN)/pytest -n auto tests/verification/test_fault_pairs.py \
 	    tests/verification/test_recorded_faults.py
 
+# CI: tests draw the same examples each time, or one in some hundred would miss its fault.
 .PHONY: mutants
 mutants: .venv/.ready
-	ONERNN_MUTANTS=1 $(BIN)/pytest -n auto tests/project/test_mutants.py tests/project/test_reference_mutants.py
+	CI=1 ONERNN_MUTANTS=1 $(BIN)/pytest -n auto tests/project/test_mutants.py tests/project/test_reference_mutants.py
 
 check: ruff clang-format mypy imports
 

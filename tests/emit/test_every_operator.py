@@ -55,7 +55,7 @@ BEYOND: list[tuple[str, str, dict[str, Any], str]] = [
     ("SequencePool", "x", {"kind": "max"}, "'x' carries no offsets"),
     ("Softmax", "r", {"axis": 0}, "axis 0 would mix the steps of ragged sequences"),
     ("ReduceSum", "x outside", {}, "only neighbouring ones"),
-    ("Div", "i lengths_like", {}, "by what may be 0 or -1"),
+    *(("Div", f"i {by}", {}, "may be 0 or -1") for by in "lengths_like axis0 minus".split()),
     ("Add", "b b", {}, "of bool"),
     ("Exp", "i", {}, "of int64"),
     ("Add", "x i", {}, r"inputs of several types \['float32', 'int64'\]"),
