@@ -63,6 +63,8 @@ typedef enum {
     dnnl_query_exec_arg_md = 255,
     dnnl_query_ndims_s32 = 256,
     dnnl_query_dims = 257,
+    dnnl_query_weights_md = 131,
+    dnnl_query_scratchpad_md = 136,
     dnnl_query_data_type = 258
 } dnnl_query_t;
 
