@@ -311,7 +311,9 @@ def _functional(model: Layer, listed: Any, major: int) -> Network:
         (*_made_with(each, major), *map(_call, each.get("inbound_nodes", ()))) for each in listed
     ]
     layers = _layers(model, listed, calls)
-    ends = (tuple(_refs(model.config[key])) for key in ("input_layers", "output_layers"))
+    ends = [tuple(_refs(model.config[key])) for key in ("input_layers", "output_layers")]
+    if missing := {ref.layer for ref in ends[0]} - layers.keys():
+        raise ModelFormatError(f"{model.name}: input layer {min(missing)!r} is not there")
     return Network(model.name, layers, *ends)
 
 

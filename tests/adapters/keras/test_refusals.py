@@ -127,7 +127,16 @@ def test_a_file_that_is_no_model_is_told(
     assert str(file) in str(raised.value)
 
 
-def test_a_cycle_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ([], "layer 'a' waits for itself"),
+        (["b", 0, 0], "m: input layer 'b' is not there"),
+    ],
+)
+def test_a_graph_that_contradicts_itself_is_told(
+    inputs: list[Any], reason: str, tmp_path: Path
+) -> None:
     tensor = {"class_name": "__keras_tensor__", "config": {"keras_history": ["a", 0, 0]}}
     layer = {
         "class_name": "Dropout",
@@ -136,10 +145,10 @@ def test_a_cycle_is_told(tmp_path: Path) -> None:
         "name": "a",
         "inbound_nodes": [{"args": [tensor], "kwargs": {}}],
     }
-    config: dict[str, Any] = {"layers": [layer], "input_layers": [], "output_layers": ["a", 0, 0]}
+    config = {"layers": [layer], "input_layers": inputs, "output_layers": ["a", 0, 0]}
     whole = {"class_name": "Functional", "module": "keras", "config": {"name": "m", **config}}
     file = changed(tmp_path, lambda _: None, config=json.dumps(whole).encode())
-    with pytest.raises(ModelFormatError, match="layer 'a' waits for itself"):
+    with pytest.raises(ModelFormatError, match=reason):
         onernn.load(file)
 
 
