@@ -167,8 +167,9 @@ struct onernn_stream {
       if (!(count * input.width).within(INT64_MAX - taken))
         misfit("input '" + input.name + "': more numbers than any memory has");
       given.count = count.value();
-      taken += given.count * input.width;
-      if (input.next >= 0) states += given.count * input.width;
+      const std::int64_t bytes = given.count * input.width;
+      taken += bytes;
+      if (input.next >= 0) states += bytes;
       std::int64_t longest = 0;
       for (std::size_t k = 0; k < given.levels.size(); ++k) {
         const auto [offsets, sequences] = given.levels[k];
@@ -309,12 +310,12 @@ struct onernn_stream {
     for (std::size_t i = 0; i < given_.size(); ++i) {
       const Input& input = model->inputs[i];
       if (input.next < 0) continue;
-      const auto bytes = static_cast<std::size_t>(given_[i].count * input.width);
-      char* const memory = state(i).of<char>(given_[i].count * input.width);
+      const std::int64_t bytes = given_[i].count * input.width;
+      char* const memory = state(i).of<char>(bytes);
       if (input.first)
-        std::memcpy(memory, input.first, bytes);
+        std::memcpy(memory, input.first, static_cast<std::size_t>(bytes));
       else
-        std::memset(memory, 0, bytes);
+        std::memset(memory, 0, static_cast<std::size_t>(bytes));
     }
     begins_ = false;
   }
