@@ -30,8 +30,22 @@ test: .venv/.ready
 # generated code of random graphs; wheels; scorings that are killed; threads, forks and memory over
 # thousands of runs; damaged files; benchmarks; recipes; all of ONNX's own cases.
 .PHONY: long
-long: .venv/.ready
+long: .venv/.ready golden
 	$(PYTEST) -m long $(if $(SHOWN),--shown)
+
+# What reading, fusing and plugging in make of every model, compared with tests/data/golden. The
+# kernels are those of the oldest CPU, so that every machine finds the same ones. Plug-ins are compared in the
+# frameworks' environments that exist. RECORD=1 writes the records again.
+.PHONY: golden
+GOLDEN := paddle-2.6.2 paddle-3.3.1 mxnet-1.9.1 torch-2.13.0
+golden: export ONERNN_MAX_ISA = v2
+golden: export ONEDNN_MAX_CPU_ISA = SSE41
+golden: export ONERNN_RECORD = $(RECORD)
+golden: .venv/.ready
+	$(BIN)/pytest -n auto tests/golden
+	@for each in $(GOLDEN); do \
+	  test ! -e .venvs/$$each/.ready || .venvs/$$each/bin/pytest tests/golden/test_$${each%-*}.py || exit 1; \
+	done
 
 # The tests that design pages name, those of references among them, and nothing skipped.
 .PHONY: references
