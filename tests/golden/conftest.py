@@ -1,4 +1,4 @@
-"""The records name kernels, so they are compared on those of the oldest CPU, which every machine runs."""
+"""The records name kernels: they are compared on those of the oldest CPU, which run everywhere."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,5 +28,5 @@ def test_the_same_operators_are_replaced_inside_paddle(data: Path) -> None:
 
     if not is_pir:
         paddle.enable_static()
-    entries = {name: describe_plugin(lambda: plug(path)) for name, path in files.items()}
+    entries = {name: describe_plugin(partial(plug, path)) for name, path in files.items()}
     check(f"paddle_{paddle.__version__}", entries)

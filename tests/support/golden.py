@@ -1,7 +1,7 @@
-"""Records of what reading, fusing and planning make of each model, to compare before and after a change.
+"""Records of what reading and fusing make of each model, to compare before and after a change.
 
-A digest covers the operators, their attributes, the constants and the signature, but not the names of values between
-them or the order of independent operators. `make golden RECORD=1` writes the records again.
+A digest covers operators, attributes, constants and the signature, but not the names of inner
+values or the order of independent operators. `make golden RECORD=1` writes the records again.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def digest(graph: Graph) -> str:
         inputs = [known[name] for name in node.inputs]
         made = _hash(node.op, inputs, _canonical(node.attributes))
         known |= {name: _hash(made, place) for place, name in enumerate(node.outputs) if name}
-    inputs = [(v.name, v.dtype, v.shape, v.lod_depth) for v in graph.inputs]
+    signature = [(v.name, v.dtype, v.shape, v.lod_depth) for v in graph.inputs]
     outputs = [(v.name, v.dtype, v.shape, v.lod_depth, known[v.name]) for v in graph.outputs]
-    return _hash(inputs, outputs, len(graph.notes))
+    return _hash(signature, outputs, len(graph.notes))
 
 
 def _summary(graph: Graph) -> str:
@@ -105,7 +105,8 @@ def describe(read: Callable[[], Graph]) -> Entry:
 def describe_plugin(optimize: Callable[[], Any]) -> Entry:
     """Returns the record of one plugged model: what onernn runs, what stays, or why neither can be.
 
-    ``optimize`` returns an object with ``replaced`` and ``refusals``. A line begins with the name of its operator.
+    ``optimize`` returns an object with ``replaced`` and ``refusals``. Each line of ``replaced``
+    begins with the name of its operator.
     """
     try:
         result = optimize()
