@@ -84,7 +84,12 @@ fault-pairs: .venv/.ready
 mutants: .venv/.ready
 	CI=1 ONERNN_MUTANTS=1 $(BIN)/pytest -n auto tests/project/test_mutants.py tests/project/test_reference_mutants.py
 
-check: ruff clang-format mypy imports
+check: ruff clang-format mypy imports ratchets
+
+# No package may get larger, nor its sentences harder: tools/ratchets.json holds the limits.
+.PHONY: ratchets
+ratchets:
+	$(PYTHON) tools/ratchets.py
 
 # The snapshot of public names and signatures, anew: what changes in it is said in CHANGELOG.md.
 .PHONY: api

@@ -1,0 +1,107 @@
+"""Keeps the package's size and its hard sentences from growing.
+
+`python tools/ratchets.py` compares each package with `ratchets.json`; a count above its limit
+fails. `--lower` sets each limit to its count, and `--move COUNT FROM TO` moves tokens with code
+that moves. Nothing raises a sum of limits: what grows in one place must shrink in another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import sys
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+from words import REPO, all_sentences, find_kinds
+
+LIMITS = REPO / "tools" / "ratchets.json"
+COUNTED = ("src", "adapters", "fuse_passes", "reorders", "tests")
+LAYOUT = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+)
+Counts = dict[str, dict[str, int]]
+
+
+def name_package(file: str) -> str:
+    """Returns the package of a file: a folder at the top, or one in src/onernn."""
+    parts = Path(file).parts
+    if parts[0] == "src":
+        return "/".join(parts[:3]) if len(parts) > 3 else "src"
+    return parts[0] if len(parts) > 1 else "documents"
+
+
+def count_tokens(text: str) -> int:
+    """Returns the number of tokens of a module without comments, docstrings and layout."""
+    docstrings = {
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node.value.value, str)
+    }
+    return sum(
+        token.type not in LAYOUT
+        and not (token.type == tokenize.STRING and token.start[0] in docstrings)
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+    )
+
+
+def count_all() -> Counts:
+    """Returns, by package, the Python tokens and the hits of `words`."""
+    tokens, hits = Counter[str](), Counter[str]()
+    for folder in COUNTED:
+        for path in (REPO / folder).rglob("*.py"):
+            if not any(parent.is_symlink() for parent in path.parents):
+                package = name_package(str(path.relative_to(REPO)))
+                tokens[package] += count_tokens(path.read_text(encoding="utf-8"))
+    for sentence in all_sentences():
+        hits[name_package(sentence.file)] += len(find_kinds(sentence.text))
+    return {"tokens": dict(sorted(tokens.items())), "words": dict(sorted(hits.items()))}
+
+
+def list_risen(counts: Counts, limits: Counts) -> list[str]:
+    """Returns a line for each count that is above its limit; a new package's limit is 0."""
+    return [
+        f"{package}: {what}: expected at most {limits[what].get(package, 0)}, got {count}"
+        for what in counts
+        for package, count in counts[what].items()
+        if count > limits[what].get(package, 0)
+    ]
+
+
+def main() -> None:
+    """Runs the command line; exits with 1 if a count is above its limit."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lower", action="store_true", help="set each limit to its count")
+    parser.add_argument("--move", nargs=3, metavar=("COUNT", "FROM", "TO"), help="move a limit")
+    asked = parser.parse_args()
+    limits: Counts = json.loads(LIMITS.read_text())
+    if asked.move:
+        count, source, target = int(asked.move[0]), *asked.move[1:]
+        tokens = limits["tokens"]
+        if not 0 < count <= tokens.get(source, 0):
+            parser.error(f"COUNT: expected 1 to {tokens.get(source, 0)}, got {count}")
+        tokens[source] -= count
+        tokens[target] = tokens.get(target, 0) + count
+    counts = count_all()
+    risen = list_risen(counts, limits)
+    if asked.lower and not risen:
+        limits = counts
+    if limits != json.loads(LIMITS.read_text()):
+        LIMITS.write_text(json.dumps(limits, indent=1) + "\n")
+    for what, packages in counts.items():
+        print(f"{what}: {sum(packages.values())} of {sum(limits[what].values())}")
+    if risen:
+        sys.exit("\n".join(risen))
+
+
+if __name__ == "__main__":
+    main()
