@@ -87,7 +87,8 @@ KINDS = {
     "K15": (
         "ours, here: onernn",
         r"\bours\b"
-        r"|\b(?:faster|computed|not|read|supported|used|served|run|runs|taken|options|effect|none) here\b",
+        r"|\b(?:faster|computed|not|read|supported|used|served|run|runs|taken|options|effect"
+        r"|none) here\b",
     ),
     "K16": ("shall: must, may", r"\bshall\b"),
     "K17": (
