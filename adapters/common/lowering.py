@@ -256,6 +256,12 @@ class NativeOperator(Tape):
         value = self.optional(slot)
         return self.builder.array(value, role or str(slot)) if value else None
 
+    def absent(self, *slots: str) -> None:
+        """Refuses inputs in the place of attributes: only a run knows them."""
+        for slot in slots:
+            if self.variables(slot):
+                raise UnsupportedError(f"input {slot}: computed at run time")
+
     # Attributes.
 
     def attribute(self, name: str, default: Any) -> Any:

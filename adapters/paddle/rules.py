@@ -9,10 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import FORMULAS, extreme_index
 from onernn.adapters.common.lowering import Results
+from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
-from onernn.adapters.paddle.table import RULES, PaddleOperator, rule
+from onernn.adapters.paddle.table import (
+    RULES,
+    DtypeNumber,
+    Integers,
+    PaddleOperator,
+    paddle,
+)
 from onernn.ir.activations import DEFAULTS
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.operator import OPERATORS
@@ -97,34 +103,32 @@ RULES["not_equal"] = _not_equal
 # kernel differs from its documentation, is measured with 2.6.2.
 
 
-def _project(op: PaddleOperator, slot: str, columns: int, weight: str) -> str:
-    """The input as a matrix behind its first ``columns`` axes, times weight (a matrix)."""
-    x, sizes = op.value(slot), op.shape(slot)
-    if not 0 < columns < len(sizes):
-        raise UnsupportedError(f"{columns} leading columns of an input of {len(sizes)} axes")
-    if len(sizes) > columns + 1:
-        rows = op.builder.constants[weight].shape[0] if weight in op.builder.constants else -1
-        x = op.reshaped(x, *([0] * columns + [rows]))
-    return op.emit("MatMul", x, weight)
+def _project(x: Any, columns: int, weight: Any) -> Any:
+    """Returns the product of ``weight``, a matrix, and x as a matrix after ``columns`` axes."""
+    rank = x.rank
+    if not 0 < columns < rank:
+        refuse(f"{columns} leading columns of an input of {rank} axes")
+    if rank > columns + 1:
+        rows = -1 if weight.known is None else weight.known.shape[0]
+        x = x.reshape(*[0] * columns, rows)
+    return x @ weight
 
 
-@rule("mul")
-def _mul(op: PaddleOperator) -> Results:
-    op.only(scale_x=1.0, scale_y=(1.0,), scale_out=1.0)
-    y, sizes = op.value("Y"), op.shape("Y")
-    columns, split = op.attribute("x_num_col_dims", 1), op.attribute("y_num_col_dims", 1)
-    if not 0 < split < len(sizes):
-        raise UnsupportedError(f"attribute y_num_col_dims={split}: Y has {len(sizes)} axes")
-    if len(sizes) > 2:
-        matrix = op.array("Y").reshape(math.prod(op.array("Y").shape[:split]), -1)
-        y = op.constant(matrix, "matrix")
-    out = _project(op, "X", columns, y)
-    if len(sizes) - split > 1:
-        out = op.reshaped(out, *([0] * columns + list(op.array("Y").shape[split:])))
+@paddle("mul", scale_x=1.0, scale_y=(1.0,), scale_out=1.0)
+def mul(X, Y, *, x_num_col_dims=1, y_num_col_dims=1):
+    split, rank = y_num_col_dims, Y.rank
+    if not 0 < split < rank:
+        refuse(f"attribute y_num_col_dims={split}: Y has {rank} axes")
+    matrix = Y
+    if rank > 2:
+        matrix = Y.constant(Y.array.reshape(math.prod(Y.array.shape[:split]), -1))
+    out = _project(X, x_num_col_dims, matrix)
+    if rank - split > 1:
+        out = out.reshape(*[0] * x_num_col_dims, *Y.array.shape[split:])
     return out
 
 
-# What Paddle 3's passes fuse into an fc, and it saves with every fc.
+# Paddle 3's passes fuse these into an fc, and it saves them with every fc.
 _FUSED: dict[str, Any] = {
     "fuse_activation": "",
     "fuse_alpha": 0.0,
@@ -132,209 +136,169 @@ _FUSED: dict[str, Any] = {
     "fused_output_scale": 1.0,
     "fused_reshape2_shape": (),
 }
-_ACTIVATIONS = {
-    "": "",
-    **{row.type: row.op for row in ROWS if DEFAULTS.get(row.op.lower()) == ()},
-}
+_ACTIVATIONS = {row.type: row.op for row in ROWS if DEFAULTS.get(row.op.lower()) == ()}
+_ACTIVATIONS[""] = ""
 
 
-@rule("fc")
-def _fc(op: PaddleOperator) -> Results:
-    op.only(padding_weights=False, Scale_in=1.0, Scale_weights=(1.0,), Scale_out=1.0, **_FUSED)
-    out = _project(op, "Input", op.attribute("in_num_col_dims", 1), op.value("W"))
-    if op.optional("Bias"):
-        flat = op.constant(op.array("Bias").reshape(-1), "Bias")
-        out = op.emit("Add", out, flat)
-    activation = op.one_of("activation_type", "", _ACTIVATIONS)
-    return op.emit(_ACTIVATIONS[activation], out) if activation else out
+@paddle("fc", padding_weights=False, Scale_in=1.0, Scale_weights=(1.0,), Scale_out=1.0, **_FUSED)
+def fc(Input, W, Bias=None, *, in_num_col_dims=1, activation_type=OneOf("", _ACTIVATIONS)):
+    out = _project(Input, in_num_col_dims, W)
+    if Bias:
+        out = out + out.constant(Bias.array.reshape(-1))
+    return getattr(out, activation_type)() if activation_type else out
 
 
-@rule("matmul_v2")
-def _matmul(op: PaddleOperator) -> Results:
+@paddle("matmul_v2")
+def matmul_v2(X, Y, *, trans_x=False, trans_y=False, op):
     """Paddle 2 drops the LoD of X; 3 hands it on, whatever becomes of its rows."""
-    x, rank, factors = op.value("X"), op.rank("X"), []
-    for slot, flag in (("X", "trans_x"), ("Y", "trans_y")):
-        value = op.plain(slot)
-        if op.attribute(flag, False) and op.rank(slot) > 1:
-            value = op.swapped(value)
-        factors.append(value)
-    out = op.emit("MatMul", *factors)
-    if op.version < 3_000_000 or not op.is_ragged(x):
-        return out
-    if rank < 2 or op.rank("Y") > rank or rank == 2 and op.attribute("trans_x", False):
-        raise UnsupportedError("input X: Paddle 3 keeps a LoD that does not fit")
-    return op.under(out, x)
+    factors = [
+        x.dense.swap() if transposed and x.rank > 1 else x.dense
+        for x, transposed in ((X, trans_x), (Y, trans_y))
+    ]
+    if op.version < 3_000_000 or not X.ragged:
+        return factors[0] @ factors[1]
+    if X.rank < 2 or Y.rank > X.rank or X.rank == 2 and trans_x:
+        refuse("input X: Paddle 3 keeps a LoD that does not fit")
+    return (factors[0] @ factors[1]).under(X)
 
 
-def _affine(op: PaddleOperator, x: str, kind: str, number: float, neutral: float) -> str:
-    if number == neutral:
-        return x
-    return op.emit(kind, x, op.scalar(number, op.dtype("X")))
+@paddle("scale")
+def scale(X, *, scale=1.0, bias=0.0, bias_after_scale=True):
+    return X * scale + bias if bias_after_scale else (X + bias) * scale
 
 
-@rule("scale")
-def _scale(op: PaddleOperator) -> Results:
-    factor, added = op.attribute("scale", 1.0), op.attribute("bias", 0.0)
-    steps = [("Mul", factor, 1.0), ("Add", added, 0.0)]
-    if not op.attribute("bias_after_scale", True):
-        steps.reverse()
-    out = op.value("X")
-    for kind, number, neutral in steps:
-        out = _affine(op, out, kind, number, neutral)
-    return op.emit("Identity", out) if out == op.value("X") else out
-
-
-@rule("dropout")
-def _dropout(op: PaddleOperator) -> Results:
-    op.variable("Seed")  # in inference nothing is drawn
+@paddle("dropout")
+def dropout(X, Seed=None, *, dropout_prob=0.5, dropout_implementation="downgrade_in_infer", op):
+    """Inference draws nothing, so the seed has no effect."""
     op.note_dropout()
-    kept = float(np.float32(1) - np.float32(op.attribute("dropout_prob", 0.5)))
-    upscaled = op.attribute("dropout_implementation", "downgrade_in_infer") == "upscale_in_train"
-    x = op.value("X")
-    out = x if upscaled else _affine(op, x, "Mul", kept, 1.0)
-    return op.emit("Identity", x) if out == x else out
+    if dropout_implementation == "upscale_in_train":
+        return X
+    return X * float(np.float32(1) - np.float32(dropout_prob))
 
 
-@rule("square")
-def _square(op: PaddleOperator) -> Results:
-    return FORMULAS["square"](op, op.value("X"))
+@paddle("square")
+def square(X):
+    return X * X
 
 
-@rule("rsqrt")
-def _rsqrt(op: PaddleOperator) -> Results:
-    return FORMULAS["rsqrt"](op, op.value("X"))
+@paddle("rsqrt")
+def rsqrt(X):
+    return X.Sqrt().Reciprocal()
 
 
-@rule("swish silu")
-def _swish(op: PaddleOperator) -> Results:
-    op.only(beta=1.0)
-    return FORMULAS["silu"](op, op.value("X"))
+@paddle("swish silu", beta=1.0)
+def silu(X):
+    return X * X.Sigmoid()
 
 
-@rule("softplus")
-def _softplus(op: PaddleOperator) -> Results:
+@paddle("softplus", beta=1.0)
+def softplus(X, *, threshold=20.0):
     """Above the threshold it is x itself, which is what rounding gives."""
-    op.only(beta=1.0)
-    if op.attribute("threshold", 20.0) < 20:
-        raise UnsupportedError("attribute threshold: below 20 the function jumps")
-    return op.emit("Softplus", op.value("X"))
+    return (
+        X.Softplus()
+        if threshold >= 20
+        else refuse("attribute threshold: below 20 the function jumps")
+    )
 
 
-@rule("clip relu6 brelu")
-def _clip(op: PaddleOperator) -> Results:
-    if op.optional("Min") or op.optional("Max"):
-        raise UnsupportedError("bounds that are computed at run time")
-    if op.at.type == "relu6":
-        low, high = 0.0, op.attribute("threshold", 6.0)
-    elif op.at.type == "brelu":
-        low, high = op.attribute("t_min", 0.0), op.attribute("t_max", 24.0)
-    else:
-        low, high = op.attribute("min", 0.0), op.attribute("max", 0.0)
-    bounds = [op.constant(np.asarray(v, op.dtype("X")), "bound") for v in (low, high)]
-    return op.emit("Clip", op.value("X"), *bounds)
+@paddle("clip", Min="", Max="")
+def clip(X, *, min=0.0, max=0.0):
+    return X.Clip(X.constant(min), X.constant(max))
 
 
-@rule("cast")
-def _cast(op: PaddleOperator) -> Results:
-    op.attribute("in_dtype", -1)
-    x, to = op.value("X"), op.chosen_dtype("out_dtype", 5)
-    return op.emit("Identity", x) if op.dtype("X") == to else op.emit("Cast", x, to=to)
+@paddle("relu6")
+def relu6(X, *, threshold=6.0):
+    return X.Clip(X.constant(0.0), X.constant(threshold))
 
 
-@rule("where")
-def _where(op: PaddleOperator) -> Results:
-    condition, x, y = (op.value(slot) for slot in ("Condition", "X", "Y"))
-    return op.under(op.emit("Where", *map(op.dense, (condition, x, y))), x)
+@paddle("brelu")
+def brelu(X, *, t_min=0.0, t_max=24.0):
+    return X.Clip(X.constant(t_min), X.constant(t_max))
 
 
-@rule("masked_fill")
-def _masked_fill(op: PaddleOperator) -> Results:
-    x, mask, value = (op.plain(slot) for slot in ("X", "Mask", "Value"))
-    return op.emit("Where", mask, op.emit("CastLike", value, x), x)
+@paddle("cast")
+def cast(X, *, in_dtype=-1, out_dtype=DtypeNumber(5)):
+    return X.cast(out_dtype)
 
 
-@rule("pow")
-def _pow(op: PaddleOperator) -> Results:
-    op.absent("FactorTensor")
-    factor, dtype = op.attribute("factor", 1.0), op.dtype("X")
-    if dtype.kind != "f":
-        raise UnsupportedError(f"{dtype} numbers")
-    return op.emit("Pow", op.value("X"), op.scalar(factor, dtype))
+@paddle("where")
+def where(Condition, X, Y):
+    return Condition.dense.Where(X.dense, Y.dense).under(X)
 
 
-@rule("round")
-def _round(op: PaddleOperator) -> Results:
+@paddle("masked_fill")
+def masked_fill(X, Mask, Value):
+    return Mask.dense.Where(Value.dense.CastLike(X.dense), X.dense)
+
+
+@paddle("pow", FactorTensor="")
+def pow_(X, *, factor=1.0):
+    return X.Pow(factor) if X.dtype.kind == "f" else refuse(f"{X.dtype} numbers")
+
+
+@paddle("round", decimals=0)
+def round_(X, *, op):
     """Paddle 2 rounds halves away from zero, Paddle 3 to even numbers."""
-    op.only(decimals=0)
-    x, dtype = op.value("X"), op.dtype("X")
     if op.attribute("halves_to_even", op.version >= 3_000_000):
-        return op.emit("Round", x)
-    size = op.emit("Abs", x)
-    whole = op.emit("Floor", size)
-    half = op.scalar(0.5, dtype)
-    up = op.cast(op.emit("GreaterOrEqual", op.emit("Sub", size, whole), half), dtype)
-    return op.emit("Mul", op.emit("Sign", x), op.emit("Add", whole, up))
+        return X.Round()
+    size = X.Abs()
+    whole = size.Floor()
+    return X.Sign() * (whole + (size - whole).GreaterOrEqual(0.5).cast(X.dtype))
 
 
-@rule("sum")
-def _sum(op: PaddleOperator) -> Results:
-    first, *others = op.values("X")
-    return op.emit("Sum", first, *map(op.dense, others))
+@paddle("sum")
+def sum_(*X):
+    return X[0].Sum(*(x.dense for x in X[1:]))
 
 
-@rule("cumsum")
-def _cumsum(op: PaddleOperator) -> Results:
-    op.absent("Axis")
-    value, axis, flat = op.value("X"), op.attribute("axis", -1), op.attribute("flatten", False)
-    if op.attribute("exclusive", False):
-        raise UnsupportedError("attribute exclusive: Paddle gives a single element itself, not 0")
-    if flat and op.is_ragged(value):
-        raise UnsupportedError("attribute flatten: Paddle keeps a LoD that does not fit")
-    x = op.dense(value)
-    if flat:
-        x, axis = op.reshaped(x, -1), 0
-    return op.under(op.emit("CumSum", x, axis, reverse=int(op.attribute("reverse", False))), value)
+@paddle("cumsum", Axis="")
+def cumsum(X, *, axis=-1, flatten=False, exclusive=False, reverse=False):
+    if exclusive:
+        refuse("attribute exclusive: Paddle gives a single element itself, not 0")
+    if flatten and X.ragged:
+        refuse("attribute flatten: Paddle keeps a LoD that does not fit")
+    x, axis = (X.dense.reshape(-1), 0) if flatten else (X.dense, axis)
+    return x.CumSum(axis, reverse=int(reverse)).under(X)
 
 
-@rule("arg_max arg_min")
-def _extreme(op: PaddleOperator) -> Results:
-    dtypes = {-1: "int64", 2: "int32", 3: "int64"}
-    x, axis, dtype = op.plain("X"), op.attribute("axis", -1), op.one_of("dtype", -1, dtypes)
-    keep, flat = op.attribute("keepdims", False), op.attribute("flatten", False)
+_INTEGERS = {-1: "int64", 2: "int32", 3: "int64"}
+
+
+@paddle("arg_max arg_min")
+def extreme(X, *, axis=-1, dtype=OneOf(-1, _INTEGERS), keepdims=False, flatten=False, op):
     kind = "ArgMax" if op.at.type == "arg_max" else "ArgMin"
-    out = extreme_index(op, x, kind, None if flat else axis, keep)
-    if keep and flat:
-        if kind == "ArgMin":
-            raise UnsupportedError("attributes flatten=True, keepdims=True: never measured")
-        out = op.reshaped(out, *([1] * op.rank("X")))
-    return op.cast(out, dtypes[dtype])
+    if flatten:
+        if keepdims and kind == "ArgMin":
+            refuse("attributes flatten=True, keepdims=True: never measured")
+        out = getattr(X.dense.reshape(-1), kind)(axis=0, keepdims=0)
+        out = out.reshape(*[1] * X.rank) if keepdims else out
+    else:
+        out = getattr(X.dense, kind)(axis=axis, keepdims=int(keepdims))
+    return out.cast(dtype)
 
 
-@rule("top_k top_k_v2")
-def _top_k(op: PaddleOperator) -> Results:
-    x, rank = op.value("X"), op.rank("X")
-    axis = op.attribute("axis", -1) if op.at.type == "top_k_v2" else -1
-    x = op.dense(x) if axis in (0, -rank) else x
-    k, number = op.optional("K"), op.attribute("k", 1)
-    op.attribute("sorted", True)  # sorted is what any order may be
-    count = op.cast(k, "int64") if k else op.ints(number)
-    attributes = {"axis": axis, "largest": int(op.attribute("largest", True))}
-    values, at = op.emit_many("TopK", 2, x, count, **attributes)
-    return {"Out": values, "Indices": at}
+@paddle("top_k")
+def top_k(X, K=None, *, k=1):
+    return top_k_v2(X, K, k=k)
 
 
-@rule("layer_norm")
-def _layer_norm(op: PaddleOperator) -> Results:
-    x, shape, axis = op.value("X"), op.shape("X"), op.attribute("begin_norm_axis", 1)
-    sizes = shape[axis:]
-    numbers = [op.optional(slot) for slot in ("Scale", "Bias")]
-    if not 0 < axis < len(shape) or None in sizes:
-        raise UnsupportedError(f"attribute begin_norm_axis={axis} of an input {shape}")
-    parts = [part and op.reshaped(op.dense(part), *sizes) for part in numbers]
-    if not parts[0]:
-        parts[0] = op.constant(np.ones(sizes, op.dtype("X")), "ones")
-    attributes = {"axis": axis, "epsilon": op.attribute("epsilon", 1e-5)}
-    return op.emit_many("LayerNormalization", 3, x, *filter(None, parts), **attributes)[0]
+@paddle("top_k_v2")
+def top_k_v2(X, K=None, *, k=1, axis=-1, largest=True, sorted=True):
+    """Sorted results are right also where any order may be returned."""
+    x = X.dense if axis in (0, -X.rank) else X
+    count = K.cast("int64") if K else [k]
+    values, places = x.TopK(count, axis=axis, largest=int(largest), outputs=2)
+    return {"Out": values, "Indices": places}
+
+
+@paddle("layer_norm")
+def layer_norm(X, Scale=None, Bias=None, *, begin_norm_axis=1, epsilon=1e-5):
+    sizes = X.shape[begin_norm_axis:]
+    if not 0 < begin_norm_axis < X.rank or None in sizes:
+        refuse(f"attribute begin_norm_axis={begin_norm_axis} of an input {X.shape}")
+    scale = Scale.dense.reshape(*sizes) if Scale else X.constant(np.ones(sizes, X.dtype))
+    bias = [Bias.dense.reshape(*sizes)] if Bias else []
+    return X.LayerNormalization(scale, *bias, axis=begin_norm_axis, epsilon=epsilon, outputs=3)[0]
 
 
 # The rules of Paddle's operators that make values of sizes and numbers, and repeat values.
@@ -345,126 +309,128 @@ _MOST = 2**16
 """Most elements of a constant that is made while reading; larger ones are made at run time."""
 
 
-def _filling(op: PaddleOperator) -> Any:
-    """The value of fill_constant and its like: a text comes before a number."""
-    dtype, text = op.chosen_dtype("dtype", 5), op.attribute("str_value", "")
-    number = op.attribute("value", 0.0)
-    if text:
-        number = float(text)  # also of integers
-    op.attribute("force_cpu", False)
-    op.attribute("place_type", -1)
-    return np.asarray(number).astype(dtype)
-
-
-@rule("fill_constant")
-def _fill_constant(op: PaddleOperator) -> Results:
-    value = _filling(op)
-    if given := op.optional("ValueTensor"):
-        value = op.builder.array(given, "ValueTensor").reshape(()).astype(value.dtype)
-    shape = op.integers("shape", "ShapeTensor", "ShapeTensorList")
-    sizes = op.builder.constants.get(shape)
+@paddle("fill_constant")
+def fill_constant(
+    ValueTensor=None,
+    *,
+    shape=Integers("ShapeTensor", "ShapeTensorList"),
+    dtype=DtypeNumber(5),
+    value=0.0,
+    str_value="",
+    force_cpu=False,
+    place_type=-1,
+):
+    """A text comes before a number, also for integers."""
+    filled = np.asarray(float(str_value) if str_value else value)
+    filled = ValueTensor.array.reshape(()) if ValueTensor else filled
+    filled, sizes = filled.astype(dtype), shape.known
     if sizes is not None and min(sizes, default=0) >= 0 and math.prod(sizes.tolist()) <= _MOST:
-        return op.constant(np.full(sizes, value), "filled")
-    return op.emit("ConstantOfShape", shape, value=value.reshape(1))
+        return shape.constant(np.full(sizes, filled))
+    return shape.ConstantOfShape(value=filled.reshape(1))
 
 
-@rule("fill_constant_batch_size_like")
-def _fill_like(op: PaddleOperator) -> Results:
-    """One size is that of another value; of a ragged one, the number of its sentences."""
-    value, like, shape = _filling(op), op.value("Input"), list(op.attribute("shape", ()))
-    source, target = op.attribute("input_dim_idx", 0), op.attribute("output_dim_idx", 0)
-    if op.is_ragged(like) and source == 0:
-        like = op.emit("SequenceLengths", like)
+@paddle("fill_constant_batch_size_like")
+def fill_constant_batch_size_like(
+    Input,
+    *,
+    shape=(),
+    input_dim_idx=0,
+    output_dim_idx=0,
+    dtype=DtypeNumber(5),
+    value=0.0,
+    str_value="",
+    force_cpu=False,
+    place_type=-1,
+    op,
+):
+    """One size is that of another value; of a ragged one, the number of its sequences."""
+    source, target = input_dim_idx, output_dim_idx
+    filled = np.asarray(float(str_value) if str_value else value)
     if not 0 <= target < len(shape) or source < 0:
-        raise UnsupportedError(f"attribute output_dim_idx={target} of shape {shape}")
-    size = op.emit("Shape", like, start=source, end=source + 1)
-    whole = op.joined(shape[:target], size, shape[target + 1 :])
-    return op.emit("ConstantOfShape", whole, value=value.reshape(1))
+        refuse(f"attribute output_dim_idx={target} of shape {list(shape)}")
+    like = Input.SequenceLengths() if Input.ragged and source == 0 else Input
+    size = like.Shape(start=source, end=source + 1)
+    whole = op.joined(shape[:target], size.name, shape[target + 1 :])
+    return op.emit("ConstantOfShape", whole, value=filled.astype(dtype).reshape(1))
 
 
-@rule("fill_any_like")
-def _fill_any_like(op: PaddleOperator) -> Results:
-    x, dtype = op.value("X"), op.attribute("dtype", -1)
-    kind = str(op.dtype("X")) if dtype == -1 else op.chosen_dtype("dtype", -1)
-    value = np.asarray(op.attribute("value", 0.0)).astype(kind).reshape(1)
-    made = op.emit("ConstantOfShape", op.emit("Shape", op.dense(x)), value=value)
-    return op.under(made, x)
+@paddle("fill_any_like")
+def fill_any_like(X, *, dtype=DtypeNumber(-1), value=0.0):
+    value = np.asarray(value).astype(dtype or X.dtype).reshape(1)
+    return X.dense.Shape().ConstantOfShape(value=value).under(X)
 
 
-@rule("assign_value")
-def _assign_value(op: PaddleOperator) -> Results:
-    """The numbers stand in an attribute for their type; ``values`` holds them since 2.6."""
-    names = ("values", "bool_values", "fp32_values", "fp64_values", "int32_values", "int64_values")
-    given = [result for name in names if (result := op.attribute(name, ()))]
-    dtype, shape = op.chosen_dtype("dtype", 5), op.attribute("shape", ())
-    if len(given) > 1 or math.prod(shape) != len(given[0] if given else ()):
-        raise UnsupportedError(f"attribute shape={shape}: its values are others")
-    return op.constant(np.asarray(given[0] if given else (), dtype).reshape(shape), "values")
+@paddle("assign_value")
+def assign_value(
+    *,
+    shape=(),
+    dtype=DtypeNumber(5),
+    values=(),
+    bool_values=(),
+    fp32_values=(),
+    fp64_values=(),
+    int32_values=(),
+    int64_values=(),
+    op,
+):
+    """Each dtype has an attribute of its own for the elements; ``values`` holds them since 2.6."""
+    lists = (values, bool_values, fp32_values, fp64_values, int32_values, int64_values)
+    elements, *others = [*filter(None, lists), ()]
+    if len(others) > 1 or math.prod(shape) != len(elements):
+        refuse(f"attribute shape={shape}: its values are others")
+    return op.constant(np.asarray(elements, dtype).reshape(shape), "values")
 
 
-@rule("range")
-def _range(op: PaddleOperator) -> Results:
+@paddle("range")
+def range_(Start, End, Step):
     """Start, End and Step have the shape () or (1,)."""
-    scalar = op.ints()
-    slots = (op.plain(slot) for slot in ("Start", "End", "Step"))
-    return op.emit("Range", *(op.emit("Reshape", value, scalar) for value in slots))
+    return Start.dense.Reshape([]).Range(End.dense.Reshape([]), Step.dense.Reshape([]))
 
 
-@rule("increment")
-def _increment(op: PaddleOperator) -> Results:
-    x, dtype, step = op.plain("X"), op.dtype("X"), op.attribute("step", 1.0)
-    return op.emit("Add", x, op.constant(np.asarray(step).astype(dtype), "step"))
+@paddle("increment")
+def increment(X, *, step=1.0):
+    return X.dense.Add(X.constant(np.asarray(step).astype(X.dtype)))
 
 
-@rule("expand_v2")
-def _expand(op: PaddleOperator) -> Results:
+@paddle("expand_v2")
+def expand(X, *, shape=Integers("Shape", "expand_shapes_tensor")):
     """A size of -1 stays what it is."""
-    shape = op.integers("shape", "Shape", "expand_shapes_tensor")
-    sizes = op.emit("Where", op.emit("Equal", shape, [-1]), [1], shape)
-    return op.emit("Expand", op.plain("X"), sizes)
+    return X.dense.Expand(shape.Equal([-1]).Where([1], shape))
 
 
-@rule("expand_as_v2")
-def _expand_as(op: PaddleOperator) -> Results:
-    x, like = op.plain("X"), op.optional("Y")
-    sizes = op.attribute("target_shape", ())  # what Y has, where it is known
-    return op.emit("Expand", x, op.emit("Shape", op.dense(like)) if like else sizes)
+@paddle("expand_as_v2")
+def expand_as(X, Y=None, *, target_shape=()):
+    """``target_shape`` is the shape of Y, used if Y itself is not an input."""
+    return X.dense.Expand(Y.dense.Shape() if Y else target_shape)
 
 
-@rule("tile")
-def _tile(op: PaddleOperator) -> Results:
-    """Fewer repeats, or fewer axes, than the other: ones stand before them."""
-    x, rank = op.value("X"), op.rank("X")
-    repeats = op.integers("repeat_times", "RepeatTimes", "repeat_times_tensor")
-    shape = op.builder.type_of(repeats).counts
+@paddle("tile")
+def tile(X, *, repeat_times=Integers("RepeatTimes", "repeat_times_tensor"), op):
+    """If there are fewer repeats or fewer axes, ones are put before them."""
+    shape = repeat_times.type.counts
     if len(shape) != 1 or shape[0] is None:
-        raise UnsupportedError("the number of axes to repeat is not known")
-    more = shape[0] - rank
-    if more < 0:
-        repeats = op.joined([1] * -more, repeats)
-    x = op.unsqueezed(x, *range(more)) if more > 0 else x
-    if op.is_ragged(x):
-        raise UnsupportedError("input X carries a LoD, which Paddle keeps though it does not fit")
-    return op.emit("Tile", x, repeats)
+        refuse("the number of axes to repeat is not known")
+    if X.ragged:
+        refuse("input X carries a LoD, which Paddle keeps though it does not fit")
+    more = shape[0] - X.rank
+    repeats = op.joined([1] * -more, repeat_times.name) if more < 0 else repeat_times
+    return (X.unsqueeze(*range(more)) if more > 0 else X).Tile(repeats)
 
 
-@rule("tril_triu")
-def _tril_triu(op: PaddleOperator) -> Results:
-    upper, diagonal = not op.attribute("lower", True), op.attribute("diagonal", 0)
-    return op.emit("Trilu", op.plain("X"), diagonal, upper=int(upper))
+@paddle("tril_triu")
+def tril_triu(X, *, lower=True, diagonal=0):
+    return X.dense.Trilu(diagonal, upper=int(not lower))
 
 
-@rule("sequence_mask")
-def _sequence_mask(op: PaddleOperator) -> Results:
+@paddle("sequence_mask")
+def sequence_mask(X, MaxLenTensor=None, *, maxlen=-1, out_dtype=DtypeNumber(3)):
     """Whether a step comes before the end of its sequence; as many steps as the longest has."""
-    lengths, dtype = op.plain("X"), op.chosen_dtype("out_dtype", 3)
-    most, given = op.attribute("maxlen", -1), op.optional("MaxLenTensor")
-    if given:
-        end = op.reshaped(op.dense(given))
-    elif most >= 0:
-        end = op.constant(np.int64(most), "most")
+    lengths = X.dense
+    if MaxLenTensor:
+        end = MaxLenTensor.dense.reshape().cast("int64")
+    elif maxlen >= 0:
+        end = X.constant(np.asarray(maxlen, np.int64))
     else:
-        end = op.emit("ReduceMax", lengths, range(op.rank("X")), keepdims=0)
-    steps = op.emit("Range", 0, op.cast(end, "int64"), 1)
-    longer = op.unsqueezed(op.cast(lengths, "int64"), -1)
-    return op.cast(op.emit("Less", steps, longer), dtype)
+        end = lengths.ReduceMax(range(X.rank), keepdims=0).cast("int64")
+    steps = X.constant(np.asarray(0, np.int64)).Range(end, 1)
+    return steps.Less(lengths.cast("int64").unsqueeze(-1)).cast(out_dtype)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import FORMULAS, remainder, stacked
-from onernn.adapters.common.lowering import Results
-from onernn.adapters.paddle.table import PaddleOperator, rule
-from onernn.ir.errors import UnsupportedError
+from onernn.adapters.common.bodies import remainder
+from onernn.adapters.common.signatures import OneOf, refuse
+from onernn.adapters.paddle.table import DtypeNumber, Integers, dygraph, paddle
 from onernn.ir.types import Size
 
 # The rules of Paddle's operators that shape, join, part and choose.
@@ -18,528 +18,488 @@ from onernn.ir.types import Size
 # Slots and defaults: the operators' makers in 2.6. Which LoD is handed on is measured with 2.6.2.
 
 _ALL = 2**31 - 1
-"""The end of an axis, as Paddle's exporters say it."""
+"""The end of an axis, as Paddle's exporters write it."""
 
 
-@rule("reshape2")
-def _reshape(op: PaddleOperator) -> Results:
-    x, sizes, shape = op.value("X"), op.shape("X"), op.attribute("shape", ())
+@paddle("reshape2")
+def reshape(X, *, shape=(), op):
     if op.variables("ShapeTensor") or op.variables("Shape"):
-        if op.is_ragged(x):
-            raise UnsupportedError("input Shape: a LoD under a shape that is computed")
-        return op.emit("Reshape", x, op.integers("shape", "Shape", "ShapeTensor"))
-    if op.is_ragged(x) and shape[:1] == (-1,):
-        words = _known(sizes[1:])
-        rows = _known([sizes[at] if size == 0 else size for at, size in enumerate(shape)][1:])
-        if None not in (words, rows) and words != rows:  # Paddle keeps a LoD that does not fit
-            raise UnsupportedError(f"attribute shape={shape} splits or joins the words of a LoD")
-    return op.reshaped(x, *shape)
+        if X.ragged:
+            refuse("input Shape: a LoD under a shape that is computed")
+        return X.Reshape(op.integers("shape", "Shape", "ShapeTensor"))
+    if X.ragged and shape[:1] == (-1,):
+        rows = _multiply(X.shape[1:])
+        new = _multiply([X.shape[at] if size == 0 else size for at, size in enumerate(shape)][1:])
+        if None not in (rows, new) and rows != new:  # Paddle keeps a LoD that does not fit
+            refuse(f"attribute shape={shape} splits or joins the rows of a LoD")
+    return X.reshape(*shape)
 
 
-def _known(sizes: Sequence[int | None]) -> int | None:
-    """The product of the sizes, None where one is dynamic."""
+def _multiply(sizes: Sequence[int | None]) -> int | None:
+    """Returns the product of the sizes, None if one is dynamic."""
     return None if None in sizes else math.prod(size or 0 for size in sizes)
 
 
-@rule("transpose2")
-def _transpose(op: PaddleOperator) -> Results:
-    op.only(data_format="AnyLayout")
-    return op.transposed(op.plain("X"), *op.attribute("axis", ()))
+@paddle("transpose2", data_format="AnyLayout")
+def transpose(X, *, axis=()):
+    return X.dense.transpose(*axis)
 
 
-@rule("squeeze2")
-def _squeeze(op: PaddleOperator) -> Results:
-    """Axes of another size than one stay; none given are all of size one."""
-    x, sizes, axes = op.value("X"), op.shape("X"), op.attribute("axes", ())
+@paddle("squeeze2")
+def squeeze(X, *, axes=()):
+    """Axes of another size than one stay; without ``axes`` all of size one go."""
+    sizes = X.shape
     if not axes and None in sizes:
-        raise UnsupportedError("attribute axes=(): which axes go shows only at run time")
+        refuse("attribute axes=(): which axes go shows only at run time")
     chosen = {axis % len(sizes) for axis in axes} or set(range(len(sizes)))
     gone = sorted(axis for axis in chosen if sizes[axis] in (1, None))
-    if 0 in gone and op.is_ragged(x):
-        raise UnsupportedError(f"attribute axes={axes}: the words of a LoD cannot be squeezed")
-    return op.squeezed(x, *gone) if gone else op.emit("Identity", x)
+    if 0 in gone and X.ragged:
+        refuse(f"attribute axes={axes}: the rows of a LoD cannot be squeezed")
+    return X.squeeze(*gone) if gone else X
 
 
-@rule("flatten_contiguous_range")
-def _flatten(op: PaddleOperator) -> Results:
-    """Axes from start to stop as one; those before are copied, those behind must be known."""
-    x, sizes = op.value("X"), op.shape("X")
-    start, stop = (op.attribute(name, 1) % len(sizes) for name in ("start_axis", "stop_axis"))
-    if (op.is_ragged(x) and not start) or start > stop or None in sizes[stop + 1 :]:
-        raise UnsupportedError(f"axes {start} to {stop} of {sizes} as one")
-    return op.reshaped(x, *[0] * start, -1, *sizes[stop + 1 :])
+@paddle("flatten_contiguous_range")
+def flatten(X, *, start_axis=1, stop_axis=1):
+    """Axes from start to stop become one; sizes after them must be known."""
+    sizes = X.shape
+    start, stop = start_axis % len(sizes), stop_axis % len(sizes)
+    if (X.ragged and not start) or start > stop or None in sizes[stop + 1 :]:
+        refuse(f"axes {start} to {stop} of {sizes} as one")
+    return X.reshape(*[0] * start, -1, *sizes[stop + 1 :])
 
 
-@rule("unsqueeze2")
-def _unsqueeze(op: PaddleOperator) -> Results:
+@paddle("unsqueeze2")
+def unsqueeze(X, *, axes=()):
     """One axis after the other: each counts those that were put in before it."""
-    x, placed = op.value("X"), [False] * op.rank("X")
-    for axis in op.attribute("axes", ()):
+    placed = [False] * X.rank
+    for axis in axes:
         place = axis if axis >= 0 else axis + len(placed) + 1
         if not 0 <= place <= len(placed):
-            raise UnsupportedError(f"attribute axes: {axis} for {len(placed)} axes")
+            refuse(f"attribute axes: {axis} for {len(placed)} axes")
         placed.insert(place, True)
     new = [at for at, added in enumerate(placed) if added]
-    # A new first axis has no LoD. Paddle keeps that of a batch of one word, whose first size stays.
-    return op.unsqueezed(x, *new) if new else op.emit("Identity", x)
+    # A new first axis has no LoD. Paddle keeps that of a batch of one row, whose first size stays.
+    return X.unsqueeze(*new) if new else X
 
 
-@rule("concat")
-def _concat(op: PaddleOperator) -> Results:
-    values, axis = op.values("X"), op.attribute("axis", 0)
-    axis += op.rank("X") if axis < 0 else 0
-    levels = {op.depth(value) for value in values}
-    if not op.is_ragged(values[0]):
-        values = [op.dense(value) for value in values]
-    elif axis == 0:
-        if len(levels) > 1:
-            raise UnsupportedError(f"attribute axis=0: inputs X have {sorted(levels)} LoD levels")
-        return op.emit("SequenceAppend", *values)
-    return op.emit("Concat", *values, axis=axis)
+@paddle("concat")
+def concat(*X, axis=0):
+    axis += X[0].rank if axis < 0 else 0
+    levels = {x.depth for x in X}
+    if not X[0].ragged:
+        return X[0].Concat(*(x.dense for x in X[1:]), axis=axis)
+    if axis:
+        return X[0].Concat(*X[1:], axis=axis)
+    if len(levels) > 1:
+        refuse(f"attribute axis=0: inputs X have {sorted(levels)} LoD levels")
+    return X[0].SequenceAppend(*X[1:])
 
 
-@rule("stack")
-def _stack(op: PaddleOperator) -> Results:
-    axis, rank = op.attribute("axis", 0), op.rank("X")
-    first, *others = op.values("X")
-    # Under a new first axis Paddle keeps a LoD that does not fit.
-    first = op.dense(first) if axis in (0, -rank - 1) else first
-    parts = [first, *map(op.dense, others)]
-    return stacked(op, parts, axis + rank + 1 if axis < 0 else axis)
+@paddle("stack")
+def stack(*X, axis=0):
+    """Under a new first axis Paddle keeps a LoD that does not fit: the result has none."""
+    rank = X[0].rank
+    first = X[0].dense if axis in (0, -rank - 1) else X[0]
+    axis += rank + 1 if axis < 0 else 0
+    parts = [each.unsqueeze(axis) for each in (first, *(x.dense for x in X[1:]))]
+    return parts[0].Concat(*parts[1:], axis=axis)
 
 
-@rule("split")
-def _split(op: PaddleOperator) -> Results:
-    if op.optional("AxisTensor") or op.variables("SectionsTensorList"):
-        raise UnsupportedError("axis or sections that are computed at run time")
-    x, shape, axis = op.value("X"), op.shape("X"), op.attribute("axis", 0)
+@paddle("split", AxisTensor="", SectionsTensorList="")
+def split(X, *, axis=0, sections=(), num=0, op):
     if axis < 0:  # Python's paddle.split never saves one
-        raise UnsupportedError(f"attribute axis={axis}: Paddle 2.6.2 cuts the memory elsewhere")
-    sections, parts = list(op.attribute("sections", ())), op.attribute("num", 0)
-    count = len(op.outputs.get("Out", ()))
-    if sections and -1 in sections:
-        if shape[axis] is None or sections.count(-1) > 1:
-            raise UnsupportedError(f"attribute sections={sections} of {shape}")
-        sections[sections.index(-1)] = shape[axis] - sum(sections) - 1
-    if (len(sections) or parts) != count:
-        raise UnsupportedError(f"{len(sections) or parts} parts into {count} outputs")
-    inputs = (op.dense(x) if axis == 0 else x, *([sections] if sections else []))
-    return op.emit_many("Split", count, *inputs, axis=axis)
+        refuse(f"attribute axis={axis}: Paddle 2.6.2 cuts the memory elsewhere")
+    sections, size, count = list(sections), X.shape[axis], len(op.outputs.get("Out", ()))
+    if -1 in sections:
+        if size is None or sections.count(-1) > 1:
+            refuse(f"attribute sections={sections} of {X.shape}")
+        sections[sections.index(-1)] = size - sum(sections) - 1
+    if (len(sections) or num) != count:
+        refuse(f"{len(sections) or num} parts into {count} outputs")
+    x = X.dense if axis == 0 else X
+    return x.Split(*([sections] if sections else []), axis=axis, outputs=count)
 
 
-@rule("shape")
-def _shape(op: PaddleOperator) -> Results:
-    """Paddle 3 gives int64, too."""
-    dtype = "int64" if op.attribute("wide", False) else "int32"
-    return op.cast(op.emit("Shape", op.value("Input")), dtype)
+@paddle("shape")
+def shape_(Input, *, wide=False):
+    """Paddle 3 returns int64, Paddle 2 int32."""
+    return Input.Shape().cast("int64" if wide else "int32")
 
 
-@rule("lookup_table lookup_table_v2")
-def _lookup_table(op: PaddleOperator) -> Results:
-    ids, table = op.value("Ids"), op.value("W")
-    if op.at.type == "lookup_table":  # ids (..., 1); v2 takes them without the last axis
-        ids = op.squeezed(ids, -1)
-    padding = op.attribute("padding_idx", -1)
-    if padding != -1:
-        rows = op.array("W").copy()
-        if padding == len(rows):  # one past the table is a row of zeros, too
+@paddle("lookup_table")
+def lookup_table(Ids, W, *, padding_idx=-1):
+    """Ids (..., 1)."""
+    return lookup_table_v2(Ids.squeeze(-1), W, padding_idx=padding_idx)
+
+
+@paddle("lookup_table_v2")
+def lookup_table_v2(Ids, W, *, padding_idx=-1):
+    table = W
+    if padding_idx != -1:
+        rows = W.array.copy()
+        if padding_idx == len(rows):  # one past the table is also a row of zeros
             rows = np.concatenate([rows, np.zeros_like(rows[:1])])
-        if not 0 <= padding < len(rows):
-            raise UnsupportedError(
-                f"attribute padding_idx={padding}: the table has {len(rows)} rows"
-            )
-        rows[padding] = 0
-        table = op.constant(rows, "padded")
-    return op.emit("Gather", table, ids, axis=0, non_negative=True)
+        if not 0 <= padding_idx < len(rows):
+            refuse(f"attribute padding_idx={padding_idx}: the table has {len(rows)} rows")
+        rows[padding_idx] = 0
+        table = W.constant(rows)
+    return table.Gather(Ids, axis=0, non_negative=True)
 
 
-def _check_lod_fits(op: PaddleOperator, x: str, axes: object, *, rows_change: bool) -> None:
-    if rows_change and op.is_ragged(x):
-        raise UnsupportedError(f"attribute {axes}: Paddle keeps a LoD that does not fit")
+def _keep_rows(x: Any, axes: object, *, rows_change: bool) -> None:
+    if rows_change and x.ragged:
+        refuse(f"attribute {axes}: Paddle keeps a LoD that does not fit")
 
 
-@rule("gather")
-def _gather(op: PaddleOperator) -> Results:
-    """Indices (K,) or (K, 1) count from zero."""
-    op.absent("Axis")
-    x, at, axis = op.value("X"), op.plain("Index"), op.attribute("axis", 0)
-    op.attribute("overwrite", True)  # of the gradient
-    axis %= op.rank("X")
-    _check_lod_fits(op, x, f"{axis=}", rows_change=axis == 0)
-    if op.rank("Index") > 1:
-        at = op.reshaped(at, -1)
-    return op.under(op.emit("Gather", op.dense(x), at, axis=axis, non_negative=True), x)
+@paddle("gather", Axis="")
+def gather(X, Index, *, axis=0, overwrite=True):
+    """Indices (K,) or (K, 1) count from zero; ``overwrite`` is for the gradient."""
+    axis %= X.rank
+    _keep_rows(X, f"{axis=}", rows_change=axis == 0)
+    places = Index.dense.reshape(-1) if Index.rank > 1 else Index.dense
+    return X.dense.Gather(places, axis=axis, non_negative=True).under(X)
 
 
-@rule("flip")
-def _flip(op: PaddleOperator) -> Results:
-    x = op.value("X")
-    return op.under(op.flipped(op.dense(x), *op.attribute("axis", ())), x)
+@paddle("flip")
+def flip(X, *, axis=()):
+    return X.dense.flip(*axis).under(X)
 
 
-@rule("slice")
-def _slice(op: PaddleOperator) -> Results:
-    x, axes, gone = op.value("Input"), op.attribute("axes", ()), op.attribute("decrease_axis", ())
-    op.attribute("infer_flags", ())
-    if 0 in axes:
-        x = op.dense(x)
-    begin = op.integers("starts", "StartsTensor", "StartsTensorList")
-    end = op.integers("ends", "EndsTensor", "EndsTensorList")
-    out = ""
-    if len(axes) == 1:
-        out = _element(op, x, axes[0], begin, end)
-    if not out or not gone:
-        out = op.unsqueezed(out, *axes) if out else ""
-        out = out or op.emit("Slice", x, begin, end, axes)
-        out = op.squeezed(out, *gone) if gone else out
-    if gone and op.gives_one() and len(gone) == op.rank("Input"):
-        return op.reshaped(out, 1)
+@paddle("slice")
+def slice_(
+    Input,
+    *,
+    axes=(),
+    decrease_axis=(),
+    infer_flags=(),
+    starts=Integers("StartsTensor", "StartsTensorList"),
+    ends=Integers("EndsTensor", "EndsTensorList"),
+    op,
+):
+    x = Input.dense if 0 in axes else Input
+    element = _slice_element(op, x, axes[0], starts, ends) if len(axes) == 1 else None
+    if element and decrease_axis:
+        out = element
+    else:
+        out = element.unsqueeze(*axes) if element else x.Slice(starts, ends, axes)
+        out = out.squeeze(*decrease_axis) if decrease_axis else out
+    if decrease_axis and op.gives_one() and len(decrease_axis) == Input.rank:
+        return out.reshape(1)
     return out
 
 
-def _element(op: PaddleOperator, x: str, axis: int, begin: str, end: str) -> str:
-    """What a slice takes that is the last of an array, or an element at a place that a loop counts.
+def _slice_element(op: Any, x: Any, axis: int, starts: Any, ends: Any) -> Any:
+    """Returns the last element of an array, or the element at an index that a loop counts.
 
-    "" for other slices. In a list of the numbers 0, 1, ... the element is the place itself.
+    None for other slices. In a list of the integers 0, 1, ... the element is the index itself.
     """
-    builder, known, behind = op.builder, *map(op.builder.type_of, (begin, end))
+    builder, begin, end = op.builder, starts.type, ends.type
     array = builder.stacked.get(op.variable("Input"))
-    if array is not None and axis == 0 and known.numbers is not None and behind.numbers is not None:
-        if [*known.numbers, *behind.numbers] == [-1, _ALL]:
+    if array is not None and axis == 0 and begin.numbers is not None and end.numbers is not None:
+        if [*begin.numbers, *end.numbers] == [-1, _ALL]:
             last = array.parts[-1].last
-            return op.emit("Identity", last) if last else ""
-    if builder.outer is None or known.numbers is not None:
-        return ""
-    if not isinstance(known.value, tuple) or not isinstance(behind.value, tuple):
-        return ""
-    (place,), (after,) = known.value, behind.value
+            return x.new(last).Identity() if last else None
+    if builder.outer is None or begin.numbers is not None:
+        return None
+    if not isinstance(begin.value, tuple) or not isinstance(end.value, tuple):
+        return None
+    (place,), (after,) = begin.value, end.value
     if after - place != Size.of(1) or place != place.most():
-        return ""
-    at = op.squeezed(begin, 0)
-    if x in builder.indices:
-        return op.cast(at, op.dtype("Input"))
-    if turned := builder.turned(x, axis, op.rank("Input")):
-        x, axis = turned, 0
-    return op.emit("Gather", x, at, axis=axis, non_negative=True)
+        return None
+    index = starts.squeeze(0)
+    if x.name in builder.indices:
+        return index.cast(op.dtype("Input"))
+    if turned := builder.turned(x.name, axis, op.rank("Input")):
+        x, axis = x.new(turned), 0
+    return x.Gather(index, axis=axis, non_negative=True)
 
 
-@rule("strided_slice")
-def _strided_slice(op: PaddleOperator) -> Results:
-    for role in ("Starts", "Ends", "Strides"):
-        op.absent(f"{role}Tensor", f"{role}TensorList")
-    op.attribute("infer_flags", ())
-    op.only(decrease_axis=())
-    x, axes, steps = op.value("Input"), op.attribute("axes", ()), op.attribute("strides", ())
-    if min(steps, default=1) < 1:
-        raise UnsupportedError(f"attribute strides={steps}: backwards")
-    _check_lod_fits(op, x, f"{axes=}", rows_change=0 in axes)
-    ends = (op.attribute("starts", ()), op.attribute("ends", ()))
-    return op.sliced(x, *ends, axes, steps)
+_TENSORS: dict[str, Any] = {
+    f"{role}{kind}": ""
+    for role in ("Starts", "Ends", "Strides")
+    for kind in ("Tensor", "TensorList")
+}
+
+
+@paddle("strided_slice", decrease_axis=(), **_TENSORS)
+def strided_slice(Input, *, axes=(), starts=(), ends=(), strides=(), infer_flags=()):
+    if min(strides, default=1) < 1:
+        refuse(f"attribute strides={strides}: backwards")
+    _keep_rows(Input, f"{axes=}", rows_change=0 in axes)
+    return Input.Slice(starts, ends, axes, strides)
 
 
 # The rules of Paddle's operators that nets of its dynamic mode use around their layers.
 #
 # There is no LoD in that mode, so one is refused. Slots and defaults: the operators' makers in 2.6.
-# Where the native kernel differs from its documentation, that is measured with 2.6.2 and 3.3.1.
+# If the native kernel differs from its documentation, that is measured with 2.6.2 and 3.3.1.
 
 
-def _input(op: PaddleOperator, slot: str = "X") -> str:
-    value = op.value(slot)
-    if op.is_ragged(value):
-        raise UnsupportedError(f"input {slot}: a LoD")
-    return value
+@dygraph("elementwise_mod", axis=-1)
+def mod(X, Y):
+    """The remainder has the sign of the divisor."""
+    return X.new(remainder(X.op, X.name, Y.name)) if X.dtype.kind == "f" else X.Mod(Y)
 
 
-@rule("elementwise_floordiv elementwise_mod")
-def _divide(op: PaddleOperator) -> Results:
-    """The quotient towards minus infinity, and what it leaves: it has the sign of the divisor."""
-    op.only(axis=-1)
-    x, y, dtype = _input(op), _input(op, "Y"), op.dtype("X")
-    if dtype.kind == "f":
-        if op.at.type == "elementwise_floordiv":
-            return op.emit("Floor", op.emit("Div", x, y))
-        return remainder(op, x, y)
-    if op.at.type == "elementwise_mod":
-        return op.emit("Mod", x, y)
-    divisor = op.builder.constants.get(y)
-    if op.builder.type_of(x).sizes is not None and divisor is not None and (divisor > 0).all():
-        return op.emit("Div", x, y)  # sizes: a plan keeps them as polynomials
-    return op.emit("Div", op.emit("Sub", x, op.emit("Mod", x, y)), y)
+@dygraph("elementwise_floordiv", axis=-1)
+def floordiv(X, Y):
+    """The quotient is rounded towards minus infinity."""
+    if X.dtype.kind == "f":
+        return (X / Y).Floor()
+    if X.type.sizes is not None and Y.known is not None and (Y.known > 0).all():
+        return X / Y  # sizes: a plan keeps them as polynomials
+    return (X - X.Mod(Y)) / Y
 
 
-@rule("bmm mv")
-def _product(op: PaddleOperator) -> Results:
-    return op.emit("MatMul", _input(op), _input(op, "Vec" if op.at.type == "mv" else "Y"))
+@dygraph("bmm")
+def bmm(X, Y):
+    return X @ Y
 
 
-@rule("einsum")
-def _einsum(op: PaddleOperator) -> Results:
-    values = op.values("Operands")
-    if any(map(op.is_ragged, values)):
-        raise UnsupportedError("input Operands: a LoD")
-    return op.emit("Einsum", *values, equation=op.attribute("equation", ""))
+@dygraph("mv")
+def mv(X, Vec):
+    return X @ Vec
 
 
-@rule("log2 log10")
-def _log(op: PaddleOperator) -> Results:
-    base = {"log2": 2, "log10": 10}[op.at.type]
-    return op.emit("Mul", op.emit("Log", _input(op)), op.scalar(1 / math.log(base), op.dtype("X")))
+@dygraph("einsum")
+def einsum(*Operands, equation=""):
+    return Operands[0].Einsum(*Operands[1:], equation=equation)
 
 
-@rule("mish")
-def _mish(op: PaddleOperator) -> Results:
+@dygraph("log2")
+def log2(X):
+    return X.Log() * (1 / math.log(2))
+
+
+@dygraph("log10")
+def log10(X):
+    return X.Log() * (1 / math.log(10))
+
+
+@dygraph("mish")
+def mish(X, *, threshold=20.0):
     """Above the threshold softplus is x itself, which is what rounding gives."""
-    if op.attribute("threshold", 20.0) < 20:
-        raise UnsupportedError("attribute threshold: below 20 the function jumps")
-    x = _input(op)
-    return FORMULAS["mish"](op, x)
+    return (
+        X * X.Softplus().Tanh()
+        if threshold >= 20
+        else refuse("attribute threshold: below 20 the function jumps")
+    )
 
 
-@rule("logsigmoid")
-def _log_sigmoid(op: PaddleOperator) -> Results:
-    return FORMULAS["log_sigmoid"](op, _input(op))
+@dygraph("logsigmoid")
+def log_sigmoid(X):
+    return X.Neg().Softplus().Neg()
 
 
-@rule("isfinite_v2 isinf_v2")
-def _is_finite(op: PaddleOperator) -> Results:
-    if op.dtype("X").kind != "f":
-        raise UnsupportedError(f"{op.dtype('X')} numbers")
-    kind = {"isfinite_v2": "Less", "isinf_v2": "Equal"}[op.at.type]
-    return op.emit(kind, op.emit("Abs", _input(op)), op.scalar(math.inf, op.dtype("X")))
+def _size(X: Any) -> Any:
+    return X.Abs() if X.dtype.kind == "f" else refuse(f"{X.dtype} numbers")
 
 
-@rule("logsumexp frobenius_norm")
-def _reduce(op: PaddleOperator) -> Results:
-    log = op.at.type == "logsumexp"
-    names = ("axis", "keepdim") if log else ("dim", "keep_dim")
-    axes, keep = op.attribute(names[0], (0,)), op.attribute(names[1], False)
-    op.attribute("in_dtype", -1), op.attribute("out_dtype", -1)
-    rank, kind = op.rank("X"), "ReduceLogSumExp" if log else "ReduceL2"
-    if op.attribute("reduce_all", False) or not axes:
-        axes = range(rank)
-    return op.reduced(kind, _input(op), axes, rank, keep)
+@dygraph("isfinite_v2")
+def isfinite(X):
+    return _size(X).Less(math.inf)
+
+
+@dygraph("isinf_v2")
+def isinf(X):
+    return _size(X).Equal(math.inf)
+
+
+def _reduce(x: Any, kind: str, axes: Sequence[int], keep: bool, rank: int) -> Any:
+    return x.new(x.op.reduced(kind, x.name, axes, rank, keep))
+
+
+@dygraph("logsumexp")
+def logsumexp(X, *, axis=(0,), keepdim=False, reduce_all=False, in_dtype=-1, out_dtype=-1):
+    axes = range(X.rank) if reduce_all or not axis else axis
+    return _reduce(X, "ReduceLogSumExp", axes, keepdim, X.rank)
+
+
+@dygraph("frobenius_norm")
+def frobenius_norm(X, *, dim=(0,), keep_dim=False, reduce_all=False, in_dtype=-1, out_dtype=-1):
+    axes = range(X.rank) if reduce_all or not dim else dim
+    return _reduce(X, "ReduceL2", axes, keep_dim, X.rank)
 
 
 _NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2", math.inf: "ReduceMax", -math.inf: "ReduceMin"}
 
 
-@rule("p_norm")
-def _p_norm(op: PaddleOperator) -> Results:
+@dygraph("p_norm")
+def p_norm(X, *, porder=OneOf(2.0, _NORMS), axis=-1, epsilon=1e-12, keepdim=False, asvector=False):
     """Only the gradient uses epsilon."""
-    order, axis = op.one_of("porder", 2.0, _NORMS), op.attribute("axis", -1)
-    op.attribute("epsilon", 1e-12)
-    x, keep = _input(op), op.attribute("keepdim", False)
-    x = op.emit("Abs", x) if math.isinf(order) else x
-    rank = op.rank("X")
-    axes = range(rank) if op.attribute("asvector", False) else [axis]
-    return op.reduced(_NORMS[order], x, axes, rank, keep)
+    x = X.Abs() if porder in ("ReduceMax", "ReduceMin") else X
+    return _reduce(x, porder, range(X.rank) if asvector else [axis], keepdim, X.rank)
 
 
-@rule("size")
-def _count(op: PaddleOperator) -> Results:
-    out = op.emit("Size", op.plain("Input"))
-    return op.reshaped(out, 1) if op.gives_one() else out
+@paddle("size")
+def size_(Input, *, op):
+    out = Input.dense.Size()
+    return out.reshape(1) if op.gives_one() else out
 
 
-@rule("argsort")
-def _argsort(op: PaddleOperator) -> Results:
-    x, axis = _input(op), op.attribute("axis", -1) % max(op.rank("X"), 1)
-    op.attribute("stable", False)  # without it Paddle gives equal ones in any order
-    count = op.emit("Shape", x, start=axis, end=axis + 1)
-    attributes = {"axis": axis, "largest": int(op.attribute("descending", False))}
-    values, at = op.emit_many("TopK", 2, x, count, **attributes)
-    return {"Out": values, "Indices": at}
+@dygraph("argsort")
+def argsort(X, *, axis=-1, descending=False, stable=False):
+    """If not ``stable``, Paddle returns equal elements in any order."""
+    axis %= max(X.rank, 1)
+    count = X.Shape(start=axis, end=axis + 1)
+    values, places = X.TopK(count, axis=axis, largest=int(descending), outputs=2)
+    return {"Out": values, "Indices": places}
 
 
-def _picked(op: PaddleOperator, kind: str, x: str, at: str, **axis: int) -> str:
+def _counts_from_zero(op: Any) -> bool:
     """Before Paddle 3 indices count from zero only; what 2.6 makes of negative ones is an error,
-    but for take_along_axis, which reads what lies before a row.
+    except for take_along_axis, which reads what lies before a row.
     """
-    from_zero = op.version < 3_000_000 or op.at.type == "index_sample"
-    return op.emit(kind, x, at, non_negative=from_zero, **axis)
+    return op.version < 3_000_000
 
 
-@rule("index_select")
-def _index_select(op: PaddleOperator) -> Results:
-    return _picked(op, "Gather", _input(op), _input(op, "Index"), axis=op.attribute("dim", 0))
+@dygraph("index_select")
+def index_select(X, Index, *, dim=0, op):
+    return X.Gather(Index, axis=dim, non_negative=_counts_from_zero(op))
 
 
-@rule("gather_nd")
-def _gather_nd(op: PaddleOperator) -> Results:
-    return _picked(op, "GatherND", _input(op), op.cast(_input(op, "Index"), "int64"))
+@dygraph("gather_nd")
+def gather_nd(X, Index, *, op):
+    return X.GatherND(Index.cast("int64"), non_negative=_counts_from_zero(op))
 
 
-@rule("index_sample")
-def _index_sample(op: PaddleOperator) -> Results:
-    return _picked(op, "GatherElements", _input(op), _input(op, "Index"), axis=1)
+@dygraph("index_sample")
+def index_sample(X, Index):
+    return X.GatherElements(Index, axis=1, non_negative=True)
 
 
-@rule("take_along_axis")
-def _take_along(op: PaddleOperator) -> Results:
-    x, at, axis = _input(op, "Input"), _input(op, "Index"), op.attribute("Axis", 0)
-    return _picked(op, "GatherElements", x, at, axis=axis)
+@dygraph("take_along_axis")
+def take_along_axis(Input, Index, *, Axis=0, op):
+    return Input.GatherElements(Index, axis=Axis, non_negative=_counts_from_zero(op))
 
 
-@rule("where_index")
-def _nonzero(op: PaddleOperator) -> Results:
-    return op.transposed(op.emit("NonZero", _input(op, "Condition")), 1, 0)
+@dygraph("where_index")
+def where_index(Condition):
+    return Condition.NonZero().transpose(1, 0)
 
 
-@rule("masked_select")
-def _masked_select(op: PaddleOperator) -> Results:
-    """Those of X where the mask, of the same shape, says so."""
-    x, mask = _input(op), _input(op, "Mask")
-    if op.rank("X") != op.rank("Mask"):
-        raise UnsupportedError("input Mask: of another rank than X")
-    places = op.transposed(op.emit("NonZero", mask), 1, 0)
-    return op.emit("GatherND", x, places)
+@dygraph("masked_select")
+def masked_select(X, Mask):
+    """Those elements of X for which the mask, of the same shape, is true."""
+    if X.rank != Mask.rank:
+        refuse("input Mask: of another rank than X")
+    return X.GatherND(Mask.NonZero().transpose(1, 0))
 
 
-@rule("one_hot_v2")
-def _one_hot(op: PaddleOperator) -> Results:
-    """Zeros where an index is out of range, which a program has to allow."""
-    op.absent("depth_tensor")
-    at, depth, dtype = _input(op), op.attribute("depth", -1), op.chosen_dtype("dtype", 5)
+@dygraph("one_hot_v2")
+def one_hot(X, *, depth=-1, dtype=DtypeNumber(5), allow_out_of_range=False):
+    """An index out of range becomes zeros if the program allows it."""
     if depth < 1:
-        raise UnsupportedError(f"attribute depth={depth}")
-    if not op.attribute("allow_out_of_range", False):
-        rows = op.constant(np.eye(depth, dtype=dtype), "rows")
-        return op.emit("Gather", rows, at, axis=0, non_negative=True)
-    places = op.constant(np.arange(depth, dtype=op.dtype("X")), "places")
-    same = op.emit("Equal", op.unsqueezed(at, -1), places)
-    return op.cast(same, dtype)
+        refuse(f"attribute depth={depth}")
+    if not allow_out_of_range:
+        return X.constant(np.eye(depth, dtype=dtype)).Gather(X, axis=0, non_negative=True)
+    return X.unsqueeze(-1).Equal(np.arange(depth, dtype=X.dtype)).cast(dtype)
 
 
-@rule("roll")
-def _roll(op: PaddleOperator) -> Results:
+@dygraph("roll", ShiftsTensor="")
+def roll(X, *, shifts=(), axis=()):
     """What leaves an axis at its end comes in at its beginning."""
-    op.absent("ShiftsTensor")
-    x, sizes = _input(op), op.shape("X")
-    shifts, axes = op.attribute("shifts", ()), op.attribute("axis", ())
-    flat = not axes
-    out = op.reshaped(x, -1) if flat else x
-    sizes = (None if None in sizes else math.prod(size or 0 for size in sizes),) if flat else sizes
-    for shift, axis in zip(shifts, axes or (0,), strict=True):
-        size = sizes[axis]
+    out, sizes = X, X.shape
+    if not axis:
+        out, sizes = X.reshape(-1), (_multiply(sizes),)
+    for shift, place in zip(shifts, axis or (0,), strict=True):
+        size, place = sizes[place], place % len(sizes)
         if size is None:  # only a run knows how often it goes round
-            place = axis % len(sizes)
-            counted = op.emit("Shape", out, start=place, end=place + 1)
-            round_ = op.emit("Mod", [-shift], op.emit("Max", counted, [1]))
-            cut = op.emit("Sub", round_, counted)
+            counted = out.Shape(start=place, end=place + 1)
+            cut = counted.constant(np.asarray([-shift])).Mod(counted.Max([1])) - counted
         else:
-            cut = op.ints(-shift % max(size, 1) - size)
-        last = op.emit("Slice", out, cut, [2**31 - 1], [axis])
-        first = op.emit("Slice", out, [0], cut, [axis])
-        out = op.emit("Concat", last, first, axis=axis)
-    return op.emit("Reshape", out, op.emit("Shape", x)) if flat else op.emit("Identity", out)
+            cut = [-shift % max(size, 1) - size]
+        last, first = out.Slice(cut, [_ALL], [place]), out.Slice([0], cut, [place])
+        out = last.Concat(first, axis=place)
+    return out if axis else out.Reshape(X.Shape())
 
 
-# The rules of Paddle's operators over the sentences of a LoD.
+# The rules of Paddle's operators over the sequences of a LoD.
 #
 # Slots, defaults and the LoD of outputs: sequence_ops/ of 2.6, measured with 2.6.2.
 
 POOLS = ("AVERAGE", "SUM", "SQRT", "LAST", "FIRST", "MAX")
 
 
-@rule("sequence_pool")
-def _pool(op: PaddleOperator) -> Results:
-    """One row a sentence: the levels above stay."""
-    x, kind = op.ragged("X"), op.one_of("pooltype", "AVERAGE", POOLS)
-    attributes = {"kind": kind.lower(), "empty": op.attribute("pad_value", 0.0)}
-    return op.emit("SequencePool", x, **attributes)
+_POOLS = {each: each.lower() for each in POOLS}
 
 
-@rule("sequence_conv")
-def _conv(op: PaddleOperator) -> Results:
-    """A window of words around each one, times the filter; zeros stand outside of the sentence."""
-    op.only(contextStride=1, paddingTrainable=False)
-    if op.optional("PaddingData"):
-        raise UnsupportedError("input PaddingData: trained padding")
-    length, start = op.attribute("contextLength", 1), op.attribute("contextStart", 0)
-    if not 0 < length <= 2**10 or abs(start) > 2**10:
-        raise UnsupportedError(f"attributes contextLength={length}, contextStart={start}")
-    window = op.emit("SequenceContext", op.ragged("X"), length=length, start=start)
-    return op.emit("MatMul", window, op.value("Filter"))
+@paddle("sequence_pool")
+def sequence_pool(X, *, pooltype=OneOf("AVERAGE", _POOLS), pad_value=0.0):
+    """One row for each sequence: the levels above stay."""
+    return X.with_lod().SequencePool(kind=pooltype, empty=pad_value)
 
 
-@rule("sequence_expand")
-def _expand(op: PaddleOperator) -> Results:
-    """Sentence n of X as often as element n of a level of Y has parts."""
-    x, like, level = op.value("X"), op.ragged("Y"), op.attribute("ref_level", -1)
-    depth, own = op.depth(like), op.depth(x)
-    if not -1 <= level < depth or own > 1:
-        raise UnsupportedError(f"attribute ref_level={level}: X has {own} LoD levels, Y {depth}")
-    return op.emit("SequenceExpand", x, like, level=level % depth)
+@paddle("sequence_conv", contextStride=1, paddingTrainable=False, PaddingData="")
+def sequence_conv(X, Filter, *, contextLength=1, contextStart=0):
+    """A window of rows around each one, times the filter; outside the sequence are zeros."""
+    if not 0 < contextLength <= 2**10 or abs(contextStart) > 2**10:
+        refuse(f"attributes contextLength={contextLength}, contextStart={contextStart}")
+    return X.with_lod().SequenceContext(length=contextLength, start=contextStart) @ Filter
 
 
-@rule("sequence_expand_as")
-def _expand_as(op: PaddleOperator) -> Results:
-    """Row n of X for each word of sentence n of Y, as ragged as Y."""
-    x, like = op.value("X"), op.ragged("Y", 1)
-    rows = op.emit("SequenceExpand", op.dense(x), like, level=0)
-    return op.emit("SequenceLike", rows, like)
+@paddle("sequence_expand")
+def sequence_expand(X, Y, *, ref_level=-1):
+    """Sequence n of X as often as element n of a level of Y has parts."""
+    depth = Y.with_lod().depth
+    if not -1 <= ref_level < depth or X.depth > 1:
+        refuse(f"attribute ref_level={ref_level}: X has {X.depth} LoD levels, Y {depth}")
+    return X.SequenceExpand(Y, level=ref_level % depth)
 
 
-@rule("sequence_concat")
-def _sequence_concat(op: PaddleOperator) -> Results:
-    """Sentence n of all inputs, one behind the other."""
-    values = op.values("X")
-    if any(op.depth(value) != 1 for value in values):
-        raise UnsupportedError("inputs X: one LoD level each is supported")
-    return op.emit("SequenceConcat", *values)
+@paddle("sequence_expand_as")
+def sequence_expand_as(X, Y):
+    """Row n of X for each row of sequence n of Y, as ragged as Y."""
+    return X.dense.SequenceExpand(Y.with_lod(1), level=0).SequenceLike(Y)
 
 
-@rule("sequence_pad")
-def _pad(op: PaddleOperator) -> Results:
-    """(N, T, ...), T the longest sentence or ``padded_length``, and the lengths (N,)."""
-    x, value = op.ragged("X", 1), op.value("PadValue")
-    time = op.attribute("padded_length", -1)
-    attributes = {} if time == -1 else {"time": time}
-    lengths = op.emit("SequenceLengths", x)
-    padded = op.emit("SequenceFill", x, value, **attributes)
-    return {"Out": padded, "Length": lengths}
+@paddle("sequence_concat")
+def sequence_concat(*X):
+    """Sequence n of all inputs, one after the other."""
+    if any(x.depth != 1 for x in X):
+        refuse("inputs X: one LoD level each is supported")
+    return X[0].SequenceConcat(*X[1:])
 
 
-@rule("sequence_unpad")
-def _unpad(op: PaddleOperator) -> Results:
-    lengths = op.plain("Length")
-    return op.emit("SequenceUnpad", op.plain("X"), lengths)
+@paddle("sequence_pad")
+def sequence_pad(X, PadValue, *, padded_length=-1):
+    """(N, T, ...), T the longest sequence or ``padded_length``, and the lengths (N,)."""
+    time = {} if padded_length == -1 else {"time": padded_length}
+    padded = X.with_lod(1).SequenceFill(PadValue, **time)
+    return {"Out": padded, "Length": X.SequenceLengths()}
 
 
-@rule("lod_reset")
-def _lod_reset(op: PaddleOperator) -> Results:
-    op.only(append=False)
-    x, like, target = op.value("X"), op.optional("Y"), op.attribute("target_lod", ())
-    if like and op.is_ragged(like):  # Y comes before target_lod
-        return op.under(x, like)
-    if like and op.dtype("Y").kind != "i":
-        raise UnsupportedError("input Y carries no LoD, and no offsets as numbers")
-    if not like and not target:
-        raise UnsupportedError("neither input Y nor attribute target_lod")
-    return op.emit("SequenceReset", x, like or target)
+@paddle("sequence_unpad")
+def sequence_unpad(X, Length):
+    return X.dense.SequenceUnpad(Length.dense)
 
 
-@rule("crf_decoding")
-def _crf_decoding(op: PaddleOperator) -> Results:
-    if op.optional("Length"):
-        raise UnsupportedError("input Length: padded emissions are not supported")
-    path = op.emit("CrfDecode", op.ragged("Emission"), op.value("Transition"))
-    if label := op.optional("Label"):  # then the output says where the path agrees with it
-        agreed = op.emit("Equal", path, op.reshaped(op.dense(label), -1, 1))
-        path = op.cast(agreed, "int64")
-    return path
+@paddle("lod_reset", append=False)
+def lod_reset(X, Y=None, *, target_lod=()):
+    if Y and Y.ragged:  # Y comes before target_lod
+        return X.under(Y)
+    if Y and Y.dtype.kind != "i":
+        refuse("input Y carries no LoD, and no offsets as numbers")
+    if not Y and not target_lod:
+        refuse("neither input Y nor attribute target_lod")
+    return X.SequenceReset(Y or target_lod)
 
 
-@rule("viterbi_decode")
-def _viterbi_decode(op: PaddleOperator) -> Results:
+@paddle("crf_decoding", Length="")
+def crf_decoding(Emission, Transition, Label=None):
+    """With a label the output says where the path agrees with it."""
+    path = Emission.with_lod().CrfDecode(Transition)
+    return path.Equal(Label.dense.reshape(-1, 1)).cast("int64") if Label else path
+
+
+@paddle("viterbi_decode")
+def viterbi_decode(Input, Transition, Length, *, include_bos_eos_tag=True):
     """The paths of padded sequences; nothing computes their scores.
 
     The last row of the transitions starts a sequence, the one before ends it: Paddle's documents
     say columns, its kernels take rows.
     """
-    between = op.array("Transition")
-    ends = between[:-3:-1] * op.attribute("include_bos_eos_tag", True)
-    whole = op.constant(np.concatenate([ends, between]), "transition")
-    ragged = op.emit("SequenceUnpad", op.plain("Input"), op.plain("Length"))
-    path = op.emit("CrfDecode", ragged, whole)
-    return {"Path": op.squeezed(op.emit("SequenceFill", path, op.constant(0, "zero")), 2)}
+    between = Transition.array
+    whole = np.concatenate([between[:-3:-1] * include_bos_eos_tag, between])
+    path = Input.dense.SequenceUnpad(Length.dense).CrfDecode(whole)
+    return {"Path": path.SequenceFill(path.constant(np.asarray(0, np.int64))).squeeze(2)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from onernn.adapters.common.lowering import (
     Rules,
     lower_steps,
 )
+from onernn.adapters.common.signatures import Signature, Tensor, refuse
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.read import RESULTS, Block, Operator, Variable
 from onernn.ir.arrays import Array
@@ -483,12 +485,6 @@ class PaddleOperator(NativeOperator):
             raise UnsupportedError(f"input {slot}: {depth} LoD levels, only {levels} is supported")
         return value
 
-    def absent(self, *slots: str) -> None:
-        """Refuses inputs in the place of attributes: only a run knows them."""
-        for slot in slots:
-            if self.variables(slot):
-                raise UnsupportedError(f"input {slot}: computed at run time")
-
     def arrays(self, slot: str) -> list[Array]:
         return [self.builder.array(value, slot) for value in self.values(slot)]
 
@@ -581,8 +577,87 @@ class PaddleOperator(NativeOperator):
 # Paddle's operators by type, with the rules that lower them.
 
 Rule = Callable[[PaddleOperator], Results]
-"""Gives the value of the main output, its values where it is a list, or those of slots by name."""
+"""Returns the value of the main output, a list of its values, or values by slot."""
 rule = RULES = Rules[Rule]()
+
+
+class PaddleTensor(Tensor):
+    """A value as Paddle's rules compute with it; it may carry a LoD."""
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        return self.op.shape(self.slot, self.place) if self.slot else super().shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.op.dtype(self.slot) if self.slot and not self.place else super().dtype
+
+    @property
+    def depth(self) -> int:
+        """The number of LoD levels."""
+        return self.op.depth(self.name)
+
+    @property
+    def ragged(self) -> bool:
+        return self.depth > 0
+
+    @property
+    def dense(self) -> Self:
+        """The value without its LoD, for operators of Paddle that do not hand it on."""
+        return self.SequenceData() if self.ragged else self
+
+    def under(self, like: PaddleTensor) -> Self:
+        """Returns the value with the LoD of another one that has as many rows, if that has one."""
+        return self.SequenceLike(like) if like.ragged else self
+
+    def with_lod(self, levels: int | None = None) -> Self:
+        """Returns this input; raises `UnsupportedError` unless it has (so many) LoD levels."""
+        self.op.ragged(self.slot, levels)
+        return self
+
+
+class DenseTensor(PaddleTensor):
+    """A value of the dynamic mode, which has no LoD: an input with one is refused."""
+
+    def __init__(self, op: Any, name: str, slot: str = "", place: int = 0) -> None:
+        super().__init__(op, name, slot, place)
+        if slot and self.ragged:
+            refuse(f"input {slot}: a LoD")
+
+
+class DtypeNumber(NamedTuple):
+    """An attribute that holds Paddle's number of a dtype; -1 as the default may mean none, ""."""
+
+    default: int
+
+    def read(self, op: PaddleOperator, name: str) -> str:
+        if self.default == -1 == op.attribute(name, -1):
+            return ""
+        return op.chosen_dtype(name, self.default)
+
+
+class Integers(NamedTuple):
+    """An attribute that holds a list of integers, unless one tensor or a list of tensors does."""
+
+    tensor: str
+    tensors: str
+
+    def read(self, op: PaddleOperator, name: str) -> PaddleTensor:
+        return PaddleTensor(op, op.integers(name, self.tensor, self.tensors))
+
+
+def paddle(names: str, *, tensor: type[PaddleTensor] = PaddleTensor, **only: Any) -> Any:
+    """Enters a rule whose signature is the schema of the operators ``names``; see `Signature`."""
+
+    def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
+        RULES(names)(Signature(rule, only, tensor))
+        return rule
+
+    return enter
+
+
+dygraph = partial(paddle, tensor=DenseTensor)
+"""Enters a rule of an operator whose inputs may not carry a LoD."""
 
 
 # A program's operators as steps of lowering, in block 0 and in inner ones.

@@ -1,0 +1,210 @@
+"""Rules whose signature is the schema of a framework's operator, and the values they compute with.
+
+A positional parameter is an input slot, a keyword is an attribute with the framework's own default.
+What a signature does not name is refused by name. See design/0077.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from onernn.adapters.common.lowering import DType, NativeOperator, Results
+from onernn.ir.arrays import Array
+from onernn.ir.errors import UnsupportedError
+from onernn.ir.types import Type
+
+
+def refuse(reason: str) -> Any:
+    """Raises `UnsupportedError`, also inside an expression."""
+    raise UnsupportedError(reason)
+
+
+class Tensor:
+    """A value of the graph under construction; the canonical operators are its methods.
+
+    ``x.Softmax(axis=1)`` adds a node and returns its output, ``outputs=2`` returns two. Among the
+    inputs of a method an integer or a list of integers is a constant of int64, a float is a
+    constant in the dtype of ``x``. ``slot`` and ``place`` say which input of the operator it is.
+    """
+
+    def __init__(self, op: Any, name: str, slot: str = "", place: int = 0) -> None:
+        self.op, self.name, self.slot, self.place = op, name, slot, place
+
+    def new(self, name: str) -> Self:
+        """Returns another value of the same operator."""
+        return type(self)(self.op, name)
+
+    def __getattr__(self, kind: str) -> Callable[..., Any]:
+        if not kind[:1].isupper():
+            raise AttributeError(kind)
+
+        def emit(*others: Any, outputs: int = 0, **attributes: Any) -> Any:
+            operands = [self.name, *map(self._operand, others)]
+            if outputs:
+                names = self.op.emit_many(kind, outputs, *operands, **attributes)
+                return tuple(map(self.new, names))
+            return self.new(self.op.emit(kind, *operands, **attributes))
+
+        return emit
+
+    def _operand(self, value: Any) -> Any:
+        match value:
+            case Tensor():
+                return value.name
+            case None:
+                return ""
+            case float():
+                return self.op.scalar(value, self.dtype)
+            case np.ndarray():
+                return self.op.constant(value)
+        return value
+
+    def scalar(self, value: float) -> Self:
+        """Returns a constant in the dtype of this value."""
+        return self.new(self.op.scalar(value, self.dtype))
+
+    def constant(self, value: Any) -> Self:
+        """Returns a constant; an array keeps its dtype, numbers take that of this value."""
+        array = value if isinstance(value, np.ndarray) else np.asarray(value, self.dtype)
+        return self.new(self.op.constant(array))
+
+    def _with(self, kind: str, other: Any) -> Self:
+        return getattr(self, kind)(other if isinstance(other, Tensor) else self.scalar(other))
+
+    def __add__(self, other: Any) -> Self:
+        return self if _is_number(other, 0) else self._with("Add", other)
+
+    def __mul__(self, other: Any) -> Self:
+        return self if _is_number(other, 1) else self._with("Mul", other)
+
+    def __sub__(self, other: Any) -> Self:
+        return self._with("Sub", other)
+
+    def __truediv__(self, other: Any) -> Self:
+        return self._with("Div", other)
+
+    def __matmul__(self, other: Any) -> Self:
+        return self.MatMul(other)
+
+    @property
+    def type(self) -> Type:
+        return self.op.builder.type_of(self.name)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype; raises `UnsupportedError` if it is not known."""
+        return self.op.dtype_of(self.name)
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The sizes, None if only a run knows one; raises `UnsupportedError` without a rank."""
+        return self.op.shape_of(self.name)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def array(self) -> Array:
+        """The elements; raises `UnsupportedError` if they are computed at run time."""
+        return self.op.builder.array(self.name, self.slot)
+
+    @property
+    def known(self) -> Array | None:
+        """The elements of a constant, None for other values."""
+        return self.op.builder.constants.get(self.name)
+
+    def cast(self, dtype: Any) -> Self:
+        return self.new(self.op.cast(self.name, dtype))
+
+    def reshape(self, *sizes: int | None) -> Self:
+        return self.new(self.op.reshaped(self.name, *sizes))
+
+    def squeeze(self, *axes: int) -> Self:
+        return self.new(self.op.squeezed(self.name, *axes))
+
+    def unsqueeze(self, *axes: int) -> Self:
+        return self.new(self.op.unsqueezed(self.name, *axes))
+
+    def transpose(self, *perm: int) -> Self:
+        return self.new(self.op.transposed(self.name, *perm))
+
+    def swap(self, first: int = -1, second: int = -2) -> Self:
+        return self.new(self.op.swapped(self.name, first, second))
+
+    def flip(self, *axes: int) -> Self:
+        return self.new(self.op.flipped(self.name, *axes))
+
+
+def _is_number(value: Any, number: float) -> bool:
+    return not isinstance(value, Tensor) and bool(value == number)
+
+
+class OneOf(NamedTuple):
+    """An attribute whose value has one of the known meanings, which the rule receives."""
+
+    default: Any
+    meanings: Mapping[Any, Any]
+
+    def read(self, op: NativeOperator, name: str) -> Any:
+        return self.meanings[op.one_of(name, self.default, self.meanings)]
+
+
+class Signature:
+    """A rule that is called with the inputs and attributes that its parameters name.
+
+    ``only``: the one supported value of each further attribute; "" for a slot, whose name begins
+    with a capital letter, says that it must be empty. A parameter ``op`` receives the operator. A
+    default with a method ``read(op, name)``, such as `OneOf`, reads its attribute by itself.
+    """
+
+    def __init__(
+        self, rule: Callable[..., Any], only: Mapping[str, Any], tensor: type[Tensor] = Tensor
+    ) -> None:
+        self.rule, self.tensor = rule, tensor
+        self.absent = tuple(
+            name for name, value in only.items() if value == "" and name[0].isupper()
+        )
+        self.only = {name: value for name, value in only.items() if name not in self.absent}
+        self.parameters = tuple(inspect.signature(rule).parameters.values())
+
+    def __call__(self, op: NativeOperator) -> Results:
+        op.absent(*self.absent)
+        op.only(**self.only)
+        inputs: list[Tensor | None] = []
+        attributes: dict[str, Any] = {}
+        for each in self.parameters:
+            if each.name == "op":
+                attributes["op"] = op
+            elif each.kind is each.KEYWORD_ONLY:
+                read = getattr(each.default, "read", None)
+                attributes[each.name] = (
+                    read(op, each.name) if read else op.attribute(each.name, each.default)
+                )
+            elif each.kind is each.VAR_POSITIONAL:
+                inputs += self._values(op, each.name)
+            elif values := self._values(op, each.name):
+                inputs.append(values[0])
+                op.variable(each.name)  # refuses several
+            elif each.default is each.empty:
+                refuse(f"input {each.name} is missing")
+            else:
+                inputs.append(each.default)
+        taken = {each.name for each in inputs if each is not None}
+        results = self.rule(*inputs, **attributes)
+
+        def name(result: Any) -> str:
+            if not isinstance(result, Tensor):
+                return result or ""
+            return op.emit("Identity", result.name) if result.name in taken else result.name
+
+        if isinstance(results, Mapping):
+            return {slot: name(each) for slot, each in results.items()}
+        return tuple(map(name, results)) if isinstance(results, tuple) else name(results)
+
+    def _values(self, op: NativeOperator, slot: str) -> list[Tensor]:
+        return [self.tensor(op, name, slot, at) for at, name in enumerate(op.values(slot))]
