@@ -272,6 +272,10 @@ class NativeOperator(Tape):
             raise UnsupportedError(f"attribute {name}={result!r}: expected one like {default!r}")
         return result
 
+    def keyword(self, name: str, default: Any) -> Any:
+        """Returns the attribute that a rule's keyword names."""
+        return self.attribute(name, default)
+
     def ignore(self, *names: str) -> None:
         """Reads attributes that cannot change what this operator computes."""
         self._unread -= {("attribute", name) for name in names}

@@ -31,6 +31,9 @@ class Tensor:
     constant in the dtype of ``x``. ``slot`` and ``place`` say which input of the operator it is.
     """
 
+    copied = False
+    """Whether an output that is an input becomes a value of its own."""
+
     def __init__(self, op: Any, name: str, slot: str = "", place: int = 0) -> None:
         self.op, self.name, self.slot, self.place = op, name, slot, place
 
@@ -118,6 +121,15 @@ class Tensor:
         """The elements of a constant, None for other values."""
         return self.op.builder.constants.get(self.name)
 
+    @property
+    def sizes(self) -> Self:
+        """The shape as a list of int64."""
+        return self.new(self.op.sizes_of(self.name))
+
+    def join(self, *lists: Any) -> Self:
+        """Returns one list, such as a shape, from this one and others."""
+        return self.Concat(*lists, axis=0)
+
     def cast(self, dtype: Any) -> Self:
         return self.new(self.op.cast(self.name, dtype))
 
@@ -159,7 +171,8 @@ class Signature:
 
     ``only``: the one supported value of each further attribute; "" for a slot, whose name begins
     with a capital letter, says that it must be empty. A parameter ``op`` receives the operator. A
-    default with a method ``read(op, name)``, such as `OneOf`, reads its attribute by itself.
+    default with a method ``read(op, name)``, such as `OneOf`, reads its attribute by itself. A
+    keyword without a default is a required integer.
     """
 
     def __init__(
@@ -171,6 +184,11 @@ class Signature:
         )
         self.only = {name: value for name, value in only.items() if name not in self.absent}
         self.parameters = tuple(inspect.signature(rule).parameters.values())
+        kinds = {each.name: each.kind for each in self.parameters}
+        slots = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        self.slots = tuple(name for name, kind in kinds.items() if kind is slots)
+        rest = [n for n, kind in kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL]
+        self.rest = rest[0] if rest else ""
 
     def __call__(self, op: NativeOperator) -> Results:
         op.absent(*self.absent)
@@ -181,10 +199,7 @@ class Signature:
             if each.name == "op":
                 attributes["op"] = op
             elif each.kind is each.KEYWORD_ONLY:
-                read = getattr(each.default, "read", None)
-                attributes[each.name] = (
-                    read(op, each.name) if read else op.attribute(each.name, each.default)
-                )
+                attributes[each.name] = self._attribute(op, each.name, each.default)
             elif each.kind is each.VAR_POSITIONAL:
                 inputs += self._values(op, each.name)
             elif values := self._values(op, each.name):
@@ -200,11 +215,18 @@ class Signature:
         def name(result: Any) -> str:
             if not isinstance(result, Tensor):
                 return result or ""
-            return op.emit("Identity", result.name) if result.name in taken else result.name
+            copies = self.tensor.copied and result.name in taken
+            return op.emit("Identity", result.name) if copies else result.name
 
         if isinstance(results, Mapping):
             return {slot: name(each) for slot, each in results.items()}
         return tuple(map(name, results)) if isinstance(results, tuple) else name(results)
+
+    @staticmethod
+    def _attribute(op: NativeOperator, name: str, default: Any) -> Any:
+        if default is inspect.Parameter.empty:
+            return op.integer(name)
+        return default.read(op, name) if hasattr(default, "read") else op.keyword(name, default)
 
     def _values(self, op: NativeOperator, slot: str) -> list[Tensor]:
         return [self.tensor(op, name, slot, at) for at, name in enumerate(op.values(slot))]

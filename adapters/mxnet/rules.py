@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import numpy as np
 
 from onernn.adapters.common import bodies
+from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.table import FIRST, LAST, MxnetOperator, rule
-from onernn.ir.errors import UnsupportedError
+from onernn.adapters.mxnet.table import (
+    FIRST,
+    LAST,
+    Bounds,
+    Dtype,
+    Maybe,
+    mxnet,
+)
 from onernn.ir.graph import Value
 from onernn.ops import OPERATORS
 
@@ -42,155 +49,172 @@ PLAIN = {
 """The operators that are one canonical operator; attributes have its names and defaults."""
 
 
-def _plain(kind: str, op: MxnetOperator, x: str) -> str:
-    op.check_floats(x)
-    numbers = OPERATORS[kind].attributes
-    return op.emit(kind, x, **{name: op.number(name, numbers[name]) for name in numbers})
+def _plain(kind: str) -> Callable[..., Any]:
+    def rule(data: Any, *, op: Any) -> Any:
+        defaults = OPERATORS[kind].attributes
+        numbers = {name: op.number(name, default) for name, default in defaults.items()}
+        return getattr(data.floats, kind)(**numbers)
+
+    return rule
 
 
 for kind, names in PLAIN.items():
-    rule(names, "data", inferred="all")(partial(_plain, kind))
+    mxnet(names, inferred="all")(_plain(kind))
 
 
-rule("_copy _np_copy BlockGrad make_loss", "data", inferred="all")(lambda _, x: x)
-rule("square _npi_square", "data", inferred="all")(bodies.FORMULAS["square"])
+@mxnet("_copy _np_copy BlockGrad make_loss", inferred="all")
+def copy(data):
+    return data
 
 
-@rule("rsqrt", "data", inferred="all")
-def _rsqrt(op: MxnetOperator, x: str) -> str:
-    op.check_floats(x)
-    return bodies.FORMULAS["rsqrt"](op, x)
+@mxnet("square _npi_square", inferred="all")
+def square(data):
+    return data * data
 
 
-@rule("logical_not", "data", inferred="all")
-def _not(op: MxnetOperator, x: str) -> str:
-    return op.cast(op.emit("Not", op.cast(x, bool)), op.dtype_of(x))
+@mxnet("rsqrt", inferred="all")
+def rsqrt(data):
+    return data.floats.Sqrt().Reciprocal()
 
 
-@rule("clip", "data", inferred="all")
-def _clip(op: MxnetOperator, x: str) -> str:
-    return op.emit("Clip", x, *(op.scalar(op.number(k, 0.0), x) for k in ("a_min", "a_max")))
+@mxnet("logical_not", inferred="all")
+def logical_not(data):
+    return data.cast(bool).Not().cast(data.dtype)
 
 
-@rule("Activation", "data", inferred="all")
-def _activation(op: MxnetOperator, x: str) -> str:
-    kind = op.one_of("act_type", "", ("relu", "sigmoid", "tanh", "softrelu", "softsign"))
-    return op.emit("Softplus" if kind == "softrelu" else kind.capitalize(), x)
+@mxnet("clip", inferred="all")
+def clip(data, *, a_min=0.0, a_max=0.0):
+    return data.Clip(data.scalar(a_min), data.scalar(a_max))
 
 
-@rule("LeakyReLU", "data gamma?")
-def _leaky_relu(op: MxnetOperator, x: str) -> str:
-    kind, slope = op.text("act_type", "leaky"), op.number("slope", 0.25)
-    low, high = op.number("lower_bound", 0.125), op.number("upper_bound", 0.334)
-    if kind == "leaky":
-        return op.emit("LeakyRelu", x, alpha=slope)
-    if kind == "rrelu":  # random in training; in inference the middle of its range
-        return op.emit("LeakyRelu", x, alpha=(low + high) / 2)
-    if kind == "elu":
-        return op.emit("Elu", x, alpha=slope)
-    if kind in ("selu", "gelu"):
-        return op.emit(kind.capitalize(), x)
-    if kind == "prelu":  # a slope for each channel, which is axis 1
-        gamma = op.array("gamma").reshape(-1)
-        rank = op.known_rank(x, "attribute act_type='prelu'") if gamma.size > 1 else 0
-        return bodies.sloped(op, x, gamma, rank, "gamma")
-    raise UnsupportedError(f"attribute act_type={kind!r}")
+_ACTIVATIONS = {each: each.capitalize() for each in ("relu", "sigmoid", "tanh", "softsign")}
+_ACTIVATIONS["softrelu"] = "Softplus"
 
 
-@rule("Cast amp_cast", "data", inferred="all")
-def _cast(op: MxnetOperator, x: str) -> str:
-    """``amp_cast`` leaves whole numbers as they are."""
-    dtype = op.dtype("dtype")
-    if op.name == "amp_cast" and op.dtype_of(x).kind != "f":
-        return x
-    return op.cast(x, dtype)
+@mxnet("Activation", inferred="all")
+def activation(data, *, act_type=OneOf("", _ACTIVATIONS)):
+    return getattr(data, act_type)()
 
 
-@rule("where _npi_where", "condition x y", inferred="all")
-def _where(op: MxnetOperator, condition: str, x: str, y: str) -> str:
+@mxnet("LeakyReLU")
+def leaky_relu(
+    data, gamma=None, *, act_type="leaky", slope=0.25, lower_bound=0.125, upper_bound=0.334
+):
+    match act_type:
+        case "leaky":
+            return data.LeakyRelu(alpha=slope)
+        case "rrelu":  # random in training; in inference the middle of its range
+            return data.LeakyRelu(alpha=(lower_bound + upper_bound) / 2)
+        case "elu":
+            return data.Elu(alpha=slope)
+        case "selu" | "gelu":
+            return getattr(data, act_type.capitalize())()
+        case "prelu" if gamma is not None:  # a slope for each channel, which is axis 1
+            slopes = gamma.array.reshape(-1)
+            if slopes.size > 1:
+                rank = data.known_rank("attribute act_type='prelu'")
+                slopes = slopes.reshape(-1, *[1] * (rank - 2))
+            return data.PRelu(slopes)
+    return refuse(f"attribute act_type={act_type!r}")
+
+
+@mxnet("Cast", inferred="all")
+def cast(data, *, dtype=Dtype()):
+    return data.cast(dtype)
+
+
+@mxnet("amp_cast", inferred="all")
+def amp_cast(data, *, dtype=Dtype()):
+    """Integers stay what they are."""
+    return data.cast(dtype) if data.dtype.kind == "f" else data
+
+
+@mxnet("where _npi_where", inferred="all")
+def where(condition, x, y, *, op):
     """A legacy condition may be a list, for the rows of x and y, which are alike."""
-    condition, rank = op.cast(condition, bool), op.rank(x)
-    if not op.numpy and (rank is None or rank != op.rank(condition)):
-        sizes = op.sizes_of(condition)
-        axes = [op.sizes_of(each) for each in (op.sizes_of(x), sizes)]
-        ones = np.ones(1, np.int64)
-        more = op.emit("ConstantOfShape", op.emit("Sub", *axes), value=ones)
-        condition = op.emit("Reshape", condition, op.joined(sizes, more))
-    return op.emit("Where", condition, x, y)
+    condition = condition.cast(bool)
+    if not op.numpy and (x.rank is None or x.rank != condition.rank):
+        sizes = condition.sizes
+        more = x.sizes.sizes - sizes.sizes
+        ones = more.ConstantOfShape(value=np.ones(1, np.int64))
+        condition = condition.Reshape(sizes.join(ones))
+    return condition.Where(x, y)
 
 
-@rule("ones_like zeros_like", "data", inferred="all")
-def _like(op: MxnetOperator, x: str) -> str:
-    filled = np.full(1, op.name == "ones_like", op.dtype_of(x))
-    return op.emit("ConstantOfShape", op.sizes_of(x), value=filled)
+@mxnet("ones_like zeros_like", inferred="all")
+def fill_like(data, *, op):
+    filled = np.full(1, op.name == "ones_like", data.dtype)
+    return data.sizes.ConstantOfShape(value=filled)
 
 
 # The rules of operators on two values, or on a value and a number.
 #
 # MXNet has each of them several times: for values of one shape, with broadcasting, with a scalar,
-# with the scalar in front, and under NumPy's names. Formulas: documentation of MXNet 1.9.1's
-# operators. Legacy comparisons give numbers of the inputs' dtype, NumPy's (``_npi_``) bools.
+# with the scalar first, and under NumPy's names. Formulas: documentation of MXNet 1.9.1's
+# operators. Legacy comparisons return numbers of the inputs' dtype, NumPy's (``_npi_``) bools.
 
-Formula = Callable[[MxnetOperator, str, str], str]
-
-
-def _arithmetic(kind: str, op: MxnetOperator, one: str, other: str) -> str:
-    if kind in ("Div", "Pow"):
-        op.check_floats(one, other)
-    return op.emit(kind, one, other)
+Formula = Callable[[Any, Any], Any]
 
 
-def _comparison(kind: str, op: MxnetOperator, one: str, other: str) -> str:
-    out = op.emit(kind, one, other)
-    return out if op.numpy else op.cast(out, op.dtype_of(one))
+def _compute(kind: str) -> Formula:
+    def formula(x: Any, y: Any) -> Any:
+        pair = (x.floats, y.floats) if kind in ("Div", "Pow") else (x, y)
+        return getattr(pair[0], kind)(pair[1])
+
+    return formula
 
 
-def _unequal(op: MxnetOperator, one: str, other: str) -> str:
-    out = op.emit("Not", op.emit("Equal", one, other))
-    return out if op.numpy else op.cast(out, op.dtype_of(one))
+def _compare(kind: str) -> Formula:
+    def formula(x: Any, y: Any) -> Any:
+        out = getattr(x, kind)(y)
+        return out if x.op.numpy else out.cast(x.dtype)
+
+    return formula
 
 
-def _logic(kind: str, op: MxnetOperator, one: str, other: str) -> str:
-    truths = [op.cast(value, bool) for value in (one, other)]
-    return op.cast(op.emit(kind, *truths), op.dtype_of(one))
+def _combine(kind: str) -> Formula:
+    return lambda x, y: getattr(x.cast(bool), kind)(y.cast(bool)).cast(x.dtype)
 
 
-def _remainder(op: MxnetOperator, one: str, other: str) -> str:
-    """Of the sign of the divisor, and 0 where that is 0."""
-    op.check_floats(one, other)
-    zero = op.scalar(0.0, one)
-    none = op.emit("Equal", other, zero)
-    return op.emit("Where", none, zero, bodies.remainder(op, one, other))
+def _not_equal(x: Any, y: Any) -> Any:
+    out = x.Equal(y).Not()
+    return out if x.op.numpy else out.cast(x.dtype)
 
 
-def _hypotenuse(op: MxnetOperator, one: str, other: str) -> str:
-    """In float64, in which no square of a float32 overflows."""
-    if (dtype := op.dtype_of(one)) != np.float32:
-        raise UnsupportedError(f"of {dtype} values")
-    wide = [op.cast(value, np.float64) for value in (one, other)]
-    squares = [op.emit("Mul", value, value) for value in wide]
-    return op.cast(op.emit("Sqrt", op.emit("Add", *squares)), np.float32)
+def _remainder(x: Any, y: Any) -> Any:
+    """The remainder has the sign of the divisor, and is 0 if the divisor is 0."""
+    rest = bodies.remainder(x.op, x.floats.name, y.floats.name)
+    zero = x.scalar(0.0)
+    return y.Equal(zero).Where(zero, x.new(rest))
+
+
+def _hypotenuse(x: Any, y: Any) -> Any:
+    """Computes in float64, in which no square of a float32 overflows."""
+    if x.dtype != np.float32:
+        refuse(f"of {x.dtype} values")
+    x, y = x.cast(np.float64), y.cast(np.float64)
+    return (x * x + y * y).Sqrt().cast(np.float32)
 
 
 FORMULAS: dict[str, Formula] = {
-    "add": partial(_arithmetic, "Add"),
-    "sub": partial(_arithmetic, "Sub"),
-    "mul": partial(_arithmetic, "Mul"),
-    "div": partial(_arithmetic, "Div"),
-    "maximum": partial(_arithmetic, "Max"),
-    "minimum": partial(_arithmetic, "Min"),
-    "power": partial(_arithmetic, "Pow"),
+    "add": _compute("Add"),
+    "sub": _compute("Sub"),
+    "mul": _compute("Mul"),
+    "div": _compute("Div"),
+    "maximum": _compute("Max"),
+    "minimum": _compute("Min"),
+    "power": _compute("Pow"),
     "mod": _remainder,
     "hypot": _hypotenuse,
-    "equal": partial(_comparison, "Equal"),
-    "not_equal": _unequal,
-    "greater": partial(_comparison, "Greater"),
-    "greater_equal": partial(_comparison, "GreaterOrEqual"),
-    "lesser": partial(_comparison, "Less"),
-    "lesser_equal": partial(_comparison, "LessOrEqual"),
-    "logical_and": partial(_logic, "And"),
-    "logical_or": partial(_logic, "Or"),
-    "logical_xor": partial(_logic, "Xor"),
+    "equal": _compare("Equal"),
+    "not_equal": _not_equal,
+    "greater": _compare("Greater"),
+    "greater_equal": _compare("GreaterOrEqual"),
+    "lesser": _compare("Less"),
+    "lesser_equal": _compare("LessOrEqual"),
+    "logical_and": _combine("And"),
+    "logical_or": _combine("Or"),
+    "logical_xor": _combine("Xor"),
 }
 NUMPY = {
     "sub": "subtract",
@@ -201,39 +225,48 @@ NUMPY = {
     # Other names of the legacy ones (`ALIASES`), or not there at all.
     **dict.fromkeys("maximum minimum hypot logical_and logical_or logical_xor".split(), ""),
 }
-"""What NumPy mode calls them, where it is another name."""
+"""The names of NumPy mode that differ."""
 
 
-def _on_two(formula: Formula, op: MxnetOperator, one: str, other: str) -> str:
-    dtypes = {op.dtype_of(value) for value in (one, other)}
-    if len(dtypes) > 1:
-        raise UnsupportedError(f"of {' and '.join(sorted(map(str, dtypes)))} values")
-    return formula(op, one, other)
+def _on_two(formula: Formula) -> Callable[..., Any]:
+    def rule(lhs: Any, rhs: Any) -> Any:
+        dtypes = {lhs.dtype, rhs.dtype}
+        if len(dtypes) > 1:
+            refuse(f"of {' and '.join(sorted(map(str, dtypes)))} values")
+        return formula(lhs, rhs)
+
+    return rule
 
 
-def _on_alike(formula: Formula, op: MxnetOperator, one: str, other: str) -> str:
-    """Both have the same shape, MXNet sees to that."""
-    op.share_rank(one, other)
-    return _on_two(formula, op, one, other)
+def _on_alike(formula: Formula) -> Callable[..., Any]:
+    """Returns a rule for values of the same shape, which MXNet ensures."""
+
+    def rule(lhs: Any, rhs: Any) -> Any:
+        lhs.op.share_rank(lhs.name, rhs.name)
+        return _on_two(formula)(lhs, rhs)
+
+    return rule
 
 
-def _with_scalar(formula: Formula, op: MxnetOperator, x: str, *, behind: bool = False) -> str:
-    x = _beside_scalar(op, x)
-    pair = [x, op.scalar(op.number("scalar", 1.0), x)]
-    return formula(op, *pair[::-1] if behind else pair)
+def _with_scalar(formula: Formula, *, scalar_first: bool = False) -> Callable[..., Any]:
+    def rule(data: Any, *, scalar: Any = 1.0, is_int: Any = True, op: Any) -> Any:
+        x = _widen(data, op.name.endswith("true_divide_scalar"), is_int)
+        y = x.scalar(scalar)
+        return formula(y, x) if scalar_first else formula(x, y)
+
+    return rule
 
 
-def _beside_scalar(op: MxnetOperator, x: str) -> str:
-    """The value in the dtype in which MXNet computes with it and the scalar.
+def _widen(x: Any, divides: bool, is_int: bool) -> Any:
+    """Returns the value in the dtype in which MXNet computes with it and the scalar.
 
-    Whole numbers stay, unless ``is_int`` says that the scalar is none: float64. Bools: int64.
+    Integers stay, unless the scalar is not one: then both are float64. Bools become int64.
     """
-    whole, kind = op.flag("is_int", True), op.dtype_of(x).kind
-    if op.name.endswith("true_divide_scalar"):
-        op.check_floats(x)  # NumPy mode's default dtype, whatever the scalar is
-    if kind == "f" or (whole and kind != "b"):
+    if divides:
+        x = x.floats  # NumPy mode's default dtype, whatever the scalar is
+    if x.dtype.kind == "f" or (is_int and x.dtype.kind != "b"):
         return x
-    return op.cast(x, np.int64 if whole else np.float64)
+    return x.cast(np.int64 if is_int else np.float64)
 
 
 for name, formula in FORMULAS.items():
@@ -243,297 +276,281 @@ for name, formula in FORMULAS.items():
     two, scalar = f"broadcast_{name}", f"_{legacy}_scalar"
     if numpy:
         two, scalar = f"{two} _npi_{numpy}", f"{scalar} _npi_{numpy}_scalar"
-    rule(alike, "lhs rhs", inferred="all")(partial(_on_alike, formula))
-    rule(two, "lhs rhs")(partial(_on_two, formula))
-    rule(scalar, "data", inferred="all")(partial(_with_scalar, formula))
+    mxnet(alike, inferred="all")(_on_alike(formula))
+    mxnet(two)(_on_two(formula))
+    mxnet(scalar, inferred="all")(_with_scalar(formula))
     if name in ("sub", "div", "power", "mod"):
-        behind = f"_r{legacy}_scalar _npi_r{numpy}_scalar"
-        rule(behind, "data", inferred="all")(partial(_with_scalar, formula, behind=True))
-rule("_npi_hypot", "lhs rhs")(partial(_on_two, _hypotenuse))
-rule("add_n", "*args", inferred="all")(lambda op, *values: op.emit("Sum", *values))
+        reverse = f"_r{legacy}_scalar _npi_r{numpy}_scalar"
+        mxnet(reverse, inferred="all")(_with_scalar(formula, scalar_first=True))
+mxnet("_npi_hypot")(_on_two(_hypotenuse))
+
+
+@mxnet("add_n", inferred="all")
+def add_n(*args):
+    return args[0].Sum(*args[1:])
 
 
 # The rules of operators that move elements.
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names. The symbol seldom says how
-# many axes a value has, so these are written without knowing it where ONNX can say that.
+# many axes a value has, so these rules do without the rank if ONNX can express that.
 
 _MOST = 2**26  # elements of a constant that is made from attributes
 
 
-@rule("Reshape", "data")
-def _reshape(op: MxnetOperator, x: str) -> str:
-    target, reverse = op.sizes("shape"), op.flag("reverse")
-    if not target:  # MXNet 0.x: 0 stands for the size that is left over
-        target = tuple(-1 if size == 0 else size for size in op.sizes("target_shape"))
-        if op.flag("keep_highest"):
-            target = (0, *target[1:])
-    if not target:
-        raise UnsupportedError("attribute shape is missing")
-    return reshaped(op, x, target, reverse=reverse)
+@mxnet("Reshape")
+def reshape(data, *, shape=(), target_shape=(), reverse=False, keep_highest=False):
+    if not shape:  # MXNet 0.x: 0 stands for the size that is left over
+        shape = tuple(-1 if size == 0 else size for size in target_shape)
+        shape = (0, *shape[1:]) if keep_highest else shape
+    return _reshape(data, shape or refuse("attribute shape is missing"), reverse=reverse)
 
 
-@rule("_npx_reshape", "data")
-def _npx_reshape(op: MxnetOperator, x: str) -> str:
+@mxnet("_npx_reshape", order="C")
+def npx_reshape(data, *, newshape=(), reverse=False):
     """Codes of NumPy mode: -2 keeps, -3 skips one of size 1, -4 keeps all, -5 joins, -6 splits."""
-    op.only(order="C")
-    target = op.sizes("newshape")
     names = {-2: 0, -4: -2, -5: -3, -6: -4}
-    if -3 in target or 0 in target:
-        raise UnsupportedError(f"attribute newshape={target}")
-    codes = tuple(names.get(size, size) for size in target)
-    return reshaped(op, x, codes, reverse=op.flag("reverse"))
+    if -3 in newshape or 0 in newshape:
+        refuse(f"attribute newshape={newshape}")
+    return _reshape(data, tuple(names.get(size, size) for size in newshape), reverse=reverse)
 
 
-@rule("_np_reshape", "data")
-def _np_reshape(op: MxnetOperator, x: str) -> str:
-    op.only(order="C")
-    target = op.sizes("newshape")
-    if 0 in target or min(target, default=0) < -1:
-        raise UnsupportedError(f"attribute newshape={target}")
-    return reshaped(op, x, target)
+@mxnet("_np_reshape", order="C")
+def np_reshape(data, *, newshape=()):
+    if 0 in newshape or min(newshape, default=0) < -1:
+        refuse(f"attribute newshape={newshape}")
+    return data.reshape(*newshape)
 
 
-def reshaped(op: MxnetOperator, x: str, target: tuple[int, ...], *, reverse: bool = False) -> str:
-    """A reshape with MXNet's codes: 0 keeps a size, -1 is what is left, -2 keeps all the rest,
-
-    -3 joins two, -4 splits one into the two that follow. ``reverse`` reads from the right.
+def _reshape(x: Any, target: tuple[int, ...], *, reverse: bool) -> Any:
+    """Returns a reshape with MXNet's codes: 0 keeps a size, -1 is what is left, -2 keeps all the
+    rest, -3 joins two, -4 splits one into the two that follow. ``reverse`` reads from the right.
     """
     if not reverse and min(target, default=0) >= -1:
-        return op.reshaped(x, *target)
+        return x.reshape(*target)
     if reverse and -2 in target:
-        raise UnsupportedError(f"attribute shape={target} with reverse")
-    whole = op.sizes_of(x)
-    at, codes, pieces = 0, list(target[::-1] if reverse else target), []
+        refuse(f"attribute shape={target} with reverse")
+    whole, at, pieces = x.sizes, 0, list[Any]()
+    codes = list(target[::-1] if reverse else target)
+
+    def size(place: int) -> Any:
+        return whole.Gather([-1 - place if reverse else place], axis=0)
+
     while codes:
         code = codes.pop(0)
         if code == -2:
-            pieces.append(op.part(whole, at, LAST))
+            pieces.append(whole.part(at, LAST))
             at = LAST
         elif code == -4:
-            pieces += _split(op, _size(op, whole, at, reverse), codes, reverse)
+            pieces += _split(size(at), codes, reverse)
             at += 1
         elif code == -3:
-            pair = [_size(op, whole, at + k, reverse) for k in range(2)]
-            pieces.append(op.emit("Mul", *pair))
+            pieces.append(size(at).Mul(size(at + 1)))
             at += 2
         elif code >= -1:
-            pieces.append(_size(op, whole, at, reverse) if code == 0 else op.ints(code))
+            pieces.append(size(at) if code == 0 else _integers(x, code))
             at += 1
         else:
-            raise UnsupportedError(f"attribute shape={target}")
-    return op.emit("Reshape", x, op.joined(*(pieces[::-1] if reverse else pieces)))
+            refuse(f"attribute shape={target}")
+    first, *others = pieces[::-1] if reverse else pieces
+    return x.Reshape(first.join(*others))
 
 
-def _size(op: MxnetOperator, whole: str, at: int, reverse: bool) -> str:
-    return op.emit("Gather", whole, [-1 - at if reverse else at], axis=0)
+def _integers(x: Any, *values: int) -> Any:
+    return x.constant(np.asarray(values, np.int64))
 
 
-def _split(op: MxnetOperator, size: str, codes: list[int], reverse: bool) -> list[str]:
+def _split(size: Any, codes: list[int], reverse: bool) -> list[Any]:
     if len(codes) < 2:
-        raise UnsupportedError("attribute shape: -4 without the two sizes behind it")
+        refuse("attribute shape: -4 without the two sizes after it")
     pair = [codes.pop(0), codes.pop(0)]
     if max(pair) <= 0 or min(pair) < -1 or 0 in pair or reverse:
-        raise UnsupportedError(f"attribute shape: -4 with {pair}")
-    known = op.ints(max(pair))
+        refuse(f"attribute shape: -4 with {pair}")
     if -1 not in pair:
-        return [op.ints(size) for size in pair]
-    rest = op.emit("Div", size, known)
+        return [_integers(size, each) for each in pair]
+    known = _integers(size, max(pair))
+    rest = size.Div(known)
     return [rest, known] if pair[0] == -1 else [known, rest]
 
 
-rule("Flatten", "data", inferred="first")(lambda op, x: op.matrix(x))
+@mxnet("Flatten", inferred="first")
+def flatten(data):
+    return data.matrix
 
 
-@rule("reshape_like", "lhs rhs")
-def _reshape_like(op: MxnetOperator, x: str, like: str) -> str:
-    op.only(lhs_begin="None", lhs_end="None", rhs_begin="None", rhs_end="None")
-    return op.emit("Reshape", x, op.sizes_of(like))
+@mxnet("reshape_like", lhs_begin="None", lhs_end="None", rhs_begin="None", rhs_end="None")
+def reshape_like(lhs, rhs):
+    return lhs.Reshape(rhs.sizes)
 
 
-@rule("expand_dims", "data", inferred="first")
-def _expand_dims(op: MxnetOperator, x: str) -> str:
-    axis = op.integer("axis")
-    if op.is_inferred(x) and axis != -1:
-        raise UnsupportedError(f"attribute axis={axis} of a value whose size is inferred")
-    return op.unsqueezed(x, axis)
+@mxnet("expand_dims", inferred="first")
+def expand_dims(data, *, axis):
+    if data.inferred and axis != -1:
+        refuse(f"attribute axis={axis} of a value whose size is inferred")
+    return data.unsqueeze(axis)
 
 
-@rule("squeeze _np_squeeze", "data")
-def _squeeze(op: MxnetOperator, x: str) -> str:
-    axes = op.optional_sizes("axis")
-    if axes is None:
-        return op.listed(op.emit("Squeeze", x))
-    return op.listed(op.squeezed(x, *axes), *axes)
+@mxnet("squeeze _np_squeeze")
+def squeeze(data, *, axis=Maybe("sizes")):
+    return (
+        data.Squeeze().at_least_one() if axis is None else data.squeeze(*axis).at_least_one(*axis)
+    )
 
 
-@rule("SwapAxis", "data")
-def _swap_axis(op: MxnetOperator, x: str) -> str:
-    return op.swapped(x, op.integer("dim1", 0), op.integer("dim2", 0))
+@mxnet("SwapAxis")
+def swap_axis(data, *, dim1=0, dim2=0):
+    return data.swap(dim1, dim2)
 
 
-@rule("transpose _np_transpose", "data")
-def _transpose(op: MxnetOperator, x: str) -> str:
-    axes = op.optional_sizes("axes")
-    if not axes:
-        return op.emit("Transpose", x)
-    return op.transposed(x, *(axis % len(axes) for axis in axes))
+@mxnet("transpose _np_transpose")
+def transpose(data, *, axes=Maybe("sizes")):
+    return data.transpose(*(axis % len(axes) for axis in axes)) if axes else data.Transpose()
 
 
-@rule("Concat _npi_concatenate", "*data")
-def _concat(op: MxnetOperator, *values: str) -> str:
-    return op.emit("Concat", *values, axis=op.integer("dim", op.integer("axis", 1)))
+@mxnet("Concat _npi_concatenate")
+def concat(*data, dim=Maybe("integer"), axis=1):
+    return data[0].Concat(*data[1:], axis=axis if dim is None else dim)
 
 
-@rule("_rnn_param_concat", "*data")
-def _rnn_param_concat(op: MxnetOperator, *values: str) -> str:
-    op.only(dim="0")
-    return op.joined(*values)
+@mxnet("_rnn_param_concat", dim="0")
+def rnn_param_concat(*data):
+    return data[0].Concat(*data[1:], axis=0)
 
 
-@rule("stack _npi_stack", "*data")
-def _stack(op: MxnetOperator, *values: str) -> str:
-    return bodies.stacked(op, values, op.integer("axis", 0))
+@mxnet("stack _npi_stack")
+def stack(*data, axis=0):
+    return data[0].new(bodies.stacked(data[0].op, [each.name for each in data], axis))
 
 
-@rule("SliceChannel", "data", inferred="first")
-def _slice_channel(op: MxnetOperator, x: str) -> tuple[str, ...]:
-    return _pieces(op, x, op.integer("axis", 1), op.integer("num_outputs"))
+@mxnet("SliceChannel", inferred="first")
+def slice_channel(data, *, axis=1, num_outputs, squeeze_axis=False):
+    return _cut(data, axis, num_outputs, squeeze_axis)
 
 
-@rule("_split_v2", "data")
-def _split_v2(op: MxnetOperator, x: str) -> tuple[str, ...]:
-    axis, sections, starts = op.integer("axis", 1), op.integer("sections", 0), op.sizes("indices")
+@mxnet("_split_v2")
+def split_v2(data, *, axis=1, sections=0, indices=(), squeeze_axis=False):
     if sections:
-        return _pieces(op, x, axis, sections)
-    if starts[:1] != (0,) or list(starts) != sorted(starts):
-        raise UnsupportedError(f"attribute indices={starts}")
-    return _pieces(op, x, axis, len(starts), starts)
+        return _cut(data, axis, sections, squeeze_axis)
+    if indices[:1] != (0,) or list(indices) != sorted(indices):
+        refuse(f"attribute indices={indices}")
+    return _cut(data, axis, len(indices), squeeze_axis, indices)
 
 
-def _pieces(
-    op: MxnetOperator, x: str, axis: int, count: int, starts: tuple[int, ...] = ()
-) -> tuple[str, ...]:
-    """Equal pieces, or those from each start to the next."""
-    squeezed = op.flag("squeeze_axis")
+def _cut(x: Any, axis: int, count: int, squeeze: bool, starts: tuple[int, ...] = ()) -> Any:
+    """Returns equal pieces, or those from each start to the next."""
     if not 0 < count <= 2**16:
-        raise UnsupportedError(f"{count} outputs")
-    if op.is_inferred(x) and axis == 0:
-        raise UnsupportedError(f"attribute axis={axis} of a value whose size is inferred")
+        refuse(f"{count} outputs")
+    if x.inferred and axis == 0:
+        refuse(f"attribute axis={axis} of a value whose size is inferred")
     if starts:
         ends = (*starts[1:], LAST)
-        parts = tuple(op.part(x, a, b, axis) for a, b in zip(starts, ends, strict=True))
+        parts = tuple(x.part(a, b, axis) for a, b in zip(starts, ends, strict=True))
     else:
-        parts = op.emit_many("Split", count, x, axis=axis)
-    return tuple(op.squeezed(part, axis) for part in parts) if squeezed else parts
+        parts = x.Split(axis=axis, outputs=count)
+    return tuple(part.squeeze(axis) for part in parts) if squeeze else parts
 
 
-@rule("slice", "data")
-def _slice(op: MxnetOperator, x: str) -> str:
-    begin, end, step = op.bounds("begin"), op.bounds("end"), op.bounds("step")
+@mxnet("slice")
+def slice_(data, *, begin=Bounds(), end=Bounds(), step=Bounds()):
     steps = [1 if by is None else by for by in step or (1,) * len(begin)]
     if not len(begin) == len(end) == len(steps) or 0 in steps:
-        raise UnsupportedError(f"attributes begin={begin} end={end} step={step}")
+        refuse(f"attributes begin={begin} end={end} step={step}")
     cuts = []
     for first, last, by in zip(begin, end, steps, strict=True):
         front, back = (0, LAST) if by > 0 else (LAST, FIRST)
         cuts.append((front if first is None else first, back if last is None else last))
     starts, ends = zip(*cuts, strict=True) if cuts else ((), ())
-    return op.sliced(x, starts, ends, range(len(begin)), steps)
+    return data.Slice(starts, ends, range(len(begin)), steps)
 
 
-@rule("slice_axis", "data")
-def _slice_axis(op: MxnetOperator, x: str) -> str:
-    begin, end = op.integer("begin"), op.optional_integer("end")
-    return op.sliced(x, [begin], [LAST if end is None else end], [op.integer("axis")], [1])
+@mxnet("slice_axis")
+def slice_axis(data, *, axis, begin, end=Maybe("integer")):
+    return data.Slice([begin], [LAST if end is None else end], [axis], [1])
 
 
-@rule("slice_like", "data shape_like")
-def _slice_like(op: MxnetOperator, x: str, like: str) -> str:
-    whole = op.sizes_of(like)
-    axes = op.sizes("axes") or range(op.known_rank(x, "attribute axes=()"))
-    ends = op.emit("Gather", whole, axes, axis=0)
-    return op.emit("Slice", x, [0] * len(axes), ends, axes)
+@mxnet("slice_like")
+def slice_like(data, shape_like, *, axes=()):
+    axes = axes or range(data.known_rank("attribute axes=()"))
+    ends = shape_like.sizes.Gather(axes, axis=0)
+    return data.Slice([0] * len(axes), ends, axes)
 
 
-@rule("reverse _npi_flip", "data")
-def _reverse(op: MxnetOperator, x: str) -> str:
-    return op.flipped(x, *op.sizes("axis"))
+@mxnet("reverse _npi_flip")
+def reverse_(data, *, axis=()):
+    return data.flip(*axis)
 
 
-@rule("broadcast_to _npi_broadcast_to", "data")
-def _broadcast_to(op: MxnetOperator, x: str) -> str:
-    shape = op.sizes("shape")
+@mxnet("broadcast_to _npi_broadcast_to")
+def broadcast_to(data, *, shape=(), op):
     if math.prod([abs(size) or 1 for size in shape]) > _MOST:
-        raise UnsupportedError(f"attribute shape={shape}: too large")
+        refuse(f"attribute shape={shape}: too large")
     kept = -2 if op.numpy else 0  # the size of the input
-    return op.emit("Expand", x, [*(1 if size == kept else size for size in shape)])
+    return data.Expand([*(1 if size == kept else size for size in shape)])
 
 
-@rule("broadcast_axis", "data")
-def _broadcast_axis(op: MxnetOperator, x: str) -> str:
-    whole = op.sizes_of(x)
-    for axis, size in zip(op.sizes("axis"), op.sizes("size"), strict=True):
-        whole = op.resized(whole, axis, size)
-    return op.emit("Expand", x, whole)
+@mxnet("broadcast_axis")
+def broadcast_axis(data, *, axis=(), size=()):
+    whole = data.sizes
+    for place, count in zip(axis, size, strict=True):
+        whole = whole.resize(place, count)
+    return data.Expand(whole)
 
 
-@rule("broadcast_like", "lhs rhs")
-def _broadcast_like(op: MxnetOperator, x: str, like: str) -> str:
-    op.only(lhs_axes="None", rhs_axes="None")
-    return op.emit("Expand", x, op.sizes_of(like))
+@mxnet("broadcast_like", lhs_axes="None", rhs_axes="None")
+def broadcast_like(lhs, rhs):
+    return lhs.Expand(rhs.sizes)
 
 
-@rule("_zeros _ones _full _npi_zeros _npi_ones", "")
-def _filled(op: MxnetOperator) -> str:
-    shape, dtype = op.sizes("shape"), op.dtype("dtype")
+def _fill(op: Any, shape: tuple[int, ...], dtype: Any, value: float) -> Any:
     unknown = -1 if op.context.symbol.np_shape else 0
-    value = op.number("value", 0.0) if op.name == "_full" else float("ones" in op.name)
     sizes = tuple(1 if size == unknown else size for size in shape)
     if min(sizes, default=0) < 0 or math.prod(sizes) > _MOST:
-        raise UnsupportedError(f"attribute shape={shape}")
+        refuse(f"attribute shape={shape}")
     op.gives_inferred = unknown in shape
     return op.constant(np.full(sizes, value, dtype), "")
 
 
-@rule("_arange _npi_arange", "")
-def _arange(op: MxnetOperator) -> str:
-    start, step, repeat = op.number("start", 0.0), op.number("step", 1.0), op.integer("repeat", 1)
-    stop, dtype = op.optional_number("stop"), op.dtype("dtype")
-    op.only(infer_range="False")
+@mxnet("_zeros _ones _npi_zeros _npi_ones")
+def fill(*, shape=(), dtype=Dtype(), op):
+    return _fill(op, shape, dtype, float("ones" in op.name))
+
+
+@mxnet("_full")
+def full(*, shape=(), dtype=Dtype(), value=0.0, op):
+    return _fill(op, shape, dtype, value)
+
+
+@mxnet("_arange _npi_arange", infer_range="False")
+def arange(*, start=0.0, stop=Maybe("number"), step=1.0, repeat=1, dtype=Dtype(), op):
     if stop is None:
         start, stop = 0.0, start
-    numbers = [parse.finite(number) for number in (start, stop, step)]
-    count = int(np.ceil((numbers[1] - numbers[0]) / step)) if step else _MOST + 1
+    first, last, _ = map(parse.finite, (start, stop, step))
+    count = int(np.ceil((last - first) / step)) if step else _MOST + 1
     if not 0 <= count * repeat <= _MOST:
-        raise UnsupportedError(f"{count * repeat} elements")
+        refuse(f"{count * repeat} elements")
     return op.constant(np.repeat(start + np.arange(count) * step, repeat).astype(dtype), "")
 
 
-@rule("tile", "data")
-def _tile(op: MxnetOperator, x: str) -> str:
-    times = op.sizes("reps")
-    if op.known_rank(x, "attribute reps") != len(times):
-        raise UnsupportedError(f"attribute reps={times}: another number of axes than the input")
-    return op.emit("Tile", x, times)
+@mxnet("tile")
+def tile(data, *, reps=()):
+    if data.known_rank("attribute reps") != len(reps):
+        refuse(f"attribute reps={reps}: another number of axes than the input")
+    return data.Tile(reps)
 
 
-@rule("repeat", "data")
-def _repeat(op: MxnetOperator, x: str) -> str:
+@mxnet("repeat")
+def repeat(data, *, repeats, axis=Maybe("integer")):
     """Each element several times: a new axis of size one, enlarged, and joined with the old one."""
-    times, axis = op.integer("repeats"), op.optional_integer("axis")
-    if axis is None:
-        x, axis = op.reshaped(x, -1), 0
-    if axis < 0 or times < 0:
-        raise UnsupportedError(f"attributes repeats={times}, axis={axis}")
-    whole = op.sizes_of(x)
-    before, after = op.part(whole, 0, axis + 1), op.part(whole, axis + 1, LAST)
-    wide = op.unsqueezed(x, axis + 1)
-    wide = op.emit("Expand", wide, op.joined(before, [times], after))
-    return op.emit("Reshape", wide, op.joined(op.part(whole, 0, axis), [-1], after))
+    x, axis = (data.reshape(-1), 0) if axis is None else (data, axis)
+    if axis < 0 or repeats < 0:
+        refuse(f"attributes repeats={repeats}, axis={axis}")
+    whole = x.sizes
+    before, after = whole.part(0, axis + 1), whole.part(axis + 1, LAST)
+    wide = x.unsqueeze(axis + 1).Expand(before.join([repeats], after))
+    return wide.Reshape(whole.part(0, axis).join([-1], after))
 
 
-# Random numbers. MXNet has one generator; here they are made of an input, which a run gives.
+# Random numbers. MXNet has one generator; here they are computed from an input of the run.
 
 _DISTRIBUTIONS = {
     "uniform": {"low": 0.0, "high": 1.0},
@@ -542,29 +559,39 @@ _DISTRIBUTIONS = {
     "exponential": {"lam": 1.0},
     "poisson": {"lam": 1.0},
 }
-"""Parameters, by the names of inputs, and of attributes where they differ; their defaults."""
+"""Parameters, by the names of inputs, and of attributes if they differ; their defaults."""
 
 
-def _sampled(distribution: str, op: MxnetOperator, *parameters: str) -> str:
-    context, shape = op.context, op.sizes("shape")
+def _sample(distribution: str, op: Any, shape: Any, dtype: Any, *parameters: str) -> str:
+    context = op.context
     if context.is_body:
-        raise UnsupportedError("each turn of a loop would draw the same numbers")
-    if not parameters:
-        shape = shape or (1,)
-        named = _DISTRIBUTIONS[distribution].items()
-        numbers = [op.number(name.split()[-1], default) for name, default in named]
-        parameters = tuple(op.constant(np.float32(each), "parameter") for each in numbers)
+        refuse("each turn of a loop would draw the same numbers")
     if not context.seed:
         context.seed = op.builder.fresh("seed")
         op.builder.input(Value(context.seed, "int64", ()))
         note = f"random numbers are made of the input {context.seed!r}: any whole number"
         context.notes[note] = []
-    dtype = op.dtype("dtype") if op.text("dtype", "None") != "None" else np.dtype(np.float32)
     given = {"distribution": distribution, "shape": shape, "stream": op.at.position}
     return op.emit("Sample", context.seed, *parameters, dtype=dtype.name, **given)
 
 
-for kind, numbers in _DISTRIBUTIONS.items():
-    slots = " ".join(name.split()[0] for name in numbers)
-    rule(f"_sample_{kind}", slots)(partial(_sampled, kind))
-    rule(f"_random_{kind}", "")(partial(_sampled, kind))
+def _draw(kind: str) -> Callable[..., Any]:
+    def rule(*, shape: Any = (), dtype: Any = Dtype(none="float32"), op: Any) -> str:
+        named = _DISTRIBUTIONS[kind].items()
+        numbers = [op.number(name.split()[-1], default) for name, default in named]
+        parameters = [op.constant(np.float32(each), "parameter") for each in numbers]
+        return _sample(kind, op, shape or (1,), dtype, *parameters)
+
+    return rule
+
+
+def _draw_each(kind: str) -> Callable[..., Any]:
+    def rule(*parameters: Any, shape: Any = (), dtype: Any = Dtype(none="float32"), op: Any) -> str:
+        return _sample(kind, op, shape, dtype, *(each.name for each in parameters))
+
+    return rule
+
+
+for kind in _DISTRIBUTIONS:
+    mxnet(f"_sample_{kind}")(_draw_each(kind))
+    mxnet(f"_random_{kind}")(_draw(kind))

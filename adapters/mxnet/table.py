@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from onernn.adapters.common.lowering import (
     Slot,
     lower_steps,
 )
+from onernn.adapters.common.signatures import Signature, Tensor
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.read import VARIABLE, Symbol, SymbolNode
 from onernn.ir.errors import UnsupportedError
@@ -152,11 +153,16 @@ class MxnetOperator(NativeOperator):
         except UnsupportedError as error:
             raise UnsupportedError(f"attribute {name}: {error}") from None
 
-    def _optional(self, name: str, default: T | None, parser: Callable[[str], T]) -> T | None:
+    def maybe(self, name: str, default: T | None, parser: Callable[[str], T]) -> T | None:
         return None if self.attribute(name, None) == "None" else self._parsed(name, default, parser)
 
+    def keyword(self, name: str, default: Any) -> Any:
+        """Returns an attribute, parsed as text of the kind of its default."""
+        readers: Any = {bool: self.flag, int: self.integer, float: self.number, tuple: self.sizes}
+        return readers.get(type(default), self.text)(name, default)
+
     def flag(self, name: str, default: bool = False) -> bool:
-        return bool(self._optional(name, default, parse.flag))
+        return bool(self.maybe(name, default, parse.flag))
 
     def integer(self, name: str, default: int | None = None) -> int:
         result = self.optional_integer(name, default)
@@ -165,19 +171,19 @@ class MxnetOperator(NativeOperator):
         return result
 
     def optional_integer(self, name: str, default: int | None = None) -> int | None:
-        return self._optional(name, default, parse.integer)
+        return self.maybe(name, default, parse.integer)
 
     def number(self, name: str, default: float) -> float:
         return self._parsed(name, default, parse.number)
 
     def optional_number(self, name: str) -> float | None:
-        return self._optional(name, None, parse.number)
+        return self.maybe(name, None, parse.number)
 
     def sizes(self, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         return self._parsed(name, default, parse.sizes)
 
     def optional_sizes(self, name: str) -> tuple[int, ...] | None:
-        return self._optional(name, None, parse.sizes)
+        return self.maybe(name, None, parse.sizes)
 
     def bounds(self, name: str) -> tuple[int | None, ...]:
         return self._parsed(name, (), parse.numbers)
@@ -291,7 +297,7 @@ class MxnetOperator(NativeOperator):
 # The registry of the tables: MXNet's operators and the rules that lower them.
 
 Function = Callable[..., Results]
-"""Gives an operator's outputs, from the operator and the values in its required slots."""
+"""Returns an operator's outputs, from the operator and the values in its required slots."""
 F = TypeVar("F", bound=Function)
 
 
@@ -299,24 +305,18 @@ class Rule(NamedTuple):
     """How an operator is lowered.
 
     ``name``: its name in the table. ``slots``: those of its inputs; ``rest`` takes all others.
-    ``required``: those whose values the function takes; it asks for other values itself.
     ``inferred``: what becomes of inputs whose sizes MXNet infers (`Context.inferred`). Outputs
     are of inferred size if the "first" input is, or "all" are, or "none"; "" refuses.
     """
 
     name: str
     slots: tuple[str, ...]
-    required: tuple[str, ...]
     rest: str
-    function: Function
+    lower: Callable[[MxnetOperator], Results]
     inferred: str
 
-    def lower(self, op: MxnetOperator) -> Results:
-        values = [op.value(slot) for slot in self.required]
-        return self.function(op, *values, *(op.values(self.rest) if self.rest else ()))
-
     def slots_of(self, count: int) -> list[str]:
-        """The slot of each of ``count`` inputs. Raises `UnsupportedError` for too many."""
+        """Returns the slot of each of ``count`` inputs; raises `UnsupportedError` for too many."""
         if count > len(self.slots) and not self.rest:
             raise UnsupportedError(f"{count} inputs, expected {', '.join(self.slots)}")
         return [*self.slots, *[self.rest] * count][:count]
@@ -332,12 +332,96 @@ def rule(names: str, inputs: str, *, inferred: str = "") -> Callable[[F], F]:
     rest = inputs.partition("*")[2]
 
     def register(function: F) -> F:
+        def lower(op: MxnetOperator) -> Results:
+            values = [op.value(slot) for slot in required]
+            return function(op, *values, *(op.values(rest) if rest else ()))
+
         every = tuple(each.removesuffix("?") for each in slots)
         for name in names.split():
-            RULES[name] = Rule(name, every, required, rest, function, inferred)
+            RULES[name] = Rule(name, every, rest, lower, inferred)
         return function
 
     return register
+
+
+class MxnetTensor(Tensor):
+    """A value as MXNet's rules compute with it; the symbol may not say its rank or dtype."""
+
+    @property
+    def rank(self) -> Any:
+        """The number of axes, None if the symbol does not say."""
+        return self.op.rank(self.name)
+
+    def known_rank(self, why: str) -> int:
+        """Returns the rank; raises `UnsupportedError` if the symbol does not say."""
+        return self.op.known_rank(self.name, why)
+
+    @property
+    def floats(self) -> Self:
+        """The value; raises `UnsupportedError` for integers, which MXNet does not promote."""
+        self.op.check_floats(self.name)
+        return self
+
+    @property
+    def inferred(self) -> bool:
+        """Whether MXNet infers its size from other inputs."""
+        return self.op.is_inferred(self.name)
+
+    @property
+    def matrix(self) -> Self:
+        """The value with all axes after the first as one."""
+        return self.new(self.op.matrix(self.name))
+
+    def part(self, first: int, end: int, axis: int = 0) -> Self:
+        """Returns a part of a list, such as a shape, or of a value along an axis."""
+        return self.new(self.op.part(self.name, first, end, axis))
+
+    def resize(self, axis: int, size: int) -> Self:
+        """Returns a shape with another size at an axis."""
+        return self.new(self.op.resized(self.name, axis, size))
+
+    def at_least_one(self, *gone: int) -> Self:
+        """Returns a list of one element in place of a scalar, which only NumPy mode knows."""
+        return self.new(self.op.listed(self.name, *gone))
+
+
+class Maybe(NamedTuple):
+    """An attribute without a default, or "None"; ``kind``: its parser in `attributes`."""
+
+    kind: str
+
+    def read(self, op: MxnetOperator, name: str) -> Any:
+        return op.maybe(name, None, getattr(parse, self.kind))
+
+
+class Bounds(NamedTuple):
+    """An attribute that holds a list of integers, some of which may be None."""
+
+    def read(self, op: MxnetOperator, name: str) -> tuple[int | None, ...]:
+        return op.bounds(name)
+
+
+class Dtype(NamedTuple):
+    """An attribute that names a dtype; ``none``: the dtype that the text "None" means."""
+
+    none: str = ""
+
+    def read(self, op: MxnetOperator, name: str) -> DType:
+        if self.none and op.text(name, "None") == "None":
+            return np.dtype(self.none)
+        return op.dtype(name)
+
+
+def mxnet(names: str, *, inferred: str = "", **only: Any) -> Any:
+    """Enters a rule whose signature is the schema of the operators ``names``; see `Signature`."""
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = Signature(function, only, MxnetTensor)
+        for name in names.split():
+            RULES[name] = Rule(name, signature.slots, signature.rest, signature, inferred)
+        return function
+
+    return enter
 
 
 @lru_cache(maxsize=1024)

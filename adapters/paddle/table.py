@@ -584,6 +584,8 @@ rule = RULES = Rules[Rule]()
 class PaddleTensor(Tensor):
     """A value as Paddle's rules compute with it; it may carry a LoD."""
 
+    copied = True
+
     @property
     def shape(self) -> tuple[int | None, ...]:
         return self.op.shape(self.slot, self.place) if self.slot else super().shape
