@@ -10,7 +10,7 @@ import numpy as np
 from onernn.adapters.common.lowering import GraphBuilder
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.read import VARIABLE, Symbol, SymbolNode
-from onernn.adapters.mxnet.table import FIRST, LAST, MxnetOperator, lower_nodes, rule
+from onernn.adapters.mxnet.table import FIRST, LAST, MxnetOperator, MxnetTensor, lower_nodes, mxnet
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Value
 from onernn.ir.types import Type, dense
@@ -20,8 +20,8 @@ Pairs = Sequence[tuple[str, str]]
 """Variables of a subgraph, and the values outside that they stand for."""
 
 
-@rule("_foreach", "*data", inferred="none")
-def _foreach(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
+@mxnet("_foreach", inferred="none")
+def run_foreach(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
     """ONNX's Scan over axis 0: the subgraph runs once a step, states go from step to step.
 
     Inputs are sequences, states, and whatever else the subgraph reads; locations say which
@@ -29,11 +29,12 @@ def _foreach(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
     """
     (body,) = _subgraphs(op, 1)
     op.ignore("num_out_data", "num_outputs", *_LOCATIONS)
-    data, states, rest = loop_places(op.node, body)
+    scanned, states, rest = loop_places(op.node, body)
+    inputs = [each.name for each in data]
     names = _variables(body)
     count, outputs = len(body.heads), len(body.heads) - len(states)
-    pairs = [(names[k], value) for k, value in zip((*data, *states, *rest), inputs, strict=True)]
-    sequences, pairs = pairs[: len(data)], pairs[len(data) :]
+    pairs = [(names[k], value) for k, value in zip((*scanned, *states, *rest), inputs, strict=True)]
+    sequences, pairs = pairs[: len(scanned)], pairs[len(scanned) :]
     carried, others = pairs[: len(states)], pairs[len(states) :]
     if unsized := [value for _, value in sequences if op.is_inferred(value)]:
         raise UnsupportedError(f"sequence {unsized[0]!r}: its size is inferred")
@@ -50,10 +51,11 @@ def _foreach(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
     return outs[len(carried) :] + outs[: len(carried)]
 
 
-@rule("_while_loop", "*data", inferred="none")
-def _while_loop(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
+@mxnet("_while_loop", inferred="none")
+def run_while_loop(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
     """ONNX's Loop. Collected outputs have ``max_iterations`` rows, zeros after the last turn."""
     condition, body = _subgraphs(op, 2)
+    inputs = [each.name for each in data]
     most, outputs = op.integer("max_iterations"), op.integer("num_out_data")
     inside, tests = _bindings(op, body, "func", inputs), _bindings(op, condition, "cond", inputs)
     states = op.sizes("func_var_locs")
@@ -95,10 +97,11 @@ def _while_loop(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
     return *rows, *outs[: len(carried)]
 
 
-@rule("_cond", "*data", inferred="none")
-def _cond(op: MxnetOperator, *inputs: str) -> tuple[str, ...]:
+@mxnet("_cond", inferred="none")
+def run_cond(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
     """ONNX's If; a number that is not 0 is true."""
     condition, *branches = _subgraphs(op, 3)
+    inputs = [each.name for each in data]
     tests = _bindings(op, condition, "cond", inputs)
     choice = _truth(op, op.builder, *_condition_graph(op, condition, tests, ()))
     bodies, count = [], op.integer("num_outputs")

@@ -2,408 +2,438 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import (
-    NEAREST,
-    extreme_index,
-    pooled,
-    pooled_whole,
-    recurrent_stack,
-)
+from onernn.adapters.common.bodies import NEAREST, pooled, pooled_whole, recurrent_stack
+from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.table import MxnetOperator, rule
-from onernn.ir.errors import UnsupportedError
+from onernn.adapters.mxnet.table import Dtype, Maybe, mxnet
 from onernn.ir.spec import RnnSpec
-from onernn.reorders import mxnet
+from onernn.reorders import mxnet as layout
 
 # The rules of layers: projections, embeddings, normalizations, softmax, dropout; reductions too.
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names, in inference.
 
 
-@rule("FullyConnected", "data weight bias?", inferred="first")
-def _fully_connected(op: MxnetOperator, x: str, weight: str) -> str:
+@mxnet("FullyConnected", inferred="first")
+def fully_connected(data, weight, bias=None, *, num_hidden, no_bias=False, flatten=True, op):
     """x @ weight.T + bias; ``flatten`` makes a matrix of x, else its last axis is projected."""
-    bias = "" if op.flag("no_bias") else op.value("bias")
-    _check_rows(op, weight, op.integer("num_hidden"))
-    if op.flag("flatten", True):
-        return op.emit("Gemm", op.matrix(x), weight, bias, transB=1)
-    out = op.emit("MatMul", x, _transposed(op, weight))
-    return op.emit("Add", out, bias) if bias else out
+    bias = None if no_bias else bias or refuse("input bias is missing")
+    _check_rows(weight, num_hidden)
+    if flatten:
+        return data.matrix.Gemm(weight, bias, transB=1)
+    name = f"{weight.name}/Transpose"  # once for all operators that share the weight
+    out = data @ (weight.new(name) if name in op.builder.constants else weight.transpose(1, 0))
+    return out.Add(bias) if bias else out
 
 
-def _check_rows(op: MxnetOperator, weight: str, rows: int) -> None:
-    array = op.builder.constants.get(weight)
+def _check_rows(weight: Any, rows: int) -> None:
+    array = weight.known
     if array is not None and (array.ndim != 2 or len(array) != rows):
-        raise UnsupportedError(f"input weight: expected ({rows}, I), got {array.shape}")
+        refuse(f"input weight: expected ({rows}, I), got {array.shape}")
 
 
-def _transposed(op: MxnetOperator, weight: str) -> str:
-    """Made once for all operators that share the weight."""
-    name = f"{weight}/Transpose"
-    if name in op.builder.constants:
-        return name
-    return op.transposed(weight, 1, 0)
+def _clip_index(index: Any, table: Any, axis: int) -> Any:
+    """Returns the indices with those outside moved to the ends, as MXNet's CPU kernels do."""
+    size = table.new(table.op.size(table.name, axis))
+    return index.Max([0]).Min(size.Sub([1]))
 
 
-def _clipped_index(op: MxnetOperator, at: str, table: str, axis: int) -> str:
-    """Indices, those outside moved to the ends, as MXNet's CPU kernels do."""
-    last = op.emit("Sub", op.size(table, axis), [1])
-    return op.emit("Min", op.emit("Max", at, [0]), last)
+@mxnet("Embedding")
+def embedding(data, weight, *, input_dim, output_dim, dtype=Dtype()):
+    """Rows of weight; indices are values of any kind, which MXNet truncates."""
+    _check_rows(weight, input_dim)
+    return weight.Gather(_clip_index(data.cast(np.int64), weight, 0), axis=0)
 
 
-@rule("Embedding", "data weight")
-def _embedding(op: MxnetOperator, at: str, weight: str) -> str:
-    """Rows of weight; indices come as numbers of any kind, MXNet cuts them towards zero."""
-    _check_rows(op, weight, op.integer("input_dim"))
-    op.integer("output_dim")
-    op.dtype("dtype")
-    at = op.cast(at, np.int64)
-    return op.emit("Gather", weight, _clipped_index(op, at, weight, 0), axis=0)
+@mxnet("take")
+def take(a, indices, *, axis=0, mode="clip"):
+    index = indices.cast(np.int64)
+    match mode:
+        case "clip":
+            index = _clip_index(index, a, axis)
+        case "wrap":
+            index = index.Mod(a.new(a.op.size(a.name, axis)))
+        case _:
+            refuse(f"attribute mode={mode!r}")
+    return a.Gather(index, axis=axis)
 
 
-@rule("take", "a indices")
-def _take(op: MxnetOperator, table: str, at: str) -> str:
-    axis, mode = op.integer("axis", 0), op.text("mode", "clip")
-    at = op.cast(at, np.int64)
-    if mode == "clip":
-        at = _clipped_index(op, at, table, axis)
-    elif mode == "wrap":
-        at = op.emit("Mod", at, op.size(table, axis))
-    else:
-        raise UnsupportedError(f"attribute mode={mode!r}")
-    return op.emit("Gather", table, at, axis=axis)
+@mxnet("one_hot")
+def one_hot(indices, *, depth, on_value=1.0, off_value=0.0, dtype=Dtype()):
+    """A negative index makes a row of off, although ONNX would count from the end."""
+    index = indices.cast(np.int64)
+    index = index.Less([0]).Where([depth], index)
+    return index.OneHot([depth], np.array([off_value, on_value], dtype), axis=-1)
 
 
-@rule("one_hot", "indices")
-def _one_hot(op: MxnetOperator, at: str) -> str:
-    """A negative index gives a row of off, where ONNX would count from the end."""
-    at, dtype, depth = op.cast(at, np.int64), op.dtype("dtype"), op.integer("depth")
-    values = np.array([op.number("off_value", 0.0), op.number("on_value", 1.0)], dtype)
-    pair = op.constant(values, "values")
-    at = op.emit("Where", op.emit("Less", at, [0]), [depth], at)
-    return op.emit("OneHot", at, [depth], pair, axis=-1)
-
-
-@rule("pick", "data index")
-def _pick(op: MxnetOperator, x: str, index: str) -> str:
+@mxnet("pick", mode="clip")
+def pick(data, index, *, axis=-1, keepdims=False):
     """One element along an axis for each of the others; an index outside is clipped."""
-    axis = op.integer("axis", -1)
-    op.only(mode="clip")
-    shape = op.resized(op.sizes_of(x), axis, 1)  # the index may have the axis, or not
-    at = op.emit("Reshape", op.cast(index, np.int64), shape)
-    out = op.emit("GatherElements", x, _clipped_index(op, at, x, axis), axis=axis)
-    if op.flag("keepdims"):
-        return out
-    return op.listed(op.squeezed(out, axis), axis)
+    places = index.cast(np.int64).Reshape(data.sizes.resize(axis, 1))  # it may lack the axis
+    out = data.GatherElements(_clip_index(places, data, axis), axis=axis)
+    return out if keepdims else out.squeeze(axis).at_least_one(axis)
 
 
-@rule("Dropout", "data", inferred="first")
-def _dropout(op: MxnetOperator, x: str) -> str:
-    if op.text("mode", "training") != "training":
-        raise UnsupportedError("attribute mode='always' draws random numbers in inference, too")
-    op.sizes("axes")
-    if p := op.number("p", 0.5):
+@mxnet("Dropout", inferred="first")
+def dropout(data, *, p=0.5, mode="training", axes=(), op):
+    if mode != "training":
+        refuse("attribute mode='always' draws random numbers in inference, too")
+    if p:
         op.note(f"dropout p={p:g} has no effect in inference")
-    return x
+    return data
 
 
-def _refuse_statistics(op: MxnetOperator) -> None:
-    if op.flag("output_mean_var"):
-        raise UnsupportedError("attribute output_mean_var: only the first output is computed")
+def _refuse_statistics(output_mean_var: bool) -> None:
+    if output_mean_var:
+        refuse("attribute output_mean_var: only the first output is computed")
 
 
-@rule("BatchNorm", "data gamma? beta? moving_mean? moving_var?")
-def _batch_norm(op: MxnetOperator, x: str) -> str:
+@mxnet("BatchNorm")
+def batch_norm(
+    data,
+    gamma,
+    beta,
+    moving_mean,
+    moving_var,
+    *,
+    axis=1,
+    eps=1e-3,
+    fix_gamma=True,
+    use_global_stats=False,
+    output_mean_var=False,
+):
     """(x - mean) / sqrt(var + eps) * gamma + beta, with the statistics that training left."""
-    _refuse_statistics(op)
-    op.flag("use_global_stats")
-    axis, epsilon = op.integer("axis", 1), op.number("eps", 1e-3)
-    arrays = {slot: op.array(slot) for slot in ("gamma", "beta", "moving_mean", "moving_var")}
-    if op.flag("fix_gamma", True):
-        arrays["gamma"] = np.ones_like(arrays["gamma"])
+    _refuse_statistics(output_mean_var)
+    arrays = [each.array for each in (gamma, beta, moving_mean, moving_var)]
+    if fix_gamma:
+        arrays[0] = np.ones_like(arrays[0])
     if axis == 1:
-        constants = [op.constant(array, slot) for slot, array in arrays.items()]
-        return op.emit("BatchNormalization", x, *constants, epsilon=epsilon)
+        return data.BatchNormalization(*arrays, epsilon=eps)
     if axis != -1:
-        rank = op.known_rank(x, f"attribute axis={axis}")
+        rank = data.known_rank(f"attribute axis={axis}")
         if not -rank <= axis < rank:
-            raise UnsupportedError(f"attribute axis={axis} of a value of {rank} axes")
-        behind = (1,) * (rank - 1 - axis % rank)
-        arrays = {slot: array.reshape(-1, *behind) for slot, array in arrays.items()}
-    gamma, beta, mean, variance = arrays.values()
+            refuse(f"attribute axis={axis} of a value of {rank} axes")
+        arrays = [array.reshape(-1, *(1,) * (rank - 1 - axis % rank)) for array in arrays]
+    scale, shift, mean, variance = arrays
     with np.errstate(invalid="ignore", divide="ignore"):  # what a run would give, NaN or infinity
-        factor = gamma / np.sqrt(variance + variance.dtype.type(epsilon))
-    out = op.emit("Sub", x, op.constant(mean, "mean"))
-    out = op.emit("Mul", out, op.constant(factor, "factor"))
-    return op.emit("Add", out, op.constant(beta, "beta"))
+        factor = scale / np.sqrt(variance + variance.dtype.type(eps))
+    return data.Sub(mean).Mul(factor).Add(shift)
 
 
-@rule("LayerNorm", "data gamma beta")
-def _layer_norm(op: MxnetOperator, x: str, gamma: str, beta: str) -> str:
-    _refuse_statistics(op)
-    axis, epsilon = op.integer("axis", -1), op.number("eps", 1e-5)
-    if axis != -1 and axis + 1 != op.known_rank(x, f"attribute axis={axis}"):
-        raise UnsupportedError(f"attribute axis={axis}: not the last one")
-    return op.emit("LayerNormalization", x, gamma, beta, axis=-1, epsilon=epsilon)
+@mxnet("LayerNorm")
+def layer_norm(data, gamma, beta, *, axis=-1, eps=1e-5, output_mean_var=False):
+    _refuse_statistics(output_mean_var)
+    if axis != -1 and axis + 1 != data.known_rank(f"attribute axis={axis}"):
+        refuse(f"attribute axis={axis}: not the last one")
+    return data.LayerNormalization(gamma, beta, axis=-1, epsilon=eps)
 
 
-@rule("L2Normalization", "data")
-def _l2_normalization(op: MxnetOperator, x: str) -> str:
+@mxnet("L2Normalization")
+def l2_normalization(data, *, mode="instance", eps=1e-10):
     """x / sqrt(sum of squares + eps): over all but the batch, or over axis 1."""
-    mode, epsilon = op.text("mode", "instance"), op.number("eps", 1e-10)
     why = f"attribute mode={mode!r}"
-    if mode == "spatial" or mode == "instance" and op.known_rank(x, why) != 2:
-        raise UnsupportedError(why)
-    square = op.emit("ReduceSumSquare", x, [1], keepdims=1)
-    return op.emit("Div", x, op.emit("Sqrt", op.emit("Add", square, op.scalar(epsilon, x))))
+    if mode == "spatial" or mode == "instance" and data.known_rank(why) != 2:
+        refuse(why)
+    return data.Div(data.ReduceSumSquare([1], keepdims=1).Add(data.scalar(eps)).Sqrt())
 
 
-@rule("softmax softmin log_softmax", "data length?")
-def _softmax(op: MxnetOperator, x: str) -> str:
-    axis, temperature = op.integer("axis", -1), op.optional_number("temperature")
-    if op.flag("use_length"):
-        raise UnsupportedError("attribute use_length")
-    dtype = op.text("dtype", "None")
-    if temperature not in (None, 1.0):
-        x = op.emit("Div", x, op.scalar(temperature or 0.0, x))
-    if op.name == "softmin":
-        x = op.emit("Neg", x)
-    out = op.emit("LogSoftmax" if op.name == "log_softmax" else "Softmax", x, axis=axis)
-    return out if dtype == "None" else op.cast(out, op.dtype("dtype"))
+@mxnet("softmax softmin log_softmax")
+def softmax(
+    data,
+    length=None,
+    *,
+    axis=-1,
+    temperature=Maybe("number"),
+    use_length=False,
+    dtype=Dtype(none=None),
+    op,
+):
+    if use_length:
+        refuse("attribute use_length")
+    x = data if temperature in (None, 1.0) else data.Div(data.scalar(temperature))
+    x = x.Neg() if op.name == "softmin" else x
+    out = (x.LogSoftmax if op.name == "log_softmax" else x.Softmax)(axis=axis)
+    return out if dtype is None else out.cast(dtype)
 
 
-@rule("SoftmaxOutput SoftmaxActivation", "data label?")
-def _softmax_output(op: MxnetOperator, x: str) -> str:
-    """Over axis 1, the last axis, or all that stands behind the batch.
+@mxnet("SoftmaxOutput SoftmaxActivation")
+def softmax_output(
+    data, label=None, *, mode="instance", multi_output=False, preserve_shape=False, op
+):
+    """Over axis 1, the last axis, or all axes after the batch; the label is for training.
 
     There oneDNN in MXNet's CPU took the last axis: in SoftmaxActivation always, in SoftmaxOutput
     of four axes.
     """
-    op.variables("label")  # for training
-    channel = op.text("mode", "instance") == "channel"
-    if op.flag("multi_output") or channel:
-        return op.emit("Softmax", x, axis=1)
-    dtype, rank = op.dtype_of(x), op.rank(x)
-    if op.flag("preserve_shape") or rank == 2:
-        return op.emit("Softmax", x, axis=-1)
+    if multi_output or mode == "channel":
+        return data.Softmax(axis=1)
+    dtype, rank = data.dtype, data.rank
+    if preserve_shape or rank == 2:
+        return data.Softmax(axis=-1)
     if op.name == "SoftmaxActivation" or (rank == 4 and dtype != np.float64):
         meanings = "softmax over all that stands behind the batch", "softmax over the last axis"
         if not op.as_documented(*meanings):
-            return op.emit("Softmax", x, axis=-1)
-    flat, sizes = op.emit("Flatten", x, axis=1), op.sizes_of(x)
+            return data.Softmax(axis=-1)
+    flat, sizes = data.Flatten(axis=1), data.sizes
     if rank is None and dtype != np.float64 and op.context.semantics != "documented":
-        four = op.emit("Equal", op.sizes_of(sizes), [4])
-        ends = [op.emit("Gather", s, [-1], axis=0) for s in (sizes, op.sizes_of(flat))]
-        width = op.emit("Where", four, *ends)
-        flat = op.emit("Reshape", flat, op.joined([-1], width))
-    return op.emit("Reshape", op.emit("Softmax", flat, axis=-1), sizes)
+        widths = [each.Gather([-1], axis=0) for each in (sizes, flat.sizes)]
+        width = sizes.sizes.Equal([4]).Where(*widths)
+        flat = flat.Reshape(width.constant(np.array([-1])).join(width))
+    return flat.Softmax(axis=-1).Reshape(sizes)
 
 
-@rule("LinearRegressionOutput MAERegressionOutput LogisticRegressionOutput", "data label?")
-def _regression_output(op: MxnetOperator, x: str) -> str:
-    op.variables("label")  # for training
-    return op.emit("Sigmoid", x) if op.name.startswith("Logistic") else x
+@mxnet("LinearRegressionOutput MAERegressionOutput")
+def regression_output(data, label=None):
+    """The label is for training."""
+    return data
+
+
+@mxnet("LogisticRegressionOutput")
+def logistic_output(data, label=None):
+    return data.Sigmoid()
 
 
 REDUCTIONS = "sum mean max min prod _np_sum _npi_mean _np_max _np_min _np_prod"
 
 
-@rule(REDUCTIONS, "data")
-def _reduction(op: MxnetOperator, x: str) -> str:
-    axes, keep = op.optional_sizes("axis"), op.flag("keepdims")
-    kind = f"Reduce{op.name.rpartition('_')[2].capitalize()}"
-    op.check_floats(x)
+@mxnet(REDUCTIONS)
+def reduction(data, *, axis=Maybe("sizes"), keepdims=False, exclude=False, op):
+    kind, axes = f"Reduce{op.name.rpartition('_')[2].capitalize()}", axis
+    x = data.floats
     if op.numpy:
         op.only(dtype="None", initial="None")
-    if op.flag("exclude") and axes:
-        known = op.known_rank(x, "attribute exclude")
-        axes = tuple(sorted(set(range(known)) - {axis % known for axis in axes}))
+    if exclude and axes:
+        known = x.known_rank("attribute exclude")
+        axes = tuple(sorted(set(range(known)) - {each % known for each in axes}))
         if not axes:
             return x
     if axes is None or not (axes or op.numpy):
-        out = op.emit(kind, x, keepdims=int(keep))
-        return out if keep or op.numpy else op.reshaped(out, 1)
+        out = getattr(x, kind)(keepdims=int(keepdims))
+        return out if keepdims or op.numpy else out.reshape(1)
     if not axes:
         return x
-    out = op.emit(kind, x, axes, keepdims=int(keep))
-    return out if keep else op.listed(out, *axes)
+    out = getattr(x, kind)(axes, keepdims=int(keepdims))
+    return out if keepdims else out.at_least_one(*axes)
 
 
-@rule("argmax argmin _npi_argmax _npi_argmin", "data")
-def _arg(op: MxnetOperator, x: str) -> str:
-    """Legacy: numbers of the input's dtype; NumPy's: int64."""
-    axis, keep = op.optional_integer("axis"), op.flag("keepdims")
+@mxnet("argmax argmin _npi_argmax _npi_argmin")
+def extreme(data, *, axis=Maybe("integer"), keepdims=False, op):
+    """The legacy operators return values of the input's dtype; NumPy's return int64."""
     kind = "ArgMax" if op.name.endswith("max") else "ArgMin"
-    if axis is None and keep:
-        raise UnsupportedError("attribute keepdims without an axis")
-    out = extreme_index(op, x, kind, axis, keep)
+    if axis is None:
+        if keepdims:
+            refuse("attribute keepdims without an axis")
+        out = getattr(data.reshape(-1), kind)(axis=0, keepdims=0)
+    else:
+        out = getattr(data, kind)(axis=axis, keepdims=int(keepdims))
     if op.numpy:
         return out
-    out = out if keep else op.listed(out, *() if axis is None else (axis,))
-    return op.cast(out, op.dtype_of(x))
+    out = out if keepdims else out.at_least_one(*() if axis is None else (axis,))
+    return out.cast(data.dtype)
 
 
-@rule("dot _np_dot", "lhs rhs")
-def _dot(op: MxnetOperator, *pair: str) -> str:
+@mxnet("dot _np_dot")
+def dot(lhs, rhs, *, transpose_a=False, transpose_b=False):
     """The last axis of the left with the first of the right: a matrix product for matrices."""
-    flip = op.flag("transpose_a"), op.flag("transpose_b")
-    ranks = [op.known_rank(value, "a dot") for value in pair]
-    if ranks[1] != 2 or ranks[0] < 2 or (flip[0] and ranks[0] != 2):
-        raise UnsupportedError(f"of values of {ranks[0]} and {ranks[1]} axes")
-    return _product(op, *pair)
+    ranks = [each.known_rank("a dot") for each in (lhs, rhs)]
+    if ranks[1] != 2 or ranks[0] < 2 or (transpose_a and ranks[0] != 2):
+        refuse(f"of values of {ranks[0]} and {ranks[1]} axes")
+    return batch_dot(lhs, rhs, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
-@rule("batch_dot", "lhs rhs")
-def _product(op: MxnetOperator, one: str, other: str) -> str:
-    if op.flag("transpose_a"):
-        one = op.swapped(one)
-    if op.flag("transpose_b"):
-        other = op.swapped(other)
-    return op.emit("MatMul", one, other)
+@mxnet("batch_dot")
+def batch_dot(lhs, rhs, *, transpose_a=False, transpose_b=False):
+    return (lhs.swap() if transpose_a else lhs) @ (rhs.swap() if transpose_b else rhs)
 
 
-rule("_npi_matmul", "a b")(lambda op, one, other: op.emit("MatMul", one, other))
+@mxnet("_npi_matmul")
+def matmul(a, b):
+    return a @ b
 
 
-@rule("_contrib_div_sqrt_dim", "data")
-def _div_sqrt_dim(op: MxnetOperator, x: str) -> str:
-    op.check_floats(x)
-    size = op.size(x, -1)
-    return op.emit("Div", x, op.emit("Sqrt", op.cast(size, op.dtype_of(x))))
+@mxnet("_contrib_div_sqrt_dim")
+def div_sqrt_dim(data, *, op):
+    size = data.floats.new(op.size(data.name, -1))
+    return data.Div(size.cast(data.dtype).Sqrt())
 
 
-# The rules of convolutions and of pooling: (N, C, ...), windows over the axes behind.
+# The rules of convolutions and of pooling: (N, C, ...), windows over the axes after these.
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names.
 
-_LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")
+_LAYOUTS = {each: each for each in ("None", "NCW", "NCHW", "NCDHW")}
 
 
-def _windows(op: MxnetOperator, x: str) -> dict[str, Any]:
-    """ONNX's attributes of the windows; numbers that are missing are one, pads zero."""
-    op.ignore("workspace", "cudnn_tune", "cudnn_off")
-    op.one_of("layout", "None", _LAYOUTS)
-    kernel = op.sizes("kernel")
+def _windows(x: Any, kernel: Any, stride: Any, pad: Any) -> dict[str, Any]:
+    """Returns ONNX's attributes of the windows; missing strides are one, missing pads zero."""
     if not 1 <= len(kernel) <= 3:
-        raise UnsupportedError(f"attribute kernel={kernel}: expected one to three sizes")
-    if op.rank(x) is None:
-        op.declare_rank(x, len(kernel) + 2)
-    pads = _numbers(op, "pad", kernel, 0)
-    strides = _numbers(op, "stride", kernel, 1)
-    return {"kernel_shape": kernel, "strides": strides, "pads": (*pads, *pads)}
+        refuse(f"attribute kernel={kernel}: expected one to three sizes")
+    if x.rank is None:
+        x.op.declare_rank(x.name, len(kernel) + 2)
+    pads = _fit(kernel, 0, pad=pad)
+    return {
+        "kernel_shape": kernel,
+        "strides": _fit(kernel, 1, stride=stride),
+        "pads": (*pads, *pads),
+    }
 
 
-def _numbers(op: MxnetOperator, name: str, kernel: tuple[int, ...], least: int) -> tuple[int, ...]:
-    result = op.sizes(name) or (least,) * len(kernel)
-    if len(result) != len(kernel):
-        raise UnsupportedError(f"attribute {name}={result} for a kernel of {kernel}")
-    return result
+def _fit(kernel: Any, missing: int, **attribute: Any) -> tuple[int, ...]:
+    ((name, sizes),) = attribute.items()
+    result = sizes or (missing,) * len(kernel)
+    return (
+        result
+        if len(result) == len(kernel)
+        else refuse(f"attribute {name}={result} for a kernel of {kernel}")
+    )
 
 
-def _checked(op: MxnetOperator, weight: str, kernel: tuple[int, ...], axis: int, size: int) -> None:
-    array = op.builder.constants.get(weight)
+def _check_filters(weight: Any, kernel: Any, axis: int, size: int) -> None:
+    array = weight.known
     if array is not None and (array.shape[2:] != kernel or array.shape[axis] != size):
-        raise UnsupportedError(
-            f"input weight {array.shape}: expected {size} on axis {axis} and {kernel} behind"
-        )
+        refuse(f"input weight {array.shape}: expected {size} on axis {axis}, then {kernel}")
 
 
-@rule("Convolution Deconvolution", "data weight bias?")
-def _convolution(op: MxnetOperator, x: str, weight: str) -> str:
-    """ONNX's Conv and ConvTranspose: the weights are (num_filter, C / num_group, *kernel), and
-    (C, num_filter / num_group, *kernel).
+@mxnet("Convolution")
+def convolution(
+    data,
+    weight,
+    bias=None,
+    *,
+    kernel=(),
+    stride=(),
+    dilate=(),
+    pad=(),
+    num_filter,
+    num_group=1,
+    no_bias=False,
+    layout=OneOf("None", _LAYOUTS),
+):
+    """ONNX's Conv, with weights (num_filter, C / num_group, *kernel)."""
+    windows = _grouped(data, kernel, stride, pad, dilate, num_group)
+    bias = None if no_bias else bias or refuse("input bias is missing")
+    _check_filters(weight, kernel, 0, num_filter)
+    return data.Conv(weight, bias, **windows)
 
-    ``target_shape`` is ONNX's output_shape; ``pad`` and ``adj`` are nothing beside it.
-    """
-    group, back = op.integer("num_group", 1), op.name[0] == "D"
-    windows = {"group": group, **_windows(op, x)}
-    kernel = windows["kernel_shape"]
-    windows["dilations"] = _numbers(op, "dilate", kernel, 1)
-    bias = "" if op.flag("no_bias", back) else op.value("bias")
+
+def _grouped(x: Any, kernel: Any, stride: Any, pad: Any, dilate: Any, group: int) -> dict[str, Any]:
     if group < 1:
-        raise UnsupportedError(f"attribute num_group={group}")
-    _checked(op, weight, kernel, int(back), op.integer("num_filter") // (group if back else 1))
-    if not back:
-        return op.emit("Conv", x, weight, bias, **windows)
-    wanted, more = op.sizes("target_shape"), _numbers(op, "adj", kernel, 0)
-    if any(wanted):
+        refuse(f"attribute num_group={group}")
+    windows = _windows(x, kernel, stride, pad)
+    return {"group": group, **windows, "dilations": _fit(kernel, 1, dilate=dilate)}
+
+
+@mxnet("Deconvolution")
+def deconvolution(
+    data,
+    weight,
+    bias=None,
+    *,
+    kernel=(),
+    stride=(),
+    dilate=(),
+    pad=(),
+    adj=(),
+    target_shape=(),
+    num_filter,
+    num_group=1,
+    no_bias=True,
+    layout=OneOf("None", _LAYOUTS),
+):
+    """ONNX's ConvTranspose, with weights (C, num_filter / num_group, *kernel).
+
+    ``target_shape`` is ONNX's output_shape; with it ``pad`` and ``adj`` have no effect.
+    """
+    windows = _grouped(data, kernel, stride, pad, dilate, num_group)
+    bias = None if no_bias else bias or refuse("input bias is missing")
+    _check_filters(weight, kernel, 1, num_filter // num_group)
+    more = _fit(kernel, 0, adj=adj)
+    if any(target_shape):
         windows["pads"] = None
-        windows["output_shape"] = _numbers(op, "target_shape", kernel, 0)
+        windows["output_shape"] = _fit(kernel, 0, target_shape=target_shape)
     else:
         windows["output_padding"] = more
-    return op.emit("ConvTranspose", x, weight, bias, **windows)
+    return data.ConvTranspose(weight, bias, **windows)
 
 
-@rule("UpSampling", "*data")
-def _upsampling(op: MxnetOperator, *inputs: str) -> str:
-    """Images (N, C, H, W) some times as large; bilinear is a Deconvolution with given weights.
+@mxnet("UpSampling")
+def upsampling(*data, scale, sample_type="nearest", multi_input_mode="concat", num_filter=0):
+    """Images (N, C, H, W) some times as large; bilinear is a Deconvolution with its own weights.
 
     Of several the first has the size of all, which are put together or added up.
     """
-    kind, scale, count = op.text("sample_type", "nearest"), op.integer("scale"), len(inputs)
-    how, filters = op.text("multi_input_mode", "concat"), op.integer("num_filter", 0)
-    op.ignore("workspace", "num_args")
+    kind, how = sample_type, multi_input_mode
     if scale < 1:
-        raise UnsupportedError(f"attribute scale={scale}")
-    if kind == "bilinear" and count == 2:
+        refuse(f"attribute scale={scale}")
+    if kind == "bilinear" and len(data) == 2:
         size, pad = 2 * scale - scale % 2, scale // 2
-        _checked(op, inputs[1], (size, size), 0, filters)
+        _check_filters(data[1], (size, size), 0, num_filter)
         windows = {"kernel_shape": (size, size), "pads": (pad,) * 4, "strides": (scale, scale)}
-        return op.emit("ConvTranspose", *inputs, group=filters, **windows)
-    if kind != "nearest" or not count or how not in ("concat", "sum"):
-        raise UnsupportedError(f"attributes sample_type={kind!r}, multi_input_mode={how!r}")
-    first, *others = inputs
-    images = [op.emit("Resize", first, **NEAREST, scales=(1.0, 1.0, float(scale), float(scale)))]
-    for other in others:
-        sizes = op.joined(op.part(op.sizes_of(other), 0, 2), op.part(op.sizes_of(images[0]), 2, 4))
-        images.append(op.emit("Resize", other, "", "", sizes, **NEAREST))
+        return data[0].ConvTranspose(data[1], group=num_filter, **windows)
+    if kind != "nearest" or not data or how not in ("concat", "sum"):
+        refuse(f"attributes sample_type={kind!r}, multi_input_mode={how!r}")
+    first = data[0].Resize(**NEAREST, scales=(1.0, 1.0, float(scale), float(scale)))
+    images = [first]
+    for other in data[1:]:
+        sizes = other.sizes.part(0, 2).join(first.sizes.part(2, 4))
+        images.append(other.Resize(None, None, sizes, **NEAREST))
     if how == "concat":
-        return op.emit("Concat", *images, axis=1) if others else images[0]
-    out = images[0]
-    for each in images[1:]:
-        out = op.emit("Add", out, each)
-    return out
+        return first.Concat(*images[1:], axis=1) if images[1:] else first
+    return reduce(lambda a, b: a.Add(b), images)
 
 
-@rule("InstanceNorm", "data gamma beta")
-def _instance_norm(op: MxnetOperator, x: str, gamma: str, beta: str) -> str:
-    epsilon = op.number("eps", 1e-3)
-    return op.emit("InstanceNormalization", x, gamma, beta, epsilon=epsilon)
+@mxnet("InstanceNorm")
+def instance_norm(data, gamma, beta, *, eps=1e-3):
+    return data.InstanceNormalization(gamma, beta, epsilon=eps)
 
 
-@rule("Pad", "data")
-def _pad(op: MxnetOperator, x: str) -> str:
-    """Pairs of what is added before and behind each axis; ONNX has all that comes before first."""
-    widths, mode = op.sizes("pad_width"), op.text("mode", "constant")
-    if mode not in ("constant", "edge", "reflect") or len(widths) % 2:
-        raise UnsupportedError(f"attributes mode={mode!r}, pad_width={widths}")
-    value = op.scalar(op.number("constant_value", 0.0), x)
-    return op.emit("Pad", x, [*widths[::2], *widths[1::2]], value, mode=mode)
+@mxnet("Pad")
+def pad_(data, *, mode="constant", pad_width=(), constant_value=0.0):
+    """Pairs of what is added before and after each axis; ONNX lists all that come before first."""
+    if mode not in ("constant", "edge", "reflect") or len(pad_width) % 2:
+        refuse(f"attributes mode={mode!r}, pad_width={pad_width}")
+    widths = [*pad_width[::2], *pad_width[1::2]]
+    return data.Pad(widths, data.scalar(constant_value), mode=mode)
 
 
-@rule("Pooling", "data")
-def _pooling(op: MxnetOperator, x: str) -> str:
+_POOLS = {"max": "max", "avg": "avg"}
+
+
+@mxnet("Pooling")
+def pooling(
+    data,
+    *,
+    kernel=(),
+    stride=(),
+    pad=(),
+    pool_type=OneOf("max", _POOLS),
+    pooling_convention="valid",
+    global_pool=False,
+    count_include_pad="None",
+    p_value="",
+    layout="None",
+    op,
+):
     """The largest or the mean of what a window sees; a mean counts the pads, but not beyond."""
-    kind = op.one_of("pool_type", "max", ("max", "avg"))
-    convention = op.text("pooling_convention", "valid")
-    op.ignore("p_value")
-    counts = op.text("count_include_pad", "None") != "False"
-    if op.flag("global_pool"):
-        op.ignore("kernel", "stride", "pad", "layout", "cudnn_off")
-        return pooled_whole(op, x, kind)
-    windows = _windows(op, x)
-    if convention not in ("valid", "full"):
-        raise UnsupportedError(
-            f"attribute pooling_convention={convention!r}: only valid and full, MXNet 1.9.1 itself"
-            " cannot run others"
+    if global_pool:
+        return data.new(pooled_whole(op, data.name, pool_type))
+    op.one_of("layout", "None", _LAYOUTS)
+    windows = _windows(data, kernel, stride, pad)
+    if pooling_convention not in ("valid", "full"):
+        refuse(
+            f"attribute pooling_convention={pooling_convention!r}: only valid and full, MXNet 1.9.1"
+            " itself cannot run others"
         )
-    windows["ceil_mode"] = int(convention == "full")
-    return pooled(op, x, kind, windows.pop("kernel_shape"), counts_pads=counts, **windows)
+    windows["ceil_mode"] = int(pooling_convention == "full")
+    counts, sizes = count_include_pad != "False", windows.pop("kernel_shape")
+    return pooled(op, data.name, pool_type, sizes, counts_pads=counts, **windows)
 
 
 # The rules of MXNet's recurrent operator, and of those that work along sequences.
@@ -411,52 +441,67 @@ def _pooling(op: MxnetOperator, x: str) -> str:
 # Formulas: documentation of MXNet 1.9.1's operators of the same names.
 
 
-@rule("RNN", "data parameters? state? state_cell? sequence_length?", inferred="none")
-def _rnn(op: MxnetOperator, x: str) -> tuple[str, ...]:
+@mxnet("RNN", inferred="none")
+def rnn(
+    data,
+    parameters,
+    state=None,
+    state_cell=None,
+    sequence_length=None,
+    *,
+    p=0.0,
+    state_outputs=False,
+    use_sequence_length=False,
+    op,
+):
     """Outputs y (T, N, D*R) and, with ``state_outputs``, h (L*D, N, R) and c (L*D, N, O)."""
     stack = parse.stack_of(op.node.attributes)
     op.ignore("mode", "state_size", "num_layers", "bidirectional", "projection_size")
-    p = op.number("p", 0.0)
     if not 0 <= p <= 1:
-        raise UnsupportedError(f"attribute p={p:g}: expected 0 <= p <= 1")
+        refuse(f"attribute p={p:g}: expected 0 <= p <= 1")
     if p:
         op.note(f"dropout p={p:g} between layers has no effect in inference")
-    flat = op.array("parameters")
-    if op.is_inferred(x):
-        raise UnsupportedError("input data: its size is inferred")
+    flat = parameters.array
+    if data.inferred:
+        refuse("input data: its size is inferred")
     if flat.dtype.name not in ("float32", "float64"):
-        raise UnsupportedError(f"its parameters are {flat.dtype}")
-    slots = ["state", "state_cell"][: 1 + (stack.mode == "lstm")]
-    # The operator has no input state_cell unless it is an LSTM: lengths come right behind state.
-    states = [_state(op, slot) for slot in slots]
-    spec = _clipped(op, stack.spec(stack.input_size(flat.size)))
-    lengths = _lengths(op, "state_cell" if stack.mode != "lstm" else "sequence_length")
-    layers = mxnet.weights(mxnet.split(flat, stack), stack)
-    results = recurrent_stack(op, x, states, spec, layers, lengths)
-    return results if op.flag("state_outputs") else results[:1]
+        refuse(f"its parameters are {flat.dtype}")
+    # Only an LSTM has an input state_cell: in others the lengths come directly after the state.
+    begin, lengths = ([state, state_cell], sequence_length)
+    if stack.mode != "lstm":
+        begin, lengths = [state], state_cell
+    states = [
+        _state(each, slot) for each, slot in zip(begin, ("state", "state_cell"), strict=False)
+    ]
+    spec = _clip(op, stack.spec(stack.input_size(flat.size)))
+    ends = _lengths(op, lengths) if use_sequence_length else ""
+    layers = layout.weights(layout.split(flat, stack), stack)
+    results = recurrent_stack(op, data.name, states, spec, layers, ends)
+    return results if state_outputs else results[:1]
 
 
-def _state(op: MxnetOperator, slot: str) -> str:
-    """An initial state; absent where it is a constant of zeros, of any batch."""
-    value = op.value(slot)
-    array = op.builder.constants.get(value)
-    if array is not None and not array.any():
+def _state(value: Any, slot: str) -> str:
+    """Returns an initial state, "" for a constant of zeros, of any batch."""
+    if value is None:
+        return refuse(f"input {slot} is missing")
+    if value.known is not None and not value.known.any():
         return ""
-    if op.is_inferred(value):
-        raise UnsupportedError(f"input {slot}: a state of inferred size that is not zero")
-    return value
+    return (
+        refuse(f"input {slot}: a state of inferred size that is not zero")
+        if value.inferred
+        else (value.name)
+    )
 
 
-def _lengths(op: MxnetOperator, slot: str) -> str:
-    if not op.flag("use_sequence_length"):
-        return ""
-    lengths = op.value(slot)
+def _lengths(op: Any, lengths: Any) -> str:
+    if lengths is None:
+        refuse("input sequence_length is missing")
     masks = op.as_documented("sequence lengths mask", "sequence lengths are ignored")
-    return op.cast(lengths, np.int64) if masks else ""
+    return lengths.cast(np.int64).name if masks else ""
 
 
-def _clipped(op: MxnetOperator, spec: RnnSpec) -> RnnSpec:
-    """NaN is only stopped where there is a range."""
+def _clip(op: Any, spec: RnnSpec) -> RnnSpec:
+    """NaN is only stopped if there is a range."""
     clip, stops_nan = parse.cell_clip(op.node.attributes), op.flag(parse.CLIPS[2])
     op.ignore(*parse.CLIPS[:2])
     if clip is None:
@@ -467,52 +512,45 @@ def _clipped(op: MxnetOperator, spec: RnnSpec) -> RnnSpec:
     return replace(spec, cell_clip=clip, cell_clip_nan=stops_nan)
 
 
-def _sequence(op: MxnetOperator) -> tuple[int, str]:
-    """(time axis, lengths or ""): data is (T, N, ...) or (N, T, ...)."""
-    axis = op.integer("axis", 0)
-    if axis not in (0, 1):
-        raise UnsupportedError(f"attribute axis={axis}")
-    counts = op.optional("sequence_length")
-    lengths = op.cast(counts, np.int64) if op.flag("use_sequence_length") else ""
-    if lengths and not counts:
-        raise UnsupportedError("input sequence_length is missing")
-    return axis, lengths
+def _steps_of(lengths: Any, uses: bool, axis: int, axes: Sequence[int] = (0, 1)) -> Any:
+    """Returns the lengths as int64, None without any; data is (T, N, ...) or (N, T, ...)."""
+    if axis not in axes:
+        refuse(f"attribute axis={axis}")
+    if not uses:
+        return None
+    return lengths.cast(np.int64) if lengths else refuse("input sequence_length is missing")
 
 
-@rule("SequenceMask", "data sequence_length?")
-def _sequence_mask(op: MxnetOperator, x: str) -> str:
-    axis, lengths = _sequence(op)
-    value = op.number("value", 0.0)
-    if not lengths:
-        return x
-    ragged = op.emit("SequenceUnpad", x, lengths, time_major=not axis)
-    masked = op.emit("SequencePad", ragged, x, time_major=not axis)
+@mxnet("SequenceMask")
+def sequence_mask(data, sequence_length=None, *, axis=0, use_sequence_length=False, value=0.0):
+    lengths = _steps_of(sequence_length, use_sequence_length, axis)
+    if lengths is None:
+        return data
+
+    def mask(x: Any) -> Any:
+        ragged = x.SequenceUnpad(lengths, time_major=not axis)
+        return ragged.SequencePad(data, time_major=not axis)
+
     if not value:
-        return masked
-    # Where a mask of ones comes out as zeros, the value stands.
-    ones = np.ones(1, op.dtype_of(x))
-    whole = op.emit("ConstantOfShape", op.sizes_of(x), value=ones)
-    inside = op.emit("SequenceUnpad", whole, lengths, time_major=not axis)
-    inside = op.emit("SequencePad", inside, x, time_major=not axis)
-    kept = op.cast(inside, "bool")
-    return op.emit("Where", kept, masked, op.scalar(value, x))
+        return mask(data)
+    # If a mask of ones comes out as zeros, the value is put there.
+    ones = data.sizes.ConstantOfShape(value=np.ones(1, data.dtype))
+    return mask(ones).cast("bool").Where(mask(data), data.scalar(value))
 
 
-@rule("SequenceLast", "data sequence_length?")
-def _sequence_last(op: MxnetOperator, x: str) -> str:
-    axis, lengths = _sequence(op)
-    if not lengths:
-        return op.emit("Gather", x, -1, axis=axis)
-    batch_major = x if axis else op.swapped(x, 0, 1)
-    at = op.unsqueezed(op.emit("Sub", lengths, [1]), -1)
-    return op.emit("GatherND", batch_major, at, batch_dims=1, non_negative=True)
+@mxnet("SequenceLast")
+def sequence_last(data, sequence_length=None, *, axis=0, use_sequence_length=False):
+    lengths = _steps_of(sequence_length, use_sequence_length, axis)
+    if lengths is None:
+        return data.Gather(-1, axis=axis)
+    batch_major = data if axis else data.swap(0, 1)
+    index = lengths.Sub([1]).unsqueeze(-1)
+    return batch_major.GatherND(index, batch_dims=1, non_negative=True)
 
 
-@rule("SequenceReverse", "data sequence_length?")
-def _sequence_reverse(op: MxnetOperator, x: str) -> str:
-    axis, lengths = _sequence(op)
-    if axis:
-        raise UnsupportedError(f"attribute axis={axis}")
-    if not lengths:
-        return op.flipped(x, 0)
-    return op.emit("ReverseSequence", x, lengths, time_axis=0, batch_axis=1)
+@mxnet("SequenceReverse")
+def sequence_reverse(data, sequence_length=None, *, axis=0, use_sequence_length=False):
+    lengths = _steps_of(sequence_length, use_sequence_length, axis, axes=(0,))
+    if lengths is None:
+        return data.flip(0)
+    return data.ReverseSequence(lengths, time_axis=0, batch_axis=1)

@@ -296,10 +296,6 @@ class MxnetOperator(NativeOperator):
 
 # The registry of the tables: MXNet's operators and the rules that lower them.
 
-Function = Callable[..., Results]
-"""Returns an operator's outputs, from the operator and the values in its required slots."""
-F = TypeVar("F", bound=Function)
-
 
 class Rule(NamedTuple):
     """How an operator is lowered.
@@ -323,25 +319,6 @@ class Rule(NamedTuple):
 
 
 RULES: dict[str, Rule] = {}
-
-
-def rule(names: str, inputs: str, *, inferred: str = "") -> Callable[[F], F]:
-    """Registers a function for operators; ``x?`` may be absent, ``*x`` is any number of them."""
-    slots = [each for each in inputs.split() if not each.startswith("*")]
-    required = tuple(each for each in slots if not each.endswith("?"))
-    rest = inputs.partition("*")[2]
-
-    def register(function: F) -> F:
-        def lower(op: MxnetOperator) -> Results:
-            values = [op.value(slot) for slot in required]
-            return function(op, *values, *(op.values(rest) if rest else ()))
-
-        every = tuple(each.removesuffix("?") for each in slots)
-        for name in names.split():
-            RULES[name] = Rule(name, every, rest, lower, inferred)
-        return function
-
-    return register
 
 
 class MxnetTensor(Tensor):
@@ -402,13 +379,13 @@ class Bounds(NamedTuple):
 
 
 class Dtype(NamedTuple):
-    """An attribute that names a dtype; ``none``: the dtype that the text "None" means."""
+    """An attribute that names a dtype. ``none``: what "None" means, "" if that is an error."""
 
-    none: str = ""
+    none: str | None = ""
 
-    def read(self, op: MxnetOperator, name: str) -> DType:
-        if self.none and op.text(name, "None") == "None":
-            return np.dtype(self.none)
+    def read(self, op: MxnetOperator, name: str) -> DType | None:
+        if self.none != "" and op.text(name, "None") == "None":
+            return None if self.none is None else np.dtype(self.none)
         return op.dtype(name)
 
 

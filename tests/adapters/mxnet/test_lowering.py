@@ -113,9 +113,9 @@ REFUSED = {
     ],
     "attribute shape=(100000, 100000)": [node("n = _zeros", shape="(100000, 100000)")],
     "attribute layout='NHWC': expected one of None, NCW, NCHW, NCDHW": [
-        node("n = Convolution x w", kernel="(3, 3)", layout="NHWC")
+        node("n = Convolution x w", kernel="(3, 3)", num_filter="3", layout="NHWC")
     ],
-    "input weight (3, 4): expected 3 on axis 0 and (2,) behind": [
+    "input weight (3, 4): expected 3 on axis 0": [
         node("n = Convolution x w", kernel="(2,)", num_filter="3", no_bias="1")
     ],
     "attribute kernel=(): expected one to three sizes": [node("n = Pooling x")],
@@ -129,7 +129,9 @@ REFUSED = {
     "attribute pooling_convention='same': only valid and full, MXNet 1.9.1 itself": [
         node("n = Pooling x", kernel="(2,)", pooling_convention="same")
     ],
-    "attribute num_group=0": [node("n = Deconvolution x w", kernel="(2,)", num_group="0")],
+    "attribute num_group=0": [
+        node("n = Deconvolution x w", kernel="(2,)", num_filter="3", num_group="0")
+    ],
     "attribute scale=0": [node("n = UpSampling x", scale="0")],
     "attributes sample_type='bilinear', multi_input_mode='concat'": [
         node("n = UpSampling x", scale="2", sample_type="bilinear")
