@@ -44,7 +44,7 @@ golden: export ONERNN_RECORD = $(RECORD)
 golden: .venv/.ready
 	$(BIN)/pytest -n auto tests/golden
 	@for each in $(GOLDEN); do \
-	  test ! -e .venvs/$$each/.ready || .venvs/$$each/bin/pytest tests/golden/test_$${each%-*}.py || exit 1; \
+	  test ! -e .venvs/$$each/.ready || .venvs/$$each/bin/pytest tests/golden/test_inside_$${each%-*}.py || exit 1; \
 	done
 
 # The tests that design pages name, those of references among them, and nothing skipped.

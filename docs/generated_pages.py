@@ -224,7 +224,7 @@ def _mxnet() -> Mapping[str, Any]:
     import_module("onernn.adapters.mxnet.lower")
     from onernn.adapters.mxnet.table import RULES
 
-    return {name: rule.function for name, rule in RULES.items()}
+    return {name: rule.lower for name, rule in RULES.items()}
 
 
 def _onnx() -> Mapping[str, Any]:
@@ -324,9 +324,22 @@ def _tell(
     given: Any, facts: Facts, package: tuple[str, ...], seen: dict[str, FunctionType]
 ) -> None:
     """What a rule tells, or what it was made with: another rule, an operator's name, a row."""
+    from onernn.adapters.common.signatures import OneOf, Signature
     from onernn.ops import OPERATORS
 
-    if isinstance(given, partial):
+    if isinstance(given, Signature):
+        for each in given.parameters:
+            if each.kind is each.KEYWORD_ONLY and each.name != "op":
+                default = getattr(each.default, "default", each.default)
+                known = default is not each.empty and not hasattr(default, "read")
+                facts.attributes[each.name] = f"={default!r}" if known else ""
+                if isinstance(each.default, OneOf):
+                    for meaning in each.default.meanings.values():
+                        _tell(meaning, facts, package, seen)
+        for name, value in given.only.items():
+            facts.attributes[name] = f" is {value!r}"
+        _tell(given.rule, facts, package, seen)
+    elif isinstance(given, partial):
         for each in (given.func, *given.args, *given.keywords.values()):
             _tell(each, facts, package, seen)
     elif isinstance(given, FunctionType):
@@ -339,6 +352,11 @@ def _tell(
             facts.attributes[named.name] = f"={named.default!r}"
         for name, value in given.only.items():
             facts.attributes[name] = f" is {value!r}"
+
+
+_ARITHMETIC = {
+    ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.MatMult: "MatMul",
+}  # fmt: skip
 
 
 @cache
@@ -358,9 +376,10 @@ def _read(
         return
     seen[place] = function
     tree = _functions(function.__module__).get(function.__name__)
-    if tree is None:  # a lambda, which emits what it names
-        for text in function.__code__.co_consts:
-            _tell(text, facts, package, seen)
+    if tree is None:  # a function inside another one, which emits what it names
+        cells = (cell.cell_contents for cell in function.__closure__ or ())
+        for each in (*function.__code__.co_consts, *function.__code__.co_names, *cells):
+            _tell(each, facts, package, seen)
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise):
@@ -373,8 +392,14 @@ def _read(
             found = function.__globals__.get(node.id)
             if isinstance(found, FunctionType) and found.__module__.startswith(package):
                 _read(found, facts, package, seen)
+        if isinstance(node, ast.BinOp) and function.__annotations__ == {}:  # a rule by signature
+            facts.makes.update(dict.fromkeys(filter(None, [_ARITHMETIC.get(type(node.op))])))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "refuse":
+            facts.refuses.update(dict.fromkeys(filter(None, [_template(node.args[0])])))
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
+        if node.func.attr in OPERATORS:
+            facts.makes[node.func.attr] = None
         first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
         if not isinstance(first, str):
             continue
