@@ -24,9 +24,8 @@ def _checked_offsets(offsets: npt.ArrayLike, count: int, of: str, level: str) ->
         )
     if result[0] != 0:
         raise ShapeError(f"{level}: must start at 0, starts at {result[0]}")
-    falls = np.flatnonzero(result[1:] < result[:-1])  # a difference of two may wrap around
-    if falls.size:
-        at = falls[0]
+    if (where := falls(result)).size:
+        at = where[0]
         raise ShapeError(
             f"{level}: must not decrease, position {at + 1} goes"
             f" from {result[at]} to {result[at + 1]}"
@@ -165,6 +164,11 @@ class Ragged:
 
     def __repr__(self) -> str:
         return f"Ragged({self.data.dtype} {self.data.shape}, {len(self)} sequences)"
+
+
+def falls(offsets: Array) -> Array:
+    """Returns the positions that a smaller number follows; a difference of two could wrap around."""
+    return np.flatnonzero(offsets[1:] < offsets[:-1])
 
 
 def offsets_of(lengths: Int64) -> Int64:
