@@ -167,7 +167,7 @@ class Ragged:
 
 
 def falls(offsets: Array) -> Array:
-    """Returns the positions that a smaller number follows; a difference of two could wrap around."""
+    """Returns the positions that a smaller number follows; a difference could wrap around."""
     return np.flatnonzero(offsets[1:] < offsets[:-1])
 
 
