@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +18,7 @@ from onernn.fuse_passes import over_time as forms
 from onernn.ir.arrays import Array
 from onernn.ir.errors import MissingDependencyError, OnernnError, UnsupportedError
 from onernn.ir.feeds import checked_feed, checked_given
+from onernn.ir.files import staging
 from onernn.ir.graph import Graph, Node, Value, graph_of
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
@@ -257,8 +256,7 @@ def repair(
     before = evidence.model if read else expanded(fuse(evidence.model).model)[0]
     changes = tuple(differences(before, fixed))
     after: Report | None = None
-    with TemporaryDirectory(dir=path.parent, prefix=".onernn-repair-") as folder:
-        written = Path(folder, path.name)
+    with staging(path) as (written, keep):
         write_model(fixed, written, inputs=evidence.inputs, note=note)
         for batches in _fresh(fixed, against, evidence.all_inputs, progress):
             after = verify(
@@ -272,8 +270,7 @@ def repair(
             )
             if not after.passed:
                 return Repair(changes, after, "on fresh inputs the repaired file differs, too")
-        for file in sorted(Path(folder).iterdir()):
-            os.replace(file, path.parent / file.name)
+        keep()
     return Repair(changes, after)
 
 
