@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NoReturn
 
@@ -14,9 +14,18 @@ from onernn.adapters.common.files import reading
 from onernn.adapters.loading import arrays_in, load
 from onernn.adapters.registry import ADAPTERS
 from onernn.fuse_passes import fuse
-from onernn.fuse_passes.bodies import every_node
-from onernn.ir.errors import UnsupportedError, did_you_mean
-from onernn.ir.graph import Graph, Node, Value, is_named_here, layer_operators
+from onernn.fuse_passes.bodies import bodies, every_node
+from onernn.ir.errors import Refusal, UnsupportedError, did_you_mean
+from onernn.ir.graph import (
+    UNSUPPORTED,
+    Graph,
+    NativeOp,
+    Node,
+    Value,
+    is_named_here,
+    layer_operators,
+    names_recurrence,
+)
 from onernn.ir.operator import OPERATORS
 from onernn.ir.rnn import Recurrent
 from onernn.reorders.layers import PivotLayer
@@ -73,9 +82,10 @@ class _Ways:
     def beside(self, ways: tuple[Way, ...], name: str) -> tuple[str, list[Node]]:
         """The one value of layers side by side, and what makes it where nothing did so far."""
         names = tuple(each for each, _ in ways)
-        made = self._beside.setdefault(names, f"{name}{JOINED}")
-        node = Node("Concat", names, (made,), {"axis": -1})
-        return made, [node] if made == f"{name}{JOINED}" else []
+        if names in self._beside:
+            return self._beside[names], []
+        made = self._beside[names] = f"{name}{JOINED}"
+        return made, [Node("Concat", names, (made,), {"axis": -1})]
 
     def layer(self, node: Node) -> list[Node]:
         """The node over what its input is moved from; with what puts several side by side."""
@@ -155,32 +165,68 @@ class _Ways:
 # The recurrent layers of a file, as whole stacks: what weights are converted from.
 
 
+class Stacks(dict[str, PivotLayer]):
+    """Stacks of recurrent layers by name.
+
+    ``omitted``: the other recurrent layers of the file. ``advice``: what to do if a layout cannot
+    express the functions of the gates.
+    """
+
+    omitted: tuple[Refusal, ...] = ()
+    advice = ""
+
+
 def read_stacks(
     path: StrPath,
     params: StrPath | None = None,
     semantics: str = "documented",
     node: str | None = None,
-) -> Mapping[str, PivotLayer]:
+    recurrent_activation: str | None = None,
+) -> Stacks:
     """The stacks of a file of weights by the names of their modules, or `stacks_of` a model.
 
-    ``node``: only that one. Raises what `load` does, and `UnsupportedError` where there is none.
+    ``node``: only that one. ``recurrent_activation``: "sigmoid" confirms the gates of a file of
+    weights that Keras before 2.3 wrote, whose default is hard_sigmoid. Raises what `load` does, and
+    `UnsupportedError` where there is none.
     """
     arrays = arrays_in(path)
+    if arrays is None and recurrent_activation:
+        raise UnsupportedError(
+            f"{path}: the model names its functions; recurrent_activation is for"
+            " weights without a model"
+        )
     if arrays is None:
         return stacks_of(load(path, params, semantics), node)
     with reading(path):
-        layers = dict(itertools.chain(*(each.layers_among(arrays).items() for each in ADAPTERS)))
+        layers = Stacks(itertools.chain(*(each.layers_among(arrays).items() for each in ADAPTERS)))
     if not layers:
         raise UnsupportedError(
-            f"{path}: no recurrent layer: expected names as PyTorch's, weight_ih_l0, weight_hh_l0,"
-            " or as Keras's, kernel, recurrent_kernel"
+            f"{path}: no recurrent layer is known by its names: expected names as PyTorch's,"
+            " weight_ih_l0, weight_hh_l0, or as Keras's, kernel, recurrent_kernel;"
+            " onernn.convert_weights takes arrays of other layouts by name"
         )
     if node is not None and node not in layers:
         _refused(path, node, layers)
-    return layers if node is None else {node: layers[node]}
+    if node is not None:
+        layers = Stacks({node: layers[node]})
+    assumed = {name for name, each in layers.items() if each.spec.activations}
+    if recurrent_activation == "sigmoid" and assumed:
+        usual = {name: replace(layers[name].spec, activations=None) for name in assumed}
+        layers |= {name: PivotLayer.of(spec, layers[name].weights) for name, spec in usual.items()}
+    elif recurrent_activation not in (None, "hard_sigmoid") or recurrent_activation and not assumed:
+        raise UnsupportedError(
+            f"{path}: recurrent_activation={recurrent_activation!r}: expected 'sigmoid' or"
+            " 'hard_sigmoid', and weights that Keras before 2.3 wrote"
+        )
+    elif assumed:
+        layers.advice = (
+            "; before 2.3, Keras used hard_sigmoid unless the model named another function: if the"
+            " model used sigmoid, give --recurrent-activation sigmoid"
+        )
+    return layers
 
 
-def stacks_of(model: Graph, node: str | None = None) -> dict[str, PivotLayer]:
+def stacks_of(model: Graph, node: str | None = None) -> Stacks:
     """A model's stacks of recurrent layers, by the values that they make, or where these are not
     in the file by its names of the layers. Weights that several places share come once.
 
@@ -188,7 +234,7 @@ def stacks_of(model: Graph, node: str | None = None) -> dict[str, PivotLayer]:
     there is none.
     """
     fused = fuse(joined_layers(without_states(fuse(model).model))).model
-    result: dict[str, PivotLayer] = {}
+    result = Stacks()
     called: dict[str, list[str]] = {}
     for each in filter(lambda each: each.op == "Rnn", every_node(fused)):
         rnn = Recurrent.of(each)
@@ -204,19 +250,62 @@ def stacks_of(model: Graph, node: str | None = None) -> dict[str, PivotLayer]:
         name = next(each for each in numbers if each not in result)
         result[name], called[name] = stack, [rnn.y, *native]
     if node is not None and node not in result and result:
-        chosen = {name: each for name, each in result.items() if node in called[name]}
+        chosen = Stacks((name, each) for name, each in result.items() if node in called[name])
         return chosen or _refused(model.name, node, result)
+    if result and node is not None:
+        return Stacks({node: result[node]})
+    result.omitted = tuple(_omitted(model, fused))
     if result:
-        return result if node is None else {node: result[node]}
+        return result
+    if result.omitted:
+        message = f"{model.name}: none of its recurrent layers can be read:"
+        raise UnsupportedError(message, result.omitted)
     raise UnsupportedError(
-        f"{model.name}: it has no recurrent layer. {len([*every_node(model)])} operators were"
-        " searched, those inside of loops and branches, too: for layers, for loops over one cell,"
-        " and for cells unrolled over all steps of a sequence. Cells that stay unrolled, or are"
-        " several in one loop, are not layers: onernn inspect shows what they are"
+        f"{model.name}: no recurrent layer was found. {len([*every_node(model)])} operators were"
+        " searched, including those inside loops and branches: for layers, for loops over one"
+        " cell, and for cells unrolled over all steps of a sequence. Cells that stay unrolled are"
+        " not found: onernn inspect shows what they are"
     )
 
 
-def _refused(path: StrPath, node: str, layers: Mapping[str, PivotLayer]) -> NoReturn:
+def _omitted(model: Graph, fused: Graph) -> Iterator[Refusal]:
+    """The recurrent layers and loops over cells of a model that are no layers after fusion."""
+    result = {op for node in every_node(fused) if node.op == "Rnn" for op in node.origin}
+    missing = _recurrent_operators(model.nodes, result)
+    for op, node in missing.items():
+        reason = f"it computes {node.op}, which has no weights in the form of a recurrent layer"
+        if node.op == UNSUPPORTED:
+            reason = node.attributes["reason"]
+        elif node.op == "Rnn":
+            reason = "its result is not used, or its weights are computed at run time"
+        yield Refusal(reason, " ".join(filter(None, (op.type, repr(op.name or op.value)))))
+    for node in fused.nodes:
+        inner = [each.op for body in bodies(node).values() for each in every_node(body)]
+        products = {"MatMul", "Gemm", "Einsum"}.intersection(inner)
+        if node.op in ("Loop", "Scan") and products and "Rnn" not in inner:
+            if missing.keys().isdisjoint(node.origin):
+                yield Refusal("a loop with products in it, which is not one cell", node.label)
+
+
+def _recurrent_operators(nodes: Iterable[Node], known: set[NativeOp]) -> dict[NativeOp, Node]:
+    """The native operators of recurrent types that are not known, each with a node of its own.
+
+    A loop or branch that became a layer stands for the operators inside it.
+    """
+    result: dict[NativeOp, Node] = {}
+    for node in nodes:
+        if not known.isdisjoint(node.origin):
+            continue
+        refused = node.attributes.get("reason", "") if node.op == UNSUPPORTED else ""
+        for op in node.origin:
+            if names_recurrence(op.type) or names_recurrence(refused):
+                result.setdefault(op, node)
+        for body in bodies(node).values():
+            result |= _recurrent_operators(body.nodes, known)
+    return result
+
+
+def _refused(path: StrPath, node: str, layers: Stacks) -> NoReturn:
     listed = ", ".join(map(repr, layers)) + did_you_mean(node, layers)
     raise UnsupportedError(f"{path}: no such recurrent layer: {node!r}; there are: {listed}")
 

@@ -11,7 +11,7 @@ import numpy as np
 from onernn.adapters.stacks import stacks_of
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import Graph, Node
+from onernn.ir.graph import Graph, Node, names_recurrence
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
 from onernn.reorders.layers import PivotLayer
@@ -54,6 +54,12 @@ def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLa
         return PivotLayer.of(rnn.spec, rnn.weights)
     if isinstance(layer, Graph):
         stacks = stacks_of(layer)
+        if stacks.omitted:
+            raise UnsupportedError(
+                f"{layer.name}: give one of its Rnn nodes: besides {', '.join(map(repr, stacks))}"
+                " it has recurrent layers that cannot be read:",
+                stacks.omitted,
+            )
         return _only(stacks, f"{layer.name}: give one of its Rnn nodes, or onernn weights --node")
     homes = {_home(kind) for kind in type(layer).__mro__}
     if homes & _KERAS_HOMES:  # before PyTorch, whose modules Keras's layers are on that backend
@@ -92,8 +98,9 @@ def _from_arrays(
         raise UnsupportedError("arrays by name: their layout is missing, give source=")
     arrays = {name: _array(each) for name, each in arrays.items()}
     if source == "torch":  # of a module around the layer: "encoder.lstm.weight_hh_l0"
-        modules = {name.rpartition(".")[0]: "" for name in arrays if ".weight_hh" in name}
-        if modules:
+        places = (name.rpartition(".") for name in arrays)
+        modules = {module: "" for module, _, name in places if name.startswith("weight_hh")}
+        if any(modules):
             _only(modules, "give the parameters of one module")
             (module,) = modules
             mark = f"{module}."
@@ -117,7 +124,15 @@ def _from_torch(layer: Any) -> PivotLayer:
     kind = _kind(layer, ("torch",), _TORCH)
     if not kind:
         modules = layer.named_modules() if hasattr(layer, "named_modules") else ()
-        inner = {name: each for name, each in modules if _kind(each, ("torch",), _TORCH)}
+        inner = {
+            name: each
+            for name, each in modules
+            if _kind(each, ("torch",), _TORCH)
+            or getattr(each, "original_name", "") in _TORCH  # of a scripted module
+            or any(own.startswith("weight_hh") for own in getattr(each, "_parameters", ()))
+        }
+        if "" in inner:  # it looks like a layer, and is none of PyTorch's
+            inner = {}
         problem = f"expected one of torch.nn's {', '.join(_TORCH)}, or a module with one of them"
         return _from_torch(_only(inner, f"{type(layer).__qualname__}: {problem}"))
     state = {name: _array(value) for name, value in layer.state_dict().items()}
@@ -168,9 +183,20 @@ def _keras_stack(model: Any) -> PivotLayer:
     listed = list(getattr(model, "layers", ()))
     result = [at for at, each in enumerate(listed) if _keras_kind(each)]
     label = f"{getattr(model, 'name', model)} ({type(model).__name__})"
-    if not result:
+    inside = [each for each in _keras_recurrent(model) if not any(each is e for e in listed)]
+    if not result and len(inside) == 1 and _keras_kind(inside[0]):
+        return _from_keras(inside[0])
+    others = [each for each in listed if _names_recurrence(each) and not _keras_kind(each)]
+    if not result and not inside:
         known = ", ".join(_KERAS)
         raise UnsupportedError(f"{label}: expected one of {known}, or a model with such layers")
+    if inside or others:
+        names = ", ".join(
+            repr(each.name) for each in (*(listed[at] for at in result), *inside, *others)
+        )
+        raise UnsupportedError(
+            f"{label}: expected one stack of layers, got {names}; give one layer"
+        )
     inner = listed[result[0] : result[-1] + 1]
     others = [each for each in inner if not _kind(each, _KERAS_HOMES, (*_KERAS, *_RESTING))]
     if len(result) > 1 and (others or not _kind(model, _KERAS_HOMES, ("Sequential",))):
@@ -179,6 +205,19 @@ def _keras_stack(model: Any) -> PivotLayer:
             f"{label}: layers {names} are no stack; give one, model.get_layer(name)"
         )
     return _as_one(label, [_from_keras(listed[at]) for at in result])
+
+
+def _keras_recurrent(layer: Any) -> Iterator[Any]:
+    """The recurrent layers inside a layer; what these hold are their own cells."""
+    for each in layer._flatten_layers(include_self=False, recursive=False):
+        if _names_recurrence(each):
+            yield each
+        else:
+            yield from _keras_recurrent(each)
+
+
+def _names_recurrence(layer: Any) -> bool:
+    return any(names_recurrence(kind.__name__) for kind in type(layer).__mro__)
 
 
 def _as_one(name: str, stacks: list[PivotLayer]) -> PivotLayer:

@@ -601,6 +601,10 @@ def _given(
 ) -> list[Tensor]:
     """What a layer, or both of its directions, give; ``paths``: those of their states."""
     tensor, states = _called(op, sides)
+    mask = tensor.mask  # of the output, too
+    if states and op.major > 2 and not op.masked_by_call:
+        # Keras 3 looks for the mask of a tensor only if a layer is called with no other tensors.
+        tensor = Tensor(tensor.value)
     steps, *_ = [_steps(op, side, tensor) for side in sides]  # refuses what either cannot
     first, half = sides[0], len(sides[0].widths)
     begins = [states[:half], states[half:]]
@@ -625,7 +629,7 @@ def _given(
     ys = [steps.reversed(y) for y in ys] if first.backwards else ys
     plain = tensor.mask and merge and not first.backwards
     words = _merged(op, merge, [made.y for made in mades])[0] if plain else ""
-    outputs = (Tensor(steps.finished(y), tensor.mask, words) for y in _merged(op, merge, ys))
+    outputs = (Tensor(steps.finished(y), mask, words) for y in _merged(op, merge, ys))
     return [*outputs, *finals]
 
 

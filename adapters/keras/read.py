@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
 from onernn.ir.files import most_unpacked, read_member, unzipped
 from onernn.ir.records import dataclass
+from onernn.ir.spec import Activation
 from onernn.reorders import keras as layout
 from onernn.reorders.layers import PivotLayer
 
@@ -307,24 +309,32 @@ def _chain(model: Layer, listed: Any) -> Network:
 
 
 def _functional(model: Layer, listed: Any, major: int) -> Network:
+    made = [_made_with(each, major) for each in listed]
     calls = [
-        (*_made_with(each, major), *map(_call, each.get("inbound_nodes", ()))) for each in listed
+        (*[Call((), {})] * (major < 3 and counts), *map(_call, each.get("inbound_nodes", ())))
+        for each, counts in zip(listed, made, strict=True)
     ]
     layers = _layers(model, listed, calls)
-    ends = [tuple(_refs(model.config[key])) for key in ("input_layers", "output_layers")]
+    # Keras 3 counts the call with which a model inside was made only here, not in later calls.
+    earlier = {name for name, counts in zip(layers, made, strict=True) if major > 2 and counts}
+    ends = [
+        tuple(
+            ref._replace(call=ref.call - (ref.layer in earlier)) for ref in _refs(model.config[k])
+        )
+        for k in ("input_layers", "output_layers")
+    ]
     if missing := {ref.layer for ref in ends[0]} - layers.keys():
         raise ModelFormatError(f"{model.name}: input layer {min(missing)!r} is not there")
     return Network(model.name, layers, *ends)
 
 
-def _made_with(config: Any, major: int) -> tuple[Call, ...]:
-    """The call with which a model inside was made counts, and is not written down."""
+def _made_with(config: Any, major: int) -> bool:
+    """Returns whether a layer is a model that was made with a call, which is not written down."""
     kind = config["class_name"]
-    counts = kind in ("Functional", "Model")
     if kind == "Sequential" and major < 3:
         layers = config["config"]["layers"]
-        counts = not layers or layers[0]["class_name"] == "InputLayer"
-    return (Call((), {}),) if counts else ()
+        return not layers or layers[0]["class_name"] == "InputLayer"
+    return kind in ("Functional", "Model")
 
 
 def _refs(argument: Any) -> list[Ref]:
@@ -517,11 +527,11 @@ def _listed(value: Any) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A saved model; ``major``: of the Keras that wrote it, 2 or 3."""
+    """A saved model; ``version``: (major, minor) of the Keras that wrote it."""
 
     file: Path
     network: Network
-    major: int
+    version: tuple[int, int]
 
 
 def read_model(path: str | Path) -> Model:
@@ -584,21 +594,32 @@ def _named(held: Held, path: str, file: Path) -> Array:
 
 
 def _model(file: Path, config: Any, version: Any, weights: Weights) -> Model:
-    major = str(version).partition(".")[0]
-    if major not in ("2", "3"):
+    match = re.match(r"([23])\.(\d{1,4})\b", str(version))
+    if match is None:
         raise ModelFormatError(f"written by Keras {version}; Keras 2 and 3 are read", file)
-    return Model(file, outermost(config, weights, int(major), file), int(major))
+    major, minor = int(match[1]), int(match[2])
+    return Model(file, outermost(config, weights, major, file), (major, minor))
 
 
 # Files of weights alone, as save_weights writes them.
 
 
-def read_weights(path: str | Path) -> dict[str, Array] | None:
+class SavedWeights(dict[str, Array]):
+    """Arrays by their paths in a file; ``version``: of the Keras that wrote it, "" if untold."""
+
+    version = ""
+
+
+def read_weights(path: str | Path) -> SavedWeights | None:
     """The arrays by their paths in the file; None for a file with a model in it."""
     file = Path(path)
     with opened(file):  # which the budget counts
         held = read(file, file)
-    return None if "@model_config" in held.texts else held.arrays
+    if "@model_config" in held.texts:
+        return None
+    result = SavedWeights(held.arrays)
+    result.version = "".join(held.texts.get("@keras_version", ()))
+    return result
 
 
 _LAYER = re.compile(r"(.*?)/?(?:(kernel|recurrent_kernel|bias)(?::0)?|cell/vars/([012]))")
@@ -606,10 +627,12 @@ _LAYER = re.compile(r"(.*?)/?(?:(kernel|recurrent_kernel|bias)(?::0)?|cell/vars/
 
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
     """The layers by their groups in a file: a kernel beside a recurrent_kernel, or a cell's
-    variables. Functions are the usual ones, and a plain RNN has tanh: weights do not say.
+    variables. Functions are the defaults of the Keras that wrote it: weights do not say.
 
     Raises `ShapeError` naming a group whose arrays do not fit.
     """
+    written = re.match(r"(\d+)\.(\d+)", arrays.version if isinstance(arrays, SavedWeights) else "")
+    old = written is not None and (int(written[1]), int(written[2])) < (2, 3)
     names = ("kernel", "recurrent_kernel", "bias")
     groups: dict[str, dict[str, Array]] = {}
     for path, array in arrays.items():
@@ -619,7 +642,12 @@ def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
     for group, named in groups.items():
         if "recurrent_kernel" in named:
             try:
-                layers[group] = layout.read(named)
+                layer = layout.read(named)
+                if old and (gates := layer.spec.gates) > 1:
+                    hard, tanh = Activation("hardsigmoid", 0.2, 0.5), Activation("tanh")
+                    functions = (hard, tanh, tanh)[: 2 + (gates == 4)]
+                    layer = PivotLayer.of(replace(layer.spec, activations=functions), layer.weights)
+                layers[group] = layer
             except OnernnError as error:
                 raise type(error)(f"{group}: {error}") from error
     return layers

@@ -333,9 +333,44 @@ def _mask(op: KerasLayer, tensors: Sequence[Tensor]) -> str:
     return reduce(lambda a, b: a if a == b else op.emit(name, a, b), masks)
 
 
-@rule("Add Subtract Multiply Maximum Minimum")
+@rule("Add Subtract")
 def _arithmetic(op: KerasLayer) -> Tensor:
     return _joined(op, lambda a, b: op.emit(ARITHMETIC[op.at.type], a, b))
+
+
+@rule("Multiply Maximum Minimum")
+def _without_masked(op: KerasLayer) -> Tensor:
+    """Since Keras 3.4, a masked step of one tensor takes no part; Multiply has 0 where all have."""
+    tensors = _operands(op)
+    masks = {each: op.unsqueezed(each.mask, -1) for each in tensors if each.mask and op.major > 2}
+    if masks and op.version < (3, 4):
+        raise UnsupportedError(
+            f"{op.at.type} of tensors with masks in a file of Keras {op.version[0]}."
+            f"{op.version[1]}: since Keras 3.4 masked steps take no part; save it with that"
+        )
+    if any(op.rank_of(each.value) != 3 for each in masks):
+        raise UnsupportedError(f"{op.at.type} of tensors with masks: expected (N, T, C) each")
+    name, mask = ARITHMETIC[op.at.type], _mask(op, tensors)
+    if name == "Mul":
+        factors = [
+            op.emit("Where", masks[each], each.value, op.scalar(1, each.value))
+            if each in masks
+            else each.value
+            for each in tensors
+        ]
+        y = reduce(lambda a, b: op.emit("Mul", a, b), factors)
+        if masks and mask:
+            y = op.emit("Where", op.unsqueezed(mask, -1), y, op.scalar(0, y))
+        return Tensor(y, mask)
+    first, *others = tensors
+    y, known = first.value, masks.get(first, "")
+    for each in others:
+        own, x = masks.get(each, ""), each.value
+        x = op.emit("Where", own, x, y) if own else x
+        y = op.emit("Where", known, y, x) if known else y
+        y = op.emit(name, y, x)
+        known = op.emit("Or", known, own) if known and own else ""
+    return Tensor(y, mask)
 
 
 @rule("Average")

@@ -22,7 +22,7 @@ def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
 
     Custom code in the file is not run. Raises what Keras raises.
     """
-    old = read_model(path).major < 3 and find_spec("tf_keras") is not None
+    old = read_model(path).version < (3, 0) and find_spec("tf_keras") is not None
     if not old and "KERAS_BACKEND" not in os.environ:
         there = [name for name, module in _BACKENDS.items() if find_spec(module)]
         os.environ["KERAS_BACKEND"] = (there or ["numpy"])[0]

@@ -58,9 +58,10 @@ class KerasLayer(NativeOperator):
     """A layer with the graph it is lowered into.
 
     ``tensors``: those that it is called with, in order. ``reader`` gives its weights.
-    ``compute``: the dtype it computes in. ``major``: of the Keras that wrote the file.
-    ``path``: its name with those of the models around it, ``depth`` of these. ``wraps``: another
-    layer checks that all its weights are taken.
+    ``compute``: the dtype it computes in. ``version``: (major, minor) of the Keras that wrote the
+    file. ``masked_by_call``: whether the call itself names a mask. ``path``: its name with those of
+    the models around it, ``depth`` of these. ``wraps``: another layer checks that all its weights
+    are taken.
     """
 
     def __init__(
@@ -83,10 +84,12 @@ class KerasLayer(NativeOperator):
         at = NativeOp(layer.position, layer.kind, path or layer.name)
         super().__init__(lowering.builder, at, {}, {}, {**config, **named}, inert, layer.name)
         self.lowering, self.layer, self.config = lowering, layer, layer.config
-        self.major = lowering.major
+        self.version, self.major = lowering.version, lowering.version[0]
+        self.masked_by_call = bool(mask)
         self.path, self.depth, self.wraps = path, depth, False
         self._reader, self.arguments = reader, list(arguments)
-        self.compute = _compute_dtype(layer.config.get("dtype"))
+        # A function's dtype is that of its result.
+        self.compute = _compute_dtype(None if layer.is_operation else layer.config.get("dtype"))
         if mask:
             self.arguments[0] = self._under(self.arguments[0], mask)
 
@@ -245,7 +248,7 @@ class Lowering:
     """
 
     def __init__(self, model: Model) -> None:
-        self.file, self.major = model.file, model.major
+        self.file, self.version = model.file, model.version
         self.builder = GraphBuilder(str(model.file), FoldingBudget())
         self.states: dict[str, str] = {}
         self.tables: dict[str, Any] = {}
@@ -393,7 +396,7 @@ class Lowering:
         depth: int,
     ) -> list[Tensor]:
         op = KerasLayer(self, layer, None, arguments, options)
-        net = network(layer, self.major)
+        net = network(layer, self.version[0])
         tensors = op.tensors
         if len(tensors) != len(net.inputs):
             raise UnsupportedError(f"expected {len(net.inputs)} tensors, got {len(tensors)}")
@@ -445,7 +448,7 @@ def _in_order(net: Network, file: str) -> Iterator[tuple[Layer, int]]:
             waiting.pop()
             continue
         layer = net.layers.get(key[0])
-        if layer is None or key[1] >= len(layer.calls):
+        if layer is None or not 0 <= key[1] < len(layer.calls):
             raise ModelFormatError(
                 f"{net.name}: call {key[1]} of layer {key[0]!r} is not there", file
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 from onernn.adapters.common.writing import Progress, check_again, declared, write_nodes
@@ -17,6 +16,7 @@ from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.paddle.messages import CODES
 from onernn.adapters.paddle.writer import RULES, ProgramWriter, VariableNames, Writing, save
 from onernn.ir.errors import Refusal, UnsupportedError
+from onernn.ir.files import staging
 from onernn.ir.graph import Graph, Node, Value
 
 __all__ = ["Place", "save", "to_paddle", "write_layers", "write_paddle", "write_rules"]
@@ -47,12 +47,11 @@ def write_paddle(
     """
     path, graph = Path(path), declared(graph, inputs)
     program, unplaced = to_paddle(graph, place=place, fused=fused, progress=progress)
-    with TemporaryDirectory(dir=path.parent, prefix=".onernn-") as folder:
-        trial = Path(folder, "trial.pdmodel")
+    with staging(path) as (trial, keep):
         save(program, trial)
         outputs = [graph.types[name] for name in dict.fromkeys(v.name for v in graph.outputs)]
         check_again(lambda: load_paddle(trial), path, outputs)
-    save(program, path)
+        keep()
     for refusal in unplaced:
         note(f"not placed on oneDNN: {refusal}")
 

@@ -287,8 +287,10 @@ def _sequence_unpad(w: Writing) -> Written:
     x = w.x
     lengths = w.cast(w.reshape(w.inputs[1], [-1]), "int64")
     turned = swapped(w, x)
-    steps, rows = (x, turned) if w.attrs.time_major else (turned, x)
-    w.padded[w.node.outputs[0]] = Padded(steps, lengths, w.node.inputs[0])
+    time_major = bool(w.attrs.time_major)
+    steps, rows = (x, turned) if time_major else (turned, x)
+    known = Padded(steps, lengths, w.node.inputs[0], time_major, zeros=False)
+    w.padded[w.node.outputs[0]] = known
     return unpadded(w, rows, lengths)
 
 
@@ -296,7 +298,7 @@ def _sequence_unpad(w: Writing) -> Written:
 def _sequence_pad(w: Writing) -> Written:
     time_major, like = bool(w.attrs.time_major), w.node.input(1)
     known = w.padded.get(w.node.inputs[0])
-    if known is not None and like == known.like:
+    if known is not None and known.zeros and (known.like, known.time_major) == (like, time_major):
         return w.copy(known.data if time_major else swapped(w, known.data))
     time = size_of(w, w.inputs[1], 0 if time_major else 1) if like else ""
     padded_steps, _ = padded(w, w.x, time=time)
@@ -376,7 +378,7 @@ def _over_steps(
     """y, and the final states that are read."""
     spec = rnn.spec
     backwards, total = spec.direction == "right2left", spec.layers * spec.directions
-    steps, lengths, like = x, "", ""
+    steps, lengths, known = x, "", None
     if w.of(x).depth and (backwards or rnn.x not in w.padded):
         if backwards:
             x = reversed_words(w, x)
@@ -384,7 +386,7 @@ def _over_steps(
         steps = swapped(w, rows)
     elif w.of(x).depth:
         known = w.padded[rnn.x]
-        steps, lengths, like = known.data, known.lengths, known.like
+        steps, lengths = known.data, known.lengths
     elif backwards:
         steps = _flipped(w, x)
     shape = [total, -1, spec.hidden_size]
@@ -406,8 +408,8 @@ def _over_steps(
         y = unpadded(w, swapped(w, steps), lengths)
         if backwards:
             y = reversed_words(w, y)
-        elif like:
-            w.padded[rnn.y] = Padded(steps, lengths, like)
+        elif known:
+            w.padded[rnn.y] = replace(known, data=steps, zeros=True)
     return y, _finals(w, rnn, finals)
 
 

@@ -181,11 +181,17 @@ SlotNames = Mapping[str, str | Sequence[str]]
 
 @dataclass(frozen=True)
 class Padded:
-    """A ragged value as variables: (T, N, ...) and (N,) int64; ``like`` is the padded value."""
+    """A ragged value as variables: (T, N, ...) and (N,) int64.
+
+    ``like``: the padded value, of the layout ``time_major``. ``zeros``: whether zeros follow each
+    sequence in ``data``, as operators require; else any numbers may.
+    """
 
     data: str
     lengths: str
     like: str
+    time_major: bool
+    zeros: bool
 
 
 @dataclass(eq=False)

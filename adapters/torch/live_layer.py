@@ -25,7 +25,7 @@ from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn.precision import KERNELS_ONLY
 from onernn.ir.arrays import Array, Int64, frozen, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
-from onernn.ir.ragged import Ragged, offsets_of
+from onernn.ir.ragged import Ragged, falls, offsets_of
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.reorders.layers import gate_layout
@@ -96,9 +96,10 @@ class Batch(NamedTuple):
 def _begin(batch_sizes: bytes) -> Int64:
     """The first word of each step, then the end; empty for invalid batch sizes."""
     sizes = np.frombuffer(batch_sizes, np.int64)
-    if not sizes.size or sizes[-1] < 1 or (np.diff(sizes) > 0).any():
+    begin = np.concatenate([[0], np.cumsum(sizes)])  # falls if the sum wraps around
+    if not sizes.size or sizes[-1] < 1 or (sizes[1:] > sizes[:-1]).any() or falls(begin).size:
         return frozen(np.empty(0, np.int64))
-    return frozen(np.concatenate([[0], np.cumsum(sizes)]))
+    return frozen(begin)
 
 
 def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
@@ -161,7 +162,7 @@ def _nested_batch(nested: Any) -> Batch | None:
     if nested._ragged_idx != 1 or not (is_plain(x) and is_plain(offsets)):
         return None
     begin = frozen(offsets.numpy().astype(np.int64))
-    if begin[0] or begin[-1] != len(x) or (np.diff(begin) < 0).any():
+    if begin[0] or begin[-1] != len(x) or falls(begin).size:
         return None
     whole = partial(torch.nested.nested_tensor_from_jagged, offsets=offsets)
     return Batch(x.contiguous(), "lod", 0, len(begin) - 1, begin, whole=whole)

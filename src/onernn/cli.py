@@ -37,7 +37,7 @@ from onernn.commands import (
 from onernn.engine.session import Session
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS
-from onernn.ir.errors import OnernnError, unforeseen
+from onernn.ir.errors import OnernnError, Refusal, UnsupportedError, unforeseen
 from onernn.ir.files import is_compiled
 from onernn.model_commands import (
     compile_command,
@@ -48,7 +48,7 @@ from onernn.model_commands import (
     quantize_command,
     repair_command,
 )
-from onernn.reorders.layouts import FRAMEWORKS
+from onernn.reorders.layouts import FRAMEWORKS, framework
 from onernn.score_command import score
 from onernn.showing import (
     complain,
@@ -267,28 +267,45 @@ def weights(
     prefix: Annotated[
         str, typer.Option(help="A prefix of all names, such as 'encoder.lstm.'.")
     ] = "",
+    recurrent_activation: Annotated[
+        str | None,
+        typer.Option(
+            help="The gates' function in weights that Keras before 2.3 wrote: sigmoid or"
+            " hard_sigmoid, which was the default."
+        ),
+    ] = None,
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
     """Writes MODEL's recurrent layers in another framework's layout.
 
-    MODEL is a model, or a file of PyTorch's weights. One layer gets the framework's names. Of
-    several layers, each gets the name of its module, or of the value that it makes, as a prefix.
-    Consecutive layers become one stack; weights that several layers share are written once.
+    MODEL is a model, or a file of weights of PyTorch or Keras. One layer gets the framework's
+    names. Of several layers, each gets the name of its module, or of the value that it makes, as a
+    prefix. Consecutive layers become one stack; weights that several layers share are written once.
+    Exit 1: some recurrent layers are not written; each is named with the reason.
     """
-    chosen = read_stacks(model, params, semantics, node)
+    framework(to)  # refuse before all else
+    chosen = read_stacks(model, params, semantics, node, recurrent_activation)
+    omitted = [*chosen.omitted]
+    several = len(chosen) + len(omitted) > 1
     arrays: dict[str, Array] = {}
     for name, each in chosen.items():
-        mark = f"{name}{'.' if to == 'torch' else '/'}" if len(chosen) > 1 else ""
+        mark = f"{name}{'.' if to == 'torch' else '/'}" if several else ""
         try:
             result = convert_weights(each, to)
-        except OnernnError as error:
-            error.args = (f"layer {name!r}: {error}", *error.args[1:])
-            raise
+        except UnsupportedError as error:
+            advice = chosen.advice if each.spec.activations else ""
+            omitted.append(Refusal(f"{error}{advice}", f"layer {name!r}"))
+            continue
         arrays |= {f"{prefix}{mark}{key}": array for key, array in result.items()}
+    if not arrays:
+        raise UnsupportedError(f"{model}: no recurrent layer is written:", omitted)
     recording.write_arrays(output, arrays)
     for key, array in arrays.items():
         stdout().print(f"{key} {array.dtype} {array.shape}")
+    for refusal in omitted:
+        complain(f"{model}: not written: {refusal}")
+    raise typer.Exit(1 if omitted else 0)
 
 
 app.command(

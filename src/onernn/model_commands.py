@@ -30,6 +30,7 @@ from onernn.engine.chunks import exposed
 from onernn.fuse_passes.joined_models import join
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.files import COMPILED
+from onernn.ir.graph import Graph
 from onernn.showing import (
     complain,
     progress,
@@ -39,7 +40,7 @@ from onernn.showing import (
     show_report,
     stdout,
 )
-from onernn.verification.conversion import Repair, convert, over_time, repair
+from onernn.verification.conversion import Repair, WrongFileError, convert, over_time, repair
 from onernn.verification.inspecting import inspect_model, write_graph_page
 from onernn.verification.references import open_against
 from onernn.verification.verifying import SECONDS, Report, verify
@@ -111,7 +112,11 @@ def convert_command(
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
-    """Writes MODEL as another framework's file. Exit 1: --check finds other outputs."""
+    """Writes MODEL as another framework's file.
+
+    The file gets its name only if its outputs match those of MODEL, on generated inputs or the
+    inputs of --check. Exit 1: they differ, and nothing is written.
+    """
     graph = load(model, params, semantics)
     if states:
         from onernn.engine.emit.pipeline import read_declared  # with all of emit
@@ -129,25 +134,34 @@ def convert_command(
         graph = stepped.graph
         for note in stepped.notes:
             complain(note)
-    with progress() as tell:
-        report = convert(
-            graph,
-            out,
-            check=check,
-            atol=atol,
-            rtol=rtol,
-            names=pairs("--names", "OLD=NEW", names),
-            output_dtype=output_dtype,
-            opset=opset,
-            allow_functions=allow_functions,
-            place=place,
-            fused=fused,
-            progress=tell,
-            note=complain,
-        )
-    report = Report((), "") if report is None else report
+    report = _convert(
+        graph,
+        out,
+        check=check,
+        atol=atol,
+        rtol=rtol,
+        names=pairs("--names", "OLD=NEW", names),
+        output_dtype=output_dtype,
+        opset=opset,
+        allow_functions=allow_functions,
+        place=place,
+        fused=fused,
+    )
     show_report(report, json)
     raise typer.Exit(0 if report.passed else 1)
+
+
+def _convert(model: Graph, out: Path, **options: Any) -> Report:
+    """Writes a model, and says why it is not written or not verified."""
+    with progress() as tell:
+        try:
+            report = convert(model, out, progress=tell, note=complain, **options)
+        except WrongFileError as error:
+            complain(error)
+            return error.report
+    if report is not None and not report.passed:
+        complain(f"{out} is not written: its outputs differ from those of the recording")
+    return Report((), "") if report is None else report
 
 
 # --- the command that writes a file which the library runs without Python
@@ -243,8 +257,10 @@ def join_command(
 ) -> None:
     """Writes models that feed each other as one: an output feeds the inputs of its name."""
     whole = join(*map(load, models))
-    with progress() as tell:
-        convert(whole, output, opset=opset, progress=tell, note=complain)
+    report = _convert(whole, output, opset=opset)
+    if not report.passed:
+        show_report(report, json)
+        raise typer.Exit(1)
     if json:
         inputs, outputs = ([v.name for v in values] for values in (whole.inputs, whole.outputs))
         show_json("pass", inputs=inputs, outputs=outputs)

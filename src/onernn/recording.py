@@ -10,7 +10,7 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.ragged import Batch, Ragged
+from onernn.ir.ragged import Batch, Ragged, as_array
 from onernn.verification.recording import keyed_inputs, keyed_outputs, write_arrays
 
 
@@ -54,7 +54,7 @@ def _array(value: Any) -> Array:
     for method in ("copy_to_cpu", "as_ndarray", "asnumpy", "numpy"):
         if hasattr(value, method):
             return np.array(getattr(value, method)())
-    return np.array(value)
+    return np.array(as_array(value, "recording"))
 
 
 def _unpacked(packed: Any) -> Ragged:

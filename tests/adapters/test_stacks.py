@@ -118,6 +118,57 @@ def test_a_layer_is_found_by_its_name_and_by_the_value_that_it_makes(tmp_path: P
         read_stacks(tmp_path / "m.onnx", node="/r")
 
 
+def _several(path: Path, *nodes: onnx.NodeProto) -> Path:
+    """A model whose nodes all read x (T, N, 3), with the weights of a GRU of 4 units."""
+    value, wide = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    rng = np.random.default_rng(0)
+    arrays = {"W": rng.normal(size=(1, 12, 3)), "R": rng.normal(size=(1, 12, 4))}
+    made = [onnx.numpy_helper.from_array(a.astype("float32"), n) for n, a in arrays.items()]
+    ends = [value(node.output[0], wide, None) for node in nodes]
+    graph = onnx.helper.make_graph(nodes, "g", [value("x", wide, ["T", "N", 3])], ends, made)
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+def _gru(name: str, **more: object) -> onnx.NodeProto:
+    return onnx.helper.make_node("GRU", ["x", "W", "R"], [name], name, hidden_size=4, **more)
+
+
+def test_layers_that_cannot_be_written_are_named_and_the_command_exits_with_1(
+    tmp_path: Path,
+) -> None:
+    right, wrong = _gru("right"), _gru("wrong", activations=["Sine", "Tanh"])
+    file = _several(tmp_path / "m.onnx", right, wrong)
+    arguments = ["weights", str(file), "--output", str(tmp_path / "w.npz"), "--to"]
+    run = CliRunner().invoke(app, [*arguments, "onnx"])
+    assert run.exit_code == 1 and "'wrong'" in run.stderr and "'right'" not in run.stderr
+    assert {*np.load(tmp_path / "w.npz")} == {"right/W", "right/R"}
+    run = CliRunner().invoke(app, [*arguments, "onnx", "--node", "right"])
+    assert run.exit_code == 0 and {*np.load(tmp_path / "w.npz")} == {"W", "R"}
+    with pytest.raises(UnsupportedError, match="'wrong'"):
+        onernn.convert_weights(onernn.load(file), to="onnx")
+    # Another kind: a layer that the layout cannot express.
+    after = _gru("after", linear_before_reset=1)
+    file = _several(tmp_path / "m.onnx", right, after)
+    run = CliRunner().invoke(app, [*arguments, "torch"])
+    assert run.exit_code == 1 and "'right'" in run.stderr and "PyTorch has no GRU" in run.stderr
+    assert all(name.startswith("after.") for name in np.load(tmp_path / "w.npz"))
+
+
+def test_a_model_of_which_no_layer_is_read_is_not_called_one_without_layers(tmp_path: Path) -> None:
+    file = _several(tmp_path / "m.onnx", _gru("wrong", activations=["Sine", "Tanh"]))
+    for path in (file, DATA / "onnx/onnxruntime_quantized_signed/model.onnx"):
+        with pytest.raises(UnsupportedError, match="none of its recurrent layers can be read") as e:
+            read_stacks(path)
+        assert len(e.value.refusals) == 1
+
+
+@pytest.mark.parametrize("name", ["keras/states/model.keras", "mxnet/gluon_unrolled_stack"])
+def test_layers_side_by_side_that_several_nodes_read_are_joined_once(name: str) -> None:
+    assert read_stacks(DATA / name)
+
+
 def test_weights_that_two_places_share_come_once_and_layers_in_loops_are_found() -> None:
     assert len(read_stacks(DATA / "torch/cells/model.pt2")) == 1, "one LSTMCell for all steps"
     assert len(read_stacks(DATA / "onnx/keras_stacked_cells/model.onnx")) == 2

@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from support.command_line import failed, onernn
 
 from onernn import ModelFormatError, ShapeError, UnsupportedError, load, read_weights
 from onernn.adapters.stacks import read_stacks
@@ -52,6 +53,35 @@ def test_an_h5_of_weights_gives_arrays_and_layers(names: str, tmp_path: Path) ->
     np.testing.assert_allclose(*sums, rtol=0, atol=1e-6)
     with pytest.raises(ModelFormatError, match="onernn.read_weights gives its arrays"):
         load(file)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "simple_rnn"])
+@pytest.mark.parametrize("version", [b"2.1.4", b"2.2.4-tf", b"2.3.0", b"2.15.0", None])
+def test_gates_of_weights_are_the_default_of_the_keras_that_wrote_them(
+    kind: str, version: bytes | None, tmp_path: Path
+) -> None:
+    wide = {"lstm": 16, "gru": 12, "simple_rnn": 4}[kind]
+    shapes = {"kernel": (3, wide), "recurrent_kernel": (4, wide), "bias": (2, 12)}
+    shapes |= {} if kind == "gru" else {"bias": (wide,)}
+    file = h5(tmp_path / "w.h5", {f"{kind}_1/{name}:0": a for name, a in made(shapes).items()})
+    with h5py.File(file, "a") as opened:
+        opened.attrs.update({} if version is None else {"keras_version": version})
+    old = kind != "simple_rnn" and version in (b"2.1.4", b"2.2.4-tf")
+    ((_, stack),) = read_stacks(file).items()
+    assert ("hardsigmoid" in str(stack.spec.activations)) == old
+    if not old:
+        with pytest.raises(UnsupportedError, match="recurrent_activation='sigmoid'"):
+            read_stacks(file, recurrent_activation="sigmoid")
+        return
+    words = ["weights", str(file), "--to", "torch", "--output", str(tmp_path / "o.npz")]
+    refused = failed(onernn(*words))
+    assert "hard_sigmoid" in refused and "--recurrent-activation sigmoid" in refused
+    assert not (tmp_path / "o.npz").exists()
+    assert onernn(*words, "--recurrent-activation", "sigmoid").returncode == 0
+    ((_, usual),) = read_stacks(file, recurrent_activation="sigmoid").items()
+    with np.load(tmp_path / "o.npz") as written:
+        for name, array in torch.write(usual).items():
+            np.testing.assert_array_equal(written[name], array)
 
 
 def test_an_npz_gives_arrays_and_pytorchs_layers(tmp_path: Path) -> None:

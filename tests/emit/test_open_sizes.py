@@ -19,6 +19,7 @@ from onernn.engine.emit import write_cpp
 from onernn.ir.graph import Node, Value
 from onernn.ir.types import Size
 
+T, N = Size.of("T"), Size.of("N")
 NUMBERS = {"T": 7, "N": 3, "W": 11}
 SIZES = st.recursive(
     st.one_of(st.sampled_from(list(NUMBERS)).map(Size.of), st.integers(-4, 4).map(Size.of)),
@@ -28,6 +29,16 @@ SIZES = st.recursive(
     ),
     max_leaves=8,
 )
+
+FEW = st.recursive(
+    st.one_of(st.just(T), st.integers(-4, 4).map(Size.of)),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from("+-*"), inner, inner),
+        st.tuples(st.just("/"), inner, st.integers(1, 4).map(Size.of)),
+    ),
+    max_leaves=6,
+)
+"""With one name, and quotients by at most 4, of which at most five lie inside each other."""
 
 
 def computed(tree: Any) -> tuple[Size, int]:
@@ -58,14 +69,43 @@ def test_what_is_divided_in_c_is_never_negative(tree: Any) -> None:
     assert all(by > 0 for each in size.quotients for _, by in each.whole.terms)
 
 
-@given(SIZES, SIZES, st.integers(1, 6), st.integers(1, 6))
+@given(FEW, FEW, st.integers(1, 6), st.integers(1, 6))
 def test_equal_quotients_are_equal(tree: Any, more: Any, by: int, factor: int) -> None:
+    """Of sizes that repeat within so few numbers that equality is decided."""
     (size, _), (other, _) = computed(tree), computed(more)
     quotient = size.floor_div(by)
     assert (size + other * by).floor_div(by) == quotient + other
     assert (size * factor).floor_div(by * factor) == quotient
     assert quotient.floor_div(factor) == size.floor_div(by * factor)
     assert (size * by + (by - 1)).floor_div(by) == size
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (T - T.floor_div(2), (T + 1).floor_div(2)),
+        (T.floor_div(3) + (T + 1).floor_div(3) + (T + 2).floor_div(3), T),
+        (
+            (T.floor_div(2) + N.floor_div(3)).floor_div(5),
+            (T * 3 + N.floor_div(3) * 6).floor_div(30),
+        ),
+        ((T * T + T).floor_div(2) * 2, T * (T + 1)),
+        (((T + 1).floor_div(2) - T).floor_div(3), (0 - T.floor_div(2)).floor_div(3)),
+    ],
+)
+def test_sizes_are_equal_if_they_are_the_same_numbers(one: Size, other: Size) -> None:
+    for t, n in np.ndindex(60, 60):  # more than a period of each
+        numbers = {"T": t, "N": n}
+        assert one.put(numbers) == other.put(numbers)
+    assert one == other and hash(one) == hash(other)
+    assert one + 1 != other
+    assert len({one, other}) == 1
+
+
+def test_sizes_that_seldom_differ_are_not_equal() -> None:
+    for by in (7, 1000, 10**5, 10**9):
+        assert T.floor_div(by) != (T + 1).floor_div(by)
+        assert (T * N).floor_div(by) != (T * N + 1).floor_div(by)
 
 
 def test_quotients_are_bounded_as_all_sizes_are() -> None:

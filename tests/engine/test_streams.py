@@ -197,6 +197,25 @@ def test_a_stream_begins_with_the_first_state_where_another_has_ended() -> None:
     assert not np.allclose(results[0], alone(step_model(), frames_of(0, 3)))
 
 
+def test_an_old_id_never_names_a_stream_again() -> None:
+    """The memory of a stream is used again, its id is not."""
+    rng, streams = np.random.default_rng(3), Session(step_model()).streams(3, STATES)
+    opened: list[int] = []
+    closed: list[int] = []
+    for _ in range(100):
+        if len(opened) == 3 or (opened and rng.random() < 0.5):
+            closed.append(opened.pop(int(rng.integers(len(opened)))))
+            streams.close(closed[-1])
+        else:
+            opened.append(streams.open())
+    assert len({*closed, *opened}) == len(closed) + len(opened)
+    for stream in closed:
+        for use in (streams.close, streams.pull, lambda s: streams.push(s, frames_of(0, 1)[0])):
+            with pytest.raises(ShapeError, match=f"stream {stream} is not open"):
+                use(stream)
+    assert len(streams) == len(opened)
+
+
 def test_what_is_full_or_closed_says_so() -> None:
     streams = Session(step_model()).streams(2, STATES, queue=3)
     stream, _ = streams.open(), streams.open()

@@ -124,12 +124,57 @@ def _one_more(
     state = keras.Input((3,))
     inputs.append(state)
     feeds.append(numbers.normal(size=(BATCH, 3)).astype("float32"))
-    # Where a sequence begins with masked steps JAX gives the state, TensorFlow zeros: no mask.
-    value = layers.Conv1D(3, 2, padding="same")(value)
+    if keras.__version__ < "3":
+        # Where a sequence begins with masked steps JAX gives the state, TensorFlow zeros: no mask.
+        value = layers.Conv1D(3, 2, padding="same")(value)
     return layers.GRU(3, return_sequences=True)(value, initial_state=state)
 
 
 Case = tuple[tuple[int | None, ...], Callable[[Any], list[Any]]]
+
+
+def masked_calls(keras: Any) -> dict[str, tuple[list[Any], Any]]:
+    """Models whose layers get several tensors, some of them with masks: inputs and outputs.
+
+    Inputs are ids (N, T) below 9, of which 0 is masked, x (N, T, 5) and states (N, 3).
+    """
+    layers = keras.layers
+    ids, other = (keras.Input((None,), dtype="int32", name=name) for name in ("ids", "other"))
+    x, states = keras.Input((None, 5), name="x"), [keras.Input((3,), name=f"s{k}") for k in "0123"]
+    words, more = (layers.Embedding(9, 5, mask_zero=True)(each) for each in (ids, other))
+    cases: dict[str, tuple[list[Any], Any]] = {}
+    for kind, count in (("SimpleRNN", 1), ("GRU", 1), ("LSTM", 2)):
+        begin = states[:count]
+        for more_options in ({}, {"return_sequences": True, "return_state": True}):
+            y = getattr(layers, kind)(3, **more_options)(words, initial_state=begin)
+            cases[f"{kind} {len(more_options)}"] = [ids, *begin], y
+        both = layers.Bidirectional(getattr(layers, kind)(3, return_sequences=True))
+        y = both(words, initial_state=states[: 2 * count])
+        cases[f"both {kind}, then another"] = [ids, *states[: 2 * count]], layers.GRU(2)(y)
+    gru = layers.GRU(3, return_sequences=True)
+    begun = gru(words, initial_state=states[0])
+    cases["positional, shared"] = [ids, states[0]], [gru(words, states[0]), gru(words)]
+    cases["mean"] = [ids, states[0]], layers.GlobalAveragePooling1D()(begun)
+    y, h, c = layers.LSTM(3, return_sequences=True, return_state=True)(words)
+    decoded = layers.LSTM(3, return_sequences=True)(more, initial_state=[h, c])
+    cases["decoder"] = (
+        [ids, other],
+        layers.Concatenate()([decoded, layers.Attention()([decoded, y])]),
+    )
+    first, state = keras.Input((None, 5)), keras.Input((3,))
+    inner = keras.Model([first, state], layers.GRU(3, return_sequences=True)(first, state))
+    cases["model inside"] = [ids, states[0]], layers.GRU(2)(inner([words, states[0]]))
+    cases["model at the end"] = [ids, states[0]], inner([words, states[0]])
+    for name in ("Add", "Multiply", "Subtract", "Average", "Maximum", "Minimum", "Concatenate"):
+        for second in (more, x):
+            third = {"Concatenate": [begun], "Subtract": []}.get(name, [words])
+            y = getattr(layers, name)()([words, second, *third])
+            key = f"{name} of {'masked' if second is more else 'mixed'}"
+            own = [ids, other if second is more else x, *states[: name == "Concatenate"]]
+            cases[key] = own, [y, layers.GRU(3, return_sequences=True)(y)]
+    return cases
+
+
 LAYERS: dict[str, Case] = {
     "dense": ((4,), lambda L: [L.Dense(3, activation="gelu")]),
     "dense_3d": ((5, 4), lambda L: [L.Dense(3, use_bias=False, activation="softmax")]),

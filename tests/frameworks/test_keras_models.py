@@ -30,6 +30,24 @@ def test_random_models_give_what_keras_gives(seed: int, tmp_path: Path) -> None:
     models.compared(path, feeds, models.given(model, feeds))
 
 
+MASKED = models.masked_calls(keras)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_of_calls_with_several_tensors_are_those_of_keras(name: str, tmp_path: Path) -> None:
+    model = models.filled(keras.Model(*MASKED[name]), 5)
+    rng, feeds = np.random.default_rng(1), []
+    for value in model.inputs:
+        size = (4, *(each or 4 for each in value.shape[1:]))
+        feeds.append(rng.normal(size=size).astype("float32"))
+        if value.dtype == "int32":
+            feeds[-1] = np.array([[1, 2, 0, 0], [1, 2, 3, 4], [0, 1, 0, 2], [3, 0, 0, 5]], "int32")
+            feeds[-1] = feeds[-1][:: -1 if value.name == "other" else 1].copy()
+    model.save(tmp_path / "model.keras")
+    models.compared(tmp_path / "model.keras", feeds, models.given(model, feeds))
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
 @pytest.mark.parametrize("name", models.LAYERS)

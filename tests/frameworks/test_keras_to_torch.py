@@ -91,6 +91,34 @@ def test_what_is_no_stack_is_told(held: list[Any], reason: str) -> None:
         onernn.convert_weights(model, to="torch")
 
 
+def _nested(*held: Any) -> Any:
+    return keras.Sequential([keras.Input((5, 3)), *held])
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        keras.Sequential([keras.Input((5, 4)), layers.GRU(2, return_sequences=True)], name="inner"),
+        layers.TimeDistributed(keras.Sequential([keras.Input((4, 1)), layers.GRU(2)])),
+        layers.Bidirectional(layers.GRU(2), name="both"),
+    ],
+)
+def test_a_recurrent_layer_inside_another_layer_is_named_not_omitted(second: Any) -> None:
+    if isinstance(second, layers.TimeDistributed):
+        model = _nested(layers.LSTM(4, return_sequences=True), layers.Reshape((5, 4, 1)), second)
+    else:
+        model = _nested(layers.LSTM(4, return_sequences=True), second)
+    with pytest.raises(onernn.UnsupportedError, match="(gru|both|GRU)"):
+        onernn.convert_weights(model, to="torch")
+
+
+def test_the_only_recurrent_layer_may_lie_inside_a_model() -> None:
+    inner = keras.Sequential([keras.Input((None, 3)), layers.LSTM(4, return_sequences=True)])
+    model = filled(keras.Sequential([keras.Input((None, 3)), inner]), 3)
+    state = onernn.convert_weights(model, to="torch")
+    _same(model, torch.nn.LSTM(3, 4, batch_first=True), state)
+
+
 @pytest.mark.parametrize("layer", [layers.LSTM(4), layers.RNN(layers.LSTMCell(4))])
 def test_a_layer_that_is_not_built_is_told(layer: Any) -> None:
     with pytest.raises(onernn.UnsupportedError, match="it has no weights yet; call it"):

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from onernn import UnsupportedError, plugins_disabled
 from onernn.adapters.torch import explain, optimize
+from onernn.adapters.torch.live_layer import batch_of
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +183,12 @@ def test_wrong_arguments_raise_what_pytorch_raises() -> None:
             with pytest.raises(type(error)) as raised:
                 ours(*arguments)
             assert str(raised.value) == str(error)
+
+
+@pytest.mark.parametrize("sizes", [[2**62] * 4, [-(2**63), 2**63 - 1, 1]])
+def test_batch_sizes_that_wrap_around_are_left_to_pytorch(sizes: list[int]) -> None:
+    """Their sum is 0 in 64 bits, the number of rows."""
+    assert batch_of(PackedSequence(torch.zeros(0, INPUT), torch.tensor(sizes)), False) is None
 
 
 def test_plugins_disabled_leaves_calls_to_pytorch() -> None:

@@ -6,15 +6,17 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.interpreters import printed
 
 import onernn
-from onernn.ir.files import replacing, replacing_all
+from onernn.ir.files import replacing, replacing_all, staging
 from onernn.verification.recording import write_inputs, write_outputs
 from onernn.verification.report import write_report
 
@@ -137,3 +139,146 @@ def test_a_missing_folder_is_named_by_the_file(tmp_path: Path) -> None:
         replacing(tmp_path / "nowhere" / "out.npz"),
     ):
         pass
+
+
+KILLED = """
+    import itertools, os, signal, sys
+    from pathlib import Path
+    import numpy as np
+    import onernn
+    from onernn.adapters.common.writing import declared
+    from onernn.adapters.onnx.write import save, to_onnx
+    from onernn.ir.files import replacing_all
+
+    kind, folder = sys.argv[1], Path(sys.argv[2])
+    names = {"Paddle": "m.pdmodel m.pdiparams", "ONNX": "m.onnx m.onnx.data", "one": "only"}
+    files = [folder / name for name in names.get(kind, "first second third").split()]
+
+    def write(number):
+        if len(files) != 2:
+            with replacing_all(files) as streams:
+                for stream in streams:
+                    stream.write(str(number).encode())
+            return
+        matrix = np.full((16, 16), number, np.float32)  # in one file, its name in the other one
+        x, y = (onernn.Value(name, "float32", (None, 16)) for name in ("x", f"y{number}"))
+        node = onernn.Node("MatMul", ("x", f"w{number}"), (y.name,))
+        graph = declared(onernn.Graph("m", (x,), (y,), (node,), {f"w{number}": matrix}), None)
+        if kind == "ONNX":
+            save(to_onnx(graph), files[0], most=1000)
+        else:
+            onernn.convert(graph, files[0])
+
+    def content():
+        return [file.read_bytes() if file.exists() else None for file in files]
+
+    def killed_before(count):
+        child = os.fork()
+        if not child:
+            def kill(event, _):
+                nonlocal count
+                if event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "open"):
+                    count -= 1
+                    if count < 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+            sys.addaudithook(kill)
+            write(2)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+    write(2)
+    new = content()
+    write(1)
+    old = content()
+    assert all(one != other for one, other in zip(old, new))
+    ends = set()
+    for count in itertools.count():
+        finished = not killed_before(count)
+        now = content()
+        are_old, are_new = ([a == b for a, b in zip(now, which)] for which in (old, new))
+        if any(are_old) and any(are_new):
+            ends.add("mixed")
+        elif now[0] is None:
+            ends.add("missing")
+        else:
+            ends.add("old" if all(are_old) else "new" if all(are_new) else "wrong")
+        write(1)  # the next run
+        assert content() == old and {*folder.iterdir()} == {*files}, [*folder.iterdir()]
+        if finished:
+            break
+    print(count, *sorted(ends))
+"""
+
+
+@pytest.mark.parametrize("kind", ["Paddle", "ONNX", "three", "one"])
+def test_a_run_that_is_killed_anywhere_mixes_no_files_and_the_next_one_cleans_up(
+    kind: str, tmp_path: Path
+) -> None:
+    """Killed before each operation on the folder; of one file the old or the new one is there."""
+    count, *ends = printed(KILLED, kind, tmp_path)
+    assert int(count) > 3
+    assert ends == ["missing"] * (kind != "one") + ["new", "old"]
+
+
+def test_temporary_files_of_runs_that_live_stay(tmp_path: Path) -> None:
+    with replacing(tmp_path / "one") as stream, staging(tmp_path / "set") as (trial, keep):
+        stream.write(b"one")
+        trial.write_text("first")
+        trial.with_name("aside").write_text("second")
+        before = {*tmp_path.iterdir()}
+        printed(
+            """
+            import sys
+            from onernn.ir.files import replacing, replacing_all
+            with replacing(sys.argv[1] + "/other"):
+                pass
+            with replacing_all([sys.argv[1] + "/other", sys.argv[1] + "/another"]):
+                pass
+            """,
+            tmp_path,
+        )
+        assert {*tmp_path.iterdir()} == before | {tmp_path / "other", tmp_path / "another"}
+        keep()
+    texts = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert texts == {"one": "one", "set": "first", "aside": "second", "other": "", "another": ""}
+
+
+def test_what_only_looks_like_a_temporary_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("")
+    os.symlink("kept", tmp_path / ".onernn-0.part")
+    os.mkfifo(tmp_path / ".onernn-1.part")
+    with replacing(tmp_path / "out"):
+        pass
+    assert len(list(tmp_path.iterdir())) == 4 and (tmp_path / "kept" / "file").exists()
+
+
+def test_writers_of_the_same_files_at_the_same_time_mix_nothing(tmp_path: Path) -> None:
+    files = [tmp_path / "first", tmp_path / "second"]
+
+    def write(number: int) -> None:
+        for turn in range(20):
+            with replacing_all(files) as streams:
+                for stream in streams:
+                    stream.write(f"{number} {turn}".encode())
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first, second = (file.read_text() for file in files)
+    assert first == second and {*tmp_path.iterdir()} == {*files}
+
+
+def test_what_cannot_be_renamed_leaves_the_old_set(tmp_path: Path) -> None:
+    files = [tmp_path / "first", tmp_path / "second"]
+    for file in files:
+        file.write_text("old")
+    with pytest.raises(OSError, match="second"):
+        with replacing_all(files) as streams:
+            for stream in streams:
+                stream.write(b"new")
+            files[1].unlink()
+            files[1].mkdir()  # no file takes its place
+    assert files[0].read_text() == "old" and len(list(tmp_path.iterdir())) == 2

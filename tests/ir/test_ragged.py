@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from dataclasses import FrozenInstanceError
 from typing import Any, NamedTuple
 
@@ -236,7 +237,7 @@ def test_bad_outer_levels_are_refused_with_their_numbers(outer: Any, message: st
     ("lengths", "message"),
     [
         ([1, 2], r"offsets: ends at 3, but there are 4 steps"),
-        ([5, -1], r"lengths: sequence 1 has -1, expected 0 to W"),
+        ([5, -1], r"lengths: sequence 0 has 5, expected 0 to 4"),
         ([2.0, 2.0], r"lengths: expected integers \(N,\), got float64 \(2,\)"),
         ([[4]], r"lengths: expected integers \(N,\), got int64 \(1, 1\)"),
     ],
@@ -244,6 +245,75 @@ def test_bad_outer_levels_are_refused_with_their_numbers(outer: Any, message: st
 def test_bad_lengths_are_refused_with_their_numbers(lengths: Any, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         Ragged.from_lengths(WORDS, lengths)
+
+
+extremes = st.sampled_from([-(2**63), -(2**62), -1, 0, 1, 2, 4, 2**62, 2**63 - 1])
+large = st.sampled_from([0, 1, 2, 4, 2**62, 2**63, 2**64 - 4, 2**64 - 1])
+wrapping = st.lists(extremes, max_size=5) | st.lists(large, max_size=5).map(
+    lambda numbers: np.array(numbers, np.uint64)
+)
+
+
+@given(wrapping)
+def test_offsets_that_wrap_around_are_refused_in_every_level(middle: Any) -> None:
+    """What Python's integers, which do not wrap, say of them."""
+    numbers = [int(number) for number in middle]
+    offsets = np.array([0, *numbers, 4], getattr(middle, "dtype", np.int64))
+    is_valid = all(a <= b for a, b in itertools.pairwise([0, *numbers, 4]))
+    for make in (
+        lambda: Ragged(WORDS, offsets),
+        lambda: Ragged.from_lod(WORDS, [[0, len(offsets) - 1], offsets]),
+        lambda: Ragged.from_lod(WORDS, [offsets, [0, 1, 2, 3, 4]]),
+    ):
+        with nullcontext() if is_valid else pytest.raises(ShapeError, match="must not decrease"):
+            make()
+
+
+@given(wrapping)
+def test_lengths_whose_sum_wraps_around_are_refused(lengths: Any) -> None:
+    numbers = [int(number) for number in lengths]
+    if sum(numbers) != 4 or min(numbers) < 0:
+        with pytest.raises(ShapeError, match="lengths|offsets"):
+            Ragged.from_lengths(WORDS, lengths)
+    else:
+        assert Ragged.from_lengths(WORDS, lengths).lengths.tolist() == numbers
+    padded = np.zeros((len(numbers), 4))
+    if all(0 <= number <= 4 for number in numbers):
+        assert Ragged.from_padded(padded, lengths).lengths.tolist() == numbers
+    else:
+        with pytest.raises(ShapeError, match="lengths: sequence . has .*, expected 0 to 4"):
+            Ragged.from_padded(padded, lengths)
+
+
+HIDDEN = np.ma.masked_equal([0, 1, 4], 1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Ragged(np.ma.masked_equal(WORDS, 0), [0, 4]),
+        lambda: Ragged(WORDS, HIDDEN),
+        lambda: Ragged(WORDS, [0, 4], (HIDDEN,)),
+        lambda: Ragged.from_lod(WORDS, [HIDDEN]),
+        lambda: Ragged.from_lengths(WORDS, HIDDEN),
+        lambda: Ragged.from_list([HIDDEN]),
+        lambda: Ragged.from_padded(np.ma.masked_equal(WORDS, 0), [1, 1, 1, 1]),
+        lambda: Ragged.from_padded(np.zeros((3, 4)), HIDDEN),
+        lambda: Ragged.from_mask(np.zeros((1, 3)), HIDDEN[None]),
+        lambda: Ragged.from_mask(HIDDEN[None], [[1, 1, 1]]),
+        lambda: Ragged(WORDS, [0, 4]).with_data(np.ma.masked_equal(WORDS, 0)),
+        lambda: data_of([HIDDEN, HIDDEN]),
+        lambda: data_of(np.ma.masked),
+    ],
+)
+def test_masked_elements_are_refused(make: Any) -> None:
+    """NumPy would show the numbers under the mask."""
+    with pytest.raises(ShapeError, match="masked elements"):
+        make()
+
+
+def test_a_masked_array_that_hides_nothing_is_taken() -> None:
+    assert type(Ragged(np.ma.array(WORDS), [0, 4]).data) is np.ndarray
 
 
 @pytest.mark.parametrize(
@@ -286,7 +356,7 @@ def test_other_impossible_batches_are_refused() -> None:
         Ragged.from_list([])
     with pytest.raises(ShapeError, match=r"sequence 1: expected \(T, 2,\), got \(4, 3\)"):
         Ragged.from_list([WORDS, np.zeros((4, 3))])
-    with pytest.raises(ShapeError, match=r"sequence 0: .* got \(\)"):
+    with pytest.raises(ShapeError, match="sequence 0: .* got a scalar"):
         Ragged.from_list([np.float32(1)])
     with pytest.raises(ShapeError, match="at least the longest sequence, 3, got 2"):
         ragged.to_padded(time=2)

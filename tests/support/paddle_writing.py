@@ -177,6 +177,19 @@ OPERATORS: dict[str, Case] = {
         {"x": words(2), "p": numbers(5, 4, 1)}, "y",
     ),
     "CrfDecode": one("CrfDecode", {"x": words(3)}, t=numbers(5, 3)),
+    **{
+        f"SequenceUnpad and SequencePad, time-major {before}, {after}, {like}": of_nodes(
+            [
+                new_node("w = SequenceUnpad x n", time_major=before),
+                new_node(f"y = SequencePad w {like}", time_major=after),
+            ],
+            {"x": numbers(*(6, 4, 2) if before else (4, 6, 2)), "n": LENGTHS}
+            | ({"p": numbers(5, 5, 1)} if like == "p" else {}),
+            "y",
+        )
+        for before, after in product((True, False), repeat=2)
+        for like in ("x", "p", "")
+    },
 }  # fmt: skip
 
 

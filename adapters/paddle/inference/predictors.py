@@ -31,7 +31,7 @@ from onernn.engine.session import Session
 from onernn.ir.budget import return_freed_memory
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Graph
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Ragged, as_array, data_of
 
 # Executors, places, scopes: how programs of ``fluid`` and ``paddle.static`` run saved models.
 
@@ -176,7 +176,7 @@ def _fed(session: Session, known: list[str], feed: Mapping[str, Any]) -> dict[st
             raise ShapeError(f"Executor.run: feed has no {value.name!r}; the program takes {known}")
         given = feed[value.name]
         lod = given.lod() if isinstance(given, LoDTensor) else []
-        fed[value.name] = batch_for(value, np.asarray(given), lod)
+        fed[value.name] = batch_for(value, as_array(given, f"feed {value.name!r}"), lod)
     return fed
 
 
@@ -296,7 +296,7 @@ class PaddleInferPredictor:
             return None
         _counted(inputs, self._inputs)
         for handle, given in zip(self._inputs.values(), inputs, strict=True):
-            handle.copy_from_cpu(np.asarray(given))
+            handle.copy_from_cpu(as_array(given, "Predictor.run"))
         self._run()
         return [EagerTensor(each._held()) for each in self._outputs.values()]
 

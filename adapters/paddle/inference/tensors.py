@@ -14,7 +14,7 @@ import numpy.typing as npt
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, ShapeError, UnsupportedError
 from onernn.ir.graph import Value
-from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.ir.ragged import Batch, Ragged, as_array, converted, data_of
 
 # What Paddle raises a RuntimeError for, and who in a program asked.
 
@@ -93,9 +93,10 @@ def numpy_dtype(of: PaddleDType) -> np.dtype[np.generic]:
     return np.dtype(of.name.lower())
 
 
-def as_taken(data: npt.NDArray[np.generic]) -> Array:
-    """The array in a type that Paddle has, in one piece; see `data_type`."""
-    result = np.ascontiguousarray(data).reshape(data.shape)  # an array of no axes gets one
+def as_taken(data: npt.ArrayLike) -> Array:
+    """Returns an array of a type that Paddle has, in one piece; see `data_type` and `as_array`."""
+    array = as_array(data, "tensor")
+    result = np.ascontiguousarray(array).reshape(array.shape)  # an array of no axes gets one
     result = result.astype(_AS_PADDLE_TAKES.get(result.dtype.name, result.dtype), copy=False)
     data_type(result)
     return result
@@ -224,7 +225,7 @@ class LoDTensor(_Held):
         self._lod = Lod()
 
     def set(self, array: npt.ArrayLike, place: object = None) -> None:
-        self._data = np.array(as_taken(np.asarray(array)))
+        self._data = np.array(as_taken(array))
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
         """Offsets, outermost level first. Raises `ShapeError` where they do not fit the array."""
@@ -275,7 +276,7 @@ def create_lod_tensor(
             raise ShapeError(f"sentences of {lengths} words, but lengths {recursive_seq_lens[-1]}")
         data = np.concatenate([np.asarray(each, np.int64) for each in data]).reshape(-1, 1)
     made = LoDTensor()
-    made.set(np.asarray(data), place)
+    made.set(data, place)
     made.set_recursive_sequence_lengths(recursive_seq_lens)
     return made
 
@@ -284,7 +285,7 @@ class EagerTensor(_Held):
     """``paddle.Tensor`` as far as `Predictor.run` takes and gives it: an array."""
 
     def __init__(self, data: npt.ArrayLike) -> None:
-        self._data = np.array(as_taken(np.asarray(data)))
+        self._data = np.array(as_taken(data))
 
     @property
     def shape(self) -> list[int]:
@@ -319,9 +320,9 @@ _TAKEN = (np.float32, np.int32, np.int64)
 
 def _as_taken(data: npt.ArrayLike) -> Array:
     """In one of the three types of a `PaddleTensor`, the first that holds it exactly."""
-    array = np.asarray(data)
+    array = as_array(data, "PaddleTensor")
     if isinstance(data, list) and array.dtype == np.int64:
-        array = array.astype(np.int32)
+        array = converted(array, np.int32, "PaddleTensor")
     if array.dtype not in _TAKEN:
         wider = (np.float32,) if array.dtype.kind == "f" else (np.int32, np.int64)
         fits = [each for each in wider if np.can_cast(array.dtype, each)]
@@ -340,7 +341,9 @@ class PaddleBuf:
     def __init__(self, data: npt.ArrayLike = 0) -> None:
         self._bytes: Array = np.zeros(data if isinstance(data, int) else 0, np.uint8)
         if not isinstance(data, int):  # a list is one of floats, as Paddle reads it
-            self.reset(np.asarray(data, np.float32) if isinstance(data, list) else data)
+            array = as_array(data, "PaddleBuf")
+            is_list = isinstance(data, list)
+            self.reset(converted(array, np.float32, "PaddleBuf") if is_list else array)
 
     def reset(self, data: npt.ArrayLike) -> None:
         self._bytes = np.array(_as_taken(data)).reshape(-1).view(np.uint8)

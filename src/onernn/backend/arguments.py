@@ -10,7 +10,7 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, ShapeError
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Ragged, as_array, converted, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
@@ -22,7 +22,7 @@ Layout = Literal["tnc", "ntc"]
 def checked_numbers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     if array.dtype not in (np.float32, np.float64):
         raise ShapeError(f"{name}: expected {dtype} numbers, got {array.dtype}")
-    return array.astype(dtype, copy=False)
+    return converted(array, dtype, name)
 
 
 def checked_input(
@@ -91,7 +91,7 @@ def checked_state(
     states = []
     for part, one in zip(parts, given, strict=True):
         expected = (*stack, widths[part])
-        array = np.zeros(expected, dtype) if one is None else np.asarray(one)
+        array = np.zeros(expected, dtype) if one is None else as_array(one, part)
         if array.shape != expected:
             raise ShapeError(
                 f"{name} {part}: expected (L, D, N, O) = {expected}, got {array.shape}"

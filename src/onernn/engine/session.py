@@ -204,9 +204,11 @@ class Session:
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
         """The outputs by name, for inputs by name.
 
-        ``observe(node, outputs, seconds)`` is called after each node. Raises `ShapeError` where
-        an input is missing, unknown, or not of the model's dtype and shape; `BudgetError` where the
-        run would take more than ``max_bytes`` or ``max_steps``, before it does.
+        Floats of another dtype, such as float64, are rounded to the dtype that the model declares.
+        ``observe(node, outputs, seconds)`` is called after each node. Raises `ShapeError` if an
+        input is missing, unknown, not of the model's kind of numbers and shape, or has a number
+        that the dtype cannot hold; `BudgetError` before the run would take more than ``max_bytes``
+        or ``max_steps``.
         """
         plan, dims = self._last
         call = None if observe or plan is None or self._ranged else plan.arguments(inputs)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from onernn.ir.errors import OnernnError
+from onernn.ir.files import new_part
 
 T = TypeVar("T")
 _ALIGNMENT = 64
@@ -59,14 +60,16 @@ def shared(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(model, 5, buffer_callback=buffers.append)
     stamp = os.urandom(_STAMP)
-    handle, path = tempfile.mkstemp(".onernn", "shared-", folder)  # for this user alone
+    for_this_user = os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600
+    path, handle = new_part(folder or tempfile.gettempdir(), *for_this_user)
     try:
-        with open(handle, "wb") as file:
+        with open(handle, "wb", closefd=False) as file:
             file.write(stamp)
             spans = tuple(_written(file, buffer) for buffer in buffers)
-        yield Shared(Path(path), stamp, pickled, spans)
+        yield Shared(Path(path).absolute(), stamp, pickled, spans)
     finally:
         os.unlink(path)
+        os.close(handle)
 
 
 def _written(file: Any, buffer: pickle.PickleBuffer) -> tuple[int, int]:

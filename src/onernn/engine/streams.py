@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from threading import Lock
 
@@ -76,6 +77,8 @@ class Streams:
         self._waiting: dict[int, list[dict[str, Array]]] = {}
         self._done: dict[int, list[dict[str, Array] | OnernnError]] = {}
         self._made: _Made | None = None
+        self._rows: dict[int, int] = {}  # of the states, by open stream
+        self._ids = itertools.count()  # none is used twice: an old one never names a new stream
         self._new, self._free = iter(range(capacity)), list[int]()
         self._lock = Lock()
 
@@ -84,27 +87,32 @@ class Streams:
         return len(self._waiting)
 
     def open(self) -> int:
-        """A new stream, with the first states. Raises `BudgetError` where ``capacity`` are open."""
+        """Opens a stream with the first states; returns its id, which no later stream gets.
+
+        Raises `BudgetError` if ``capacity`` are open.
+        """
         with self._lock:
-            stream = self._free.pop() if self._free else next(self._new, None)
-            if stream is None:
+            row = self._free.pop() if self._free else next(self._new, None)
+            if row is None:
                 raise BudgetError(
                     f"{self._capacity} streams are open, as many as there may be: close one, or"
                     " make more room with streams(capacity)"
                 )
             for name, array in self._states.items():
-                array[stream] = self._first[name]
+                array[row] = self._first[name]
+            stream = next(self._ids)
             own = {n: array for n, array in self._first.items() if n not in self._states}
             self._own[stream] = own or _NONE
             self._waiting[stream], self._done[stream] = [], []
+            self._rows[stream] = row
             return stream
 
     def close(self, stream: int) -> None:
-        """Ends a stream; what waits of it is dropped."""
+        """Ends a stream and drops its waiting frames. Raises `ShapeError` if it is not open."""
         with self._lock:
             self._check(stream)
             del self._waiting[stream], self._done[stream], self._own[stream]
-            self._free.append(stream)
+            self._free.append(self._rows.pop(stream))
 
     def push(self, stream: int, frame: Frame | Array) -> None:
         """Adds what the model takes in one call, by name; one array where it takes one input.
@@ -221,7 +229,8 @@ class Streams:
         frames = [self._waiting[stream][0] for stream in batch]
         names = [value.name for value in self._inputs if value.name not in self._alike]
         feed = {name: np.stack([frame[name] for frame in frames]) for name in names}
-        feed |= {name: array[batch] for name, array in self._states.items()}
+        rows = [self._rows[stream] for stream in batch]
+        feed |= {name: array[rows] for name, array in self._states.items()}
         own = [self._own[stream] for stream in batch]
         feed |= {name: np.stack([each[name] for each in own]) for name in own[0]}
         results: list[dict[str, Array] | OnernnError]
@@ -241,7 +250,7 @@ class Streams:
                 {name: result[name][index].copy() for name in shown} for index in range(count)
             ]
         self._made = _Made(
-            {n: (streams, array[:count]) for n, array in states.items() if n in self._states},
+            {n: (rows[:count], array[:count]) for n, array in states.items() if n in self._states},
             {
                 stream: {name: states[name][index].copy() for name in own[index]}
                 for index, stream in enumerate(streams)

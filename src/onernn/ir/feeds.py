@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import numpy as np
+from typing import Any
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, did_you_mean
 from onernn.ir.graph import Graph, Value
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Ragged, as_array, converted, data_of
 
 Feed = Mapping[str, Ragged | Array]
 
 
 def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
-    """The inputs in the dtypes the model asks for. Raises `ShapeError` naming the input."""
+    """Returns the inputs in the dtypes that the model declares (`converted`).
+
+    Raises `ShapeError` naming the input.
+    """
+    _check_names(inputs)
     names = [value.name for value in expected]
     missing = [name for name in names if name not in inputs]
     unknown = [name for name in inputs if name not in names]
@@ -28,9 +31,19 @@ def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged 
 
 
 def checked_given(graph: Graph, given: Feed) -> dict[str, Array]:
-    """Arrays for some of the inputs, in the dtypes that the model asks for."""
+    """Returns arrays for some of the inputs, in the dtypes that the model declares."""
+    _check_names(given)
     named = tuple(value for value in graph.inputs if value.name in given)
     return {name: data_of(value) for name, value in checked_feed(named, given).items()}
+
+
+def _check_names(inputs: Any) -> None:
+    """Raises `ShapeError` if these are not arrays by name."""
+    if not isinstance(inputs, Mapping):
+        raise ShapeError(f"inputs: expected a dict of arrays by name, got {type(inputs).__name__}")
+    for name in inputs:
+        if not isinstance(name, str):
+            raise ShapeError(f"inputs: expected names as keys, got {name!r}")
 
 
 def _checked_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
@@ -48,7 +61,7 @@ def _checked_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
                 f" got {len(given.outer) + 1}"
             )
         return given.with_data(_checked_array(expected, given.data))
-    return _checked_array(expected, np.asarray(given))
+    return _checked_array(expected, as_array(given, f"input {expected.name!r}"))
 
 
 def _checked_array(expected: Value, array: Array) -> Array:
@@ -62,10 +75,8 @@ def _checked_array(expected: Value, array: Array) -> Array:
         if not least <= array.shape[axis] <= most:
             got = f"{array.shape[axis]}, the model takes {least} to {most}"
             raise ShapeError(f"input {expected}: axis {axis} is {got}")
-    if expected.dtype is None or array.dtype == expected.dtype:
-        return array
-    wanted = np.dtype(expected.dtype)
-    cast = array.astype(wanted) if np.can_cast(array.dtype, wanted, "same_kind") else None
-    if cast is None or (wanted.kind in "iu" and not np.array_equal(cast, array)):
-        raise ShapeError(f"input {expected}: got {array.dtype}, which {wanted} cannot hold")
-    return cast
+    if expected.dtype is not None:
+        return converted(array, expected.dtype, f"input {expected}")
+    if array.dtype.kind not in "biuf":
+        raise ShapeError(f"input {expected}: expected numbers, got {array.dtype}")
+    return array

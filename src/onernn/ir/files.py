@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -66,10 +67,10 @@ def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """A stream for the new content of a file: it gets the file's name when the block ends.
+    """Opens a stream for the new content of a file, which gets the file's name when the block ends.
 
-    Until then, and where the block raises, the disk is full or the process dies, the old file
-    stays as it was. Raises `OSError` naming the file.
+    Until then, and if the block raises, the disk is full or the process dies, the old file stays as
+    it was. Raises `OSError` naming the file.
     """
     with replacing_all([path]) as (stream,):
         yield stream
@@ -77,81 +78,227 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_all(paths: Iterable[str | Path]) -> Iterator[list[BinaryIO]]:
-    """A stream for each file; none of the files is replaced before all content is on the disk."""
+    """Opens a stream for each file of a set; the first file is the one that readers open first.
+
+    No file is replaced before all content is on the disk. An old file and a new one of the set are
+    never there at the same time: if the process dies while it renames them, the first file is
+    missing.
+    """
     with ExitStack() as stack:
         new = [stack.enter_context(_NewFile(path)) for path in paths]
         yield [each.stream for each in new]
         for each in new:
             each.complete()
-        for each in new:
-            each.rename()
+        _rename([each for each in new if each.part])
+
+
+@contextmanager
+def staging(path: str | Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Makes a folder for a file and the files next to it, which ends with the block.
+
+    Yields the file's path in that folder, and a function that puts all files of the folder into
+    their places together, as `replacing_all` does it. Raises `OSError` naming the file.
+    """
+    from shutil import copyfileobj, rmtree  # slow, and most processes write no such files
+
+    path = Path(path)
+    with _naming(path):
+        folder, handle = new_part(path.resolve().parent, os.O_DIRECTORY)
+
+    def keep() -> None:
+        made = sorted(os.listdir(folder), key=lambda name: (name != path.name, name))
+        with replacing_all(path.with_name(name) for name in made) as streams:
+            for name, stream in zip(made, streams, strict=True):
+                with open(Path(folder, name), "rb") as content:
+                    copyfileobj(content, stream)
+
+    try:
+        yield Path(folder, path.name), keep
+    finally:
+        rmtree(folder, ignore_errors=True)
+        os.close(handle)
 
 
 class _NewFile:
-    """The content of a file under a name of its own, in the folder of the file."""
+    """The content of a file under a temporary name, in the folder of the file."""
 
     def __init__(self, path: str | Path) -> None:
         # A link stays a link: the file that it names is replaced.
-        self._path = os.path.realpath(path)
-        self._part: str | None = None
+        self.path = os.path.realpath(path)
+        self.part: str | None = None
 
     def __enter__(self) -> _NewFile:
         mode = None
-        with self._named():
-            if os.path.exists(self._path):
-                mode = os.stat(self._path).st_mode
+        with _naming(self.path):
+            if os.path.exists(self.path):
+                mode = os.stat(self.path).st_mode
             if mode is not None and not stat.S_ISREG(mode):  # /dev/stdout: nothing to replace
-                self.stream: BinaryIO = open(self._path, "wb")
+                self.stream: BinaryIO = open(self.path, "wb")
                 return self
-            folder = os.path.dirname(self._path)
-            part = os.path.join(folder, f".onernn-{os.urandom(8).hex()}.part")
-            self.stream = open(part, "xb")
-            self._part = part
+            self.part, handle = new_part(os.path.dirname(self.path))
+            self.stream = open(handle, "wb")
             if mode is not None:
-                os.chmod(part, stat.S_IMODE(mode))
+                os.fchmod(handle, stat.S_IMODE(mode))
         return self
 
     def complete(self) -> None:
-        with self._named():
+        """Writes what is buffered. The stream stays open, which keeps the part locked."""
+        with _naming(self.path):
             self.stream.flush()
-            if self._part is not None:
+            if self.part is not None:
                 os.fsync(self.stream.fileno())
-            self.stream.close()
 
     def rename(self) -> None:
-        if self._part is None:
-            return
-        with self._named():
-            os.replace(self._part, self._path)
-            self._part = None
-            folder = os.open(os.path.dirname(self._path), os.O_RDONLY)
-            try:
-                os.fsync(folder)  # the name is on the disk, too
-            finally:
-                os.close(folder)
+        assert self.part is not None
+        _move(self.part, self.path)
+        self.part = None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            with self._named():
+            with _naming(self.path):
                 self.stream.close()  # writes what is buffered: the disk may still be full
         except OSError:
             if error is None:
                 raise
         finally:
-            if self._part is not None:
-                Path(self._part).unlink(missing_ok=True)
+            if self.part is not None:
+                Path(self.part).unlink(missing_ok=True)
         # A write inside of the block does not know the file's name.
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = self._path
+            error.filename = self.path
 
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Errors name the file, not its part."""
+
+@contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
+    """Errors name the file, not its part."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def _rename(files: list[_NewFile]) -> None:
+    """Gives complete files their names. Old files of a set are moved away before."""
+    if len(files) < 2:
+        for each in files:
+            each.rename()
+        return
+    old: list[tuple[str, str]] = []
+    with _turn(os.path.dirname(files[0].path)):
         try:
-            yield
-        except OSError as error:
-            error.filename = self._path
+            for each in files:
+                if os.path.isfile(each.path):
+                    old.append((_part_in(os.path.dirname(each.path)), each.path))
+                    _move(each.path, old[-1][0])
+            for each in reversed(files):
+                each.rename()
+        except BaseException:  # the old set again, its first file last
+            for each in files:
+                if each.part is None:
+                    os.unlink(each.path)
+            for part, path in reversed(old):
+                if os.path.exists(part):
+                    _move(part, path)
             raise
+        for part, _ in old:
+            Path(part).unlink(missing_ok=True)
+
+
+def _move(path: str, to: str) -> None:
+    """Renames a file; the new name is on the disk afterwards."""
+    with _naming(path):
+        os.replace(path, to)
+        folder = os.open(os.path.dirname(to), os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+# Temporary files and folders. Their maker locks them, and the lock ends with its process: so the
+# next one in the folder knows and removes those that a killed process left.
+
+
+def _part_in(folder: str | Path, name: str = "") -> str:
+    return os.path.join(folder, f".onernn-{name or os.urandom(8).hex()}.part")
+
+
+def new_part(
+    folder: str | Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_EXCL, mode: int = 0o666
+) -> tuple[str, int]:
+    """Makes a file, or with O_DIRECTORY a folder; returns its path, and a handle that locks it."""
+    _remove_abandoned(folder)
+    while True:
+        part = _part_in(folder)
+        if flags & os.O_DIRECTORY:
+            os.mkdir(part)
+        if (handle := _lock(part, flags, mode=mode)) is not None:
+            return part, handle
+
+
+@contextmanager
+def _turn(folder: str) -> Iterator[None]:
+    """Lets one thread of all processes at a time rename a set of files in a folder."""
+    part = _part_in(folder, "turn")
+    while (handle := _lock(part, os.O_RDWR | os.O_CREAT)) is None:
+        pass
+    try:
+        yield
+    finally:
+        Path(part).unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock(part: str, flags: int, how: int = fcntl.LOCK_EX, mode: int = 0o666) -> int | None:
+    """Opens and locks a temporary file or folder; None if another process removed it meanwhile.
+
+    With LOCK_NB it raises `OSError` if another process holds the lock, or if the file system has no
+    locks: then nobody removes anything there.
+    """
+    is_locked = False
+    try:
+        handle = os.open(part, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    except FileNotFoundError:
+        if flags & os.O_CREAT:
+            raise
+        return None
+    try:
+        with nullcontext() if how & fcntl.LOCK_NB else suppress(OSError):
+            fcntl.flock(handle, how)
+        with suppress(FileNotFoundError):
+            is_locked = os.path.samestat(os.fstat(handle), os.lstat(part))
+        return handle if is_locked else None
+    finally:
+        if not is_locked:
+            os.close(handle)
+
+
+def _remove_abandoned(folder: str | Path) -> None:
+    """Removes what killed processes left in a folder, as far as that is allowed."""
+    begin, end = _part_in("", "*").split("*")
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in [name for name in names if name.startswith(begin) and name.endswith(end)]:
+        part = os.path.join(folder, name)
+        with suppress(OSError):
+            mode = os.lstat(part).st_mode
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                continue
+            handle = _lock(part, os.O_RDONLY, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if handle is None:
+                continue
+            try:
+                if stat.S_ISDIR(mode):
+                    from shutil import rmtree
+
+                    rmtree(part)
+                else:
+                    os.unlink(part)
+            finally:
+                os.close(handle)
 
 
 # Arrays of an ``.npz``: a size is believed only where the bytes for it are there.

@@ -33,15 +33,19 @@ class NativeOp(NamedTuple):
     value: str = ""
 
 
-_RECURRENT = ("rnn", "lstm", "gru")
+_RECURRENT = ("rnn", "lstm", "gru", "recurrent", "bidirectional")
 _NAMED = 3
 
 
 def layer_operators(origin: Iterable[NativeOp]) -> tuple[NativeOp, ...]:
     """The native operators of recurrent types, or all where there is none; each once."""
     every = tuple(dict.fromkeys(origin))
-    result = (op for op in every if any(kind in op.type.lower() for kind in _RECURRENT))
-    return tuple(result) or every
+    return tuple(op for op in every if names_recurrence(op.type)) or every
+
+
+def names_recurrence(text: str) -> bool:
+    """Whether the type of a native operator, or a reason, names a kind of recurrent layers."""
+    return any(kind in text.lower() for kind in _RECURRENT)
 
 
 def native_names(origin: Iterable[NativeOp]) -> str:

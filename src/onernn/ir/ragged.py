@@ -1,40 +1,38 @@
-"""Variable-length batches."""
+"""Variable-length batches, and arrays as callers bring them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from onernn.ir.arrays import Array, Int64, frozen
-from onernn.ir.errors import ShapeError
+from onernn.ir.errors import MISFITS, ShapeError
 from onernn.ir.records import dataclass
 
 Side = Literal["right", "left"]
 
 
 def _checked_offsets(offsets: npt.ArrayLike, count: int, of: str, level: str) -> Int64:
-    result = np.asarray(offsets)
+    result = as_array(offsets, level)
     if result.ndim != 1 or result.size == 0 or result.dtype.kind not in "iu":
         raise ShapeError(
             f"{level}: expected a list of at least one integer offset,"
             f" got {result.dtype} {result.shape}"
         )
-    result = result.astype(np.int64)
     if result[0] != 0:
         raise ShapeError(f"{level}: must start at 0, starts at {result[0]}")
-    falls = np.flatnonzero(np.diff(result) < 0)
-    if falls.size:
-        at = falls[0]
+    if (where := falls(result)).size:
+        at = where[0]
         raise ShapeError(
             f"{level}: must not decrease, position {at + 1} goes"
             f" from {result[at]} to {result[at + 1]}"
         )
     if result[-1] != count:
         raise ShapeError(f"{level}: ends at {result[-1]}, but there are {count} {of}")
-    return frozen(result)
+    return frozen(result.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +41,8 @@ class Ragged:
 
     Sentence n is ``data[offsets[n]:offsets[n+1]]``; length zero is legal. ``outer`` holds the
     upper LoD levels, outermost first; the last entry of each counts the elements one level below.
-    Data is taken as it is (no copy). Raises `ShapeError` with the offending numbers.
+    Data is taken as it is (no copy). Raises `ShapeError` with the offending numbers: offsets must
+    start at 0, must not decrease and must end at W; no element may be masked.
     """
 
     data: Array
@@ -51,9 +50,7 @@ class Ragged:
     outer: tuple[Int64, ...] = ()
 
     def __post_init__(self) -> None:
-        data = np.asarray(self.data)
-        if data.ndim == 0:
-            raise ShapeError("data: expected at least one axis (steps), got a scalar")
+        data = _rows(self.data, "data")
         offsets = _checked_offsets(self.offsets, len(data), "steps", "offsets")
         below, outer = len(offsets) - 1, []
         for depth, level in reversed(list(enumerate(self.outer))):
@@ -71,22 +68,23 @@ class Ragged:
         """From LoD offsets of any depth; the last level is the one that RNNs run over."""
         if not len(lod):
             raise ShapeError("lod: expected at least one level of offsets, got none")
-        *outer, last = (np.asarray(level) for level in lod)
-        return cls(data, last, tuple(outer))
+        *outer, last = lod
+        return cls(data, cast(Int64, last), cast(tuple[Int64, ...], tuple(outer)))
 
     @classmethod
     def from_lengths(cls, data: Array, lengths: npt.ArrayLike) -> Ragged:
         """From the words of all sentences (W, ...) and the length of each (N,)."""
-        return cls(data, offsets_of(_checked_lengths(lengths, None)))
+        data = _rows(data, "data")
+        return cls(data, offsets_of(_checked_lengths(lengths, None, len(data))))
 
     @classmethod
     def from_list(cls, sentences: Sequence[Array]) -> Ragged:
         """From one array (T_n, ...) a sentence; at least one, for its dtype and channels."""
         if not len(sentences):
             raise ShapeError("sequences: expected at least one array, got an empty list")
-        arrays = [np.asarray(s) for s in sentences]
+        arrays = [_rows(s, f"sequence {n}") for n, s in enumerate(sentences)]
         for n, array in enumerate(arrays):
-            if array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:]:
+            if array.shape[1:] != arrays[0].shape[1:]:
                 raise ShapeError(
                     f"sequence {n}: expected (T, {str(arrays[0].shape[1:])[1:]}, got {array.shape}"
                 )
@@ -95,7 +93,7 @@ class Ragged:
     @classmethod
     def from_mask(cls, padded: Array, mask: npt.ArrayLike) -> Ragged:
         """From padded (N, T, ...) and a mask (N, T) with one run of ones a sentence."""
-        kept = np.asarray(mask).astype(bool)
+        padded, kept = as_array(padded, "padded"), as_array(mask, "mask").astype(bool)
         if kept.shape != padded.shape[:2] or kept.ndim != 2:
             raise ShapeError(f"mask: expected (N, T) = {padded.shape[:2]}, got {kept.shape}")
         edges = np.count_nonzero(np.diff(kept, axis=1, prepend=False), axis=1)
@@ -114,7 +112,7 @@ class Ragged:
         side: Side = "right",
     ) -> Ragged:
         """From (N, T, ...), or (T, N, ...) where ``time_major``, padded on ``side``."""
-        padded = np.asarray(padded)
+        padded = as_array(padded, "padded")
         if padded.ndim < 2:
             raise ShapeError(f"padded: expected at least batch and time axes, got {padded.shape}")
         batch_major = np.swapaxes(padded, 0, 1) if time_major else padded
@@ -137,7 +135,7 @@ class Ragged:
 
     def with_data(self, data: Array) -> Ragged:
         """Other words under the same offsets, which are not checked again."""
-        data = np.asarray(data)
+        data = as_array(data, "data")
         if data.shape[:1] != self.data.shape[:1]:
             return Ragged(data, self.offsets, self.outer)  # says what is wrong
         same = object.__new__(Ragged)
@@ -168,22 +166,32 @@ class Ragged:
         return f"Ragged({self.data.dtype} {self.data.shape}, {len(self)} sequences)"
 
 
+def falls(offsets: Array) -> Array:
+    """Returns the positions that a smaller number follows; a difference could wrap around."""
+    return np.flatnonzero(offsets[1:] < offsets[:-1])
+
+
 def offsets_of(lengths: Int64) -> Int64:
     """Where sequences of these lengths begin, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
-def _checked_lengths(lengths: npt.ArrayLike, count: int | None, limit: int | None = None) -> Int64:
-    result = np.asarray(lengths)
+def _rows(data: Any, what: str) -> Array:
+    array = as_array(data, what)
+    if array.ndim == 0:
+        raise ShapeError(f"{what}: expected at least one axis (steps), got a scalar")
+    return array
+
+
+def _checked_lengths(lengths: npt.ArrayLike, count: int | None, most: int) -> Int64:
+    result = as_array(lengths, "lengths")
     if result.ndim != 1 or (result.size and result.dtype.kind not in "iu"):
         raise ShapeError(f"lengths: expected integers (N,), got {result.dtype} {result.shape}")
     if count is not None and len(result) != count:
         raise ShapeError(f"lengths: expected {count}, one a sequence, got {len(result)}")
-    bad = (result < 0) | (False if limit is None else result > limit)
-    if bad.any():
-        n = int(np.flatnonzero(bad)[0])
-        most = "W" if limit is None else limit
-        raise ShapeError(f"lengths: sequence {n} has {result[n]}, expected 0 to {most}")
+    bad = np.flatnonzero((result < 0) | (result > most))
+    if bad.size:
+        raise ShapeError(f"lengths: sequence {bad[0]} has {result[bad[0]]}, expected 0 to {most}")
     return result.astype(np.int64)
 
 
@@ -201,4 +209,43 @@ Batch = Ragged | Array
 
 def data_of(value: Any) -> Array:
     """The array inside: a ragged batch's words, or the array itself."""
-    return value.data if isinstance(value, Ragged) else np.asarray(value)
+    return value.data if isinstance(value, Ragged) else as_array(value, "value")
+
+
+def as_array(value: Any, what: str) -> Array:
+    """Returns a caller's value as an array; ``what``: its name in messages.
+
+    Raises `ShapeError` if NumPy cannot read it, and if elements are masked: an array would show the
+    numbers under the mask.
+    """
+    if type(value) is np.ndarray:
+        return value
+    parts = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(each, np.ma.MaskedArray) and np.ma.is_masked(each) for each in parts):
+        raise ShapeError(f"{what}: has masked elements; give them values, for example .filled(0)")
+    try:
+        return np.asarray(value)
+    except (*MISFITS, RuntimeError) as error:
+        raise ShapeError(
+            f"{what}: expected an array, got {type(value).__name__}: {error}"
+        ) from error
+
+
+def converted(array: Array, dtype: npt.DTypeLike, what: str) -> Array:
+    """Returns the numbers in a dtype; floats are rounded, the array itself is returned if it fits.
+
+    Raises `ShapeError` if the dtype is of another kind, or cannot hold a number: an integer that
+    would change, a finite number that would become infinite.
+    """
+    wanted = np.dtype(dtype)
+    if array.dtype == wanted:
+        return array
+    lost = None
+    if np.can_cast(array.dtype, wanted, "same_kind"):
+        with np.errstate(over="ignore"):
+            result = array.astype(wanted)
+        lost = result != array if wanted.kind in "iu" else np.isinf(result) & ~np.isinf(array)
+        if not lost.any():
+            return result
+    which = "" if lost is None else f" {array[lost][0]}"
+    raise ShapeError(f"{what}: got {array.dtype}{which}, which {wanted} cannot hold")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache, reduce
-from math import gcd
+from math import gcd, lcm, prod
 from operator import mul
 from typing import Any, Union
 from weakref import ref
+from zlib import crc32
 
 import numpy as np
 
@@ -25,12 +26,63 @@ class SizeError(UnsupportedError, ValueError):
     """A size that is too large or not valid to compute with."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Size:
-    """A sum of products, ``terms`` = ((names, coefficient), ...); (((), 3),) is the number 3."""
+    """A sum of products, ``terms`` = ((names, coefficient), ...); (((), 3),) is the number 3.
+
+    Sizes are equal if they are the same number whatever their names are: T - T / 2 and
+    (T + 1) / 2. `_is_zero` decides it, for quotients that repeat within `_POINTS` points.
+    """
 
     terms: tuple[tuple[Product, int], ...]
     __array_ufunc__ = None  # NumPy's numbers leave arithmetic to us
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Size):
+            return NotImplemented
+        if self is other or self.terms == other.terms:
+            return True
+        if self._sample != other._sample or not self.quotients and not other.quotients:
+            return False
+        try:
+            return _is_zero(self - other)
+        except SizeError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self._sample)
+
+    @cached_property
+    def _sample(self) -> int:
+        """The number that it is for one number of each name: equal sizes have the same."""
+        total = 0
+        for factors, by in self.terms:
+            for each in factors:
+                by *= _number_of(each) if isinstance(each, str) else each.whole._sample // each.by
+            total += by
+        return total
+
+    def at(self, numbers: Mapping[str, Any]) -> Any:
+        """The number for these numbers, or arrays of such, in the place of all names."""
+        total: Any = 0
+        for factors, by in self.terms:
+            each = (
+                numbers[factor]
+                if isinstance(factor, str)
+                else factor.whole.at(numbers) // factor.by
+                for factor in factors
+            )
+            total = total + reduce(mul, each, by)
+        return total
+
+    def degree(self, name: str) -> int:
+        """The highest power of a name in it."""
+        return max((sum(_degree(each, name) for each in f) for f, _ in self.terms), default=0)
+
+    def period(self, name: str) -> int:
+        """For names of one remainder by this number, the size is a polynomial."""
+        every = (each.by * each.whole.period(name) for each in self.quotients if name in each.names)
+        return lcm(*every)
 
     @classmethod
     def of(cls, value: Any) -> Size:
@@ -189,12 +241,47 @@ class Size:
         return f"({self})" if len(self.terms) > 1 else str(self)
 
 
+_POINTS = 10**6
+"""Numbers of all names, at which two sizes are compared."""
+
+
+@cache
+def _number_of(name: str) -> int:
+    return crc32(name.encode())
+
+
+def _degree(factor: Factor, name: str) -> int:
+    return int(factor == name) if isinstance(factor, str) else factor.whole.degree(name)
+
+
+def _is_zero(size: Size) -> bool:
+    """Whether a size is 0 for all numbers of its names; False where too many decide it.
+
+    Between numbers with the same remainder it is a polynomial, which is 0 if it is 0 at one point
+    more than its degree.
+    """
+    names = sorted(size.names)
+    counts = [size.period(name) * (size.degree(name) + 1) for name in names]
+    largest = dict(zip(names, counts, strict=True))
+    if prod(counts) > _POINTS:
+        return False
+    bound = Size(tuple((factors, abs(by)) for factors, by in size.terms)).at(largest)
+    grid = np.ogrid[tuple(map(slice, counts))]
+    kind = np.int64 if bound < 2**62 else object
+    numbers = {name: axis.astype(kind) for name, axis in zip(names, grid, strict=True)}
+    return not np.any(size.at(numbers))
+
+
 @dataclass(frozen=True)
 class Quotient:
     """A size by a number, rounded down; of neither is any number negative."""
 
     whole: Size
     by: int
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.whole.names
 
     def __lt__(self, other: Factor) -> bool:
         """In a product quotients stand behind names."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from onernn.ir.arrays import Array, frozen, sealed
 from onernn.ir.errors import ShapeError, UnsupportedError
+from onernn.ir.ragged import as_array
 from onernn.ir.records import Immutable, cached_property, dataclass
 from onernn.ir.spec import RnnSpec
 
@@ -46,7 +47,7 @@ class RnnWeights(Immutable):
             array = getattr(self, field.name)
             if array is None and field.name != "iter":
                 continue
-            array = np.asarray(array)
+            array = as_array(array, f"weights {field.name}")
             if array.dtype != dtype:
                 raise ShapeError(
                     f"weights {field.name}: expected {dtype} as weights iter, got {array.dtype}"

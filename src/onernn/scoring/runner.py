@@ -197,8 +197,6 @@ class Folder:
                 raise UnsupportedError(f"{self.path}: another scoring runs into it") from None
             asked = json.loads(json.dumps(asked))
             self._check(asked)
-            for left in self.path.glob(".onernn-*.part"):
-                left.unlink()
             with replacing(self.path / MANIFEST) as stream:
                 stream.write(json.dumps(asked).encode())
             yield

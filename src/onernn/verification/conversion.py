@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -14,26 +14,52 @@ import numpy as np
 
 from onernn.adapters.converting import write_model, writer_for
 from onernn.adapters.loading import load
+from onernn.adapters.registry import SEMANTICS
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes import over_time as forms
-from onernn.ir.arrays import Array
-from onernn.ir.errors import MissingDependencyError, OnernnError, UnsupportedError
+from onernn.fuse_passes.bodies import every_node
+from onernn.ir.arrays import Array, bfloat16_bits
+from onernn.ir.errors import BudgetError, MissingDependencyError, OnernnError, UnsupportedError
 from onernn.ir.feeds import checked_feed, checked_given
+from onernn.ir.files import staging
 from onernn.ir.graph import Graph, Node, Value, graph_of
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.verification.comparing import OutputComparison, Tolerance, compare, tolerance_of
+from onernn.verification.comparing import (
+    TOLERANCES,
+    OutputComparison,
+    Tolerance,
+    compare,
+    compare_all,
+    feed_for,
+    outputs_for,
+    tolerance_of,
+)
 from onernn.verification.diagnosis.cause import repaired
 from onernn.verification.diagnosis.model_diff import shuffled
 from onernn.verification.input_generation import make_inputs
 from onernn.verification.recording import keyed_inputs, opened, read_inputs, read_outputs
 from onernn.verification.references import Against, run_framework
-from onernn.verification.tracing import expanded
-from onernn.verification.verifying import Progress, Report, either, verify
+from onernn.verification.tracing import expanded, with_layers
+from onernn.verification.verifying import Progress, Report, either, rounding, verify
 
+_log = logging.getLogger("onernn")
 _TOLERANCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+_PARAMETERS = 10**9
+"""Bytes of parameters up to which a written file is run: it needs as many again."""
+
+
+class WrongFileError(UnsupportedError):
+    """A new file differs from its model, and is deleted; ``report``: the comparison."""
+
+    def __init__(self, message: str, report: Report) -> None:
+        super().__init__(message)
+        self.report = report
+
+    def __reduce__(self) -> Any:
+        return type(self), (*self.args, self.report)
 
 
 def convert(
@@ -56,15 +82,163 @@ def convert(
     ``.pdmodel`` in onernn, an ``.onnx`` by plain ONNX Runtime. Further options:
     `adapters.converting.write_model`.
 
-    ONNX Runtime runs in a process of its own. Raises `UnsupportedError` naming what the target
-    cannot say, or if ONNX Runtime does not run the file or crashes, `MissingDependencyError`
-    where a check lacks onnxruntime.
+    The file gets its name only if it passes; until then an older file stays. Without ``check``,
+    onernn runs it and the model on ``inputs``, or on generated inputs, and compares their outputs
+    under ``atol`` and ``rtol`` or the default tolerance. If that is not possible, because no
+    inputs fit within 5 CPU seconds and 1 GB of values, or the parameters take more than 1 GB, the
+    file is kept, and ``note`` or the logger "onernn" gets the reason.
+
+    ONNX Runtime runs in a process of its own. Raises `WrongFileError` if the file differs from the
+    model, `UnsupportedError` naming what the target cannot say, or if ONNX Runtime does not run the
+    file or crashes, `MissingDependencyError` where a check lacks onnxruntime.
     """
-    model, writer = graph_of(model), writer_for(Path(path))
+    path, model = Path(path), graph_of(model)
+    writer_for(path)  # refuse before all else
     options = {"names": names or None, "output_dtype": output_dtype, **options}
-    if check is None:
-        write_model(model, path, **options)
-        return None
+    with staging(path) as (written, keep), _named(written, path):
+        if check is not None:
+            report = _checked(model, written, check, atol, rtol, options)
+            if report.passed:
+                keep()
+            return report
+        write_model(model, written, **options)
+        reason = ""
+        try:
+            report = _beside_its_model(model, written, atol, rtol, options)
+        except OnernnError as error:
+            reason = str(error)
+        else:
+            if not report.passed:
+                apart = "; ".join(
+                    f"output {each.name!r}: {each.reason}"
+                    for each in report.outputs
+                    if not each.passed
+                )
+                raise WrongFileError(f"{path} is not written, it would be wrong: {apart}", report)
+            reason = "".join(report.notes)
+        keep()
+    if reason:
+        text = f"{path} is not verified: {reason}"
+        (options.get("note") or _log.warning)(text)
+    return None
+
+
+@contextmanager
+def _named(written: Path, path: Path) -> Iterator[None]:
+    """Errors name the file, not the trial that gets its name later; no warning names the trial."""
+
+    def names_others(record: logging.LogRecord) -> bool:
+        return str(written) not in record.getMessage()
+
+    _log.addFilter(names_others)
+    try:
+        yield
+    except OnernnError as error:
+        whole, *others = error.args or ("",)
+        error.args = (str(whole).replace(str(written), str(path)), *others)
+        raise
+    finally:
+        _log.removeFilter(names_others)
+
+
+def _beside_its_model(
+    model: Graph,
+    written: Path,
+    atol: float | None,
+    rtol: float | None,
+    options: Mapping[str, Any],
+) -> Report:
+    """A file compared with its model. Raises an `OnernnError` that says why it cannot be."""
+    layers = (Recurrent.of(node).layers for node in every_node(model) if node.op == "Rnn")
+    held = [model.constants, *(each.arrays for stack in layers for each in stack)]
+    if sum(array.nbytes for arrays in held for array in arrays.values()) > _PARAMETERS:
+        raise UnsupportedError("its parameters take more than 1 GB; check it with a recording")
+    if any(node.op == "Sample" for node in every_node(model)):
+        raise UnsupportedError("it draws random numbers, which each framework draws in its own way")
+    dtype, inputs = options["output_dtype"], options.get("inputs")
+    if dtype != "float32":
+        model = _rounded(fuse(model).model, dtype)
+        rtol = TOLERANCES[_TOLERANCES[dtype]].rtol if rtol is None else rtol
+    old = {new: name for name, new in (options["names"] or {}).items()}
+    report: Report | None = None
+    for semantics in SEMANTICS:  # a quantized layer of ONNX Runtime may be read in two ways
+        read = _renamed(load(written, None, semantics), old)
+        if inputs is None:
+            inputs = make_inputs(*either(read, Against(model)))
+        report = _same_outputs(model, read, inputs, atol, rtol)
+        if report.passed:
+            break
+    assert report is not None
+    return report
+
+
+def _same_outputs(
+    model: Graph,
+    read: Graph,
+    inputs: Mapping[str, Batch],
+    atol: float | None,
+    rtol: float | None,
+) -> Report:
+    """Two models on the same inputs and kernels: layers keep the precision that they ask for."""
+    feed, _ = feed_for(model.inputs, inputs, "the model")
+    mine, _ = feed_for(read.inputs, inputs, "the file")
+    reference = Session(model).run(feed)
+    try:
+        runner = Session(read)
+        actual = runner.run(mine)
+    except BudgetError:
+        raise
+    except OnernnError as error:
+        return Report(
+            tuple(OutputComparison.incomparable(name, str(error)) for name in reference), ""
+        )
+    pairs, _ = outputs_for([v.name for v in read.outputs], reference)
+    expected = {name: value for name, (_, value) in pairs.items()}
+    asked = {name: tolerance_of("f32", atol, rtol, actual[name], w) for name, w in expected.items()}
+    outputs = compare_all(actual, expected, asked)
+    if atol is rtol is None and not all(each.passed for each in outputs):
+        outputs = compare_all(actual, expected, rounding(read, mine, expected, asked))
+    empty = not any(data_of(value).size for value in expected.values())
+    return Report(outputs, runner.explain(), notes=("all outputs are empty",) * empty)
+
+
+def _rounded(model: Graph, dtype: str) -> Graph:
+    """The model with the weights that a file of narrow weights holds."""
+
+    def rounded(array: Array) -> Array:
+        if array.ndim < 2 or array.dtype != np.float32:
+            return array
+        if dtype == "float16":
+            return array.astype(np.float16).astype(np.float32)
+        return (bfloat16_bits(array).astype(np.uint32) << 16).view(np.float32)
+
+    def layer(rnn: Recurrent) -> Recurrent:
+        return replace(rnn, weights=[each.mapped(rounded) for each in rnn.layers])
+
+    constants = {name: rounded(array) for name, array in model.constants.items()}
+    return replace(with_layers(model, layer) or model, constants=constants)
+
+
+def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with other names of its inputs and outputs."""
+
+    def values(of: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(replace(value, name=names.get(value.name, value.name)) for value in of)
+
+    nodes = tuple(node.renamed(names) for node in graph.nodes)
+    return replace(graph, inputs=values(graph.inputs), outputs=values(graph.outputs), nodes=nodes)
+
+
+def _checked(
+    model: Graph,
+    path: Path,
+    check: str | Path | Mapping[str, Array],
+    atol: float | None,
+    rtol: float | None,
+    options: Mapping[str, Any],
+) -> Report:
+    """Writes a file, and compares its outputs with those of a recording."""
+    writer, names, output_dtype = writer_for(path), options["names"], options["output_dtype"]
     arrays, where = opened(check)
     inputs = checked_feed(model.inputs, read_inputs(arrays, model.inputs, where))
     runtime = writer.runtime
@@ -257,8 +431,7 @@ def repair(
     before = evidence.model if read else expanded(fuse(evidence.model).model)[0]
     changes = tuple(differences(before, fixed))
     after: Report | None = None
-    with TemporaryDirectory(dir=path.parent, prefix=".onernn-repair-") as folder:
-        written = Path(folder, path.name)
+    with staging(path) as (written, keep):
         write_model(fixed, written, inputs=evidence.inputs, note=note)
         for batches in _fresh(fixed, against, evidence.all_inputs, progress):
             after = verify(
@@ -272,8 +445,7 @@ def repair(
             )
             if not after.passed:
                 return Repair(changes, after, "on fresh inputs the repaired file differs, too")
-        for file in sorted(Path(folder).iterdir()):
-            os.replace(file, path.parent / file.name)
+        keep()
     return Repair(changes, after)
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from onernn.ir.arrays import Array
-from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
+from onernn.ir.errors import ModelFormatError, ShapeError, UnsupportedError, did_you_mean
 from onernn.ir.files import npz_arrays, replacing
 from onernn.ir.graph import Value
-from onernn.ir.ragged import Batch, Ragged
+from onernn.ir.ragged import Batch, Ragged, as_array
 
 INPUTS, OUTPUTS = ("in__", "lod__"), ("out__", "outlod__")
 """Prefixes of the names of a recording's arrays."""
@@ -55,7 +55,7 @@ def read_inputs(
         names = "; ".join(map(str, expected.values()))
         hint = did_you_mean(unknown[0], expected) if unknown else ""
         raise ModelFormatError(f"{', '.join(wrong)}; the model takes {names}{hint}", file)
-    return {name: _batch(arrays, "in__", "lod__", name) for name in expected}
+    return {name: _batch(arrays, "in__", "lod__", name, file) for name in expected}
 
 
 def read_outputs(
@@ -74,7 +74,7 @@ def read_outputs(
         if known not in names:
             listed = ", ".join(names) + did_you_mean(name, names)
             raise ModelFormatError(f"{key} is unknown; the model gives {listed}", file)
-        result[known] = _batch(arrays, "out__", "outlod__", name)
+        result[known] = _batch(arrays, "out__", "outlod__", name, file)
     if not result:
         raise ModelFormatError(f"no recorded outputs (out__NAME); the model gives {names}", file)
     return result
@@ -83,20 +83,23 @@ def read_outputs(
 def read_given(arrays: Mapping[str, Array]) -> dict[str, Batch]:
     """Every recorded input by its own name, whatever a model takes."""
     names = [key.removeprefix("in__") for key in arrays if key.startswith("in__")]
-    return {name: _batch(arrays, "in__", "lod__", name) for name in names}
+    return {name: _batch(arrays, "in__", "lod__", name, "") for name in names}
 
 
-def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str) -> Batch:
+def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str, file: str) -> Batch:
     array = arrays[data + name]
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         result = array.dtype if isinstance(array, np.ndarray) else "no array"
-        raise ModelFormatError(f"{data}{name}: expected numbers, got {result}")
+        raise ModelFormatError(f"{data}{name}: expected numbers, got {result}", file)
     if lod + name not in arrays:
-        return array
+        return as_array(array, data + name)
     outer: list[Array] = []
     while (key := f"{lod}{name}__{len(outer)}") in arrays:
         outer.append(arrays[key])
-    return Ragged(array, arrays[lod + name], tuple(outer))
+    try:
+        return Ragged(array, arrays[lod + name], tuple(outer))
+    except ShapeError as error:
+        raise ModelFormatError(f"{lod}{name}: {error}", file) from error
 
 
 def write_outputs(file: str | Path, outputs: Mapping[str, Batch]) -> None:
