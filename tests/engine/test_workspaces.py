@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from support.taggers import sentences, tagger
 
 from onernn import Session
 from onernn.engine import plan as plans
+from onernn.engine.compiling import compile_model
 from onernn.engine.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("built")
@@ -111,21 +113,31 @@ def test_memory_is_flat_over_thousands_of_sizes() -> None:
 
 
 HUGE = """
-    session = Session(tagger(), backend="kernels", threads=1)
+    import resource
+    def peak():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    session = Session(sys.argv[1] if len(sys.argv) > 1 else tagger(), threads=1)
     small = sentences(rng, 10)
     session.run(small)
-    before = resident()
-    session.run(sentences(rng, 200_000))
-    huge = resident()
-    for _ in range(2000):
+    huge = sentences(rng, 200_000)
+    gc.collect()
+    before, most = resident(), peak()
+    session.run(huge)
+    once, most = resident(), peak() - most
+    session.run(huge), session.run(huge)
+    for _ in range(16):
         session.run(small)
-    print(huge - before, resident() - before)
+    print(most, once - before, resident() - before)
 """
 
 
-def test_the_memory_of_one_huge_batch_is_given_back() -> None:
-    huge, after = map(float, printed(START + HUGE))
-    assert huge > 50 and after < huge / 4
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["model", "compiled"])
+def test_memory_of_one_huge_run_is_given_back_after_it(is_compiled: bool, tmp_path: Path) -> None:
+    """And that of several after 16 runs that need less."""
+    if is_compiled:
+        compile_model(tagger(), tmp_path / "m.onernn")
+    most, once, after = map(float, printed(START + HUGE, *tmp_path.iterdir()))
+    assert most > 50 and once < most / 5 and after < most / 5
 
 
 def workspaces_of(session: Session) -> list[plans.Workspace]:
@@ -159,6 +171,25 @@ def test_workspaces_that_only_a_burst_of_threads_needed_are_given_back() -> None
     for _ in range(2 * plans._PATIENCE):
         session.run(feed)
     assert len(workspaces_of(session)) == 1
+
+
+@pytest.mark.parametrize("every", [1, 2, 8])
+def test_memory_that_two_of_any_16_runs_need_stays(every: int) -> None:
+    """Steady use allocates nothing."""
+    session, rng = Session(tagger(), backend="kernels"), np.random.default_rng(0)
+    large, small = sentences(rng, 20_000), sentences(rng, 2)
+
+    def run(count: int) -> list[Any]:
+        for turn in range(count):
+            session.run(small if turn % every else large)
+        return workspaces_of(session)
+
+    run(2 * every)
+    (workspace,) = run(every)
+    assert run(4 * every) == [workspace]
+    for _ in range(16):
+        session.run(small)
+    assert workspaces_of(session) != [workspace]
 
 
 def test_a_workspace_that_is_needed_again_and_again_stays() -> None:

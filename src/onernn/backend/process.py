@@ -223,13 +223,35 @@ class Buffers:
         return np.take(words, rows, axis=0, out=out, mode="clip")
 
 
+class UsualNeed:
+    """Decides which memory is kept for further runs: what several of the last 16 runs needed.
+
+    The need of a run is the number of elements of its largest array. The usual need is the second
+    largest of the last 16 runs: a single run does not change it. ``always``: memory for a run of
+    this need always stays.
+    """
+
+    def __init__(self, always: int = 1 << 16) -> None:
+        self._always, self._needs = always, deque([0] * 16, maxlen=16)
+
+    def note(self, need: int) -> None:
+        """Notes the need of a run that ended."""
+        self._needs.append(need)
+
+    def keeps(self, largest: int) -> bool:
+        """Whether memory for a run of this need stays: it is at most 4 times the usual one."""
+        return largest <= self._always or largest <= 4 * sorted(self._needs)[-2]
+
+
 BUFFERS: deque[Buffers] = deque(maxlen=8)
 """Buffers that no thread uses now, for any layer: those used last are still in the cache."""
 
 
 @contextmanager
-def borrowed(idle: deque[_T], make: Callable[[], _T]) -> Iterator[_T]:
-    """An idle one, or a new one; it is idle again afterwards."""
+def borrowed(
+    idle: deque[_T], make: Callable[[], _T], keeps: Callable[[_T], bool] = lambda _: True
+) -> Iterator[_T]:
+    """Takes an idle object, or a new one; it is idle again afterwards if ``keeps`` wants it."""
     try:
         one = idle.pop()
     except IndexError:
@@ -237,4 +259,5 @@ def borrowed(idle: deque[_T], make: Callable[[], _T]) -> Iterator[_T]:
     try:
         yield one
     finally:
-        idle.append(one)
+        if keeps(one):
+            idle.append(one)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from onernn.backend.compiled.library import load_kernels
-from onernn.backend.process import borrowed, team_of, usable_threads
+from onernn.backend.process import UsualNeed, borrowed, team_of, usable_threads
 from onernn.ir.arrays import Array
-from onernn.ir.budget import STEPS, usable_memory
+from onernn.ir.budget import STEPS, return_freed_memory, usable_memory
 from onernn.ir.errors import (
     BudgetError,
     LibraryError,
@@ -32,6 +32,7 @@ class _Stream:
 
     def __init__(self, model: CompiledModel) -> None:
         self._model, self._ffi, self._lib = model, model.ffi, model.lib
+        self.largest = 0  # the number of elements of the largest array that it ran on
         handle = self._ffi.new("onernn_stream **")
         model.check(self._lib.onernn_stream_open(model.handle, handle))
         self._stream = self._ffi.gc(handle[0], self._lib.onernn_stream_close)
@@ -125,7 +126,7 @@ class CompiledModel:
             for number, value in enumerate(self.inputs)
             if (after := self.lib.onernn_next(self.handle, number)) >= 0
         }
-        self._idle = deque([_Stream(self)])
+        self._idle, self._usual = deque([_Stream(self)]), UsualNeed()
 
     def __reduce__(self) -> Any:
         path, threads, max_bytes, max_steps = self._options
@@ -161,8 +162,19 @@ class CompiledModel:
     def run(self, inputs: Feed) -> dict[str, Ragged | Array]:
         """The outputs by name, for inputs by name, states among them: see `Session.run`."""
         feed = checked_feed(self.inputs, inputs)
-        with borrowed(self._idle, partial(_Stream, self)) as stream:
-            return stream.run(feed)
+        with borrowed(self._idle, partial(_Stream, self), self._keeps) as stream:
+            outputs = stream.run(feed)
+            need = max((data_of(v).size for v in (*feed.values(), *outputs.values())), default=0)
+            stream.largest = max(stream.largest, need)
+            self._usual.note(need)
+        is_spare = not self._keeps(stream)
+        del stream
+        if is_spare:
+            return_freed_memory()
+        return outputs
+
+    def _keeps(self, stream: _Stream) -> bool:
+        return self._usual.keeps(stream.largest)
 
     def steps(self) -> Steps:
         """A stream at its beginning, which keeps the states."""

@@ -17,28 +17,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.process import team_of
+from onernn.backend.process import UsualNeed, team_of
 from onernn.engine.encoding import CALL, LAYER, NEST, Encoded, encode
 from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS, PreparedNode, prepared
 from onernn.engine.program import LodLevel, Program, UnknownError
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
-from onernn.ir.budget import running
+from onernn.ir.budget import return_freed_memory, running
 from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError, naming
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Size
 
 _PATIENCE = 1000
-"""After so many calls, a workspace that was too large for all of them is freed."""
+"""After so many calls, a workspace that none of them used is released."""
 
 
 class Workspace:
     """Memory for runs of a plan by one thread at a time, bound to the last sizes.
 
-    It has grown to what the largest inputs take. ``is_full``: the current ones are at least a
-    quarter of these; ``was_needed``: so were those of a call since `Workspaces` last looked.
+    ``need``: see `UsualNeed`; ``largest``: the largest need, to which it has grown. ``was_used``:
+    by a call since `Workspaces` last looked.
     """
 
     def __init__(self, kernels: Kernels, encoded: Encoded, plan: Any, threads: int) -> None:
@@ -55,26 +55,30 @@ class Workspace:
         self.step = ffi.new("int32_t[2]")
         self.costs = ffi.new("int32_t[]", max(len(encoded.steps), 1))
         self.bound: list[int] | None = None
-        self.largest, self.is_full, self.was_needed = 0, True, True
+        self.need, self.largest, self.was_used = 0, 0, True
+        self._count = len(encoded.names) + len(encoded.polynomials)
+        self._unpack = ffi.unpack
         self.shapes: list[Any] = []
         self.stopped = False
 
-    def note(self, nbytes: int) -> None:
-        """Notes the bytes of the inputs that it will be bound to."""
-        self.largest = max(self.largest, nbytes)
-        self.is_full = 4 * nbytes >= self.largest
+    def note_need(self) -> None:
+        """Notes the largest of the sizes to which it was bound; sizes count elements of values."""
+        self.need = max(self._unpack(self.sizes, self._count), default=0)
+        self.largest = max(self.largest, self.need)
 
 
 class Workspaces:
     """The workspaces of a plan that no thread uses now; safe to share between threads.
 
     There are as many as threads have run the plan at the same time. A thread takes the one that was
-    put back last, so that workspaces that are not needed stay where they are.
+    put back last, so that workspaces that are not needed stay where they are. A workspace with much
+    more memory than runs usually need is released after the run (`UsualNeed`).
     """
 
     def __init__(self, new: Callable[[], Workspace]) -> None:
         self._new, self._calls = new, 0
         self._idle = deque([new()])  # a plan without memory is refused now
+        self._usual, self._largest = UsualNeed(), 0
 
     def take(self) -> Workspace:
         try:
@@ -82,24 +86,33 @@ class Workspaces:
         except IndexError:
             return self._new()
 
-    def put_back(self, workspace: Workspace) -> None:
-        """Takes a workspace back after a call, even one that failed."""
-        if workspace.is_full:
-            workspace.was_needed = True
+    def put_back(self, workspace: Workspace) -> bool:
+        """Takes a workspace back after a call, even one that failed; returns whether it released
+        memory for more than runs usually need."""
+        workspace.was_used = True
         self._idle.append(workspace)
+        self._usual.note(workspace.need)
+        self._largest = max(self._largest, workspace.largest)
         self._calls += 1
-        if self._calls % _PATIENCE == 0:
-            self._drop()
+        is_spare = not self._usual.keeps(self._largest)
+        if is_spare:
+            self._release(lambda each: not self._usual.keeps(each.largest))
+        elif self._calls % _PATIENCE == 0:
+            self._release(lambda each: not each.was_used)
+            for each in tuple(self._idle):
+                each.was_used = False
+        return is_spare
 
-    def _drop(self) -> None:
-        """Drops those that were too large for all calls since the last time, or not used."""
+    def _release(self, is_spare: Callable[[Workspace], bool]) -> None:
+        """Releases some of the workspaces that no thread uses now."""
+        self._largest = 0
         for _ in range(len(self._idle)):
             try:
                 workspace = self._idle.popleft()
             except IndexError:
                 return  # other threads have taken them
-            if workspace.was_needed:
-                workspace.was_needed = False
+            if not is_spare(workspace):
+                self._largest = max(self._largest, workspace.largest)
                 self._idle.append(workspace)
 
 
@@ -254,7 +267,10 @@ class Plan:
         try:
             return self._run(workspace, call, most, most_steps, around)
         finally:
-            self._workspaces.put_back(workspace)
+            released = self._workspaces.put_back(workspace)
+            del workspace
+            if released:
+                return_freed_memory()
 
     def _run(
         self, workspace: Workspace, call: Arguments, most: int, most_steps: int, around: Around
@@ -262,9 +278,9 @@ class Plan:
         feed, dims, pointers = call
         if dims != workspace.bound:
             nbytes = sum(len(at) for _, at in pointers)
-            workspace.note(nbytes)
             if not self._bind(workspace, dims, min(most, _MOST)):
                 return None
+            workspace.note_need()
             self._choose(workspace, most_steps + nbytes * self._share)
             workspace.bound = dims
         places, address = workspace.places, self._address

@@ -38,7 +38,7 @@ from onernn.backend.onednn.memory import (
     widened,
 )
 from onernn.backend.onednn.precision import OWN_LAYOUTS, PRECISIONS, Precision, U8Options, reason
-from onernn.backend.process import CREATION, Buffers, aligned
+from onernn.backend.process import CREATION, LARGEST_KEPT, Buffers, UsualNeed, aligned
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Cell, RnnSpec
@@ -226,7 +226,7 @@ class _Workspace(threading.local):
     """Memory that each thread uses again: states between pieces, and the scratchpad."""
 
     def __init__(self) -> None:
-        self.buffers = Buffers()
+        self.buffers, self._usual = Buffers(), UsualNeed(LARGEST_KEPT)
         self._scratchpad, self._address = aligned(0), 0
 
     def scratchpad(self, nbytes: int) -> int:
@@ -235,6 +235,12 @@ class _Workspace(threading.local):
             self._scratchpad = aligned(nbytes)
             self._address = self._scratchpad.ctypes.data
         return self._address
+
+    def end_run(self, nbytes: int) -> None:
+        """Releases a scratchpad that is much larger than runs usually need."""
+        self._usual.note(nbytes)
+        if not self._usual.keeps(len(self._scratchpad)):
+            self._scratchpad = aligned(0)
 
 
 _WORKSPACE = _Workspace()
@@ -299,6 +305,7 @@ class Executable:
             self._handle, bound.stream, len(bound.memories), bound.arguments
         )
         self._idle.append(bound)
+        _WORKSPACE.end_run(self._scratchpad)
         if status:
             self._library.check(status, "execution of an RNN primitive")
 
