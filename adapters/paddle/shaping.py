@@ -10,6 +10,7 @@ import numpy as np
 from onernn.adapters.common.bodies import FORMULAS, remainder, stacked
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.paddle.table import PaddleOperator, rule
+from onernn.ir.budget import loading
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.types import Size
 
@@ -403,8 +404,10 @@ def _one_hot(op: PaddleOperator) -> Results:
     if depth < 1:
         raise UnsupportedError(f"attribute depth={depth}")
     if not op.attribute("allow_out_of_range", False):
+        loading().ask(depth * depth * np.dtype(dtype).itemsize, f"a table of depth {depth}")
         rows = op.constant(np.eye(depth, dtype=dtype), "rows")
         return op.emit("Gather", rows, at, axis=0, non_negative=True)
+    loading().ask(8 * depth, f"a list of depth {depth}")
     places = op.constant(np.arange(depth, dtype=op.dtype("X")), "places")
     same = op.emit("Equal", op.unsqueezed(at, -1), places)
     return op.cast(same, dtype)
