@@ -23,6 +23,7 @@ from onernn.fuse_passes.simplifications import (
 from onernn.fuse_passes.stacked_steps import AskInputs, RestackSteps
 from onernn.fuse_passes.unrolled_cells import FuseUnrolledCells
 from onernn.fuse_passes.views import DropRnnViews, DropSequenceViews, MoveCollectedAxes, MoveViews
+from onernn.ir.budget import spend, working
 from onernn.ir.errors import Refusal, guarded
 from onernn.ir.graph import Graph, NativeOp, Node, graph_of
 from onernn.ir.records import dataclass
@@ -99,7 +100,12 @@ def fuse(model: Graph | str | Path, passes: tuple[Pass, ...] = PASSES) -> FuseRe
     ``model``: as `onernn.load` gives it, or its path. The graphs of loops and branches are fused
     behind those around them.
     """
-    graph, applied = graph_of(model), list[Applied]()
+    with working():
+        return _fused(graph_of(model), passes)
+
+
+def _fused(graph: Graph, passes: tuple[Pass, ...]) -> FuseResult:
+    applied: list[Applied] = []
     done: dict[Pass, tuple[Graph, list[Refusal]]] = {}
     while True:
         begin = graph
@@ -131,7 +137,7 @@ def _fused_bodies(
             ):
                 refusals.append(Refusal(f"its {name} may see ragged values", node.label))
                 continue
-            inner = fuse(sized(graph, node, name), passes)
+            inner = _fused(sized(graph, node, name), passes)
             applied += inner.applied
             refusals += inner.refusals
             if inner.applied:
@@ -147,6 +153,7 @@ def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Re
     with guarded(lambda: f"{model.name}: pass {current.name}, {node.label}"):
         while True:
             begin, refusals = model, list[Refusal]()
+            spend(len(begin.nodes))
             for node in begin.nodes:
                 if model is not begin and not model.has(node):
                     continue  # what it became has its turn in the next round

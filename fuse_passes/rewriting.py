@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onernn.ir.arrays import Array
+from onernn.ir.budget import spend
 from onernn.ir.graph import Graph, NativeOp, Node
 from onernn.ir.records import dataclass
 
@@ -103,6 +104,7 @@ def depends_on(graph: Graph, names: Iterable[str], goals: Container[str]) -> boo
     """Whether any of the values is, or is made of, over however many nodes, one of the goals."""
     waiting, seen = [name for name in names if name], set[str]()
     while waiting:
+        spend(1)
         name = waiting.pop()
         if name in goals:
             return True

@@ -161,6 +161,8 @@ def _key(graph: Graph, node: Node) -> Hashable:
     operator = OPERATORS.get(node.op)
     if operator is None or not operator.since or len(node.outputs) > 1:
         return None
+    if node.op == "Identity":  # one that is left only names an output: it would be the next one's
+        return None
     if node.op != "Einsum" and operator.kind not in ("view", "moves"):
         return None
     attributes = tuple(sorted((name, str(value)) for name, value in node.attributes.items()))

@@ -16,9 +16,16 @@ import numpy as np
 
 from onernn.adapters.common.adapter import StrPath
 from onernn.ir.arrays import Array, widened
-from onernn.ir.budget import FileBudget, budget_of_load, loading, return_freed_memory
+from onernn.ir.budget import (
+    FileBudget,
+    budget_of_load,
+    loading,
+    return_freed_memory,
+    text_size,
+    working,
+)
 from onernn.ir.errors import BudgetError, ModelFormatError, guarded
-from onernn.ir.files import check_file
+from onernn.ir.files import ARRAY, check_file
 from onernn.ir.records import cached_property, dataclass
 
 
@@ -34,7 +41,7 @@ def pairs(text: str) -> dict[str, str]:
 def reading(path: StrPath) -> Iterator[None]:
     """Errors that arise inside become `OnernnError`s that name the file."""
     try:
-        with guarded(lambda: path), budget_of_load():
+        with guarded(lambda: path), budget_of_load(), working():
             yield
             return_freed_memory()  # before weights are packed: both together would be the peak
     except BudgetError as error:
@@ -60,8 +67,16 @@ def opened(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
 
 
 def file_bytes(file: StrPath) -> bytes:
-    with opened(file) as (raw, _):
-        return raw.read()
+    """All bytes of a file, which the budget of the load counts until it ends."""
+    with opened(file) as (raw, budget):
+        return read_all(raw, budget)
+
+
+def read_all(raw: BufferedReader, budget: FileBudget) -> bytes:
+    """All bytes of an opened file, or as many as it had when it was opened."""
+    size = os.fstat(raw.fileno()).st_size
+    budget.take(size, "the file")
+    return raw.read(size)
 
 
 class Malformed(Exception):
@@ -85,17 +100,24 @@ def typed(value: Any, kind: Any, what: str) -> Any:
     return value
 
 
+_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Escapes of half characters, of which two may make a whole one."""
+
+
 def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
     """The value of a text in JSON. Raises `ModelFormatError` with the place of an error."""
     import json  # slow, and most formats are others
 
     data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    loading().parses_json(data)
+    budget = loading(2 * len(data))
+    budget.parses_json(data)
     offset = None
     try:
         text = data.decode()
         result = json.loads(text)
-        json.dumps(result, ensure_ascii=False).encode()  # "\\ud800" is JSON, but no text
+        if _HALVES.search(data):  # "\\ud800" is JSON, but no text
+            with budget.lent(16 * len(data), "the text, written again"):
+                json.dumps(result, ensure_ascii=False).encode()
         return result
     except json.JSONDecodeError as error:
         reason, offset = f"no JSON: {error.msg}", len(text[: error.pos].encode())
@@ -128,11 +150,17 @@ def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
     return math.prod(sizes) if possible else None
 
 
-def numbers_of(flat: Array, dtype: str) -> Array:
+def numbers_of(flat: Array, dtype: str, budget: FileBudget, what: str) -> Array:
     """The numbers that were `stored`: bfloat16 as float32 of the same values."""
+    if dtype in ("bfloat16", "float16"):  # a file of these counts as one of float32
+        budget.allow(2 * flat.nbytes)
     if dtype == "bfloat16":
+        budget.take(2 * flat.nbytes, what)
         return widened(flat)
-    return flat != 0 if dtype == "bool" else flat  # a byte other than 0 and 1 would be neither
+    if dtype == "bool":
+        budget.take(flat.nbytes, what)
+        return flat != 0  # a byte other than 0 and 1 would be neither
+    return flat
 
 
 # A binary file of arrays, read front to back: a hostile length is found out before it costs.
@@ -166,9 +194,16 @@ class ByteStream:
 
     def take(self, count: int, what: str) -> bytes:
         self._expect(count, what)
+        self.budget.ask(count, what)
         data = self.raw.read(count)
         self._advance(len(data), count, what)
         return data
+
+    def skip(self, count: int, what: str) -> None:
+        """Passes over bytes that nobody reads."""
+        self._expect(count, what)
+        self.raw.seek(count, os.SEEK_CUR)
+        self.at += count
 
     def checked_shape(
         self, sizes: Sequence[int], most: int, what: str, start: int
@@ -181,10 +216,10 @@ class ByteStream:
         """An aligned array of its own; bfloat16 as float32 of the same values."""
         kind, count = stored(dtype), math.prod(shape)
         self._expect(count * kind.itemsize, what)
-        self.budget.take(count * kind.itemsize, what)
+        self.budget.take(count * kind.itemsize + ARRAY, what)
         flat: Array = np.empty(count, kind)
         self._advance(self.raw.readinto(flat.data), flat.nbytes, what)
-        return numbers_of(flat, dtype).reshape(shape)
+        return numbers_of(flat, dtype, self.budget, what).reshape(shape)
 
     def error(self, reason: str, at: int | None = None) -> ModelFormatError:
         return ModelFormatError(reason, self.file, self.at if at is None else at)
@@ -212,6 +247,7 @@ _TYPES = {
     "bytes": 12,
 }
 _MESSAGE = 11
+_DEEPEST = 100  # messages in messages that protobuf reads
 
 
 class Schema:
@@ -237,10 +273,72 @@ class Schema:
         """The protobuf class of a message."""
         return self._messages[name]
 
-    def parse(self, name: str, data: bytes, file: Path, offset: int | None = None) -> Any:
-        """The message read from ``data``, complete; else `ModelFormatError` with the place."""
+    @cached_property
+    def _fields(self) -> dict[str, dict[int, str]]:
+        """The kinds of each message's fields, by their numbers."""
+        return {
+            name: {int(at): kind for kind, at in re.findall(r"\w+ (\w+) \w+ = (\d+)", body)}
+            for name, body in re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text)
+        }
+
+    def takes(self, name: str, data: bytes) -> Iterator[int]:
+        """The bytes that protobuf, and texts of Python, take for ``data``: piece after piece.
+
+        A message of two bytes may take hundreds. The numbers are upper bounds of what upb takes;
+        of damaged data only what is before the damage counts, as protobuf stops there.
+        """
+        view, outer = memoryview(data), list[tuple[str, int, int]]()
+        kind, at, end = name, 0, len(data)
+        yield 64 + 16 * len(self._fields[kind])
+        while True:
+            if at >= end:
+                if not outer:
+                    return
+                kind, at, end = outer.pop()
+                continue
+            tag, at = _read_varint(view, at, end)
+            wire, field = tag & 7, self._fields[kind].get(tag >> 3, "")
+            if wire != 2:
+                yield 16 if wire == 0 else 64  # unpacked floats are unknown fields
+                if wire == 0:
+                    _, at = _read_varint(view, at, end)
+                else:
+                    at += {1: 8, 5: 4}.get(wire, 0)  # a group's fields count as its message's
+                continue
+            size, at = _read_varint(view, at, end)
+            if size > end - at or len(outer) > _DEEPEST:
+                return
+            if field in self._fields:
+                outer.append((kind, at + size, end))
+                kind, end = field, at + size
+                yield 64 + 16 * len(self._fields[kind])
+                continue
+            if field == "string":
+                yield 128 + size + text_size(view[at : at + size])
+            elif field not in ("bytes", "float", "double", ""):
+                last = np.frombuffer(view[at : at + size], np.uint8) < 128  # bytes of numbers
+                yield 64 + 24 * int(np.count_nonzero(last))  # arrays that grew
+            else:
+                yield 64 + size
+            at += size
+
+    def parse(
+        self,
+        name: str,
+        data: bytes,
+        file: Path,
+        offset: int | None = None,
+        budget: FileBudget | None = None,
+    ) -> Any:
+        """The message read from ``data``, complete; else `ModelFormatError` with the place.
+
+        ``budget``: takes what the message takes; by default that of the load.
+        """
         from google.protobuf.message import DecodeError
 
+        budget = budget or loading(2 * len(data))
+        for size in self.takes(name, data):
+            budget.take(size, f"the {name}")
         out = self.message(name)()
         what = f"not {'an' if self._framework[0] in 'AEIO' else 'a'} {self._framework} {name}"
         try:
@@ -298,6 +396,17 @@ def _field(number: int, value: int | str | bytes) -> bytes:
         return _varint(number << 3) + _varint(value)
     data = value.encode() if isinstance(value, str) else value
     return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    """A number on the wire and where it ends; the end of the message where it does not end."""
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return value, at
+    return 0, end
 
 
 def _varint(value: int) -> bytes:

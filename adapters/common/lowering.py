@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onernn.engine.kernels import KERNELS
-from onernn.ir.arrays import Array
-from onernn.ir.budget import budget_of_run
+from onernn.ir.arrays import Array, sealed
+from onernn.ir.budget import budget_of_run, loading, spend
 from onernn.ir.errors import BudgetError, OnernnError, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph, Inference, NativeOp, Node, Value
 from onernn.ir.operator import is_like
@@ -52,7 +53,10 @@ def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
 
 
 class FoldingBudget:
-    """Memory for folded constants: 16 times the bytes of the model's constants, and 16 MB."""
+    """Memory for folded constants: 16 times the bytes of the model's constants, and 16 MB.
+
+    What the budget of the load has left may be less.
+    """
 
     def __init__(self, constants: Iterable[Array] = ()) -> None:
         self._left = 2**24 + 16 * sum(array.nbytes for array in constants)
@@ -61,16 +65,20 @@ class FoldingBudget:
         """A node's results for these inputs; None if they are left for the run."""
         if node.op not in FOLDED:
             return None
-        most = max(_SMALL, sum(array.size for array in arrays if array is not None))
+        most, load = max(_SMALL, sum(each.size for each in arrays if each is not None)), loading()
         try:
-            with budget_of_run(min(16 * most, self._left), 0) as budget:
+            with budget_of_run(min(16 * most, self._left, load.most - load.used), 0) as budget:
                 result: Any = KERNELS[node.op](node, *arrays)
         except BudgetError:
             return None
         self._left -= budget.used
         results = tuple(map(np.asarray, result if isinstance(result, tuple) else (result,)))
-        fits = len(results) == len(node.outputs) and sum(array.size for array in results) <= most
-        return results if fits else None
+        if len(results) != len(node.outputs) or sum(array.size for array in results) > most:
+            return None
+        for array in results:
+            if not any(each is not None and np.may_share_memory(array, each) for each in arrays):
+                load.take(sealed(array).nbytes, "a constant")
+        return results
 
 
 # The base of every adapter's table of operators, and the loop that runs its rules.
@@ -111,6 +119,8 @@ class Names(dict[str, int]):
         return chosen
 
 
+_NODE, _RESULT = 1_500, 500
+"""Bytes of a node, and of each value that it makes with its names and its type."""
 _LARGE = 2**20
 """Constants of this many bytes or more are dropped early while a model is read."""
 _UNSEEN = Type(lod=())
@@ -338,6 +348,12 @@ class NativeOperator(Tape):
     def constant(self, array: npt.ArrayLike, label: str = "constant") -> str:
         return self.builder.constant(array, f"{self.label}/{label}" if label else self.label)
 
+    def filled(self, sizes: Sequence[int], number: float, dtype: npt.DTypeLike, label: str) -> str:
+        """A constant of one number. Sizes may be a file's: raises `BudgetError` if it is large."""
+        size = math.prod(max(size, 1) for size in sizes) * np.dtype(dtype).itemsize
+        loading().take(size, label)
+        return self.constant(np.full(sizes, number, dtype), label)
+
     def ints(self, *values: int | None) -> str:
         return self.constant(np.asarray(values, np.int64), "ints")
 
@@ -460,14 +476,17 @@ class GraphBuilder:
 
     def is_made(self, value: str) -> bool:
         """Whether it is a constant or a node makes it: it is no input."""
+        spend(len(self.nodes))
         return value in self.constants or any(value in node.outputs for node in self.nodes)
 
     def maker(self, value: str) -> Node | None:
         """The node that makes a value, None for an input or a constant."""
+        spend(len(self.nodes))
         return next((node for node in reversed(self.nodes) if value in node.outputs), None)
 
     def swap(self, first: str, second: str) -> None:
         """Exchanges the names of two values that are no inputs."""
+        spend(len(self.nodes) + len(self.constants))
         names = {first: second, second: first}
         self.nodes = [node.renamed(names) for node in self.nodes]
         self.constants = {names.get(k, k): array for k, array in self.constants.items()}
@@ -514,6 +533,7 @@ class GraphBuilder:
 
     def _computed(self, value: str) -> Array | None:
         """The array that nodes compute from constants only, None if they read more."""
+        spend(len(self.nodes))
         values, nodes = {value}, list[Node]()
         for node in reversed(self.nodes):
             if values.intersection(node.outputs):
@@ -553,6 +573,8 @@ class GraphBuilder:
         """A node of ``count`` outputs; see `emit`."""
         stem = f"{inputs[0] if inputs else ''}/{op}"
         outs = tuple(self.fresh(stem) for _ in range(count))
+        spend(1)
+        loading().take(_NODE + _RESULT * count, "an operator")
         self._maker.update(dict.fromkeys(outs, len(self.nodes)))
         node = Node(op, tuple(inputs), outs, attributes or {}, self.origin)
         if node.problem:
@@ -595,6 +617,7 @@ class GraphBuilder:
                     self._types.rename(value, new)
             self._values[variable] = names.get(value, value)
         if names:
+            spend(len(self.nodes) - first)
             self.nodes[first:] = [node.renamed(names) for node in self.nodes[first:]]
 
     def copied(self, value: str, name: str) -> str:
@@ -609,8 +632,10 @@ class GraphBuilder:
         if value in self._folded and self.constants[value].nbytes >= _LARGE:
             is_shared = any(v == value for name, v in self._values.items() if name != variable)
             if not is_shared and not any(value in node.inputs for node in self.nodes):
-                del self.constants[value]
+                array = self.constants.pop(value)
                 self._folded.remove(value)
+                if array.base is None:
+                    loading().release(array.nbytes)
 
     def refuse(self, variable: str, reason: str, reads: Iterable[str] = (), name: str = "") -> None:
         """Binds a variable to a value that cannot be computed, with the reason."""

@@ -7,7 +7,7 @@ What a signature does not name is refused by name. See design/0077.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -74,6 +74,10 @@ class Tensor:
         """Returns a constant; an array keeps its dtype, numbers take that of this value."""
         array = value if isinstance(value, np.ndarray) else np.asarray(value, self.dtype)
         return self.new(self.op.constant(array))
+
+    def fill(self, sizes: Sequence[int], value: float) -> Self:
+        """Returns a constant of these sizes in the dtype of this value, within the load's budget."""
+        return self.new(self.op.filled(sizes, value, self.dtype, "filled"))
 
     def _with(self, kind: str, other: Any) -> Self:
         return getattr(self, kind)(other if isinstance(other, Tensor) else self.scalar(other))

@@ -250,8 +250,12 @@ def _layer_norm(op: KerasLayer) -> str:
     sizes = op.shape_of(x)[axes[0] :]
     if "gamma" not in held and None in sizes:
         raise UnsupportedError("axes of open sizes")
-    scale = held.get("gamma", np.ones([size or 1 for size in sizes], op.compute))
-    weights = [op.constant(scale, "gamma")]
+    ones = tuple(size or 1 for size in sizes)
+    weights = [
+        op.constant(held["gamma"], "gamma")
+        if "gamma" in held
+        else op.filled(ones, 1, op.compute, "gamma")
+    ]
     weights += [op.constant(held["beta"], "beta")] if "beta" in held else []
     return op.emit(
         "LayerNormalization", x, *weights, axis=axes[0], epsilon=op.number("epsilon", 1e-3)
@@ -282,7 +286,9 @@ def _group(op: KerasLayer) -> str:
     groups = op.integer("groups", 32)
     groups = channels if groups == -1 else groups
     weights = [
-        op.constant(held.get(name, np.full(channels, fill, op.compute)), name)
+        op.constant(held[name], name)
+        if name in held
+        else op.filled((channels,), fill, op.compute, name)
         for name, fill in (("gamma", 1), ("beta", 0))
     ]
     x = channels_first(op, x) if last and rank > 2 else x
@@ -352,7 +358,7 @@ class Masked(Steps):
         op, table = self._op, self._table
         data = op.emit("SequenceData", y)
         width = op.shape_of(data)[-1]
-        begin = op.constant(np.zeros((1, width or 1), op.compute), "zeros")
+        begin = op.filled((1, width or 1), 0, op.compute, "zeros")
         rows = op.joined(begin, data)
         starts = op.unsqueezed(table.starts, 1)
         if backwards:  # the first word at or behind a step, as long as there is one

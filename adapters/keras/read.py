@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import ZipFile
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from onernn.adapters.common.files import opened, parsed_json
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
-from onernn.ir.files import most_unpacked, read_member, unzipped
+from onernn.ir.files import member_bytes, opened_member, read_member, unzipped
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Activation
 from onernn.reorders import keras as layout
@@ -436,13 +436,16 @@ def read(path: str | Path, file: Path) -> Held:
         answer = Path(folder, "answer.json")
         if not answer.exists():
             raise ModelFormatError(f"the HDF5 library does not read it: {_end(done)}", file)
-        result: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+        budget.take(answer.stat().st_size, "the names of arrays")
+        text = answer.read_bytes()
+        budget.parses_json(text)
+        result: dict[str, Any] = json.loads(text)
         if "error" in result:
             raise ModelFormatError(result["error"], file)
-        with ZipFile(Path(folder, "arrays.npz")) as archive:
+        with open(Path(folder, "arrays.npz"), "rb") as raw, unzipped(raw, _NONE, file) as archive:
             members = {each.filename: each for each in archive.infolist()}
             arrays = {
-                name: read_member(archive, members[f"{at}.npy"], budget)
+                name: read_member(archive, members[f"{at}.npy"])
                 for at, name in enumerate(result["names"])
             }
     return Held(arrays, result["texts"])
@@ -458,13 +461,22 @@ def _end(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def main(path: str, folder: str, most: str, seconds: str) -> None:
-    """The process: writes the arrays of a file, or what is wrong with it, to a folder."""
+    """The process: writes the arrays of a file, or what is wrong with it, to a folder.
+
+    Its memory has a limit: the HDF5 library allocates what chunks, texts and filters ask for.
+    """
     import resource
 
+    import h5py
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + int(most)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        held = _everything(path, int(most))
+        with h5py.File(path, "r") as root:
+            held = _everything(root, int(most))
         answer: dict[str, Any] = {"names": [*held.arrays], "texts": held.texts}
         arrays: Any = {str(at): array for at, array in enumerate(held.arrays.values())}
         np.savez(Path(folder, "arrays.npz"), **arrays)
@@ -475,32 +487,31 @@ def main(path: str, folder: str, most: str, seconds: str) -> None:
     Path(folder, "answer.json").write_text(json.dumps(answer), "utf-8")
 
 
-def _everything(path: str, most: int) -> Held:
+def _everything(root: Any, most: int) -> Held:
     import h5py
 
     held, seen = Held({}, {}), 0
-    with h5py.File(path, "r") as root:
-        waiting = [(root, "", 0)]
-        while waiting:
-            group, here, depth = waiting.pop()
-            if depth > _DEEPEST:
-                raise ModelFormatError(f"{here}: groups inside groups, too deep")
-            for name in group.attrs:
-                if name.rstrip("0123456789") in _TEXTS:
-                    held.texts[f"{here.rstrip('/')}@{name}"] = _listed(group.attrs[name])
-            for name in group:
-                where, seen = f"{here}{name}", seen + 1
-                if seen > _MOST:
-                    raise ModelFormatError(f"more than {_MOST} groups and arrays")
-                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                    raise ModelFormatError(f"{where}: a link to somewhere else")
-                one = group[name]
-                if isinstance(one, h5py.Group):
-                    waiting.append((one, f"{where}/", depth + 1))
-                elif isinstance(one, h5py.Dataset):
-                    array = _array(one, where, most)
-                    most -= array.nbytes
-                    held.arrays[where] = array
+    waiting = [(root, "", 0)]
+    while waiting:
+        group, here, depth = waiting.pop()
+        if depth > _DEEPEST:
+            raise ModelFormatError(f"{here}: groups inside groups, too deep")
+        for name in group.attrs:
+            if name.rstrip("0123456789") in _TEXTS:
+                held.texts[f"{here.rstrip('/')}@{name}"] = _listed(group.attrs[name])
+        for name in group:
+            where, seen = f"{here}{name}", seen + 1
+            if seen > _MOST:
+                raise ModelFormatError(f"more than {_MOST} groups and arrays")
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise ModelFormatError(f"{where}: a link to somewhere else")
+            one = group[name]
+            if isinstance(one, h5py.Group):
+                waiting.append((one, f"{where}/", depth + 1))
+            elif isinstance(one, h5py.Dataset):
+                array = _array(one, where, most)
+                most -= array.nbytes
+                held.arrays[where] = array
     return held
 
 
@@ -510,9 +521,11 @@ def _array(dataset: Any, where: str, most: int) -> Array:
     shape, dtype = dataset.shape, dataset.dtype
     if shape is None or dtype.kind not in "biuf":
         raise ModelFormatError(f"{where}: expected an array of numbers, got {dtype} {shape}")
-    size = math.prod(max(size, 1) for size in shape) * dtype.itemsize
-    if size > most:
-        raise ModelFormatError(f"{where} would take {size:,} bytes, {most:,} are left")
+    # A chunk is read whole, however few of its numbers are the array's.
+    for what, sizes in ((where, shape), (f"a chunk of {where}", dataset.chunks or ())):
+        size = math.prod(max(size, 1) for size in sizes) * dtype.itemsize
+        if size > most:
+            raise ModelFormatError(f"{what} would take {size:,} bytes, {most:,} are left")
     return np.asarray(dataset[()], dtype.newbyteorder("="))
 
 
@@ -546,27 +559,20 @@ _NONE = "not a Keras model"
 
 
 def _archive(file: Path) -> Model:
-    with unzipped(file, _NONE, file) as archive:
-        said = parsed_json(_member(archive, "metadata.json"), file, _NONE)
-        config = parsed_json(_member(archive, "config.json"), file, _NONE)
-        weights = _member(archive, "model.weights.h5")
-    with tempfile.NamedTemporaryFile(suffix=".h5") as stream:
-        stream.write(weights)
-        stream.flush()
-        held = read(stream.name, file)
+    with opened(file) as (raw, budget), unzipped(raw, _NONE, file) as archive:
+        said, config = (
+            parsed_json(member_bytes(archive, archive.getinfo(name)), file, _NONE)
+            for name in ("metadata.json", "config.json")
+        )
+        weights = archive.getinfo("model.weights.h5")
+        budget.ask(weights.file_size, weights.filename)  # so much lies on the disk
+        with tempfile.NamedTemporaryFile(suffix=".h5") as stream:
+            with opened_member(archive, weights) as packed:
+                shutil.copyfileobj(packed, stream)
+            stream.flush()
+            held = read(stream.name, file)
     version = said.get("keras_version") if isinstance(said, dict) else None
     return _model(file, config, version, Tree(held.arrays))
-
-
-def _member(archive: ZipFile, name: str) -> bytes:
-    member = archive.getinfo(name)
-    if member.file_size > most_unpacked(member.compress_size):
-        raise ValueError(
-            f"{name}: {member.compress_size:,} bytes would become {member.file_size:,}"
-        )
-    loading().take(member.file_size, name)
-    with archive.open(member) as stream:
-        return stream.read(member.file_size)
 
 
 def _legacy(file: Path) -> Model:

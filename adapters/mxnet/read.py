@@ -19,15 +19,16 @@ from onernn.adapters.common.files import (
     Malformed,
     described,
     file_bytes,
+    numbers_of,
     parsed_json,
     typed,
 )
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
-from onernn.ir.arrays import Array, widened
-from onernn.ir.budget import FileBudget
+from onernn.ir.arrays import Array
+from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError
-from onernn.ir.files import inside, only_file, read_member, unzipped
+from onernn.ir.files import ARRAY, inside, only_file, read_member, unzipped
 from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
 from onernn.reorders import mxnet
@@ -227,7 +228,7 @@ def read_params(file: str | Path) -> dict[str, Array]:
     """
     with _Stream.opened(file) as stream:
         if stream.raw.read(4) == b"PK\x03\x04":
-            arrays = _read_npz(stream.raw, file, stream.budget)
+            arrays = _read_npz(stream.raw, file)
         else:
             stream.raw.seek(0)
             arrays = stream.arrays()
@@ -261,6 +262,7 @@ class _Stream(ByteStream):
         start, what = self.at, f"key {n}"
         if (length := self.integer("<Q", what)) > _MOST_NAME:
             raise self.error(f"{what}: {length} bytes long", start)
+        self.budget.take(ARRAY + 4 * length, what)
         try:
             return self.take(length, what).decode()
         except UnicodeDecodeError as error:
@@ -304,9 +306,12 @@ class _Stream(ByteStream):
         auxiliaries = [self.numbers(sizes or (), kind, what) for kind, sizes in kinds]
         if storage == DENSE:
             return data
+        # Of each stored element its row and column may be written as int64, and compared.
+        places = 24 * sum(auxiliary.size for auxiliary in auxiliaries)
         self.budget.take(math.prod(shape) * data.dtype.itemsize, f"{what}, a dense {shape},")
         try:
-            return _dense(storage, shape, data, *auxiliaries)
+            with self.budget.lent(places, f"{what}, its places,"):
+                return _dense(storage, shape, data, *auxiliaries)
         except (ValueError, IndexError, TypeError) as error:
             raise self.error(f"{what}: its sparse parts do not fit: {error}", start) from error
 
@@ -347,7 +352,7 @@ def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Arra
     return out
 
 
-def _read_npz(raw: BufferedReader, file: str | Path, budget: FileBudget) -> dict[str, Array]:
+def _read_npz(raw: BufferedReader, file: str | Path) -> dict[str, Array]:
     """Dense arrays; stored as they are, so that none can be larger than the file."""
     with unzipped(raw, "cannot be read as an npz", file) as archive:
         packed = [info.filename for info in archive.infolist() if info.compress_type]
@@ -357,9 +362,10 @@ def _read_npz(raw: BufferedReader, file: str | Path, budget: FileBudget) -> dict
         for info in archive.infolist():
             if not info.filename.endswith(".npy") or "/" in info.filename:
                 raise ModelFormatError(f"{info.filename} is no dense array", file)
-            array = read_member(archive, info, budget)
-            bfloat = array.dtype.names == ("bfloat16",)
-            arrays[info.filename[:-4]] = widened(array["bfloat16"]) if bfloat else array
+            array = read_member(archive, info)
+            if array.dtype.names == ("bfloat16",):
+                array = numbers_of(array["bfloat16"], "bfloat16", loading(), info.filename)
+            arrays[info.filename[:-4]] = array
         return arrays
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -10,11 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.files import Schema, count_of, numbers_of, opened, stored
+from onernn.adapters.common.files import (
+    Schema,
+    count_of,
+    numbers_of,
+    opened,
+    read_all,
+    stored,
+)
 from onernn.ir.arrays import Array
-from onernn.ir.budget import FileBudget
+from onernn.ir.budget import FileBudget, text_size
 from onernn.ir.errors import ModelFormatError, UnsupportedError
-from onernn.ir.files import inside
+from onernn.ir.files import ARRAY, inside
 from onernn.ir.graph import NativeOp
 from onernn.ir.records import dataclass
 
@@ -129,7 +137,7 @@ class ExternalData:
         data = self._bytes_of(what, entries, size)
         key = (id(data), kind)  # the region stays: its address is not used again
         if key not in self._arrays:
-            self._arrays[key] = _from_bytes(data, kind)
+            self._arrays[key] = _from_bytes(data, kind, self.budget, what)
         return self._arrays[key]
 
     def _bytes_of(self, what: str, entries: Any, expected: int) -> Array:
@@ -197,37 +205,38 @@ def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
         raise ModelFormatError(f"{what}: impossible shape {dims}", external.model)
     if tensor.HasField("segment"):
         raise UnsupportedError("a tensor in segments is not read")
-    size = stored(kind).itemsize
+    size, budget = stored(kind).itemsize, external.budget
+    budget.take(ARRAY, what)
     flat: Array | None = None
     if tensor.data_location == 1:
         flat = external.array(what, tensor.external_data, kind, count * size)
     elif tensor.HasField("raw_data"):
         raw = tensor.raw_data  # a copy
-        external.budget.take(len(raw), what)
+        budget.take(len(raw), what)
         if len(raw) == count * size:
-            flat = _from_bytes(raw, kind)
+            flat = _from_bytes(raw, kind, budget, what)
     elif (field := NUMBER_FIELDS[tensor.data_type]) in ("float_data", "double_data"):
         flat = _floats(tensor, field, kind, what, external)
     elif len(numbers := getattr(tensor, field)) == count:
-        external.budget.take(8 * count, what)
-        flat = _from_numbers(numbers, kind)
+        flat = _from_numbers(numbers, kind, budget, what)
     if flat is None or flat.size != count:
         raise ModelFormatError(f"{what}: its data do not fill {kind} {dims}", external.model)
     flat.flags.writeable = False
     return flat.reshape(dims)
 
 
-def _from_bytes(data: bytes | Array, kind: str) -> Array:
+def _from_bytes(data: bytes | Array, kind: str, budget: FileBudget, what: str) -> Array:
     flat = np.frombuffer(data, stored(kind))
-    return numbers_of(flat.astype(flat.dtype.newbyteorder("="), copy=False), kind)
+    return numbers_of(flat.astype(flat.dtype.newbyteorder("="), copy=False), kind, budget, what)
 
 
 def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalData) -> Array | None:
     """Packed ones are bytes already. None where these are no whole numbers."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
-    packed = b"".join(getattr(tensor, field))
-    external.budget.take(len(packed), what)
+    pieces = getattr(tensor, field)
+    external.budget.take(sum(map(len, pieces)), what)
+    packed = b"".join(pieces)
     number = tensor.DESCRIPTOR.fields_by_name[field].number
     others: Any = UnknownFieldSet(tensor)
     if any(each.field_number == number for each in others):
@@ -238,19 +247,27 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
         numbers = getattr(unpacked, field)
         external.budget.take(8 * len(numbers), what)
         return np.fromiter(numbers, kind, len(numbers))
-    return None if len(packed) % stored(kind).itemsize else _from_bytes(packed, kind)
-
-
-def _from_numbers(numbers: Any, kind: str) -> Array | None:
-    """Halves come as the integers of their bits. None where a number does not fit."""
-    unsigned = kind in ("uint32", "uint64")
-    wide = np.fromiter(numbers, np.uint64 if unsigned else np.int64, len(numbers))
-    if kind == "bool":
-        return wide != 0
-    narrow = wide.astype("uint16" if kind in ("bfloat16", "float16") else kind)
-    if not np.array_equal(narrow, wide):
+    if len(packed) % stored(kind).itemsize:
         return None
-    return narrow.view(kind) if kind == "float16" else numbers_of(narrow, kind)
+    return _from_bytes(packed, kind, external.budget, what)
+
+
+def _from_numbers(numbers: Any, kind: str, budget: FileBudget, what: str) -> Array | None:
+    """Halves come as the integers of their bits. None where a number does not fit."""
+    wider = {"int64": np.int64, "uint32": np.uint64, "uint64": np.uint64}
+    field = np.dtype(wider.get(kind, np.int32))
+    narrow = np.dtype("uint16" if kind in ("bfloat16", "float16") else kind)
+    count = len(numbers)
+    budget.take(narrow.itemsize * count, what)
+    with budget.lent((field.itemsize + 1) * count, what):
+        wide = np.fromiter(numbers, field, count)
+        if kind == "bool":
+            return wide != 0
+        flat = wide.astype(narrow, copy=False)
+        if not np.array_equal(flat, wide):
+            return None
+        del wide
+    return flat.view(kind) if kind == "float16" else numbers_of(flat, kind, budget, what)
 
 
 # ONNX's saved models, read with protobuf and NumPy: no onnx package needed.
@@ -258,7 +275,7 @@ def _from_numbers(numbers: Any, kind: str) -> Array | None:
 IR_VERSIONS = range(3, 15)
 OPSETS = range(7, 28)
 """Versions of ONNX's own operators; a later one may give them another meaning."""
-_OPERATOR, _NUMBER = 500, 32
+_OPERATOR, _NUMBER = 500, 40
 """Bytes of an operator, and of a number of a list, as Python has them; two in the file may do."""
 
 
@@ -355,21 +372,29 @@ def read_model(path: str | Path) -> Model:
     """
     file = Path(path)
     with opened(file) as (raw, budget):
-        return parse_model(raw.read(), file, budget)
+        return parse_model(read_all(raw, budget), file, budget, taken=True)
 
 
-def parse_model(data: bytes, file: Path, budget: FileBudget | None = None) -> Model:
+def parse_model(
+    data: bytes, file: Path, budget: FileBudget | None = None, *, taken: bool = False
+) -> Model:
     """The model in the bytes of a file; data of its own would lie beside ``file``.
 
-    ``budget``: what reading may take; without one, as much as for a file of these bytes.
+    ``budget``: what reading may take; without one, as much as for a file of these bytes. ``taken``:
+    the budget counts the bytes, which nobody else reads.
     """
     if budget is None:
         budget = FileBudget(2 * len(data))
     if not data:
         raise ModelFormatError("the file is empty, expected an ONNX model", file)
-    result = MESSAGES.parse("ModelProto", data, file)
+    size, before = len(data) if taken else 0, budget.used
+    message = MESSAGES.parse("ModelProto", data, file, budget=budget)
+    held = budget.used - before
     del data  # its numbers are in the message, and will be in arrays: twice is enough
-    return model_of(result, file, budget)
+    budget.release(size)
+    model = model_of(message, file, budget)
+    budget.release(held)
+    return model
 
 
 def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
@@ -425,9 +450,11 @@ class _Reader:
 
     def text(self, value: str | bytes) -> str:
         try:
-            return value.decode() if isinstance(value, bytes) else value
+            text = value.decode() if isinstance(value, bytes) else value
         except UnicodeDecodeError as error:
             raise ModelFormatError(f"the name {value!r} is not UTF-8", self._file) from error
+        self._budget.take(sys.getsizeof(text), "the names")
+        return text
 
     def texts(self, values: Any) -> tuple[str, ...]:
         return tuple(map(self.text, values))
@@ -443,6 +470,7 @@ class _Reader:
                 constants[name] = array_of(tensor, f"initializer {name!r}", self._external)
             except UnsupportedError as error:
                 unread[name] = str(error)
+        self._budget.take(_OPERATOR * (len(graph.input) + len(graph.output)), "the signature")
         for sparse in graph.sparse_initializer:
             unread[self.text(sparse.values.name)] = "a sparse tensor is not read"
         inputs, outputs = (tuple(map(self.variable, v)) for v in (graph.input, graph.output))
@@ -507,6 +535,8 @@ class _Reader:
             if field == "t":
                 return array_of(value, f"attribute {attribute.name!r}", self._external)
             if field in ("s", "strings"):
+                texts = [value] if field == "s" else value
+                self._budget.take(sum(64 + text_size(each) for each in texts), "texts")
                 return value.decode() if field == "s" else tuple(v.decode() for v in value)
         except (UnsupportedError, UnicodeDecodeError) as error:
             return Unread(str(error))

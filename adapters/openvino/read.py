@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from onernn.adapters.common.adapter import StrPath
+from onernn.adapters.common.files import file_bytes
+from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value
 
@@ -19,10 +21,20 @@ _DTYPES = {
     **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
 }
+_DIGITS = 18  # of a size below 2**63
+_TAG, _ATTRIBUTE = 160, 200
+"""Bytes of an element and of an attribute, as Python has them."""
 _ADVICE = (
     "OpenVINO's operators are not read; load the ONNX file that it was made from, or take it as a"
     " reference that OpenVINO runs: onernn verify MODEL --against openvino:{}"
 )
+
+
+class _WithoutEntities(ElementTree.TreeBuilder):
+    """A few entities may become gigabytes of text; OpenVINO writes none."""
+
+    def doctype(self, *_: object) -> None:
+        raise ValueError("it has a document type; OpenVINO writes none")
 
 
 def read_face(path: StrPath) -> Graph:
@@ -30,8 +42,11 @@ def read_face(path: StrPath) -> Graph:
 
     Raises `ModelFormatError` for a file that is none of OpenVINO's.
     """
+    data = file_bytes(path)
+    texts = 4 * len(data)  # wide, where it has one wide character, as names and as text
+    loading().take(_TAG * data.count(b"<") + _ATTRIBUTE * data.count(b"=") + texts, "the XML")
     try:
-        net = ElementTree.parse(path).getroot()
+        net = ElementTree.fromstring(data, ElementTree.XMLParser(target=_WithoutEntities()))
     except (ElementTree.ParseError, UnicodeError, ValueError, LookupError) as error:
         raise ModelFormatError(f"no XML: {error}", path) from error
     if net.tag != "net" or net.find("layers") is None:
@@ -70,6 +85,8 @@ def _input(layer: Element) -> Value:
     sizes = [each.strip() for each in attributes.get("shape", "...").split(",") if each.strip()]
     shape = None
     if "..." not in sizes:
+        if any(len(each) > _DIGITS for each in sizes):
+            raise ModelFormatError(f"input {name!r:.100}: impossible shape {sizes!s:.100}")
         shape = tuple(int(each) if each.isdecimal() else None for each in sizes)
     dtype = _DTYPES.get(attributes.get("element_type", ""))
     return Value(_first(name or layer.get("name", "")), dtype, shape)

@@ -503,8 +503,8 @@ def _norm(op: PaddleOperator) -> Results:
         value = op.optional(slot)
         if not value and channels is None:
             raise UnsupportedError(f"input {slot} is missing, and the channels are not known")
-        filled = np.full(channels or 0, number, op.dtype("X"))
-        affine.append(value or op.constant(filled, slot.lower()))
+        sizes, dtype = (channels or 0,), op.dtype("X")
+        affine.append(value or op.filled(sizes, number, dtype, slot.lower()))
     if op.at.type == "instance_norm":
         return op.emit("InstanceNormalization", op.plain("X"), *affine, epsilon=epsilon)
     layout, groups = op.attribute("data_layout", "NCHW"), op.attribute("groups", 1)

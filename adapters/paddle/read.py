@@ -136,7 +136,7 @@ class _Stream(ByteStream):
             start = self.at
             if (length := self.integer("<Q", what)) % 8:
                 raise self.error(f"{what}: LoD level {level} of {length} bytes", start)
-            self.take(length, what)
+            self.skip(length, what)
         self._version(what)
         start = self.at
         dims, kind = self._description(what)
@@ -206,6 +206,8 @@ def _variable(desc: Any) -> Variable:
             description = getattr(kind, part)
             tensor = description if part == "selected_rows" else description.tensor
             depth = 0 if part == "selected_rows" else description.lod_level
+            if not 0 <= depth <= _MOST_LEVELS:
+                raise Malformed(f"variable {desc.name!r}: {depth} LoD levels, up to {_MOST_LEVELS}")
             dtype = messages.DTYPES.get(tensor.data_type)
             shape = tuple(None if size < 0 else size for size in tensor.dims)
     return Variable(name, kind.type, dtype, shape, depth, desc.persistable)

@@ -296,7 +296,7 @@ def layer_norm(X, Scale=None, Bias=None, *, begin_norm_axis=1, epsilon=1e-5):
     sizes = X.shape[begin_norm_axis:]
     if not 0 < begin_norm_axis < X.rank or None in sizes:
         refuse(f"attribute begin_norm_axis={begin_norm_axis} of an input {X.shape}")
-    scale = Scale.dense.reshape(*sizes) if Scale else X.constant(np.ones(sizes, X.dtype))
+    scale = Scale.dense.reshape(*sizes) if Scale else X.fill(sizes, 1)
     bias = [Bias.dense.reshape(*sizes)] if Bias else []
     return X.LayerNormalization(scale, *bias, axis=begin_norm_axis, epsilon=epsilon, outputs=3)[0]
 

@@ -11,6 +11,7 @@ import numpy as np
 from onernn.adapters.common.bodies import remainder
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.paddle.table import DtypeNumber, Integers, dygraph, paddle
+from onernn.ir.budget import loading
 from onernn.ir.types import Size
 
 # The rules of Paddle's operators that shape, join, part and choose.
@@ -392,7 +393,9 @@ def one_hot(X, *, depth=-1, dtype=DtypeNumber(5), allow_out_of_range=False):
     if depth < 1:
         refuse(f"attribute depth={depth}")
     if not allow_out_of_range:
+        loading().ask(depth * depth * np.dtype(dtype).itemsize, f"a table of depth {depth}")
         return X.constant(np.eye(depth, dtype=dtype)).Gather(X, axis=0, non_negative=True)
+    loading().ask(8 * depth, f"a list of depth {depth}")
     return X.unsqueeze(-1).Equal(np.arange(depth, dtype=X.dtype)).cast(dtype)
 
 

@@ -374,7 +374,7 @@ def _layer_norm(op: TorchOperator) -> str:
         sizes = [op.builder.exported(size) for size in op.shape(x)[op.rank_of(x) - count :]]
         if None in sizes:
             raise UnsupportedError("a norm without weights of a size that is open")
-        weight = op.constant(np.ones([int(size or 0) for size in sizes], op.dtype_of(x)), "ones")
+        weight = op.filled([int(size or 0) for size in sizes], 1, op.dtype_of(x), "ones")
     epsilon = op.epsilon
     return op.emit("LayerNormalization", x, weight, bias, axis=-count, epsilon=epsilon)
 
@@ -387,7 +387,7 @@ def _batch_norm(op: TorchOperator) -> str:
     x, mean, variance = op.value("input"), op.value("running_mean"), op.value("running_var")
     size = np.prod([s or 0 for s in op.builder.type_of(mean).counts], dtype=int)
     weight, bias = (
-        op.optional(slot) or op.constant(np.full(size, number, op.dtype_of(x)), slot)
+        op.optional(slot) or op.filled((size,), number, op.dtype_of(x), slot)
         for slot, number in (("weight", 1), ("bias", 0))
     )
     op.tie(x, 1, WEIGHTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial, reduce
 from itertools import product
@@ -14,7 +13,6 @@ import numpy as np
 from onernn.adapters.common.bodies import PAD_MODES, stacked
 from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.table import LAST, TorchOperator, rule
-from onernn.ir.budget import loading
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.types import Factor, Size
 
@@ -436,8 +434,7 @@ def _filled(number: float | None, op: TorchOperator) -> str:
     if len(counts) == len(sizes):
         if min(counts, default=0) < 0:
             raise UnsupportedError(f"a shape {counts}")
-        loading().take(math.prod(max(each, 1) for each in counts) * dtype.itemsize, "a constant")
-        filled = op.constant(np.full(counts, number, dtype), "filled")
+        filled = op.filled(counts, number, dtype, "filled")
         op.builder.literal[filled] = counts
         return filled
     return op.emit("ConstantOfShape", op.listed(sizes), value=np.full(1, number, dtype))

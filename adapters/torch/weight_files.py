@@ -6,6 +6,7 @@ import io
 import math
 import re
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,19 @@ from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
-from onernn.adapters.common.files import count_of, numbers_of, opened, pairs, parsed_json, stored
+from onernn.adapters.common.files import (
+    count_of,
+    numbers_of,
+    opened,
+    pairs,
+    parsed_json,
+    read_all,
+    stored,
+)
 from onernn.ir.arrays import Array
-from onernn.ir.budget import FileBudget, loading
+from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
-from onernn.ir.files import unzipped
+from onernn.ir.files import ARRAY, member_bytes, unzipped
 from onernn.reorders import torch
 from onernn.reorders.layers import PivotLayer
 
@@ -63,7 +72,12 @@ SAFETENSORS = pairs(
 # torch/_utils.py and torch/_weights_only_unpickler.py of PyTorch 2.13.
 
 _OBJECT = 128
-"""Bytes that we ask for before a container is made."""
+"""Bytes that each operation of a pickle takes: an object, and its places in containers."""
+
+
+_LARGER = {"EMPTY_SET": 256, "EMPTY_DICT": 256, "ADDITEMS": 256}
+_LONG, _WIDE = 4096, 10
+"""Bytes of a text, and how many times as many it may take: decoded, encoded and decoded."""
 
 
 class Storage(NamedTuple):
@@ -99,6 +113,9 @@ class _Dtype(NamedTuple):
 
 class _Mark:
     """What stands on the stack where a container's items begin."""
+
+
+_MARK = _Mark()
 
 
 _Function = Callable[..., Any]
@@ -171,10 +188,12 @@ def unpickle(
     """
     from pickletools import genops  # decodes opcodes, and runs none
 
-    stream, machine = io.BytesIO(data), _Machine(scripted)
+    stream, machine, budget = _Texts(data), _Machine(scripted), loading(2 * len(data))
     stream.seek(start)
     try:
         for opcode, argument, _ in genops(stream):
+            long = sys.getsizeof(argument) if isinstance(argument, str | bytes) else 0
+            budget.take(_LARGER.get(opcode.name, _OBJECT) + long, "the pickle")
             operation = _OPERATIONS.get(opcode.name)
             if operation is None:
                 raise ValueError(f"opcode {opcode.name}")
@@ -193,6 +212,15 @@ def unpickle(
         *(ArithmeticError, AttributeError),
     ) as error:
         raise ModelFormatError(f"{what}: no such pickle: {error}", file, stream.tell()) from error
+
+
+class _Texts(io.BytesIO):
+    """The bytes of a pickle; long texts, which may be wide, are asked for before they are read."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size and size > _LONG:
+            loading(2 * size).ask(_WIDE * size, "a text of the pickle")
+        return super().read(size)
 
 
 class _Refused(Exception):
@@ -215,10 +243,6 @@ class _Machine:
 
     def put(self, at: int) -> None:
         self.memo[at] = self.stack[-1]
-
-    def made(self, container: Any) -> None:
-        self.budget.take(_OBJECT, "the pickle's containers")
-        self.stack.append(container)
 
     def items(self) -> list[Any]:
         """What stands behind the last mark, which goes, too."""
@@ -249,14 +273,14 @@ class _Machine:
     def call(self) -> None:
         function, arguments = self.last(2)
         if isinstance(function, Record):
-            self.made(Record(function.name))
+            self.push(Record(function.name))
             return
         if not callable(function):
             raise TypeError("it calls what is no function")
         for each in arguments:
             if isinstance(each, list | tuple | dict | set):
                 self.budget.take(_OBJECT * len(each), "the pickle's containers")
-        self.made(function(*arguments))
+        self.push(function(*arguments))
 
     def build(self) -> None:
         """Attributes of an OrderedDict are versions of modules: they are not read."""
@@ -280,7 +304,6 @@ class _Machine:
         owner = self.stack[-1]
         if not isinstance(owner, dict) or len(items) % 2:
             raise TypeError(f"keys of {type(owner).__name__}")
-        self.budget.take(_OBJECT * len(items), "the pickle's containers")
         owner.update((_key(key), value) for key, value in zip(items[::2], items[1::2], strict=True))
 
     def persistent(self) -> None:
@@ -310,20 +333,20 @@ _OPERATIONS: dict[str, _Operation] = {
     **_each("BINGET LONG_BINGET", lambda m, at: m.push(m.memo[at])),
     **_each("APPENDS ADDITEMS", lambda m, _: m.extend(m.items())),
     **_each("REDUCE NEWOBJ", lambda m, _: m.call()),
-    "MARK": lambda m, _: m.push(_Mark()),
+    "MARK": lambda m, _: m.push(_MARK),
     "POP": lambda m, _: m.last(1),
     "POP_MARK": lambda m, _: m.items(),
-    "EMPTY_DICT": lambda m, _: m.made({}),
-    "EMPTY_LIST": lambda m, _: m.made([]),
+    "EMPTY_DICT": lambda m, _: m.push({}),
+    "EMPTY_LIST": lambda m, _: m.push([]),
     "EMPTY_TUPLE": lambda m, _: m.push(()),
-    "EMPTY_SET": lambda m, _: m.made(set()),
+    "EMPTY_SET": lambda m, _: m.push(set()),
     "NONE": lambda m, _: m.push(None),
     "NEWTRUE": lambda m, _: m.push(True),
     "NEWFALSE": lambda m, _: m.push(False),
-    "TUPLE": lambda m, _: m.made(tuple(m.items())),
-    "TUPLE1": lambda m, _: m.made(m.last(1)),
-    "TUPLE2": lambda m, _: m.made(m.last(2)),
-    "TUPLE3": lambda m, _: m.made(m.last(3)),
+    "TUPLE": lambda m, _: m.push(tuple(m.items())),
+    "TUPLE1": lambda m, _: m.push(m.last(1)),
+    "TUPLE2": lambda m, _: m.push(m.last(2)),
+    "TUPLE3": lambda m, _: m.push(m.last(3)),
     "APPEND": lambda m, _: m.extend([*m.last(1)]),
     "SETITEM": lambda m, _: m.set([*m.last(2)]),
     "SETITEMS": lambda m, _: m.set(m.items()),
@@ -343,8 +366,8 @@ _MOST_AXES = 32
 class Archive:
     """The members by their names below the archive's folder."""
 
-    def __init__(self, file: str | Path, zipped: ZipFile, budget: FileBudget) -> None:
-        self.file, self._zip, self._budget = file, zipped, budget
+    def __init__(self, file: str | Path, zipped: ZipFile) -> None:
+        self.file, self._zip = file, zipped
         names = [info.filename for info in zipped.infolist()]
         root = names[0].partition("/")[0] + "/" if names else ""
         if not all(name.startswith(root) for name in names):
@@ -361,7 +384,7 @@ class Archive:
     def opened(cls, file: str | Path, raw: IO[bytes]) -> Iterator[Self]:
         """Raises `ModelFormatError` for what is no archive, or has damaged members."""
         with unzipped(raw, "cannot be read as an archive", file) as zipped:
-            yield cls(file, zipped, loading())
+            yield cls(file, zipped)
 
     @property
     def names(self) -> list[str]:
@@ -374,8 +397,7 @@ class Archive:
             raise ModelFormatError(f"{name!r} is not in the archive", self.file)
         if info.compress_type:
             raise ModelFormatError(f"{name!r} is compressed; PyTorch stores as it is", self.file)
-        self._budget.take(info.file_size, name)
-        return self._zip.read(info)
+        return member_bytes(self._zip, info)
 
     def size(self, name: str) -> int:
         """How many bytes a member has, 0 where there is none: reading it will fail."""
@@ -401,6 +423,7 @@ class Storages:
     def array(self, tensor: Tensor, what: str) -> Array:
         """A read-only array, a view where that is dense. bfloat16 comes as float32."""
         storage, offset, sizes, strides = tensor
+        loading().take(ARRAY, what)
         flat = self._flat(storage, what)
         if count_of(sizes, _MOST_AXES) is None:
             raise self._error(what, f"impossible shape {sizes}")
@@ -426,9 +449,7 @@ class Storages:
             if len(data) < storage.numbers * kind.itemsize:
                 raise self._error(what, f"{storage.numbers} numbers in {len(data)} bytes")
             flat = np.frombuffer(data, kind, len(data) // kind.itemsize)
-            if storage.dtype == "bfloat16":
-                loading().take(2 * flat.nbytes, what)
-            flat = numbers_of(flat, storage.dtype)
+            flat = numbers_of(flat, storage.dtype, loading(), what)
             flat.flags.writeable = False
             self._arrays[key] = flat
         return self._arrays[key]
@@ -457,13 +478,13 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
     none, `UnsupportedError` for a pickle that names more than tensors and containers.
     """
     file = Path(path)
-    with opened(file) as (raw, _):
+    with opened(file) as (raw, budget):
         head = raw.read(len(_OLD))
         raw.seek(0)
         if head.startswith(ZIP):
             with Archive.opened(file, raw) as archive:
                 return saved_arrays(archive)
-        data = raw.read()
+        data = read_all(raw, budget)
     if head == _OLD:
         return _old(data, file)
     if file.suffix == ".safetensors":
@@ -513,7 +534,8 @@ def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
             items = [(key, each) for key, each in items if not f"{key}".startswith("_")]
         if len(waiting) + len(items) > _MOST:
             raise UnsupportedError("a pickle of more values than a model has")
-        loading().take(len(name) * len(items), "the names of tensors")
+        size = (_OBJECT + sys.getsizeof(name)) * len(items)
+        loading().take(size, "the names of tensors")
         waiting += [(f"{name}.{key}" if name else f"{key}", each) for key, each in reversed(items)]
 
 
@@ -539,6 +561,7 @@ def _old(data: bytes, file: Path) -> dict[str, Array]:
         size = count * DTYPES[types[key]].itemsize
         if not 0 <= size <= len(data) - at:
             raise ModelFormatError(f"a storage of {count} numbers beyond the file", file, at)
+        loading().take(size, "a storage")
         held[key], at = data[at : at + size], at + size
     if missing := types.keys() - held.keys():
         raise ModelFormatError(f"{len(missing)} storages are missing", file, at)
@@ -591,9 +614,9 @@ def _entry(entry: Any, name: str, size: int, file: Path) -> _Entry:
 
 def _safe_array(entry: _Entry, body: memoryview, name: str, file: Path) -> Array:
     # A copy: places in the file are aligned to nothing.
-    loading().take(2 * (entry.end - entry.first), name)
+    loading().take(ARRAY + entry.end - entry.first, name)
     flat = np.frombuffer(bytes(body[entry.first : entry.end]), DTYPES[entry.dtype])
-    return numbers_of(flat, entry.dtype).reshape(entry.shape)
+    return numbers_of(flat, entry.dtype, loading(), name).reshape(entry.shape)
 
 
 def _dict(value: Any, what: str, file: Path) -> dict[str, Any]:

@@ -16,10 +16,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from onernn.ir.errors import BudgetError
 
-LOADING = 200 * 10**6
-"""Bytes that loading may take besides twice the size of the files."""
+LOADING = 180 * 10**6
+"""Bytes that loading may take besides twice the size of the files.
+
+SECURITY.md promises 200 MB, which also cover what no reader counts: modules that are imported late,
+and what the allocator keeps.
+"""
 
 
 STEPS = 500_000
@@ -27,6 +33,56 @@ STEPS = 500_000
 
 _WORK = 2**18
 """Multiplications that take as long as a small operator: some 10 us."""
+
+
+WORK = 10_000_000
+"""Steps of work that building one model may take, some 100 ns to 1 us each; see `working`.
+
+ONERNN_MAX_WORK in the environment allows another number.
+"""
+
+
+class Work:
+    """Counts what readers, passes and inference go through: nodes of graphs, terms of sizes.
+
+    A graph of kilobytes may be rebuilt thousands of times, or sizes be multiplied until each has
+    hundreds of terms. Steps are counted, not seconds, so that a file is refused on each machine or
+    on none. Used by one thread.
+    """
+
+    def __init__(self) -> None:
+        wanted = os.environ.get("ONERNN_MAX_WORK", "")
+        self.most = int(wanted) if wanted.isascii() and wanted.isdigit() else WORK
+        self.used = 0
+
+    def spend(self, steps: int) -> None:
+        """Counts steps. Raises `BudgetError` where they are more than a model may take."""
+        self.used += steps
+        if self.used > self.most:
+            raise BudgetError(
+                f"building its graph takes more than {self.most:,} steps of work; a larger number"
+                " in ONERNN_MAX_WORK allows more"
+            )
+
+
+_WORKS: ContextVar[Work | None] = ContextVar("work of the model", default=None)
+
+
+@contextmanager
+def working() -> Iterator[Work]:
+    """One count of work for all that is built inside; that of outside, if there is one."""
+    work = _WORKS.get() or Work()
+    token = _WORKS.set(work)
+    try:
+        yield work
+    finally:
+        _WORKS.reset(token)
+
+
+def spend(steps: int) -> None:
+    """Counts steps of work, if a model is being built."""
+    if (work := _WORKS.get()) is not None:
+        work.spend(steps)
 
 
 class Recurrence(NamedTuple):
@@ -103,7 +159,10 @@ def budget_of_run(most: int, steps: int) -> Iterator[Budget]:
 
 
 class FileBudget(Budget):
-    """A budget for loading a model: twice the size of its files, each counted once, and some."""
+    """A budget for loading a model: twice the size of its files, each counted once, and some.
+
+    Readers ask it for all that they keep: the bytes of files, arrays, and Python's objects.
+    """
 
     def __init__(self, size: int = 0) -> None:
         super().__init__(size + LOADING)
@@ -116,26 +175,59 @@ class FileBudget(Budget):
         """
         if (key := (file.st_dev, file.st_ino)) not in self._files:
             self._files.add(key)
-            self.most = min(self.most + 2 * file.st_size, usable_memory())
+            self.allow(2 * file.st_size)
+
+    def allow(self, more: int) -> None:
+        """Allows so many bytes more: for what a file holds."""
+        self.most = min(self.most + more, usable_memory())
+
+    def release(self, size: int) -> None:
+        """Gives back bytes that were taken and are free again."""
+        self.used -= size
+
+    @contextmanager
+    def lent(self, size: int, what: str) -> Iterator[None]:
+        """Bytes that are taken until the block ends."""
+        self.take(size, what)
+        yield
+        self.release(size)
 
     def parses_json(self, text: bytes) -> None:
-        """Asks for the objects that a text in JSON becomes: two bytes may become sixty."""
-        objects = 64 * (text.count(b"[") + text.count(b",")) + 256 * text.count(b"{")
-        self.ask(objects, "the text as objects")
+        """Takes the objects that a text in JSON becomes: two bytes may become sixty.
+
+        Its decoded text is asked for only: it goes before the objects are read.
+        """
+        count = text.count
+        objects = 96 * (count(b"[") + count(b",")) + 256 * count(b"{") + 160 * count(b":")
+        escapes = count(b"\\")  # each is a piece of a string, and may make all of it wide
+        strings = 8 * len(text) + 96 * escapes if escapes else text_size(text)
+        self.take(objects + strings, "the text as objects")
+        self.ask(text_size(text), "the text")
+
+
+def text_size(text: bytes | memoryview) -> int:
+    """The bytes of a decoded text: one wide character makes all of them wide."""
+    largest = int(np.frombuffer(text, np.uint8).max(initial=0))
+    return len(text) * (4 if largest >= 0xF0 else 2 if largest >= 0xC4 else 1)
 
 
 _LOADS: ContextVar[FileBudget | None] = ContextVar("budget of the load", default=None)
 
 
-def loading() -> FileBudget:
-    """The budget of the model that is being loaded; a new one for a file outside of a load."""
-    return _LOADS.get() or FileBudget()
+def loading(size: int = 0) -> FileBudget:
+    """The budget of the load that this code is part of; outside of loads a new one.
+
+    ``size``: bytes that a new one allows besides those that are always allowed.
+    """
+    return _LOADS.get() or FileBudget(size)
 
 
 @contextmanager
 def budget_of_load() -> Iterator[None]:
-    """One budget for all files that are read inside."""
-    token = _LOADS.set(FileBudget())
+    """One budget for all files that are read inside: that of a load which is under way, or a new
+    one.
+    """
+    token = _LOADS.set(loading())
     try:
         yield
     finally:

@@ -6,15 +6,17 @@ import fcntl
 import math
 import os
 import stat
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
 from onernn.ir.arrays import Array
-from onernn.ir.budget import LOADING, Budget, usable_memory
+from onernn.ir.budget import LOADING, FileBudget, budget_of_load, loading
 from onernn.ir.errors import BudgetError, ModelFormatError, OnernnError
 
 if TYPE_CHECKING:
@@ -301,28 +303,42 @@ def _remove_abandoned(folder: str | Path) -> None:
                 os.close(handle)
 
 
-# Arrays of an ``.npz``: a size is believed only where the bytes for it are there.
+# Archives and the arrays in them: a size is believed only where the bytes for it are there.
 
-_MOST_PACKED = 100
-"""Bytes that a packed one may become, beyond what is always allowed; numbers give 1 to 20."""
 _PIECE = 2**20
+_ENTRY = 24
+"""Bytes of zipfile's objects for each byte of an archive's directory; a member has 47 or more."""
+ARRAY = 512
+"""Bytes that an array takes besides its numbers, with its name and its places in dictionaries."""
+_MOST_HEADER = 10_000
+"""Bytes of an ``.npy``'s header, as NumPy limits it, but before it is read."""
 
 
-def most_unpacked(packed: int) -> int:
-    """Most bytes that so many packed bytes may become, in a member and in a whole file."""
-    return LOADING + _MOST_PACKED * packed
+class _Directory:
+    """A stream of which zipfile reads an archive's directory: what it makes of that is taken."""
+
+    def __init__(self, stream: BinaryIO, budget: FileBudget) -> None:
+        self.stream, self.budget = stream, budget
+        self.seek, self.tell, self.seekable = stream.seek, stream.tell, stream.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        if size > 0:  # else the end of the file, where a comment may be
+            self.budget.take(_ENTRY * size, "the archive's directory")
+        return self.stream.read(size)
 
 
 @contextmanager
-def unzipped(stream: Any, what: str, file: str | Path) -> Iterator[ZipFile]:
-    """An archive in a stream or a file; ``file`` and ``what`` it is not are for errors.
+def unzipped(stream: BinaryIO, what: str, file: str | Path) -> Iterator[ZipFile]:
+    """An archive in a stream; ``file`` and ``what`` it is not are for errors.
 
-    Raises `ModelFormatError` for what is none, or has damaged members.
+    Raises `ModelFormatError` for what is none, or has damaged members, and `BudgetError` for one of
+    too many members.
     """
     from zipfile import ZipFile  # slow, and few models are one
 
     try:
-        with ZipFile(stream) as archive:
+        with ZipFile(cast(Any, _Directory(stream, loading()))) as archive:
+            archive.fp = cast(Any, stream)  # members are taken by those who read them
             yield archive
     except (OnernnError, FileNotFoundError):
         raise
@@ -330,30 +346,52 @@ def unzipped(stream: Any, what: str, file: str | Path) -> Iterator[ZipFile]:
         raise ModelFormatError(f"{what}: {str(error)[:200]}", file) from error
 
 
-def read_member(archive: ZipFile, member: ZipInfo, budget: Budget) -> Array:
-    """The array of a member; nothing else of the file is read.
+@contextmanager
+def opened_member(archive: ZipFile, member: ZipInfo) -> Iterator[IO[bytes]]:
+    """The bytes of a member, piece after piece.
+
+    Raises `ValueError` for a compression other than deflate: lzma and bzip2 take memory as the
+    file says.
+    """
+    if member.compress_type not in (0, 8):
+        raise ValueError(f"{member.filename}: compressed by another method than deflate")
+    with archive.open(member) as stream:
+        yield stream
+
+
+def member_bytes(archive: ZipFile, member: ZipInfo) -> bytes:
+    """All bytes of a member, which the budget of the load counts. Raises as `opened_member`."""
+    loading().take(member.file_size, member.filename)
+    with opened_member(archive, member) as stream:
+        return stream.read(member.file_size)
+
+
+def read_member(archive: ZipFile, member: ZipInfo) -> Array:
+    """The array of a member, by the budget of the load; nothing else of the file is read.
 
     Raises `BudgetError`, and `ValueError`, or what zipfile does, for what is none.
     """
     size, name = member.file_size, member.filename
-    if size > most_unpacked(member.compress_size):
-        raise ValueError(
-            f"{name}: {member.compress_size:,} bytes would become {size:,}; store it uncompressed"
-        )
-    budget.take(size, name)
-    with archive.open(member) as stream:
+    if size > member.compress_size:  # before anything is inflated
+        loading().ask(size, f"{name}, which np.savez stores uncompressed,")
+    with opened_member(archive, member) as stream:
         version = np.lib.format.read_magic(stream)
-        header: Any = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
-        if header is None:
+        if version not in ((1, 0), (2, 0)):
             raise ValueError(f"{name}: npy version {version}")
-        shape, fortran, dtype = header(stream)
+        form = "<H" if version == (1, 0) else "<I"
+        packed = stream.read(struct.calcsize(form))
+        (length,) = struct.unpack(form, packed)
+        if length > _MOST_HEADER:
+            raise ValueError(f"{name}: a header of {length:,} bytes")
+        header = BytesIO(packed + stream.read(length))
+        parts = np.lib.format
+        parse = parts.read_array_header_1_0 if form == "<H" else parts.read_array_header_2_0
+        shape, fortran, dtype = parse(header)
         if dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0:
             raise ValueError(f"{name}: an array of {dtype} {shape}")
         if math.prod(max(axis, 1) for axis in shape) * dtype.itemsize > max(size, LOADING):
             raise ValueError(f"{name}: an array of {dtype} {shape} in {size} bytes")
+        loading().take(math.prod(shape) * dtype.itemsize + ARRAY, name)
         flat = np.empty(math.prod(shape), dtype)
         left = flat.view(np.uint8).data
         while left:
@@ -369,17 +407,18 @@ def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str,
     """The arrays of an ``.npz`` whose names begin so; the others are not read.
 
     Raises `ModelFormatError` if it is none, or holds objects, and `BudgetError` where they would
-    take more than the file can hold, or three quarters of the memory.
+    take more than `onernn.load` may take for a model of this size.
     """
     check_file(file)
     try:
-        with unzipped(file, "cannot be read as an .npz", file) as archive:
-            budget = Budget(min(usable_memory(), most_unpacked(os.path.getsize(file))))
-            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
-            return {
-                name: read_member(archive, member, budget)
-                for name, member in members.items()
-                if name.startswith(prefixes)
-            }
+        with budget_of_load(), open(file, "rb") as stream:
+            loading().reads(os.fstat(stream.fileno()))
+            with unzipped(stream, "cannot be read as an .npz", file) as archive:
+                members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+                return {
+                    name: read_member(archive, member)
+                    for name, member in members.items()
+                    if name.startswith(prefixes)
+                }
     except BudgetError as error:
         raise BudgetError(f"{file}: {error}") from error

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.ir.arrays import Array, frozen
+from onernn.ir.budget import spend
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError, printable
 from onernn.ir.operator import OPERATORS, Operator, mixes_nothing
 from onernn.ir.records import Immutable, cached_property, dataclass
@@ -304,6 +305,7 @@ class Inference:
 
     def add(self, node: Node) -> None:
         """Finds the types of a node's outputs; those of its inputs are there."""
+        spend(1 + len(node.inputs) + len(node.outputs))
         inputs = tuple(self[name] if name else None for name in node.inputs)
         before, outputs, said, _ = node.typed
         if before == inputs:  # graphs made one from another share most nodes
@@ -426,6 +428,7 @@ class Graph(Immutable):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        spend(len(self.nodes) + len(self.inputs) + len(self.outputs) + len(self.constants))
         constants = {name: frozen(array) for name, array in self.constants.items()}
         object.__setattr__(self, "constants", MappingProxyType(constants))
         object.__setattr__(self, "notes", tuple(map(printable, self.notes)))

@@ -13,6 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from onernn.ir.arrays import Array
+from onernn.ir.budget import spend
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
@@ -20,6 +21,7 @@ from onernn.ir.records import cached_property, dataclass
 Factor = Union[str, "Quotient"]
 Product = tuple[Factor, ...]
 _MOST_FACTORS = 256
+_FEW = 8  # terms that are not counted as work
 
 
 class SizeError(UnsupportedError, ValueError):
@@ -96,6 +98,8 @@ class Size:
 
     @classmethod
     def _sum(cls, terms: Mapping[Product, int]) -> Size:
+        if len(terms) > _FEW:
+            spend(len(terms))
         left = cls(tuple(sorted((factors, by) for factors, by in terms.items() if by)))
         # A model of thirty operators can square a size thirty times.
         if left.length > _MOST_FACTORS or any(not -(2**63) <= by < 2**63 for _, by in left.terms):
@@ -141,9 +145,11 @@ class Size:
         return Size._sum(terms)
 
     def __mul__(self, other: Any) -> Size:
-        terms: dict[Product, int] = {}
+        terms, factor = dict[Product, int](), Size.of(other)
+        if len(self.terms) * len(factor.terms) > _FEW:
+            spend(len(self.terms) * len(factor.terms))
         for names, by in self.terms:
-            for more, times in Size.of(other).terms:
+            for more, times in factor.terms:
                 product = tuple(sorted((*names, *more)))
                 terms[product] = terms.get(product, 0) + by * times
         return Size._sum(terms)
