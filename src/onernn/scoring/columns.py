@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ _MOST_VALUES = 2**31 - 1  # of one array of lists
 class Column:
     """A column of a table as one input.
 
-    ``bad``: why a row cannot be an input, by its number. ``words``: how much work each row is.
+    ``bad``: why a row cannot be an input, by its number. ``words``: how much work each row is;
+    ``filled``: whether it has values at all.
     ``shapes`` (N, K): rows of one batch have the same one; the sequences of a ragged input differ.
     ``axis``: the batch axis of a dense input. Raises `ShapeError` if no row fits.
     """
@@ -51,6 +53,7 @@ class Column:
         self._leaf = self._cast(leaf, f"column {name!r} is {array.type}; the input is {value}")
         self.shapes = self._uniform(features)
         steps = self._starts[min(max(self._depth, 1), levels)]
+        self.filled = np.diff(steps) > 0
         self.words = np.maximum(np.diff(steps), 1)
 
     def _open_lists(self, array: pa.Array) -> Array:
@@ -134,6 +137,30 @@ class Column:
         ones = () if declared is None else [1] * (len(declared) - 1 - len(shape))
         return Ragged.from_lod(data.reshape(lods[-1][-1], *shape, *ones), lods)
 
+    @property
+    def value(self) -> Value:
+        """The input, with the number of axes that the column has if it leaves that open."""
+        shape = self._value.shape
+        axes = 1 + self.shapes.shape[1]
+        return replace(self._value, shape=(None,) * axes if shape is None else shape)
+
+    def lengths_differ(self, other: Column) -> npt.NDArray[np.bool_]:
+        """For each row: whether its sequences in two ragged inputs have different lengths."""
+        result = np.zeros(len(self._rows), bool)
+        for up in range(min(self._depth, other._depth)):
+            mine, theirs = (np.diff(each._starts[each._depth - up]) for each in (self, other))
+            result |= mine != theirs
+            if up:  # as many sequences: each has to be as long
+                for row in np.flatnonzero(~result):
+                    parts = (each._parts(row, each._depth - up) for each in (self, other))
+                    result[row] = not np.array_equal(*parts)
+        return result
+
+    def _parts(self, row: int, level: int) -> Int64:
+        """The lengths of a row's lists in a level."""
+        begin, end = self._starts[level][row : row + 2]
+        return np.diff(self._lods[level][begin : end + 1])
+
     def _entries(self, level: int, rows: Int64) -> Int64:
         """The numbers of all entries that these rows have in a level."""
         starts = self._starts[level]
@@ -188,16 +215,20 @@ class Result:
         if self._sizes and self._axis < len(self._sizes):
             del self._sizes[self._axis]
 
-    def by_rows(self, batch: Batch, rows: int) -> Batch:
-        """The batch with rows on its first axis. Raises `UnsupportedError` if it has others."""
+    def by_rows(self, batch: Batch, rows: int, axis: int | None = None) -> Batch:
+        """The batch with its rows, on ``axis`` if that is known, moved to the first axis.
+
+        Raises `UnsupportedError` if it does not have one entry per row.
+        """
+        axis = self._axis if axis is None else axis
         if isinstance(batch, Ragged):
             count: Any = len((*batch.outer, batch.offsets)[0]) - 1
             if count == rows:
                 return batch
         else:
             count = batch.shape
-            if batch.ndim > self._axis and count[self._axis] == rows:
-                return np.moveaxis(batch, self._axis, 0)
+            if batch.ndim > axis and count[axis] == rows:
+                return np.moveaxis(batch, axis, 0)
         raise UnsupportedError(
             f"output {self.name!r} is not one entry a row: it has {count} for {rows} rows; leave it"
             " out (outputs=, --output), or give the inputs' axis of rows (batch_axis=,"
