@@ -66,11 +66,7 @@ def independence(graph: Graph, axes: Mapping[str, int], outputs: Iterable[str]) 
         state = flow.states[name]
         if isinstance(state, UnknownRows):
             return Independence({}, frozenset(), str(state), state.certain)
-        if (
-            isinstance(state, Alike)
-            or state.inner != ONE
-            or len(state.lod) > flow.types[name].depth
-        ):
+        if isinstance(state, Alike) or not flow.is_per_row(name, state):
             return Independence({}, frozenset(), f"output {name!r} does not have one entry per row")
         where[name] = state.axis
     return Independence(where, frozenset(flow.same_lengths))
@@ -187,6 +183,14 @@ class RowFlow:
 
     def rank(self, node: Node, name: str) -> int:
         return len(self.shape(node, name))
+
+    def is_per_row(self, name: str, state: Rows) -> bool:
+        """Whether a value has each row once."""
+        known = self.types[name]
+        if state.lod:
+            return len(state.lod) == known.depth
+        size = known.shape[state.axis] if known.shape is not None else None
+        return size is not None and self._named(size) == self.count
 
     def volume(self, sizes: Sequence[Size | None]) -> Size | None:
         return volume(sizes)

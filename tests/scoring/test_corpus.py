@@ -99,11 +99,18 @@ BAD: dict[int, tuple[bytes, str]] = {
     7: (b"[1]", "expected an object"),
     8: (b"null", "expected an object"),
     1011: (b'{"id": "a", "x": [1]}', "'a'"),
-    1012: (b'{"id": 1, "x": "a"}', "string"),
+    1012: (b'{"id": 1, "x": "a"}', "column 'x' is of list<"),
     1013: (b"\xff", "decode"),
     1014: (b"[" * 10**5, "recursion"),
     1015: (b'{"id": 1, "x": [1.5]}', "1.5"),
     1016: (b'{"id": 1, "x": [99999999999999999999]}', "too large"),
+    1018: (b'{"id": 1, "x": [1], "id": 2}', "a name twice"),
+    1019: (b'{"id": true, "x": [1]}', "True"),
+    1020: (b'{"id": "007", "x": [1]}', "'007'"),
+    1021: (b'{"id": 7.50, "x": [1]}', "7.5"),
+    1022: (b'{"id": 1, "x": [true]}', "[True]"),
+    1023: (b'{"id": 1, "x": ["1"]}', "['1']"),
+    1024: (b'{"id": 1, "x": [1e999]}', "1e999 is too large"),
     1017: (b'{"id": 1, "x": [1], "later": 1}', "'later'"),
 }
 """Lines by their number, and what is said of them; the first 1000 give the columns' types."""
@@ -117,7 +124,10 @@ def test_a_line_that_cannot_be_read_is_one_bad_row(tmp_path: Path) -> None:
     windows = list(Corpus(str(tmp_path / "x.jsonl"), ["x"]).windows(10))
     bad = {10 * each.number + row: why for each in windows for row, why in each.bad.items()}
     assert sorted(bad) == sorted(BAD)
-    assert all(said in bad[row] for row, (_, said) in BAD.items()), bad
+    for row, (line, said) in BAD.items():
+        where = f"{tmp_path}/x.jsonl, line {2 * row + 1}: "
+        assert bad[row].startswith(where) and said in bad[row], bad[row]
+        assert line.decode(errors="backslashreplace")[:10_000] in bad[row]
     assert [row["id"] for row in rows_of(windows)] == [
         None if row in BAD else row for row in range(1030)
     ]

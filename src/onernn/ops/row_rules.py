@@ -94,10 +94,17 @@ def spread(flow: Any, node: Node, shift: dict[str, int]) -> State:
     return Rows(axes[0])
 
 
+def _check_sizes(flow: Any, node: Node) -> None:
+    """Raises `UnknownRows` if a row could choose the shape of the result."""
+    if None in flow.shape(node, node.outputs[0]):
+        flow.expect_alike(node, node.inputs[1:])
+
+
 def view(flow: Any, node: Node) -> State:
     """The same elements in the same order under another shape."""
     x, out = node.inputs[0], node.outputs[0]
     state = flow[x]
+    _check_sizes(flow, node)
     if isinstance(state, Alike):
         if state.uniform:
             return SIZED
@@ -303,6 +310,7 @@ def padded(flow: Any, node: Node) -> State:
 
 
 def expanded(flow: Any, node: Node) -> State:
+    _check_sizes(flow, node)
     return stretched(flow, node, node.inputs[:1])
 
 
