@@ -102,7 +102,7 @@ def score(
             ),
         )
     for each in result.repaired:
-        complain(f"scored anew, as it could not be read: {each}")
+        complain(f"scored anew: {each}")
     if json:
         show_json("pass", **result._asdict(), output=output)
     elif not quiet:
