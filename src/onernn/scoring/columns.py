@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -139,10 +140,15 @@ class Column:
 
     @property
     def value(self) -> Value:
-        """The input, with the number of axes that the column has if it leaves that open."""
+        """The input, with the dtype and the number of axes that the column has if it leaves these
+        open."""
         shape = self._value.shape
         axes = 1 + self.shapes.shape[1]
-        return replace(self._value, shape=(None,) * axes if shape is None else shape)
+        return replace(
+            self._value,
+            dtype=self._value.dtype or self._leaf.dtype.name,
+            shape=(None,) * axes if shape is None else shape,
+        )
 
     def lengths_differ(self, other: Column) -> npt.NDArray[np.bool_]:
         """For each row: whether its sequences in two ragged inputs have different lengths."""
@@ -188,6 +194,21 @@ def _whole(column: Any, depth: int) -> pa.Array:
     return pa.nulls(len(array), kind)
 
 
+def parse_type(text: str | pa.DataType) -> pa.DataType:
+    """A column's type from its name, such as "int64" or "list<float>".
+
+    Raises `UnsupportedError` for what is none.
+    """
+    if not isinstance(text, str):
+        return text
+    inner = re.fullmatch(r"list<(?:item: )?(.*)>", text.strip())
+    try:
+        return pa.list_(parse_type(inner[1])) if inner else pa.type_for_alias(text.strip())
+    except ValueError:
+        example = "expected a type such as int64 or list<float>"
+        raise UnsupportedError(f"type {text!r}: {example}") from None
+
+
 def batch_size(value: Value, axis: int) -> Size | None:
     """The name in types of the number of rows, if an input has them on this axis."""
     if value.lod_depth:
@@ -208,6 +229,7 @@ class Result:
         known = graph.types[value.name]
         sizes = known.counts if known.shape is not None else value.shape
         self._dtype = known.dtype or value.dtype
+        self._seen: pa.DataType | None = None
         self._depth = known.depth or value.lod_depth
         axes = [index for index, size in enumerate(known.shape or ()) if size in rows]
         self._axis = 0 if self._depth else axes[0] if len(axes) == 1 else axis
@@ -235,24 +257,37 @@ class Result:
             " --batch-axis)"
         )
 
-    def array(self, batches: Sequence[Batch], places: Int64, rows: int) -> pa.Array:
-        """The column: entry i of all batches together belongs to row ``places[i]``."""
+    def array(
+        self, batches: Sequence[Batch], places: Int64, rows: int, kind: pa.DataType | None
+    ) -> pa.Array:
+        """The column: entry i of all batches together belongs to row ``places[i]``.
+
+        ``kind``: its type, if the caller said it. Raises `UnsupportedError` if no row has a
+        value and the type is not known, and `ShapeError` if values are of another type.
+        """
         if sum(data_of(each).size for each in batches) > _MOST_VALUES:
             raise BudgetError(
                 f"output {self.name!r} has more than {_MOST_VALUES:,} values for {rows} rows; give"
                 " fewer rows at once (window=, --window)"
             )
         if not batches:
-            return pa.nulls(rows, self._type())
+            return pa.nulls(rows, kind or self._seen or self._type())
         entries = pa.concat_arrays([self._lists(each) for each in batches])
+        if kind is not None and entries.type != kind:
+            raise ShapeError(f"output {self.name!r}: expected {kind}, got {entries.type}")
+        self._seen = entries.type
         source = np.full(rows, -1)
         source[places] = np.arange(len(places))
         return entries.take(pa.array(source, mask=source < 0))
 
     def _type(self) -> pa.DataType:
-        """The column's type as far as it is known before anything ran."""
+        """The column's type before anything ran. Raises `UnsupportedError` if it is not known."""
         if self._dtype is None or self._sizes is None:
-            return pa.null()
+            raise UnsupportedError(
+                f"output {self.name!r}: its type is not known before a row was scored; say it"
+                f" (types={{{self.name!r}: TYPE}}, --output-type {self.name}=TYPE), such as"
+                " list<float>"
+            )
         out = pa.from_numpy_dtype(np.dtype(self._dtype))
         for _ in range(self._depth + sum(size != 1 for size in self._sizes)):
             out = pa.list_(out)

@@ -27,6 +27,8 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 1000
 """Rows of JSON that give the columns and their types."""
 _CHUNK = 1024  # rows
+NOTE = "onernn"
+"""The key of a note in the metadata of each file that a scoring writes."""
 _RAW = 10_000
 """Bytes of a line that cannot be read, in the reason for its rejection."""
 
@@ -89,6 +91,10 @@ class Corpus:
                 with _format_errors(each.path):
                     self._schema = _joined(each.physical_schema, self._schema)
                     self.rows += each.count_rows()
+            first = self._fragments[0].physical_schema.metadata or {}
+            self._schema = self._schema.with_metadata(
+                {key: text for key, text in first.items() if key != NOTE.encode()}
+            )
         self.fingerprint = self._fingerprint()
         names = self._schema.names
         self._all = keep is None

@@ -24,15 +24,14 @@ from onernn.ir.arrays import digest
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.files import replacing
 from onernn.ir.graph import Graph, graph_of
-from onernn.scoring.corpus import Corpus, Window
+from onernn.scoring.columns import parse_type
+from onernn.scoring.corpus import NOTE, Corpus, Window
 from onernn.scoring.scorer import REJECTED, WORDS, Scorer
 
 WINDOW = 4096
 """Rows of an output file: what is lost at most where a run is killed, by each of its threads."""
 MANIFEST = "_scoring.json"
 _PART = re.compile(r"part-(\d{6,})\.parquet")
-_NOTE = "onernn"
-"""The key of a part's note in the file's metadata."""
 _DIGEST = re.compile(rb'"sha256": "([0-9a-f]{64})"')
 _BLANK = b"0" * 64
 """What a part's digest is computed with in its own place."""
@@ -75,6 +74,7 @@ def score(
     window: int = WINDOW,
     workers: int | None = None,
     batch_axis: int | Mapping[str, int] = 0,
+    types: Mapping[str, Any] | None = None,
     engine: str = "local",
     strict: bool = False,
     progress: Callable[[int, int, int], None] = lambda rows, rejected, total: None,
@@ -104,16 +104,15 @@ def score(
     model = graph_of(model)
     parts = (model.inputs, model.outputs, model.nodes, dict(model.constants))
     how = {"inputs": inputs, "outputs": outputs, "words": words, "batch_axis": batch_axis}
+    given = {name: str(parse_type(kind)) for name, kind in (types or {}).items()}
     asked = {"model": digest(parts), "window": window, "keep": None if keep is None else [*keep]}
-    asked |= {**how, **{name: str(value) for name, value in options.items()}}
-    scorer = Scorer(model, **how, threads=1, **options)  # type: ignore[arg-type]
+    asked |= {**how, "types": given, **{name: str(value) for name, value in options.items()}}
+    scorer = Scorer(model, **how, types=given, threads=1, **options)  # type: ignore[arg-type]
     taken = scorer.columns.values()
     source = Corpus(os.fspath(corpus), taken, keep)
     scorer.check_columns(source.columns)
     compute: Callable[[pa.Table, Mapping[int, str]], pa.Table] = scorer
-    if engine == "ray":
-        compute, count = on_ray(scorer, workers)
-    elif engine != "local":
+    if engine not in ("local", "ray"):
         raise UnsupportedError(f"engine {engine!r}: expected 'local' or 'ray'")
     asked["corpus"] = source.fingerprint
     folder = Folder(os.fspath(output), () if keep is None else {*taken} - {*keep})
@@ -135,6 +134,10 @@ def score(
     with folder.held(asked):
         if source.rows:
             folder.check_parts(-(-source.rows // window))
+        if folder.parts:
+            scorer.expect(pq.read_schema(folder.path / _name(min(folder.parts))))
+        if engine == "ray":
+            compute, count = on_ray(scorer, workers)
         windows = before = len(folder.parts)
         rows = sum(part.rows for part in folder.parts.values())
         rejected = sum(part.rejected for part in folder.parts.values())
@@ -288,7 +291,7 @@ class Folder:
         ) as writer:
             writer.write_table(table)
             text = json.dumps({**note, "sha256": _BLANK.decode()})
-            writer.add_key_value_metadata({_NOTE: text})
+            writer.add_key_value_metadata({NOTE: text})
         blank = content.getvalue().to_pybytes()
         place = [*_DIGEST.finditer(blank)][-1].start(1)  # columns may hold such a text, too
         digest = sha256(blank).hexdigest().encode()
@@ -321,7 +324,7 @@ def _read_part(file: Path, window: int, request: str) -> Part | str:
     result.update(footer[:begin] + _BLANK + footer[end:])
     if result.hexdigest().encode() != places[-1][1]:
         return "its bytes are not those that were written"
-    note = json.loads(pq.read_metadata(file).metadata[_NOTE.encode()])
+    note = json.loads(pq.read_metadata(file).metadata[NOTE.encode()])
     if note["request"] != request:
         return "it belongs to another model, corpus or options"
     if note["window"] != window:

@@ -18,7 +18,7 @@ from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import LibraryError, OnernnError, ShapeError, UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch, Ragged
-from onernn.scoring.columns import Column, Result, batch_size
+from onernn.scoring.columns import Column, Result, batch_size, parse_type
 
 WORDS = 20_000
 """Words of a batch: enough for the kernels, and its values stay small."""
@@ -39,6 +39,8 @@ class Scorer:
     each output, and no other outputs; by default all, by their names. ``words``: of one batch, at
     most, unless a row has more. ``batch_axis``: where dense inputs and outputs have their rows, one
     number for all or by name, the last axis where there are fewer; of most outputs it is known.
+    ``types``: the types of columns by output, as pyarrow's or by name, such as "list<float>": an
+    output whose type the model leaves open needs one if no row was scored yet.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Scorer:
         *,
         words: int = WORDS,
         batch_axis: int | Mapping[str, int] = 0,
+        types: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         self.session = model if isinstance(model, Session) else Session(model, **options)
@@ -70,13 +73,11 @@ class Scorer:
             if shape and self._axes[name] >= len(shape):
                 self._axes[name] = len(shape) - 1
         self._fixed = _fixed_rows(graph.inputs, self._axes)
-        called = {batch_size(value, self._axes[value.name]) for value in graph.inputs} - {None}
-        self._results = [
-            Result(graph, value, called, self._axes[value.name])
-            for value in graph.outputs
-            if value.name in self._outputs
-        ]
-        self._independence: dict[tuple[int, ...], Independence] = {}
+        self._types = {
+            name: parse_type(kind)
+            for name, kind in _known(types or {}, self._outputs, "output").items()
+        }
+        self._known: dict[tuple[Value, ...], tuple[Independence, list[Result]]] = {}
         if any(layer.layer.mixes_rows for layer in self.session.layers.values()):
             self.session = self.session.with_graph(graph, rows_apart=True)
 
@@ -91,8 +92,8 @@ class Scorer:
         any case, and why.
 
         Raises `ShapeError` if a column is missing, or of a type that no row can have, and
-        `UnsupportedError` if outputs do not have one entry per row, or if the outputs of a row
-        depend on the other rows of its batch.
+        `UnsupportedError` if outputs do not have one entry per row, if the outputs of a row
+        depend on the other rows of its batch, or if no row has an output whose type is not known.
         """
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         self.check_columns(table.column_names)
@@ -101,7 +102,7 @@ class Scorer:
             for value in self.session.graph.inputs
             for name in [self.columns[value.name]]
         }
-        known = self._known_rows([column.value for column in columns.values()])
+        known, results = self._results_for(tuple(column.value for column in columns.values()))
         bad = dict(known_bad or {})
         for name, column in columns.items():
             for row, reason in column.bad.items():
@@ -111,15 +112,15 @@ class Scorer:
             for row in np.flatnonzero(columns[one].lengths_differ(columns[other])):
                 bad.setdefault(int(row), f"{names}: sequences of different lengths")
         places: list[Int64] = [np.zeros(0, np.int64)]
-        results: list[list[Batch]] = [[] for _ in self._results]
+        outputs: list[list[Batch]] = [[] for _ in results]
         for batch in self._batches(columns, bad, table.num_rows, bool(known.doubt)):
-            for rows, outputs in self._run(columns, batch, bad, known):
+            for rows, values in self._run(columns, batch, bad, known, results):
                 places.append(rows)
-                for into, output in zip(results, outputs, strict=True):
+                for into, output in zip(outputs, values, strict=True):
                     into.append(output)
         where = np.concatenate(places)
-        for result, batches in zip(self._results, results, strict=True):
-            array = result.array(batches, where, table.num_rows)
+        for result, batches in zip(results, outputs, strict=True):
+            array = result.array(batches, where, table.num_rows, self._types.get(result.name))
             table = table.append_column(self._outputs[result.name], array)
         reasons = [bad.get(row) for row in range(table.num_rows)]
         return table.append_column(REJECTED, pa.array(reasons, pa.string()))
@@ -138,21 +139,32 @@ class Scorer:
                 " the output another name (outputs={NAME: COLUMN}, --output NAME=COLUMN)"
             )
 
-    def _known_rows(self, inputs: list[Value]) -> Independence:
-        """What is known of the rows of a batch, see `independence`.
+    def expect(self, schema: pa.Schema) -> None:
+        """Notes the types of outputs in a table that was scored before."""
+        for name, column in self._outputs.items():
+            self._types.setdefault(name, schema.field(column).type)
+
+    def _results_for(self, inputs: tuple[Value, ...]) -> tuple[Independence, list[Result]]:
+        """What is known of the rows of a batch, and the outputs.
 
         Raises `UnsupportedError` if the model certainly combines the rows of a batch.
         """
-        key = tuple(len(value.shape or ()) for value in inputs)
-        if (known := self._independence.get(key)) is None:
-            graph = replace(self.session.graph, inputs=tuple(inputs))
-            known = independence(graph, self._axes, [each.name for each in self._results])
-            self._independence[key] = known
-        if (self._fixed or self._words) == 1:  # no batch has several rows
-            return Independence({}, frozenset())
+        if inputs not in self._known:
+            graph = replace(self.session.graph, inputs=inputs)
+            called = {batch_size(value, self._axes[value.name]) for value in inputs} - {None}
+            results = [
+                Result(graph, value, called, self._axes[value.name])
+                for value in graph.outputs
+                if value.name in self._outputs
+            ]
+            known = independence(graph, self._axes, [each.name for each in results])
+            if (self._fixed or self._words) == 1:  # no batch has several rows
+                known = Independence({}, frozenset())
+            self._known[inputs] = known, results
+        known, results = self._known[inputs]
         if known.certain:
             raise _dependent(known.doubt)
-        return known
+        return known, results
 
     def _batches(
         self, columns: Mapping[str, Column], bad: Mapping[int, str], count: int, doubted: bool
@@ -190,24 +202,33 @@ class Scorer:
             yield order[start:]
 
     def _run(
-        self, columns: Mapping[str, Column], rows: Int64, bad: dict[int, str], known: Independence
+        self,
+        columns: Mapping[str, Column],
+        rows: Int64,
+        bad: dict[int, str],
+        known: Independence,
+        results: list[Result],
     ) -> Iterator[tuple[Int64, list[Batch]]]:
         """Runs a batch, or what remains of it without the rows that the model refuses."""
         try:
-            outputs = self._outputs_of(columns, rows, known)
+            outputs = self._outputs_of(columns, rows, known, results)
         except _Refused as error:
             if len(rows) == 1:
                 bad[int(rows[0])] = str(error)
                 return
             for half in np.array_split(rows, 2):
-                yield from self._run(columns, half, bad, known)
+                yield from self._run(columns, half, bad, known, results)
             return
         if known.doubt and len(rows) > 1:
-            self._check_sample(columns, rows, outputs, known)
+            self._check_sample(columns, rows, outputs, known, results)
         yield rows, outputs
 
     def _outputs_of(
-        self, columns: Mapping[str, Column], rows: Int64, known: Independence
+        self,
+        columns: Mapping[str, Column],
+        rows: Int64,
+        known: Independence,
+        results: list[Result],
     ) -> list[Batch]:
         count = self._fixed or len(rows)
         filled = np.concatenate([rows, np.repeat(rows[-1:], count - len(rows))])
@@ -219,7 +240,7 @@ class Scorer:
             raise _Refused(str(error)) from error
         arrays = (
             result.by_rows(outputs[result.name], count, known.axes.get(result.name))
-            for result in self._results
+            for result in results
         )
         return [_first(each, len(rows)) for each in arrays]
 
@@ -229,6 +250,7 @@ class Scorer:
         rows: Int64,
         outputs: list[Batch],
         known: Independence,
+        results: list[Result],
     ) -> None:
         """Compares some rows of a batch with runs of each by itself.
 
@@ -240,10 +262,10 @@ class Scorer:
         for index in map(int, indices[np.unique(chosen.astype(int))]):
             row = f"row {rows[index]}"
             try:
-                single = self._outputs_of(columns, rows[index : index + 1], known)
+                single = self._outputs_of(columns, rows[index : index + 1], known, results)
             except _Refused as error:
                 raise _dependent(f"{known.doubt}; {row} runs in a batch only: {error}") from error
-            for result, one, all_of in zip(self._results, single, outputs, strict=True):
+            for result, one, all_of in zip(results, single, outputs, strict=True):
                 if _differ(_row(one, 0), _row(all_of, index), self._tolerance):
                     raise _dependent(
                         f"{known.doubt}; {row} by itself has other values of output {result.name!r}"
