@@ -248,3 +248,26 @@ def test_a_constant_for_each_place_in_the_batch_is_noticed(size: int | None) -> 
     assert "'k', which differs along the axis" in independence(graph, {"x": 0}, ["y"]).doubt
     same = replace(graph, constants={"k": np.ones((2, 3), np.float32)})
     assert bool(independence(same, {"x": 0}, ["y"]).doubt) == (size is None)
+
+
+@pytest.mark.parametrize("axis", [0, 1], ids=["batch-major", "time-major"])
+def test_rows_are_found_again_after_axes_were_merged_in_their_own_order_only(axis: int) -> None:
+    """(N, T, F) and (T, N, F) become the rows of a product, and (N, T, K)."""
+    nodes = (
+        Node("Reshape", ("x", "flat"), ("rows",)),
+        Node("MatMul", ("rows", "w"), ("product",)),
+        Node("Slice", ("shape", "first", "second"), ("front",)),
+        Node("Concat", ("front", "k"), ("wanted",), {"axis": 0}),
+        Node("Reshape", ("product", "wanted"), ("y",)),
+    )
+    nodes = (Node("Shape", ("x",), ("shape",)), *nodes)
+    constants = {"flat": np.array([-1, 3]), "w": np.ones((3, 4), np.float32), "k": np.array([4])}
+    constants |= {"first": np.array([0]), "second": np.array([2])}
+    graph = Graph("g", (Value("x", "float32", (None, None, 3)),), (Value("y"),), nodes, constants)
+    known = independence(graph, {"x": axis}, ["y"])
+    assert not known.doubt and known.axes == {"y": axis}
+    turned = (Node("Gather", ("front0", "order"), ("front",)),)
+    nodes = tuple(replace(n, outputs=("front0",)) if n.op == "Slice" else n for n in nodes)
+    nodes = (*nodes[:4], *turned, *nodes[4:])
+    other = replace(graph, nodes=nodes, constants={**constants, "order": np.array([1, 0])})
+    assert independence(other, {"x": axis}, ["y"]).doubt

@@ -157,9 +157,9 @@ class Column:
             mine, theirs = (np.diff(each._starts[each._depth - up]) for each in (self, other))
             result |= mine != theirs
             if up:  # as many sequences: each has to be as long
-                for row in np.flatnonzero(~result):
-                    parts = (each._parts(row, each._depth - up) for each in (self, other))
-                    result[row] = not np.array_equal(*parts)
+                for row in np.flatnonzero(~result).tolist():
+                    one, two = (each._parts(row, each._depth - up) for each in (self, other))
+                    result[row] = not np.array_equal(one, two)
         return result
 
     def _parts(self, row: int, level: int) -> Int64:

@@ -109,8 +109,8 @@ class Scorer:
                 bad.setdefault(row, f"column {self.columns[name]!r}: {reason}")
         for one, other in known.same_lengths:
             names = f"columns {self.columns[one]!r} and {self.columns[other]!r}"
-            for row in np.flatnonzero(columns[one].lengths_differ(columns[other])):
-                bad.setdefault(int(row), f"{names}: sequences of different lengths")
+            for row in np.flatnonzero(columns[one].lengths_differ(columns[other])).tolist():
+                bad.setdefault(row, f"{names}: sequences of different lengths")
         places: list[Int64] = [np.zeros(0, np.int64)]
         outputs: list[list[Batch]] = [[] for _ in results]
         for batch in self._batches(columns, bad, table.num_rows, bool(known.doubt)):
