@@ -271,3 +271,66 @@ def test_rows_are_found_again_after_axes_were_merged_in_their_own_order_only(axi
     nodes = (*nodes[:4], *turned, *nodes[4:])
     other = replace(graph, nodes=nodes, constants={**constants, "order": np.array([1, 0])})
     assert independence(other, {"x": axis}, ["y"]).doubt
+
+
+SQUARE = np.random.default_rng(2).normal(size=(3, 3)).astype(np.float32)
+EQUAL: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("MatMul", ("x", "w"), {}),
+    ("MatMul", ("w", "x"), {}),
+    ("MatMul", ("x", "x"), {}),
+    ("MatMul", ("m", "w"), {}),
+    ("MatMul", ("w", "m"), {}),
+    ("MatMul", ("x", "v"), {}),
+    ("MatMul", ("v", "x"), {}),
+    *(("Gemm", ("m", "w", *c), {"transA": a}) for a in (0, 1) for c in ((), ("w",), ("v",))),
+    ("Gemm", ("w", "m"), {}),
+    *(("Einsum", ("x", "w"), {"equation": f"abc,{two}->abd"}) for two in ("cd", "bd", "ad")),
+    ("Add", ("x", "w"), {}),
+    ("Add", ("x", "v"), {}),
+    ("Add", ("x", "m"), {}),
+    *(("Transpose", ("x",), {"perm": perm}) for perm in ((1, 0, 2), (2, 0, 1), (0, 2, 1))),
+    *(("ReduceMean", ("x", f"axis{k}"), {"keepdims": 0}) for k in range(3)),
+    *(("CumSum", ("x", f"axis{k}"), {}) for k in range(3)),
+    *(("Gather", ("x", "turn"), {"axis": k}) for k in range(3)),
+    *(("Softmax", ("x",), {"axis": k}) for k in range(3)),
+    *(("LayerNormalization", ("x", "w", "w"), {"axis": k}) for k in (1, 2)),
+    *(("BatchNormalization", ("x", "v", "v", "v", "p"), {}) for _ in range(1)),
+    ("Trilu", ("x",), {}),
+    *(("Pad", ("x", f"shift{k}"), {}) for k in range(3)),
+    *(("Slice", ("x", "last", "before", f"axis{k}", "last"), {}) for k in range(3)),
+    ("GatherElements", ("x", "places"), {"axis": 1}),
+    ("Compress", ("x", "some"), {"axis": 1}),
+    ("Split", ("x",), {"axis": 1}),
+]
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_axes_of_equal_sizes_are_told_apart(fixed: bool) -> None:
+    cube = np.random.default_rng(3).normal(size=(3, 3, 3)).astype(np.float32)
+    constants = {f"axis{k}": np.array([k]) for k in range(3)}
+    constants |= {"w": SQUARE, "v": SQUARE[0], "p": np.abs(SQUARE[1]) + 1}
+    constants |= {"turn": np.array([1, 2, 0]), "some": np.array([True, False, True])}
+    constants |= {f"shift{k}": np.array([0, 0, 0] * 2) for k in range(3)}
+    for k in range(3):  # as many steps more at the front as less at the end
+        constants[f"shift{k}"][[k, k + 3]] = 1, -1
+    constants |= {"last": np.array([-1]), "before": np.array([-(2**63)])}
+    constants["places"] = np.random.default_rng(4).integers(0, 3, (3, 3, 3))
+    proved = 0
+    for op, names, attributes in EQUAL:
+        feed = {name: {"x": cube, "m": SQUARE + 1}[name] for name in names if name in "xm"}
+        for axis in range(3):
+            axes = {name: min(axis, array.ndim - 1) for name, array in feed.items()}
+            inputs = tuple(
+                Value(
+                    n,
+                    "float32",
+                    tuple(None if k == axes[n] and not fixed else 3 for k in range(a.ndim)),
+                )
+                for n, a in feed.items()
+            )
+            node = Node(op, names, ("y",), attributes)
+            graph = Graph("g", inputs, (Value("y"),), (node,), constants).pruned()
+            if not (known := independence(graph, axes, ["y"])).doubt:
+                check_rows(graph, feed, axes, known.axes)
+                proved += 1
+    assert proved > 40, proved
