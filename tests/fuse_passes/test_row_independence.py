@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.operator_cases import CASES, CONSTANTS, FEED, WALKED
+from support.operator_cases import CASES, CONSTANTS, COUNTS, FEED, WALKED
 from support.random_graphs import GRAPHS
 from support.random_models import random_trial
 
@@ -95,8 +95,7 @@ def operator_graphs() -> Iterator[tuple[Graph, dict[str, Any], dict[str, int]]]:
                     open_axes = [0] if depth else [] if fixed else [axis]
                     shape = [None if k in open_axes else s for k, s in enumerate(array.shape)]
                     values.append(Value(name, array.dtype.name, tuple(shape), depth))
-                count = {"Split": 2, "TopK": 2, "Dropout": 2, "LayerNormalization": 3}.get(op, 1)
-                count = 3 if op.startswith("Dynamic") else count
+                count = {**COUNTS, "MaxPool": 2}.get(op, 1)
                 outputs = tuple(f"out{k}" for k in range(count))
                 constants = {name: arrays[name] for name in there if name not in axes}
                 node = Node(op, tuple(names), outputs, attributes)
