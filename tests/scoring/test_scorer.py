@@ -16,7 +16,7 @@ from onernn import Graph
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Node, Value
 from onernn.ir.ragged import Ragged
-from onernn.scoring.scorer import REJECTED, Scorer
+from onernn.scoring.scorer import REJECTED, Scorer, _differ
 
 LETTERS = 26
 
@@ -398,3 +398,19 @@ def test_an_output_of_unknown_rank_needs_its_type_if_no_row_was_scored() -> None
         Scorer(unknown_type(), types={"q": "float"})
     said = Scorer(unknown_type(), types={"z": "list<float>"}, words=1)
     assert said(table.slice(0, 0)).schema.field("z").type == pa.list_(pa.float32())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        (np.array([10**6]), np.array([10**6 + 1]), True),
+        (np.array([1e6], np.float32), np.array([1e6 + 1], np.float32), False),
+        (np.array([1.0, np.nan]), np.array([1.0, np.nan]), False),
+        (np.array([1.0, np.nan]), np.array([1.0, 0]), True),
+        (np.array([1.0]), np.array([1.0, 1]), True),
+        (np.array([1.0]), np.array([1.01]), True),
+        (np.array([True]), np.array([False]), True),
+    ],
+)
+def test_only_floats_may_differ_by_rounding(one: Any, other: Any, differ: bool) -> None:
+    assert _differ(one, other, 1e-3) == differ

@@ -14,14 +14,13 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import FileSystem
 
 from onernn.ir.errors import ModelFormatError, ShapeError, UnsupportedError
 
 _JSON = re.compile(r"\.(jsonl|ndjson|json)(\.(gz|bz2|zst|lz4|br))?$")
-_LARGE = re.compile(rb"[eE]\+?\d{3}|\d{300}")
-"""Whether a line may have a number beyond float64."""
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,8}")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 1000
@@ -196,12 +195,16 @@ class Corpus:
                 rows.append({})
                 bad[index] = _told(line, error)
         try:
-            return _table(rows, schema), bad
+            table = _table(rows, schema)
+            if not any(map(_is_infinite, table.combine_chunks().columns)):
+                return table, bad
         except (pa.ArrowException, ValueError, OverflowError):
             pass
         for index, (line, row) in enumerate(zip(lines, rows, strict=True)):
             try:
                 _table([row], schema)
+                if index not in bad:
+                    json.loads(line.text, parse_float=_finite)
             except (pa.ArrowException, ValueError, OverflowError) as error:
                 rows[index], bad[index] = {}, _told(line, error)
         return _table(rows, schema), bad
@@ -329,11 +332,9 @@ def _told(line: _Line, error: Exception) -> str:
 def _row(line: bytes) -> dict[str, Any]:
     """The row. Raises `ValueError` or `RecursionError` for what is none, and for what a dictionary
     would lose."""
-    row = json.loads(line, object_pairs_hook=_object)
+    row = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     if not isinstance(row, dict):
         raise ValueError(f"expected an object, got {str(row)[:40]!r}")
-    if _LARGE.search(line):
-        json.loads(line, parse_float=_finite)
     return row
 
 
@@ -342,6 +343,19 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         raise ValueError("an object has a name twice")
     return result
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _is_infinite(column: Any) -> bool:
+    """Whether a column has infinity somewhere: a number beyond float64 may have become it."""
+    kind = column.type
+    if pa.types.is_list(kind):
+        return _is_infinite(pc.list_flatten(column))
+    if pa.types.is_struct(kind):
+        return any(_is_infinite(pc.struct_field(column, k)) for k in range(kind.num_fields))
+    return pa.types.is_floating(kind) and bool(pc.any(pc.is_inf(column)).as_py())
 
 
 def _finite(text: str) -> float:

@@ -211,6 +211,8 @@ class Folder:
         Raises `UnsupportedError` if another process scores into it, if it was begun in another way
         than ``asked``, and if it holds something else. Nothing is changed then.
         """
+        if self.path.exists() and not self.path.is_dir():
+            raise UnsupportedError(f"{self.path} is no folder; give one for the output")
         self.path.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
