@@ -76,7 +76,7 @@ class Tensor:
         return self.new(self.op.constant(array))
 
     def fill(self, sizes: Sequence[int], value: float) -> Self:
-        """Returns a constant of these sizes in the dtype of this value, within the load's budget."""
+        """Returns a constant in the dtype of this value, within the budget of the load."""
         return self.new(self.op.filled(sizes, value, self.dtype, "filled"))
 
     def _with(self, kind: str, other: Any) -> Self:

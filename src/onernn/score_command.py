@@ -45,6 +45,13 @@ def score(
         list[str] | None,
         typer.Option("--output", help="NAME=COLUMN: write only these outputs; repeatable."),
     ] = None,
+    output_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output-type",
+            help="NAME=TYPE, if the model leaves an output's type open; repeatable.",
+        ),
+    ] = None,
     keep: Annotated[
         list[str] | None, typer.Option(help="A column to keep; all by default. Repeatable.")
     ] = None,
@@ -86,6 +93,7 @@ def score(
             output,
             inputs=pairs("--input", "NAME=COLUMN", input),
             outputs=pairs("--output", "NAME=COLUMN", output_column) or None,
+            types=pairs("--output-type", "NAME=TYPE", output_type),
             keep=keep,
             words=words,
             window=window,
@@ -102,7 +110,7 @@ def score(
             ),
         )
     for each in result.repaired:
-        complain(f"scored anew, as it could not be read: {each}")
+        complain(f"scored anew: {each}")
     if json:
         show_json("pass", **result._asdict(), output=output)
     elif not quiet:

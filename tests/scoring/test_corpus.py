@@ -94,16 +94,106 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         list(Corpus(str(tmp_path / "x.parquet"), ["x"]).windows(10))
 
 
+@pytest.mark.parametrize("damage", ["magic", "footer", "length", "page", "empty", "gzip"])
+def test_the_damaged_file_among_several_is_named(tmp_path: Path, damage: str) -> None:
+    kind = "jsonl.gz" if damage == "gzip" else "parquet"
+    write(tmp_path, kind)
+    file = tmp_path / f"1.{kind}"
+    content = bytearray(file.read_bytes())
+    match damage:
+        case "magic":
+            content[-1] ^= 1
+        case "footer":
+            begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+            content[begin : begin + 40] = b"\xff" * 40
+        case "length":
+            content[-5] ^= 1
+        case "page":
+            content[4:4000] = b"\xff" * 3996
+        case "empty":
+            content.clear()
+        case "gzip":
+            content = content[: len(content) // 2]
+    file.write_bytes(content)
+    with pytest.raises(ModelFormatError, match=f"1.{kind}: the rows cannot be read"):
+        list(Corpus(str(tmp_path), ["tokens"]).windows(1000))
+
+
+def test_folders_whose_names_are_numbers_keep_their_zeros(tmp_path: Path) -> None:
+    for code in ("007", "12"):
+        (tmp_path / f"code={code}").mkdir()
+        pq.write_table(pa.table({"x": [1]}), tmp_path / f"code={code}" / "a.parquet")
+    (window,) = Corpus(str(tmp_path), ["x"]).windows(9)
+    assert window.table["code"].to_pylist() == ["007", "12"]
+
+
+def test_integers_that_other_files_would_round_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1.5]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"x": [2**60 + 1]}), tmp_path / "1.parquet")
+    with pytest.raises(ModelFormatError, match=r"1\.parquet: .*1152921504606846977"):
+        list(Corpus(str(tmp_path), ["x"]).windows(9))
+    exact = pa.array(["1.25"]).cast(pa.decimal128(9, 2))
+    pq.write_table(pa.table({"x": exact}), tmp_path / "1.parquet")
+    with pytest.raises(ModelFormatError, match=r"1\.parquet: .* column 'x' is decimal"):
+        Corpus(str(tmp_path), ["x"])
+
+
+def test_columns_without_values_in_the_first_rows_get_the_type_of_later_ones(
+    tmp_path: Path,
+) -> None:
+    first = [{"x": [1], "late": None, "never": None, "lists": []}] * 1500
+    last = [{"x": [1], "late": "007", "never": None, "lists": [[1.5]]}]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, [*first, *last])))
+    (window,) = Corpus(str(tmp_path), ["x"]).windows(5000)
+    assert window.bad == {} and window.table.to_pylist() == [*first, *last]
+    assert window.table.schema.field("never").type == pa.string()
+
+
+@pytest.mark.parametrize("shape", ["%s", "[0.5, %s]", '{"a": %s}', '[{"a": [%s]}]'])
+def test_a_number_beyond_float64_is_not_infinity(tmp_path: Path, shape: str) -> None:
+    lines = [f'{{"x": [1], "k": {shape % number}}}' for number in ("1.5", "1e999", "-Infinity")]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    (window,) = Corpus(str(tmp_path), ["x"]).windows(9)
+    assert list(window.bad) == [1] and "1e999 is too large for a float64" in window.bad[1]
+    kept = window.table["k"].to_pylist()
+    assert kept == [json.loads(shape % "1.5"), None, json.loads(shape % "-Infinity")]
+
+
+@pytest.mark.parametrize("first", [1, 1.5, "a", True, {"a": 1}, [1], [True], [{"a": "b"}]])
+def test_a_json_value_is_kept_or_its_row_is_rejected(tmp_path: Path, first: Any) -> None:
+    values = [7, 7.5, -0.0, "007", "7", True, False, None, [], [7], [True], ["7"], {"a": 2}, {}]
+    values += [{"a": None}, {"b": 1}, {"a": 1, "b": 2}, [{"a": 1}], [None], 2**53 + 1, 2**63, 1e300]
+    lines = [{"k": first, "x": [1]}] * 1000 + [{"k": value, "x": [1]} for value in values]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (window,) = Corpus(str(tmp_path), ["x"]).windows(5000)
+    kept = window.table["k"].to_pylist()[1000:]
+    for row, (value, got) in enumerate(zip(values, kept, strict=True), 1000):
+        if row in window.bad:
+            assert got is None and json.dumps(value) in window.bad[row]
+        else:
+            same = {"a": None} if value == {} and isinstance(first, dict) else value
+            assert got == same and isinstance(got, bool) == isinstance(value, bool), (value, got)
+            assert isinstance(got, str) == isinstance(value, str)
+    assert len(window.bad) < len(values) - 1 and window.bad
+
+
 BAD: dict[int, tuple[bytes, str]] = {
     3: (b'{"id": 3', "delimiter"),
     7: (b"[1]", "expected an object"),
     8: (b"null", "expected an object"),
     1011: (b'{"id": "a", "x": [1]}', "'a'"),
-    1012: (b'{"id": 1, "x": "a"}', "string"),
+    1012: (b'{"id": 1, "x": "a"}', "column 'x' is of list<"),
     1013: (b"\xff", "decode"),
     1014: (b"[" * 10**5, "recursion"),
     1015: (b'{"id": 1, "x": [1.5]}', "1.5"),
     1016: (b'{"id": 1, "x": [99999999999999999999]}', "too large"),
+    1018: (b'{"id": 1, "x": [1], "id": 2}', "a name twice"),
+    1019: (b'{"id": true, "x": [1]}', "True"),
+    1020: (b'{"id": "007", "x": [1]}', "'007'"),
+    1021: (b'{"id": 7.50, "x": [1]}', "7.5"),
+    1022: (b'{"id": 1, "x": [true]}', "[True]"),
+    1023: (b'{"id": 1, "x": ["1"]}', "['1']"),
+    1024: (b'{"id": 1, "x": [1e999]}', "[inf]"),
     1017: (b'{"id": 1, "x": [1], "later": 1}', "'later'"),
 }
 """Lines by their number, and what is said of them; the first 1000 give the columns' types."""
@@ -117,7 +207,10 @@ def test_a_line_that_cannot_be_read_is_one_bad_row(tmp_path: Path) -> None:
     windows = list(Corpus(str(tmp_path / "x.jsonl"), ["x"]).windows(10))
     bad = {10 * each.number + row: why for each in windows for row, why in each.bad.items()}
     assert sorted(bad) == sorted(BAD)
-    assert all(said in bad[row] for row, (_, said) in BAD.items()), bad
+    for row, (line, said) in BAD.items():
+        where = f"{tmp_path}/x.jsonl, line {2 * row + 1}: "
+        assert bad[row].startswith(where) and said in bad[row], bad[row]
+        assert line.decode(errors="backslashreplace")[:10_000] in bad[row]
     assert [row["id"] for row in rows_of(windows)] == [
         None if row in BAD else row for row in range(1030)
     ]

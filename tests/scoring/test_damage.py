@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from onernn.ir.errors import UnsupportedError
-from onernn.scoring.runner import Summary, score
+import onernn
+from onernn.ir.errors import ShapeError, UnsupportedError
+from onernn.scoring.runner import Summary, _read_part, score
 
 ROWS, WINDOW, BEGUN = 39, 8, 4
 """Five windows, the last one not full; an unfinished folder has the first four."""
@@ -112,6 +116,34 @@ def without_parts(folder: Path) -> None:
         file.unlink()
 
 
+def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], Any]:
+    """A part whose rows somebody changed; the metadata of the file stays."""
+
+    def damage(folder: Path) -> None:
+        file = part(folder, 1)
+        note = {b"onernn": pq.read_metadata(file).metadata[b"onernn"]}
+        table = pq.read_table(file).replace_schema_metadata(note)
+        pq.write_table(change(table), file, compression="zstd", write_page_checksum=True)
+
+    return damage
+
+
+def edited(table: pa.Table) -> pa.Table:
+    column = pa.array([7, *table["id"].to_pylist()[1:]])
+    return table.set_column(0, "id", column)
+
+
+def scored_anew(table: pa.Table) -> pa.Table:
+    """Another reason in a row that was rejected."""
+    return table.set_column(table.num_columns - 1, "rejected", pa.nulls(len(table), pa.string()))
+
+
+def swap(folder: Path) -> None:
+    one, other = part(folder, 1).read_bytes(), part(folder, 2).read_bytes()
+    part(folder, 1).write_bytes(other)
+    part(folder, 2).write_bytes(one)
+
+
 PART, LAST = "part-000001.parquet", "part-000003.parquet"
 DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "the first part deleted": (lambda f: part(f, 0).unlink(), []),
@@ -127,6 +159,33 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         [PART],
     ),
     "a file that was being written": (lambda f: (f / ".onernn-0.part").touch(), []),
+    "rows removed": (rewritten(lambda t: t.slice(0, 4)), [PART]),
+    "all rows removed": (rewritten(lambda t: t.slice(0, 0)), [PART]),
+    "rows doubled": (rewritten(lambda t: pa.concat_tables([t, t])), [PART]),
+    "rows in another order": (rewritten(lambda t: t.take([*range(len(t))][::-1])), [PART]),
+    "a value edited": (rewritten(edited), [PART]),
+    "reasons removed": (rewritten(scored_anew), [PART]),
+    "a column dropped": (rewritten(lambda t: t.drop_columns(["id"])), [PART]),
+    "a column added": (rewritten(lambda t: t.append_column("more", t["id"])), [PART]),
+    "a column renamed": (
+        rewritten(lambda t: t.rename_columns(["ID", *t.column_names[1:]])),
+        [PART],
+    ),
+    "a column of another type": (
+        rewritten(lambda t: t.set_column(0, "id", t["id"].cast("int32"))),
+        [PART],
+    ),
+    "columns in another order": (rewritten(lambda t: t.select(t.column_names[::-1])), [PART]),
+    "no metadata": (rewritten(lambda t: t.replace_schema_metadata(None)), [PART]),
+    "a part renamed": (lambda f: part(f, 0).replace(part(f, 1)), [PART]),
+    "a part copied over another": (lambda f: shutil.copy(part(f, 0), part(f, 1)), [PART]),
+    "two parts swapped": (swap, [PART, "part-000002.parquet"]),
+    "bytes after the end": (lambda f: part(f, 1).open("ab").write(b"more"), [PART]),
+    "the length of the footer": (lambda f: flip(part(f, 1), -8), [PART]),
+    "a huge length of the footer": (lambda f: flip(part(f, 1), -5), [PART]),
+    "a bit of the footer": (lambda f: flip(part(f, 1), -300), [PART]),
+    "the first byte": (lambda f: flip(part(f, 1), 0), [PART]),
+    "nothing but a footer": (lambda f: part(f, 1).write_bytes(b"\0\0\0\0PAR1"), [PART]),
 }
 """What happens to a folder, and the files that are named."""
 
@@ -136,7 +195,6 @@ CASES = [(how, ("finished", "unfinished")[k % 2]) for k, how in enumerate(DAMAGE
 
 
 @pytest.mark.parametrize(("how", "folder"), CASES, indirect=["folder"])
-@pytest.mark.long
 def test_what_is_damaged_is_named_and_gets_its_bytes_again(
     run: Any, finished: Path, folder: Path, how: str
 ) -> None:
@@ -151,14 +209,118 @@ def test_what_is_damaged_is_named_and_gets_its_bytes_again(
     assert (again.rows, again.windows_before, again.repaired) == (ROWS, 5, ())
 
 
-def test_files_that_are_none_of_the_scoring_are_an_error(run: Any, folder: Path) -> None:
-    shutil.copy(part(folder, 1), folder / "other.parquet")
-    before = files(folder)
-    with pytest.raises(UnsupportedError, match="holds 'other.parquet', .*move it away"):
+@pytest.mark.parametrize("other", ["model", "input", "options"])
+def test_a_part_of_another_scoring_is_scored_again(
+    run: Any, finished: Path, folder: Path, corpus: Path, tmp_path: Path, repo: Path, other: str
+) -> None:
+    options: dict[str, Any] = {}
+    model: Any = onernn.load(repo / "examples" / "segmenter")
+    match other:
+        case "model":  # an edge more makes the layers' numbers no others
+            model = replace(model, name="another", constants={**model.constants})
+            name = max(model.constants, key=lambda name: model.constants[name].size)
+            changed = model.constants[name] * np.float32(1.5)
+            model = replace(model, constants={**model.constants, name: changed})
+        case "input":
+            options["corpus"] = shutil.copy(corpus, tmp_path / "corpus.parquet")
+        case "options":
+            options["words"] = 19
+    given = {"window": WINDOW, "workers": 1, **options}
+    score(model, given.pop("corpus", corpus), tmp_path / "other", **given)
+    shutil.copy(part(tmp_path / "other", 1), part(folder, 1))
+    (repaired,) = run(folder).repaired
+    assert PART in repaired and "another model, corpus or options" in repaired
+    assert files(folder) == files(finished)
+
+
+def test_every_bit_of_a_part_counts(finished: Path, run: Any, tmp_path: Path) -> None:
+    """A damaged part is never taken for a whole one, wherever the damage is."""
+    whole = part(finished, 1).read_bytes()
+    request = json.loads(pq.read_metadata(part(finished, 1)).metadata[b"onernn"])["request"]
+    file = tmp_path / "part"
+    rng = np.random.default_rng(0)
+    for at in {*rng.integers(0, len(whole), 100).tolist(), *range(len(whole) - 20, len(whole))}:
+        file.write_bytes(whole)
+        flip(file, at)
+        assert isinstance(_read_part(file, 1, request), str), at
+    file.write_bytes(whole)
+    assert _read_part(file, 1, request) == (8, 0)
+
+
+def a_link(folder: Path, name: str) -> None:
+    part(folder, 1).replace(folder / "_moved.parquet")
+    (folder / name).symlink_to("_moved.parquet")
+
+
+FOREIGN: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "other.parquet": (lambda f: shutil.copy(part(f, 1), f / "other.parquet"), "move it away"),
+    "part-000005.parquet": (lambda f: shutil.copy(part(f, 1), part(f, 5)), "move it away"),
+    "part-0000001.parquet": (
+        lambda f: shutil.copy(part(f, 1), f / "part-0000001.parquet"),
+        "move it away",
+    ),
+    "part-1.parquet": (lambda f: part(f, 1).replace(f / "part-1.parquet"), "move it away"),
+    "part-000001.PARQUET": (
+        lambda f: part(f, 1).replace(f / "part-000001.PARQUET"),
+        "move it away",
+    ),
+    "more": (lambda f: (f / "more").mkdir(), "move it away"),
+    "part-000001.parquet": (lambda f: a_link(f, PART), "a link, a folder or a device"),
+    "part-000004.parquet": (
+        lambda f: (part(f, 4).unlink(missing_ok=True), part(f, 4).mkdir()),
+        "a link, a folder or a device",
+    ),
+    "part-000002.parquet": (
+        lambda f: (part(f, 2).unlink(), os.mkfifo(part(f, 2))),
+        "a link, a folder or a device",
+    ),
+    "_scoring.json": (
+        lambda f: (manifest(f).replace(f / "_kept.json"), manifest(f).symlink_to("_kept.json")),
+        "a link, a folder or a device",
+    ),
+}
+"""What lies in a folder that no run writes, and what is said of it."""
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_that_are_none_of_the_scoring_are_an_error(run: Any, folder: Path, name: str) -> None:
+    damage, message = FOREIGN[name]
+    damage(folder)
+    before = {each.name for each in folder.iterdir()}
+    with pytest.raises(UnsupportedError, match=message) as error:
         run(folder)
-    assert files(folder) == before
-    (folder / "other.parquet").unlink()
-    assert run(folder).rows == ROWS
+    assert name in str(error.value)
+    assert {each.name for each in folder.iterdir()} == before
+
+
+def test_a_part_more_is_an_error_where_only_the_end_shows_it(
+    run: Any, tmp_path: Path, corpus: Path
+) -> None:
+    rows = pq.read_table(corpus).to_pylist()
+    lines = tmp_path / "corpus.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder = tmp_path / "out"
+    run(folder, corpus=lines)
+    shutil.copy(part(folder, 1), part(folder, 5))
+    with pytest.raises(UnsupportedError, match=r"part-000005\.parquet', which is no part"):
+        run(folder, corpus=lines)
+
+
+def test_a_corpus_that_changes_during_the_run_is_an_error(
+    run: Any, tmp_path: Path, corpus: Path
+) -> None:
+    copy = Path(shutil.copy(corpus, tmp_path / "corpus.parquet"))
+
+    def touch(rows: int, rejected: int, total: int) -> None:
+        os.utime(copy, ns=(1, rows))
+
+    with pytest.raises(UnsupportedError, match=r"corpus\.parquet: this file was changed"):
+        run(tmp_path / "out", corpus=copy, progress=touch)
+
+
+def test_strict_notices_rows_that_an_earlier_run_rejected(run: Any, folder: Path) -> None:
+    with pytest.raises(ShapeError, match="rows were rejected before"):
+        run(folder, strict=True)
 
 
 @pytest.mark.parametrize("kind", ["gone", "empty", "cut", "flipped", "no JSON", "of another"])

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.layers import random_weights
 
 import onernn
 from onernn import Graph
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Node, Value
 from onernn.ir.ragged import Ragged
-from onernn.scoring.scorer import REJECTED, Scorer
+from onernn.scoring.scorer import REJECTED, Scorer, _differ
 
 LETTERS = 26
 
@@ -264,3 +266,151 @@ def test_a_batch_of_nothing_but_nulls_is_rejected_row_by_row(
     scored = Scorer(tagger)(pa.table({"letters": column}))
     assert scored.num_rows == 3 and scored.column(1).null_count == 3
     assert scored[REJECTED].to_pylist() == ["column 'letters': null"] * 3
+
+
+def time_major(tags: bool = False, steps: int | None = None) -> Graph:
+    """A GRU over (T, N, 3), and as integers the largest of each step."""
+    spec = onernn.RnnSpec(onernn.Cell.GRU, 3, 4)
+    attributes = {"spec": spec, "weights": random_weights(spec, 0)}
+    nodes = [Node("Rnn", ("x",), ("h",), attributes)]
+    nodes += [Node("ArgMax", ("h",), ("y",), {"axis": 2, "keepdims": 0})] if tags else []
+    inputs = (Value("x", "float32", (steps, None, 3)),)
+    return Graph("g", inputs, (Value("y" if tags else "h"),), tuple(nodes), {})
+
+
+@pytest.mark.parametrize("empty", [0, 3], ids=["", "empty rows first"])
+@pytest.mark.parametrize("tags", [False, True])
+def test_a_layer_along_the_rows_is_refused_whatever_rows_come(tags: bool, empty: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = [[]] * empty + [rng.normal(size=(n, 3)).tolist() for n in (5, 5, 7, 7)]
+    table = pa.table({"x": pa.array(rows, pa.list_(pa.list_(pa.float32())))})
+    with pytest.raises(UnsupportedError, match=r"'h' \(Rnn\) has its batch on axis 1, and rows on"):
+        Scorer(time_major(tags))(table)
+    with pytest.raises(UnsupportedError, match="words=1"):
+        Scorer(time_major(tags))(table.slice(0, 1))  # also if one row shows nothing
+    name = "y" if tags else "h"
+    got = Scorer(time_major(tags), batch_axis=1)(table)[name].to_pylist()
+    session = onernn.Session(time_major(tags))
+    for row, out in zip(rows, got, strict=True):
+        if row:
+            want = np.asarray(session.run({"x": np.array(row, np.float32)[:, None]})[name])
+            np.testing.assert_allclose(out, want[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def sample_only(mixes: str) -> Graph:
+    """A model of integers for which no rule shows whether rows are independent."""
+    axis = {"rows": 0, "steps": 1}[mixes]
+    nodes = (
+        Node("Compress", ("x", "every"), ("chosen",), {"axis": 1}),
+        Node("ReduceMax", ("chosen", "axis"), ("top",)),
+        Node("Sub", ("x", "top"), ("y",)),
+    )
+    constants = {"every": np.ones(3, bool), "axis": np.array([axis])}
+    return Graph("g", (Value("x", "int64", (None, 3)),), (Value("y"),), nodes, constants)
+
+
+def test_where_no_rule_decides_rows_of_each_window_are_compared_as_integers_exactly() -> None:
+    rng = np.random.default_rng(1)
+    same = pa.table({"x": [[1, 2, 3]] * 50})
+    others = pa.table({"x": rng.integers(0, 10**6, (400, 3)).tolist()})
+    scorer = Scorer(sample_only("rows"))
+    scorer(same)  # equal rows show nothing: later ones do
+    with pytest.raises(UnsupportedError, match=r"Compress.* row \d+ by itself has other values"):
+        scorer(others)
+    alone = Scorer(sample_only("rows"), words=1)(others)
+    assert alone["y"].to_pylist() == [[0, 0, 0]] * 400
+    want = [[each - max(row) for each in row] for row in others["x"].to_pylist()]
+    assert Scorer(sample_only("steps"))(others)["y"].to_pylist() == want
+
+
+def test_a_row_that_runs_in_a_batch_only_is_an_error_of_onernn() -> None:
+    """Two rows are compared by position; a single one has no second."""
+    nodes = (
+        Node("Compress", ("x", "second"), ("other",), {"axis": 0}),
+        Node("Gather", ("other", "first"), ("row",)),
+        Node("Add", ("x", "row"), ("y",)),
+    )
+    constants = {"second": np.array([False, True]), "first": np.array(0)}
+    graph = Graph("g", (Value("x", "float32", (None, 3)),), (Value("y"),), nodes, constants)
+    with pytest.raises(UnsupportedError, match="row 0 runs in a batch only"):
+        Scorer(graph)(pa.table({"x": [[1.0, 2, 3]] * 2}))
+
+
+def two_ragged(meet: str) -> Graph:
+    x, y = (Value(name, "float32", (None, 1), 1) for name in "xy")
+    nodes = [Node("Add", ("x", "y"), ("s",))]
+    if meet == "unknown":
+        nodes[:0] = [Node("SequencePad", ("x",), ("p",)), Node("SequenceLengths", ("x",), ("n",))]
+        nodes[2:] = [
+            Node("SequenceUnpad", ("p", "n"), ("u",)),
+            Node("SequenceLike", ("u", "x"), ("v",)),
+            Node("Add", ("v", "y"), ("s",)),
+        ]
+    return Graph("g", (x, y), (Value("s"),), tuple(nodes), {})
+
+
+@pytest.mark.parametrize("meet", ["rule", "unknown"])
+def test_lengths_that_cancel_out_do_not_touch_the_rows_between_them(meet: str) -> None:
+    x = [[1.0, 2, 3], [4.0, 5], [6.0], [7.0, 8, 9], [1.0]]
+    y = [[1.0], [10.0, 20], [30.0], [40.0, 50, 60], [1.0, 2, 3]]
+    scored = Scorer(two_ragged(meet))(pa.table({"x": x, "y": y}))
+    assert scored["s"].to_pylist()[1:4] == [[14, 25], [36], [47, 58, 69]]
+    assert list(reasons_of(scored)) == ([0, 4] if meet == "rule" else [4])
+    if meet == "unknown":  # what the model makes of the row by itself: y is one step, and stretched
+        assert scored["s"].to_pylist()[0] == [2, 3, 4]
+
+
+def test_inputs_that_do_not_meet_may_have_other_lengths_and_share_a_batch() -> None:
+    x, y = (Value(name, "float32", (None, 1), 1) for name in "xy")
+    nodes = tuple(Node("SequencePool", (n,), (f"{n}0",), {"kind": "sum"}) for n in "xy")
+    graph = Graph("g", (x, y), (Value("x0"), Value("y0")), nodes, {})
+    scored = Scorer(graph)(pa.table({"x": [[1.0, 2], [3.0]], "y": [[4.0], [5.0, 6, 7]]}))
+    assert scored["x0"].to_pylist() == [3, 3] and scored["y0"].to_pylist() == [4, 18]
+    assert reasons_of(scored) == {}
+
+
+def unknown_type() -> Graph:
+    nodes = (Node("Compress", ("x", "every"), ("y",), {"axis": 1}),)
+    value = Value("x", "float32", (None, 3))
+    nodes += (Node("Reshape", ("y", "shape"), ("z",)),)
+    inputs = (value, Value("shape", "int64", (None,)))
+    return Graph("g", inputs, (Value("z"),), nodes, {"every": np.ones(3, bool)})
+
+
+def test_a_column_of_unknown_type_is_asked_for_and_never_null() -> None:
+    inputs = (Value("x"),)
+    relu = Scorer(Graph("g", inputs, (Value("y"),), (Node("Relu", ("x",), ("y",)),), {}))
+    none = pa.table({"x": pa.array([], pa.list_(pa.float32()))})
+    assert relu(none).schema.field("y").type == pa.list_(pa.float32())  # from the column
+    graph = Graph("g", inputs, (Value("y"),), (Node("NonZero", ("x",), ("y",)),), {})
+    graph = replace(graph, nodes=(Node("Dropout", ("x",), ("y",)),))
+    assert Scorer(graph)(none).schema.field("y").type == pa.list_(pa.float32())
+
+
+def test_an_output_of_unknown_rank_needs_its_type_if_no_row_was_scored() -> None:
+    table = pa.table({"x": [[1.0, 2, 3]], "shape": [3]})
+    scorer = Scorer(unknown_type(), words=1)
+    with pytest.raises(UnsupportedError, match="output 'z': its type is not known .*--output-type"):
+        scorer(table.slice(0, 0))
+    with pytest.raises(UnsupportedError, match="type 'lists': expected a type such as"):
+        Scorer(unknown_type(), types={"z": "lists"})
+    with pytest.raises(ShapeError, match="output 'q' is unknown"):
+        Scorer(unknown_type(), types={"q": "float"})
+    said = Scorer(unknown_type(), types={"z": "list<float>"}, words=1)
+    assert said(table.slice(0, 0)).schema.field("z").type == pa.list_(pa.float32())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        (np.array([10**6]), np.array([10**6 + 1]), True),
+        (np.array([1e6], np.float32), np.array([1e6 + 1], np.float32), False),
+        (np.array([1.0, np.nan]), np.array([1.0, np.nan]), False),
+        (np.array([1.0, np.nan]), np.array([1.0, 0]), True),
+        (np.array([1.0]), np.array([1.0, 1]), True),
+        (np.array([1.0]), np.array([1.01]), True),
+        (np.array([True]), np.array([False]), True),
+    ],
+)
+def test_only_floats_may_differ_by_rounding(one: Any, other: Any, differ: bool) -> None:
+    assert _differ(one, other, 1e-3) == differ

@@ -241,7 +241,7 @@ def test_a_damaged_part_is_named_and_the_command_succeeds(
     done = run(model, corpus, folder, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["rows"] == ROWS
     assert done.stderr == (
-        f"onernn: scored anew, as it could not be read: {folder}/part-000002.parquet\n"
+        f"onernn: scored anew: {folder}/part-000002.parquet: not a whole Parquet file\n"
     )
     assert files(folder) == whole
 

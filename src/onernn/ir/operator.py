@@ -63,6 +63,15 @@ joined     so does it; each input has all rows
 axes       the input of `Axes` counts one axis more
 batch      rows and axis 0 become one axis
 ""         not at all"""
+RowRule = Literal["", "stretched", "view", "axes", "joined", "batch"] | Callable[[Any, Any], Any]
+"""Where the results have the rows of a batch, each made of the same row of the inputs; see
+`onernn.fuse_passes.row_independence`:
+stretched  on the same axis, counted from the last one; other inputs have size 1 there
+view       at the same places in memory
+axes       on the same axis of the first input, unless it is one of ``mixed``
+joined     on the same axis of all inputs, unless it is attribute ``axis``
+batch      on axis 0 of the first input and of the first output
+""         no rule: not known"""
 Drops = bool | Callable[..., bool]
 
 
@@ -105,6 +114,7 @@ class Operator:
                 that are there; see `onernn.ops.elementwise`
     batched     see `Batched`; a function ``batched(mapper, node)`` adds the node of all rows to a
                 `fuse_passes.mapping.Mapper`
+    rows        see `RowRule`; a function ``rows(flow, node)`` returns where the outputs have rows
     """
 
     name: str
@@ -125,6 +135,7 @@ class Operator:
     scratch: int
     expression: Compute | None
     batched: Batched
+    rows: RowRule
 
     @cached_property
     def least(self) -> int:
@@ -272,6 +283,7 @@ def op(
     scratch: int = 0,
     expression: Compute | None = None,
     batched: Batched | None = None,
+    rows: RowRule | None = None,
 ) -> Callable[[Function], Function]:
     """Adds the operator that a NumPy function computes; its signature is the schema.
 
@@ -282,7 +294,7 @@ def op(
     or control flow runs in a session: its function has no body. See `Operator` for the rest.
     By default sequences, layers and control see ``offsets``, the first two are not ONNX's
     (``since`` is 0), views and moves have ``keeps``, and ``batched`` follows from `Axes`, an
-    attribute ``axis``, or the kind.
+    attribute ``axis``, or the kind; ``rows`` follows from ``batched``, the kind, or ``mixes``.
     """
 
     def register(function: Function) -> Function:
@@ -302,6 +314,8 @@ def op(
         slots, attrs = tuple(map(_slot, inputs)), {**named, **(attributes or {})}
         takes_all = parameters[0].name == "attrs"
         runs_elsewhere = kind in ("layer", "control")
+        as_batch = _batched(kind, slots, attrs) if batched is None else batched
+        sees_offsets = kind in ("sequences", "layer", "control") if offsets is None else offsets
         OPERATORS[name] = Operator(
             name=name,
             kind=kind,
@@ -311,7 +325,7 @@ def op(
             compute=None if runs_elsewhere else function if takes_all else compute,
             mixed=mixes,
             dropped=drops,
-            offsets=kind in ("sequences", "layer", "control") if offsets is None else offsets,
+            offsets=sees_offsets,
             outputs=(1, outputs) if isinstance(outputs, int) else outputs,
             since=(0 if kind in ("sequences", "layer") else 13) if since is None else since,
             domain=domain,
@@ -320,7 +334,8 @@ def op(
             growth=growth,
             scratch=scratch,
             expression=expression,
-            batched=_batched(kind, slots, attrs) if batched is None else batched,
+            batched=as_batch,
+            rows=_rows(kind, as_batch, mixes, sees_offsets) if rows is None else rows,
         )
         return function
 
@@ -333,6 +348,14 @@ def _batched(kind: Kind, slots: Sequence[Slot], attributes: Mapping[str, Any]) -
     if isinstance(attributes.get("axis"), int):
         return "axis"
     return "stretched" if kind == "elementwise" else ""
+
+
+def _rows(kind: Kind, batched: Batched, mixes: Mixes, offsets: bool) -> RowRule:
+    if offsets or batched == "batch":
+        return "" if offsets else "batch"
+    if kind == "elementwise":
+        return "stretched"
+    return "view" if kind == "view" else "" if mixes is mixes_nothing else "axes"
 
 
 def _slot(parameter: Parameter) -> Slot:

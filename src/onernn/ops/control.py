@@ -19,6 +19,7 @@ from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
 from onernn.ir.types import UNKNOWN, Size, Type, dense, sequences_of
 from onernn.ir.weights import OWN, RnnWeights
+from onernn.ops import row_rules
 from onernn.ops.growth import elements, no_new_bytes
 
 _TURNS = 4  # rounds in which the types of carried values settle; then they are unknown
@@ -59,7 +60,14 @@ def _branches(context: Context, condition: Type, *values: Type) -> tuple[Type, .
     return tuple(map(joined_types, then, other))
 
 
-@op("If", kind="control", outputs=2**16, type=_branches, growth=no_new_bytes)
+@op(
+    "If",
+    kind="control",
+    outputs=2**16,
+    type=_branches,
+    growth=no_new_bytes,
+    rows=row_rules.branches,
+)
 def if_(
     condition: Array, *taken: Any, then_branch: Graph, else_branch: Graph, then_taken: int
 ) -> None:
@@ -202,7 +210,7 @@ def _loop(context: Context, most: Type | None, going: Type | None, *values: Type
     return (*inside[2 : 2 + context.attrs.carried], *(_stacked(each, 0, turns) for each in result))
 
 
-@op("Loop", kind="control", outputs=2**16, type=_loop, growth=no_new_bytes)
+@op("Loop", kind="control", outputs=2**16, type=_loop, growth=no_new_bytes, rows=row_rules.loop)
 def loop(most: Array | None, going: Array | None, *values: Any, body: Graph, carried: int) -> None:
     """Runs a graph again and again; ``carried`` of the values are what turns hand on."""
 
@@ -235,7 +243,7 @@ def _scan(context: Context, *values: Type) -> Any:
     return (*inside[: attrs.states], *stacked)
 
 
-@op("Scan", kind="control", outputs=2**16, type=_scan, growth=no_new_bytes)
+@op("Scan", kind="control", outputs=2**16, type=_scan, growth=no_new_bytes, rows=row_rules.scan)
 def scan(
     first: Any,
     *rest: Any,
@@ -358,6 +366,7 @@ def _layer_bytes(node: Node, x: Any, *_: Any) -> int:
     type=_layer_types,
     growth=_layer_bytes,
     batched=_layer_of_rows,
+    rows=row_rules.layer,
 )
 def rnn(
     x: Any,

@@ -23,6 +23,7 @@ from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op
 from onernn.ir.types import Size, Type
+from onernn.ops import row_rules
 from onernn.ops.growth import wide
 from onernn.ops.rules import broadcast, same
 
@@ -459,7 +460,7 @@ def dropout(
     return x, np.ones(x.shape, bool)
 
 
-@op("GateLayout", kind="moves", since=0, type=same)
+@op("GateLayout", kind="moves", since=0, type=same, rows=row_rules.gates)
 def gate_layout(gates: Array, *, layout: Any) -> Array:
     return layout(gates)
 

@@ -13,6 +13,7 @@ from onernn.ir.graph import Context, Node
 from onernn.ir.operator import Axes, along_axis, op
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Size, Type
+from onernn.ops import row_rules
 from onernn.ops.growth import results, wide
 from onernn.ops.rules import at_axis, integers, same, with_size
 
@@ -57,7 +58,15 @@ def _gathered_rows(m: Any, node: Node) -> None:
     )
 
 
-@op("Gather", kind="moves", offsets=True, type=_gathered, sized=True, batched=_gathered_rows)
+@op(
+    "Gather",
+    kind="moves",
+    offsets=True,
+    type=_gathered,
+    sized=True,
+    batched=_gathered_rows,
+    rows=row_rules.gathered,
+)
 def gather(table: Any, indices: Any, *, axis: int = 0, non_negative: bool = False) -> Any:
     """Along the words of a ragged table the result is dense, or ragged like the indices."""
     data, chosen = data_of(table), data_of(indices)
@@ -75,6 +84,7 @@ def gather(table: Any, indices: Any, *, axis: int = 0, non_negative: bool = Fals
     mixes=along_axis,
     type=lambda _, x, indices: Type(x.dtype, indices.shape),
     batched="joined",
+    rows="joined",
 )
 def gather_elements(
     x: Array, indices: Array, *, axis: int = 0, non_negative: bool = False
@@ -96,7 +106,7 @@ def _gathered_nd(context: Context, table: Type, indices: Type) -> Type:
     return Type(table.dtype, (*indices.shape[:-1], *inner))
 
 
-@op("GatherND", kind="moves", drops=True, type=_gathered_nd, scratch=8)
+@op("GatherND", kind="moves", drops=True, type=_gathered_nd, scratch=8, rows=row_rules.gathered_nd)
 def gather_nd(
     table: Array, indices: Array, *, batch_dims: int = 0, non_negative: bool = False
 ) -> Array:
@@ -132,7 +142,15 @@ def _padded_rows(m: Any, node: Node) -> None:
     m.over_axes(node, range(m.rank(node, node.inputs[0])))
 
 
-@op("Pad", kind="moves", drops=True, type=_padded, growth=results, batched=_padded_rows)
+@op(
+    "Pad",
+    kind="moves",
+    drops=True,
+    type=_padded,
+    growth=results,
+    batched=_padded_rows,
+    rows=row_rules.padded,
+)
 def pad(
     x: Array,
     pads: Array,
@@ -162,7 +180,7 @@ def pad(
     return np.pad(x, around, mode=mode)  # type: ignore[call-overload]
 
 
-@op("ReverseSequence", kind="moves", drops=True, type=same)
+@op("ReverseSequence", kind="moves", drops=True, type=same, rows=row_rules.reversed_steps)
 def reverse_sequence(x: Array, lengths: Array, *, time_axis: int = 0, batch_axis: int = 1) -> Array:
     """The first words of each sentence backwards, those behind its length where they are."""
     time, batch = time_axis, batch_axis
@@ -189,7 +207,9 @@ def _one_hot_type(context: Context, indices: Type, depth: Type, values: Type) ->
     return Type(values.dtype, (*indices.shape[:at], count, *indices.shape[at:]), lod)
 
 
-@op("OneHot", kind="mixes", offsets=True, type=_one_hot_type, growth=results)
+@op(
+    "OneHot", kind="mixes", offsets=True, type=_one_hot_type, growth=results, rows=row_rules.one_hot
+)
 def one_hot(indices: Any, depth: Array, values: Array, *, axis: int = -1) -> Any:
     """values = (off, on); an index outside [-depth, depth) gives a row of off."""
     chosen, count = data_of(indices), int(depth.reshape(-1)[0])
@@ -262,6 +282,7 @@ def _put(reduction: str, out: Array, places: Any, updates: Array) -> None:
     type=same,
     growth=wide,
     batched="joined",
+    rows="joined",
 )
 def scatter_elements(
     x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
@@ -281,7 +302,7 @@ def scatter_elements(
     return out
 
 
-@op("ScatterND", kind="mixes", since=11, mixes=lambda *_: (0,), type=same, growth=wide)
+@op("ScatterND", kind="mixes", since=11, mixes=lambda *_: (0,), type=same, growth=wide, rows="")
 def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     depth = indices.shape[-1] if indices.ndim else 0
     if not indices.ndim or depth > x.ndim:

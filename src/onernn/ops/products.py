@@ -12,6 +12,7 @@ from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op
 from onernn.ir.types import Size, Type
+from onernn.ops import row_rules
 from onernn.ops.rules import Sizes, broadcast, common
 
 
@@ -39,7 +40,7 @@ def product_of_rows(m: Any, node: Node) -> None:
     m.put(node, (m.widened(node, a, wide), m.widened(node, b, wide), *others))
 
 
-@op("MatMul", kind="mixes", type=_matmul_type, batched=product_of_rows)
+@op("MatMul", kind="mixes", type=_matmul_type, batched=product_of_rows, rows=row_rules.product)
 def matmul(a: Array, b: Array) -> Array:
     if a.ndim > 2 and b.ndim == 2 and a.size:  # one product, where NumPy makes one a matrix
         return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
@@ -69,6 +70,7 @@ def _gemm_of_rows(m: Any, node: Node) -> None:
     mixes=lambda attrs, *_: (0,) if attrs.transA else (),
     type=_gemm_type,
     batched=_gemm_of_rows,
+    rows=row_rules.gemm,
 )
 def gemm(
     a: Array,
@@ -134,12 +136,32 @@ def _einsum_of_rows(m: Any, node: Node) -> None:
     m.put(node, node.inputs, equation=f"{over}->{row}{result}")
 
 
+def _rows_of_einsum(flow: Any, node: Node) -> row_rules.State:
+    terms, result = _terms(node.attrs.equation)
+    pairs = [(term, name, flow[name]) for term, name in zip(terms, node.inputs, strict=True)]
+    if "." in node.attrs.equation:
+        raise row_rules.UnknownRows(node, "has axes without letters")
+    rows = {(term[s.axis], s.inner, s.lod) for term, _, s in pairs if isinstance(s, row_rules.Rows)}
+    if len(rows) != 1:
+        raise row_rules.UnknownRows(node, "combines values whose rows are on different axes")
+    ((letter, inner, lod),) = rows
+    if letter not in result:
+        raise row_rules.UnknownRows(node, "sums over the rows", True)
+    for term, name, state in pairs:
+        if term.count(letter) > 1:
+            raise row_rules.UnknownRows(node, "takes a diagonal of the rows")
+        if isinstance(state, row_rules.Alike) and letter in term:
+            flow.check_alike(node, name, term.index(letter))
+    return row_rules.Rows(result.index(letter), inner, lod)
+
+
 @op(
     "Einsum",
     kind="mixes",
     mixes=lambda *_: (0,),
     type=_einsum_type,
     batched=_einsum_of_rows,
+    rows=_rows_of_einsum,
 )
 def einsum(first: Array, *rest: Array, equation: str) -> Array:
     return np.asarray(np.einsum(equation, first, *rest))

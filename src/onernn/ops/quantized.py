@@ -19,6 +19,7 @@ from onernn.ir.operator import OPERATORS, REQUIRED, op
 from onernn.ir.ragged import data_of
 from onernn.ir.spec import Activation
 from onernn.ir.types import Size, Type, dense
+from onernn.ops import row_rules
 from onernn.ops.elementwise import FORMULAS
 from onernn.ops.growth import results, wide
 from onernn.ops.products import product_of_rows, product_shape
@@ -72,6 +73,7 @@ def _mixes_words(attrs: Any, rank: int, *_: Any) -> tuple[int, ...]:
     kind="elementwise",
     since=10,
     mixes=_mixes_words,
+    rows=row_rules.quantized,
     type=lambda _, x, __, zero=None: Type("uint8" if zero is None else zero.dtype, x.shape),
     growth=wide,
 )
@@ -88,6 +90,7 @@ def quantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: 
     kind="elementwise",
     since=10,
     mixes=_mixes_words,
+    rows=row_rules.quantized,
     type=lambda _, x, scale, zero=None: Type(scale.dtype, x.shape),
     growth=wide,
 )
@@ -118,7 +121,7 @@ def parameters(low: Array, high: Array) -> tuple[Array, Array]:
     kind="mixes",
     outputs=(3, 3),
     since=11,
-    mixes=lambda *_: (0,),
+    mixes=lambda _, rank: range(rank),
     type=lambda _, x: (Type("uint8", x.shape), dense("float32", ()), dense("uint8", ())),
     growth=wide,
 )
@@ -178,6 +181,7 @@ def _product_growth(node: Node, a: Array, b: Array, *_: Any) -> int:
     type=_integers_type,
     growth=_product_growth,
     batched=product_of_rows,
+    rows=row_rules.product,
 )
 def matmul_integer(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
@@ -319,6 +323,7 @@ def _growth(_: Node, x: Array, w: Array, r: Array, *__: Any) -> int:
     mixes=lambda *_: (0, 1),
     type=_types,
     growth=_growth,
+    rows=row_rules.quantized_layer,
 )
 def lstm(
     attrs: Any,

@@ -16,6 +16,7 @@ from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context
 from onernn.ir.operator import Axes, along_axis, op
 from onernn.ir.types import Type
+from onernn.ops import row_rules
 from onernn.ops.growth import wide
 from onernn.ops.rules import ONE, Sizes, at_axis, broadcast, integers, same, with_size
 
@@ -193,6 +194,7 @@ def _normalized(
     kind="mixes",
     outputs=3,
     mixes=_normalized_axes,
+    rows=row_rules.normalized,
     type=_normalized,
     since=17,
 )

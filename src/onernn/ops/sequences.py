@@ -16,11 +16,20 @@ from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op
 from onernn.ir.ragged import Ragged, data_of, offsets_of
 from onernn.ir.types import Size, Type, sequences_of, words_of
+from onernn.ops import row_rules
 from onernn.ops.growth import largest_input, no_new_bytes, word_bytes
 from onernn.ops.rules import ONE, common, same, word_behind
 
 
-@op("SequenceData", kind="view", drops=True, since=0, type=same, growth=no_new_bytes)
+@op(
+    "SequenceData",
+    kind="view",
+    drops=True,
+    since=0,
+    type=same,
+    growth=no_new_bytes,
+    rows=row_rules.same_data,
+)
 def sequence_data(x: Array) -> Array:
     return x
 
@@ -40,7 +49,15 @@ def _reset(context: Context, x: Type, _: Type) -> Type:
     return Type(x.dtype, _with_words(x, words_of(lod)), lod)
 
 
-@op("SequenceLike", kind="view", offsets=True, since=0, type=_like_words, growth=no_new_bytes)
+@op(
+    "SequenceLike",
+    kind="view",
+    offsets=True,
+    since=0,
+    type=_like_words,
+    growth=no_new_bytes,
+    rows=row_rules.like_words,
+)
 def sequence_like(x: Any, like: Ragged) -> Ragged:
     return like.with_data(data_of(x))
 
@@ -83,7 +100,14 @@ def _unpadded(context: Context, padded: Type, lengths: Type) -> Type:
     return out
 
 
-@op("SequenceUnpad", kind="sequences", keeps=True, type=_unpadded, growth=largest_input)
+@op(
+    "SequenceUnpad",
+    kind="sequences",
+    keeps=True,
+    type=_unpadded,
+    growth=largest_input,
+    rows=row_rules.unpadded,
+)
 def sequence_unpad(padded: Any, lengths: Any, *, time_major: int = 0) -> Ragged:
     """Padded (N, T, ...), or (T, N, ...) where ``time_major``, and lengths (N,) -> ragged."""
     flat = np.asarray(data_of(lengths)).reshape(-1)
@@ -112,7 +136,14 @@ def _pad_bytes(node: Node, x: Any, like: Any = None) -> int:
     return _padded_bytes(x, time)
 
 
-@op("SequencePad", kind="sequences", keeps=True, type=_padded, growth=_pad_bytes)
+@op(
+    "SequencePad",
+    kind="sequences",
+    keeps=True,
+    type=_padded,
+    growth=_pad_bytes,
+    rows=row_rules.padded_words,
+)
 def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> Array:
     """Ragged -> (N, T, ...), or (T, N, ...) where ``time_major``, zeros behind each sequence.
 
@@ -131,7 +162,7 @@ def _fill_bytes(node: Node, x: Any, _: Any) -> int:
     return _padded_bytes(x, node.attrs.time or 0)
 
 
-@op("SequenceFill", kind="sequences", type=_filled, growth=_fill_bytes)
+@op("SequenceFill", kind="sequences", type=_filled, growth=_fill_bytes, rows=row_rules.padded_words)
 def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
     """Ragged -> (N, T, ...) with ``value``, one number or one word, behind each sequence.
 
@@ -150,6 +181,7 @@ def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
     kind="sequences",
     type=lambda _, x: Type("int64", (sequences_of(x),), ()),
     growth=no_new_bytes,
+    rows=row_rules.pooled,
 )
 def sequence_lengths(x: Ragged) -> Array:
     return x.lengths
@@ -184,7 +216,7 @@ def _pool_bytes(_: Node, x: Any) -> int:
     return len(x) * word_bytes(x)
 
 
-@op("SequencePool", kind="sequences", type=_pooled, growth=_pool_bytes)
+@op("SequencePool", kind="sequences", type=_pooled, growth=_pool_bytes, rows=row_rules.pooled)
 def sequence_pool(x: Ragged, *, kind: str, empty: float = 0.0) -> Ragged | Array:
     """One row a sequence, of ``kind``; a sequence without words gives ``empty``.
 
@@ -200,7 +232,7 @@ def _like(_: Context, x: Type) -> Type:
     return replace(x, value=None)
 
 
-@op("SequenceSoftmax", kind="sequences", type=_like)
+@op("SequenceSoftmax", kind="sequences", type=_like, rows=row_rules.each_sequence)
 def sequence_softmax(x: Ragged) -> Ragged:
     """Softmax over the words of each sequence, of one number a step: (W, 1) or (W,)."""
     if x.data.size != len(x.data):
@@ -211,7 +243,7 @@ def sequence_softmax(x: Ragged) -> Ragged:
     return x.with_data(shifted / np.repeat(total, lengths, axis=0))
 
 
-@op("SequenceReverse", kind="sequences", type=_like)
+@op("SequenceReverse", kind="sequences", type=_like, rows=row_rules.each_sequence)
 def sequence_reverse(x: Ragged) -> Ragged:
     """The words of each sequence from its end."""
     mirrored = np.repeat(x.offsets[:-1] + x.offsets[1:] - 1, x.lengths)
@@ -231,7 +263,13 @@ def _context_bytes(node: Node, x: Any) -> int:
     return length * (bytes_of(data_of(x)) + 16 * len(data_of(x)))
 
 
-@op("SequenceContext", kind="sequences", type=_widened, growth=_context_bytes)
+@op(
+    "SequenceContext",
+    kind="sequences",
+    type=_widened,
+    growth=_context_bytes,
+    rows=row_rules.each_sequence,
+)
 def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
     """(W, I) -> (W, length*I): words t+start ... t+start+length-1 side by side.
 
@@ -266,7 +304,13 @@ def _expand_bytes(node: Node, x: Any, like: Any) -> int:
     return words * (word_bytes(x) + 24) + 24 * int(times.sum())
 
 
-@op("SequenceExpand", kind="sequences", type=_expanded, growth=_expand_bytes)
+@op(
+    "SequenceExpand",
+    kind="sequences",
+    type=_expanded,
+    growth=_expand_bytes,
+    rows=row_rules.expanded_words,
+)
 def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
     """Sequence n (row n of a dense x) as often as element n of a level of ``like`` has parts."""
     times = np.diff((*like.outer, like.offsets)[level])
@@ -287,7 +331,13 @@ def _joined(context: Context, *parts: Type) -> Type:
     return Type(common(*parts), word_behind(parts[0], (words_of(lod),)), lod)
 
 
-@op("SequenceConcat", kind="sequences", type=_joined, growth=_joined_bytes)
+@op(
+    "SequenceConcat",
+    kind="sequences",
+    type=_joined,
+    growth=_joined_bytes,
+    rows=row_rules.joined_words,
+)
 def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
     """Sequence n of every input, one behind the other, as sequence n."""
     parts = (first, *rest)
@@ -319,7 +369,7 @@ def _decode_bytes(_: Node, emission: Any, transition: Any) -> int:
     return (len(emission) * transition.size + 2 * emission.data.size) * 8
 
 
-@op("CrfDecode", kind="sequences", type=_tags, growth=_decode_bytes)
+@op("CrfDecode", kind="sequences", type=_tags, growth=_decode_bytes, rows=row_rules.each_sequence)
 def crf_decode(emission: Ragged, transition: Array) -> Ragged:
     """Viterbi decoding: emission ragged (W, K), transition (K+2, K) -> tags (W, 1), int64.
 

@@ -17,6 +17,7 @@ from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import Axes, along_axis, op
 from onernn.ir.types import Size, Type, valued
+from onernn.ops import row_rules
 from onernn.ops.growth import no_new_bytes, results
 from onernn.ops.rules import (
     ONE,
@@ -104,6 +105,7 @@ def _expanded_rows(m: Any, node: Node) -> None:
     type=lambda _, x, shape: Type(x.dtype, broadcast(x.shape, _asked(shape))),
     growth=results,
     batched=_expanded_rows,
+    rows=row_rules.expanded,
 )
 def expand(x: Array, shape: Array) -> Array:
     """Broadcasting both ways: the shape need not be the larger one."""
@@ -116,6 +118,7 @@ def expand(x: Array, shape: Array) -> Array:
     drops=True,
     type=lambda context, shape: Type(np.asarray(context.attrs.value).dtype.name, _asked(shape)),
     growth=results,
+    rows=row_rules.filled,
 )
 def constant_of_shape(shape: Array, *, value: Any = _ZERO) -> Array:
     number = np.asarray(value).reshape(-1)
@@ -175,7 +178,15 @@ FAR = 2**31 - 1
 """A Slice to here takes all that is left: exporters write the largest number of 32 or 64 bits."""
 
 
-@op("Identity", kind="view", type=same, sized=True, growth=no_new_bytes, batched="stretched")
+@op(
+    "Identity",
+    kind="view",
+    type=same,
+    sized=True,
+    growth=no_new_bytes,
+    batched="stretched",
+    rows=row_rules.same_data,
+)
 def identity(x: Array) -> Array:
     return x
 
@@ -199,6 +210,15 @@ def _transposed_rows(m: Any, node: Node) -> None:
     m.put(node, node.inputs, perm=(0, *(axis + 1 for axis in perm)))
 
 
+def _rows_of_transpose(flow: Any, node: Node) -> row_rules.State:
+    x = node.inputs[0]
+    state: row_rules.State = flow[x]
+    if isinstance(state, row_rules.Alike):
+        return state
+    place = perm_of(node.attrs, flow.rank(node, x)).index(state.axis)
+    return row_rules.Rows(place, state.inner, state.lod)
+
+
 @op(
     "Transpose",
     kind="moves",
@@ -206,6 +226,7 @@ def _transposed_rows(m: Any, node: Node) -> None:
     type=_transposed,
     growth=no_new_bytes,
     batched=_transposed_rows,
+    rows=_rows_of_transpose,
 )
 def transpose(x: Array, *, perm: Ints | None = None) -> Array:
     return x.transpose(perm)
@@ -278,7 +299,15 @@ def _joined(context: Context, *parts: Type) -> Type:
     return Type(common(*parts), shape)
 
 
-@op("Concat", kind="moves", mixes=along_axis, type=_joined, sized=True, batched="joined")
+@op(
+    "Concat",
+    kind="moves",
+    mixes=along_axis,
+    type=_joined,
+    sized=True,
+    batched="joined",
+    rows="joined",
+)
 def concat(first: Array, *rest: Array, axis: int) -> Array:
     return np.concatenate((first, *rest), axis=axis)
 
@@ -482,7 +511,7 @@ def split(
     return tuple(np.split(x, ends[:-1], axis=axis))
 
 
-@op("Trilu", kind="mixes", mixes=lambda attrs, rank, *_: (rank - 2,), type=same, since=14)
+@op("Trilu", kind="mixes", mixes=lambda _, rank, *__: (rank - 2, rank - 1), type=same, since=14)
 def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     if x.ndim < 2:  # NumPy makes a matrix of a vector
         raise ShapeError(f"Trilu: expected matrices, got {x.shape}")

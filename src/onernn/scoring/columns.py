@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,8 @@ _MOST_VALUES = 2**31 - 1  # of one array of lists
 class Column:
     """A column of a table as one input.
 
-    ``bad``: why a row cannot be an input, by its number. ``words``: how much work each row is.
+    ``bad``: why a row cannot be an input, by its number. ``words``: how much work each row is;
+    ``filled``: whether it has values at all.
     ``shapes`` (N, K): rows of one batch have the same one; the sequences of a ragged input differ.
     ``axis``: the batch axis of a dense input. Raises `ShapeError` if no row fits.
     """
@@ -51,6 +54,7 @@ class Column:
         self._leaf = self._cast(leaf, f"column {name!r} is {array.type}; the input is {value}")
         self.shapes = self._uniform(features)
         steps = self._starts[min(max(self._depth, 1), levels)]
+        self.filled = np.diff(steps) > 0
         self.words = np.maximum(np.diff(steps), 1)
 
     def _open_lists(self, array: pa.Array) -> Array:
@@ -134,6 +138,35 @@ class Column:
         ones = () if declared is None else [1] * (len(declared) - 1 - len(shape))
         return Ragged.from_lod(data.reshape(lods[-1][-1], *shape, *ones), lods)
 
+    @property
+    def value(self) -> Value:
+        """The input, with the dtype and the number of axes that the column has if it leaves these
+        open."""
+        shape = self._value.shape
+        axes = 1 + self.shapes.shape[1]
+        return replace(
+            self._value,
+            dtype=self._value.dtype or self._leaf.dtype.name,
+            shape=(None,) * axes if shape is None else shape,
+        )
+
+    def lengths_differ(self, other: Column) -> npt.NDArray[np.bool_]:
+        """For each row: whether its sequences in two ragged inputs have different lengths."""
+        result = np.zeros(len(self._rows), bool)
+        for up in range(min(self._depth, other._depth)):
+            mine, theirs = (np.diff(each._starts[each._depth - up]) for each in (self, other))
+            result |= mine != theirs
+            if up:  # as many sequences: each has to be as long
+                for row in np.flatnonzero(~result).tolist():
+                    one, two = (each._parts(row, each._depth - up) for each in (self, other))
+                    result[row] = not np.array_equal(one, two)
+        return result
+
+    def _parts(self, row: int, level: int) -> Int64:
+        """The lengths of a row's lists in a level."""
+        begin, end = self._starts[level][row : row + 2]
+        return np.diff(self._lods[level][begin : end + 1])
+
     def _entries(self, level: int, rows: Int64) -> Int64:
         """The numbers of all entries that these rows have in a level."""
         starts = self._starts[level]
@@ -161,6 +194,21 @@ def _whole(column: Any, depth: int) -> pa.Array:
     return pa.nulls(len(array), kind)
 
 
+def parse_type(text: str | pa.DataType) -> pa.DataType:
+    """A column's type from its name, such as "int64" or "list<float>".
+
+    Raises `UnsupportedError` for what is none.
+    """
+    if not isinstance(text, str):
+        return text
+    inner = re.fullmatch(r"list<(?:item: )?(.*)>", text.strip())
+    try:
+        return pa.list_(parse_type(inner[1])) if inner else pa.type_for_alias(text.strip())
+    except ValueError:
+        example = "expected a type such as int64 or list<float>"
+        raise UnsupportedError(f"type {text!r}: {example}") from None
+
+
 def batch_size(value: Value, axis: int) -> Size | None:
     """The name in types of the number of rows, if an input has them on this axis."""
     if value.lod_depth:
@@ -181,6 +229,7 @@ class Result:
         known = graph.types[value.name]
         sizes = known.counts if known.shape is not None else value.shape
         self._dtype = known.dtype or value.dtype
+        self._seen: pa.DataType | None = None
         self._depth = known.depth or value.lod_depth
         axes = [index for index, size in enumerate(known.shape or ()) if size in rows]
         self._axis = 0 if self._depth else axes[0] if len(axes) == 1 else axis
@@ -188,40 +237,57 @@ class Result:
         if self._sizes and self._axis < len(self._sizes):
             del self._sizes[self._axis]
 
-    def by_rows(self, batch: Batch, rows: int) -> Batch:
-        """The batch with rows on its first axis. Raises `UnsupportedError` if it has others."""
+    def by_rows(self, batch: Batch, rows: int, axis: int | None = None) -> Batch:
+        """The batch with its rows, on ``axis`` if that is known, moved to the first axis.
+
+        Raises `UnsupportedError` if it does not have one entry per row.
+        """
+        axis = self._axis if axis is None else axis
         if isinstance(batch, Ragged):
             count: Any = len((*batch.outer, batch.offsets)[0]) - 1
             if count == rows:
                 return batch
         else:
             count = batch.shape
-            if batch.ndim > self._axis and count[self._axis] == rows:
-                return np.moveaxis(batch, self._axis, 0)
+            if batch.ndim > axis and count[axis] == rows:
+                return np.moveaxis(batch, axis, 0)
         raise UnsupportedError(
             f"output {self.name!r} is not one entry a row: it has {count} for {rows} rows; leave it"
             " out (outputs=, --output), or give the inputs' axis of rows (batch_axis=,"
             " --batch-axis)"
         )
 
-    def array(self, batches: Sequence[Batch], places: Int64, rows: int) -> pa.Array:
-        """The column: entry i of all batches together belongs to row ``places[i]``."""
+    def array(
+        self, batches: Sequence[Batch], places: Int64, rows: int, kind: pa.DataType | None
+    ) -> pa.Array:
+        """The column: entry i of all batches together belongs to row ``places[i]``.
+
+        ``kind``: its type, if the caller said it. Raises `UnsupportedError` if no row has a
+        value and the type is not known, and `ShapeError` if values are of another type.
+        """
         if sum(data_of(each).size for each in batches) > _MOST_VALUES:
             raise BudgetError(
                 f"output {self.name!r} has more than {_MOST_VALUES:,} values for {rows} rows; give"
                 " fewer rows at once (window=, --window)"
             )
         if not batches:
-            return pa.nulls(rows, self._type())
+            return pa.nulls(rows, kind or self._seen or self._type())
         entries = pa.concat_arrays([self._lists(each) for each in batches])
+        if kind is not None and entries.type != kind:
+            raise ShapeError(f"output {self.name!r}: expected {kind}, got {entries.type}")
+        self._seen = entries.type
         source = np.full(rows, -1)
         source[places] = np.arange(len(places))
         return entries.take(pa.array(source, mask=source < 0))
 
     def _type(self) -> pa.DataType:
-        """The column's type as far as it is known before anything ran."""
+        """The column's type before anything ran. Raises `UnsupportedError` if it is not known."""
         if self._dtype is None or self._sizes is None:
-            return pa.null()
+            raise UnsupportedError(
+                f"output {self.name!r}: its type is not known before a row was scored; say it"
+                f" (types={{{self.name!r}: TYPE}}, --output-type {self.name}=TYPE), such as"
+                " list<float>"
+            )
         out = pa.from_numpy_dtype(np.dtype(self._dtype))
         for _ in range(self._depth + sum(size != 1 for size in self._sizes)):
             out = pa.list_(out)

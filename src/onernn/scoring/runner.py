@@ -8,9 +8,10 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,18 +24,24 @@ from onernn.ir.arrays import digest
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.files import replacing
 from onernn.ir.graph import Graph, graph_of
-from onernn.scoring.corpus import Corpus, Window
+from onernn.scoring.columns import parse_type
+from onernn.scoring.corpus import NOTE, Corpus, Window
 from onernn.scoring.scorer import REJECTED, WORDS, Scorer
 
 WINDOW = 4096
 """Rows of an output file: what is lost at most where a run is killed, by each of its threads."""
 MANIFEST = "_scoring.json"
 _PART = re.compile(r"part-(\d{6,})\.parquet")
+_DIGEST = re.compile(rb'"sha256": "([0-9a-f]{64})"')
+_BLANK = b"0" * 64
+"""What a part's digest is computed with in its own place."""
+_FOOTER = 2**26
+"""Bytes of the largest footer that is read."""
 
 
 class Summary(NamedTuple):
     """The content of the folder. ``windows_before``: those that an earlier run had scored;
-    ``repaired``: files that could not be read any more, and were scored anew."""
+    ``repaired``: files that are not as a run left them, with the reason; they were scored anew."""
 
     rows: int
     rejected: int
@@ -67,6 +74,7 @@ def score(
     window: int = WINDOW,
     workers: int | None = None,
     batch_axis: int | Mapping[str, int] = 0,
+    types: Mapping[str, Any] | None = None,
     engine: str = "local",
     strict: bool = False,
     progress: Callable[[int, int, int], None] = lambda rows, rejected, total: None,
@@ -81,13 +89,14 @@ def score(
     with the rows that are done, those of them that were rejected, and all rows, 0 where unknown.
     What `Scorer` takes is as there, and ``options`` are those of `Session`.
 
-    Called again with the same arguments it goes on: windows without a file that can be read are
-    scored, and files have the same bytes whoever was killed when, for any number of workers. When
-    it returns, every row is in the folder. The column ``rejected`` says why a row has no outputs;
-    ``strict`` raises `ShapeError` for such a row instead.
+    Called again with the same arguments it goes on: windows are scored whose file is missing or
+    differs in any byte from what a run of these arguments wrote, and files have the same bytes
+    whoever was killed when, for any number of workers. When it returns, the folder has every row
+    once. The column ``rejected`` says why a row has no outputs; ``strict`` raises `ShapeError` for
+    such a row instead.
 
-    Raises `UnsupportedError` for a folder of another model, corpus or options, and for one that
-    holds files of something else.
+    Raises `UnsupportedError` for a folder of another model, corpus or options, for one that holds
+    files of something else, and if the corpus changes during the run.
     """
     if window < 1 or words < 1 or (workers is not None and workers < 1):
         raise UnsupportedError("window, words, workers: expected 1 or more")
@@ -95,16 +104,15 @@ def score(
     model = graph_of(model)
     parts = (model.inputs, model.outputs, model.nodes, dict(model.constants))
     how = {"inputs": inputs, "outputs": outputs, "words": words, "batch_axis": batch_axis}
+    given = {name: str(parse_type(kind)) for name, kind in (types or {}).items()}
     asked = {"model": digest(parts), "window": window, "keep": None if keep is None else [*keep]}
-    asked |= {**how, **{name: str(value) for name, value in options.items()}}
-    scorer = Scorer(model, **how, threads=1, **options)  # type: ignore[arg-type]
+    asked |= {**how, "types": given, **{name: str(value) for name, value in options.items()}}
+    scorer = Scorer(model, **how, types=given, threads=1, **options)  # type: ignore[arg-type]
     taken = scorer.columns.values()
     source = Corpus(os.fspath(corpus), taken, keep)
     scorer.check_columns(source.columns)
     compute: Callable[[pa.Table, Mapping[int, str]], pa.Table] = scorer
-    if engine == "ray":
-        compute, count = on_ray(scorer, workers)
-    elif engine != "local":
+    if engine not in ("local", "ray"):
         raise UnsupportedError(f"engine {engine!r}: expected 'local' or 'ray'")
     asked["corpus"] = source.fingerprint
     folder = Folder(os.fspath(output), () if keep is None else {*taken} - {*keep})
@@ -124,12 +132,25 @@ def score(
         return part
 
     with folder.held(asked):
+        if source.rows:
+            folder.check_parts(-(-source.rows // window))
+        if folder.parts:
+            scorer.expect(pq.read_schema(folder.path / _name(min(folder.parts))))
+        if engine == "ray":
+            compute, count = on_ray(scorer, workers)
         windows = before = len(folder.parts)
         rows = sum(part.rows for part in folder.parts.values())
         rejected = sum(part.rejected for part in folder.parts.values())
+        if strict and rejected:
+            raise ShapeError(
+                f"{folder.path}: {rejected:,} rows were rejected before, see the column"
+                f" {REJECTED!r}; drop strict (--strict), or take another folder"
+            )
         for part in in_turn(scored, source.windows(window, folder.parts), count):
             windows, rows, rejected = windows + 1, rows + part.rows, rejected + part.rejected
             progress(rows, rejected, source.rows)
+        folder.check_parts(windows, complete=True)
+        source.check_unchanged()
     seconds, repaired = time.monotonic() - started, tuple(folder.repaired)
     return Summary(rows, rejected, windows, before, seconds, repaired)
 
@@ -166,9 +187,10 @@ def in_turn(
 class Folder:
     """The files of windows in a folder on this machine, without the columns that are ``dropped``.
 
-    A file has its name once all its bytes are on the disk. ``parts``: the windows whose files can
-    be read; ``repaired``: files that cannot. How the folder is scored stands in `MANIFEST`; readers
-    of data sets skip names that begin with ``_``.
+    A file has its name once all its bytes are on the disk. Its metadata holds its window, its rows,
+    a digest of how the folder is scored, and one of the file's other bytes. ``parts``: the windows
+    whose files are as a run wrote them; ``repaired``: files that are not, and why. How the folder
+    is scored stands in `MANIFEST`; readers of data sets skip names that begin with ``_``.
     """
 
     def __init__(self, where: str, dropped: Collection[str]) -> None:
@@ -180,6 +202,7 @@ class Folder:
         self.path, self._dropped = Path(os.path.abspath(where)), list(dropped)
         self.parts: dict[int, Part] = {}
         self.repaired: list[str] = []
+        self._request = ""
 
     @contextmanager
     def held(self, asked: Mapping[str, Any]) -> Iterator[None]:
@@ -188,6 +211,8 @@ class Folder:
         Raises `UnsupportedError` if another process scores into it, if it was begun in another way
         than ``asked``, and if it holds something else. Nothing is changed then.
         """
+        if self.path.exists() and not self.path.is_dir():
+            raise UnsupportedError(f"{self.path} is no folder; give one for the output")
         self.path.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -195,22 +220,26 @@ class Folder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UnsupportedError(f"{self.path}: another scoring runs into it") from None
-            asked = json.loads(json.dumps(asked))
-            self._check(asked)
+            text = json.dumps(asked, sort_keys=True)
+            self._request = sha256(text.encode()).hexdigest()
+            self._check(json.loads(text))
             with replacing(self.path / MANIFEST) as stream:
-                stream.write(json.dumps(asked).encode())
+                stream.write(text.encode())
             yield
         finally:
             os.close(handle)
 
     def _check(self, asked: Mapping[str, Any]) -> None:
         names = sorted(each.name for each in self.path.iterdir() if each.name[0] != ".")
-        parts = {name: int(match[1]) for name in names if (match := _PART.fullmatch(name))}
+        parts = self._windows(names)
         for name in names:
+            file = self.path / name
             if MANIFEST not in names or not (name in parts or name[0] == "_"):
+                raise self._foreign(name)
+            if name in (MANIFEST, *parts) and (file.is_symlink() or not file.is_file()):
                 raise UnsupportedError(
-                    f"{self.path} holds {name!r}, which is no part of this scoring and would be"
-                    " read with its rows; move it away, or take a new folder"
+                    f"{file} is a link, a folder or a device, where a run writes a file; move it"
+                    " away, or take a new folder"
                 )
         begun = _content(self.path / MANIFEST) if parts else asked
         for key in {**begun, **asked}:
@@ -221,19 +250,85 @@ class Folder:
                     " as it was begun, or take another folder"
                 )
         for name, window in parts.items():
-            try:
-                with pq.ParquetFile(self.path / name, page_checksum_verification=True) as file:
-                    self.parts[window] = Part.of(file.read())
-            except (OSError, pa.ArrowException, KeyError):
-                self.repaired.append(f"{self.path}/{name}")
+            result = _read_part(self.path / name, window, self._request)
+            if isinstance(result, Part):
+                self.parts[window] = result
+            else:
+                self.repaired.append(f"{self.path}/{name}: {result}")
+
+    @staticmethod
+    def _windows(names: Iterable[str]) -> dict[str, int]:
+        """The windows of files by their names, as `write` forms them."""
+        numbers = {name: int(match[1]) for name in names if (match := _PART.fullmatch(name))}
+        return {name: number for name, number in numbers.items() if name == _name(number)}
+
+    def _foreign(self, name: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self.path} holds {name!r}, which is no part of this scoring and would be read with"
+            " its rows; move it away, or take a new folder"
+        )
+
+    def check_parts(self, count: int, complete: bool = False) -> None:
+        """Raises `UnsupportedError` for a part after the last window, or if one is missing where
+        the folder should be ``complete``."""
+        there = self._windows(each.name for each in self.path.iterdir())
+        for name, window in there.items():
+            if window >= count:
+                raise self._foreign(name)
+        missing = set(range(count)).difference(there.values()) if complete else ()
+        if missing:
+            name = _name(min(missing))
+            raise UnsupportedError(f"{self.path / name} was removed during the run; run it again")
 
     def write(self, window: int, table: pa.Table) -> None:
         """Writes the file of a window with all its bytes, or none. Raises `OSError` naming it."""
-        content = pa.BufferOutputStream()
+        part, content = Part.of(table), pa.BufferOutputStream()
         table = table.drop_columns(self._dropped)
-        pq.write_table(table, content, compression="zstd", write_page_checksum=True)
-        with replacing(self.path / f"part-{window:06}.parquet") as stream:
-            stream.write(content.getvalue())
+        note = {"window": window, **part._asdict(), "request": self._request}
+        with pq.ParquetWriter(
+            content, table.schema, compression="zstd", write_page_checksum=True
+        ) as writer:
+            writer.write_table(table)
+            text = json.dumps({**note, "sha256": _BLANK.decode()})
+            writer.add_key_value_metadata({NOTE: text})
+        blank = content.getvalue().to_pybytes()
+        place = [*_DIGEST.finditer(blank)][-1].start(1)  # columns may hold such a text, too
+        digest = sha256(blank).hexdigest().encode()
+        with replacing(self.path / _name(window)) as stream:
+            stream.write(blank[:place] + digest + blank[place + len(digest) :])
+
+
+def _name(window: int) -> str:
+    return f"part-{window:06}.parquet"
+
+
+def _read_part(file: Path, window: int, request: str) -> Part | str:
+    """The part, or why the file is not what a run of ``request`` writes for a window."""
+    with open(file, "rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(size - 8, 0))
+        length = int.from_bytes(stream.read(8)[:4], "little") + 8
+        if not 8 < length <= min(size, _FOOTER):
+            return "not a whole Parquet file"
+        stream.seek(size - length)
+        footer = stream.read(length)
+        if not (places := [*_DIGEST.finditer(footer)]):
+            return "its footer has no digest"
+        begin, end = places[-1].span(1)
+        stream.seek(0)
+        result, left = sha256(), size - length
+        while left and (piece := stream.read(min(left, 2**20))):
+            result.update(piece)
+            left -= len(piece)
+    result.update(footer[:begin] + _BLANK + footer[end:])
+    if result.hexdigest().encode() != places[-1][1]:
+        return "its bytes are not those that were written"
+    note = json.loads(pq.read_metadata(file).metadata[NOTE.encode()])
+    if note["request"] != request:
+        return "it belongs to another model, corpus or options"
+    if note["window"] != window:
+        return f"it is the file of window {note['window']}"
+    return Part(note["rows"], note["rejected"])
 
 
 def _content(file: Path) -> dict[str, Any]:

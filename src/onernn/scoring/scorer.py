@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,16 +13,22 @@ import numpy as np
 import pyarrow as pa
 
 from onernn.engine.session import Session
+from onernn.fuse_passes.row_independence import Independence, independence
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import LibraryError, OnernnError, ShapeError, UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch, Ragged
-from onernn.scoring.columns import Column, Result, batch_size
+from onernn.scoring.columns import Column, Result, batch_size, parse_type
 
 WORDS = 20_000
 """Words of a batch: enough for the kernels, and its values stay small."""
 REJECTED = "rejected"
 """The column that says why a row was not scored, null for all others."""
+_SPARSE = 100
+"""Rows of a batch for each that is compared with a run of its own."""
+_CLOSE, _NEAR = 1e-3, 0.05
+"""Largest difference relative to the largest value, in float32 and in narrower types. Batches of
+other sizes are rounded otherwise; other rows change far more."""
 
 
 class Scorer:
@@ -31,6 +39,8 @@ class Scorer:
     each output, and no other outputs; by default all, by their names. ``words``: of one batch, at
     most, unless a row has more. ``batch_axis``: where dense inputs and outputs have their rows, one
     number for all or by name, the last axis where there are fewer; of most outputs it is known.
+    ``types``: the types of columns by output, as pyarrow's or by name, such as "list<float>": an
+    output whose type the model leaves open needs one if no row was scored yet.
     """
 
     def __init__(
@@ -41,11 +51,13 @@ class Scorer:
         *,
         words: int = WORDS,
         batch_axis: int | Mapping[str, int] = 0,
+        types: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         self.session = model if isinstance(model, Session) else Session(model, **options)
         graph = self.session.graph
         self._words = words
+        self._tolerance = _NEAR if any(e.dtype != "f32" for e in self.session.explained) else _CLOSE
         names = {value.name: value.name for value in graph.inputs}
         self.columns = names | _known(inputs or {}, names, "input")
         names = {value.name: value.name for value in graph.outputs}
@@ -61,13 +73,13 @@ class Scorer:
             if shape and self._axes[name] >= len(shape):
                 self._axes[name] = len(shape) - 1
         self._fixed = _fixed_rows(graph.inputs, self._axes)
-        called = {batch_size(value, self._axes[value.name]) for value in graph.inputs} - {None}
-        self._results = [
-            Result(graph, value, called, self._axes[value.name])
-            for value in graph.outputs
-            if value.name in self._outputs
-        ]
-        self._independent = False
+        self._types = {
+            name: parse_type(kind)
+            for name, kind in _known(types or {}, self._outputs, "output").items()
+        }
+        self._known: dict[tuple[Value, ...], tuple[Independence, list[Result]]] = {}
+        if any(layer.layer.mixes_rows for layer in self.session.layers.values()):
+            self.session = self.session.with_graph(graph, rows_apart=True)
 
     def __call__(
         self, rows: pa.Table | pa.RecordBatch, known_bad: Mapping[int, str] | None = None
@@ -80,7 +92,8 @@ class Scorer:
         any case, and why.
 
         Raises `ShapeError` if a column is missing, or of a type that no row can have, and
-        `UnsupportedError` where outputs are not one entry a row, or a row's depend on the others.
+        `UnsupportedError` if outputs do not have one entry per row, if the outputs of a row
+        depend on the other rows of its batch, or if no row has an output whose type is not known.
         """
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         self.check_columns(table.column_names)
@@ -89,20 +102,25 @@ class Scorer:
             for value in self.session.graph.inputs
             for name in [self.columns[value.name]]
         }
+        known, results = self._results_for(tuple(column.value for column in columns.values()))
         bad = dict(known_bad or {})
         for name, column in columns.items():
             for row, reason in column.bad.items():
                 bad.setdefault(row, f"column {self.columns[name]!r}: {reason}")
+        for one, other in known.same_lengths:
+            names = f"columns {self.columns[one]!r} and {self.columns[other]!r}"
+            for row in np.flatnonzero(columns[one].lengths_differ(columns[other])).tolist():
+                bad.setdefault(row, f"{names}: sequences of different lengths")
         places: list[Int64] = [np.zeros(0, np.int64)]
-        results: list[list[Batch]] = [[] for _ in self._results]
-        for batch in self._batches(columns, bad, table.num_rows):
-            for rows, outputs in self._run(columns, batch, bad):
+        outputs: list[list[Batch]] = [[] for _ in results]
+        for batch in self._batches(columns, bad, table.num_rows, bool(known.doubt)):
+            for rows, values in self._run(columns, batch, bad, known, results):
                 places.append(rows)
-                for into, output in zip(results, outputs, strict=True):
+                for into, output in zip(outputs, values, strict=True):
                     into.append(output)
         where = np.concatenate(places)
-        for result, batches in zip(self._results, results, strict=True):
-            array = result.array(batches, where, table.num_rows)
+        for result, batches in zip(results, outputs, strict=True):
+            array = result.array(batches, where, table.num_rows, self._types.get(result.name))
             table = table.append_column(self._outputs[result.name], array)
         reasons = [bad.get(row) for row in range(table.num_rows)]
         return table.append_column(REJECTED, pa.array(reasons, pa.string()))
@@ -121,10 +139,41 @@ class Scorer:
                 " the output another name (outputs={NAME: COLUMN}, --output NAME=COLUMN)"
             )
 
+    def expect(self, schema: pa.Schema) -> None:
+        """Notes the types of outputs in a table that was scored before."""
+        for name, column in self._outputs.items():
+            self._types.setdefault(name, schema.field(column).type)
+
+    def _results_for(self, inputs: tuple[Value, ...]) -> tuple[Independence, list[Result]]:
+        """What is known of the rows of a batch, and the outputs.
+
+        Raises `UnsupportedError` if the model certainly combines the rows of a batch.
+        """
+        if inputs not in self._known:
+            graph = replace(self.session.graph, inputs=inputs)
+            called = {batch_size(value, self._axes[value.name]) for value in inputs} - {None}
+            results = [
+                Result(graph, value, called, self._axes[value.name])
+                for value in graph.outputs
+                if value.name in self._outputs
+            ]
+            known = independence(graph, self._axes, [each.name for each in results])
+            if (self._fixed or self._words) == 1:  # no batch has several rows
+                known = Independence({}, frozenset())
+            self._known[inputs] = known, results
+        known, results = self._known[inputs]
+        if known.certain:
+            raise _dependent(known.doubt)
+        return known, results
+
     def _batches(
-        self, columns: Mapping[str, Column], bad: Mapping[int, str], count: int
+        self, columns: Mapping[str, Column], bad: Mapping[int, str], count: int, doubted: bool
     ) -> Iterator[Int64]:
-        """Rows that run together: of one shape and similar length, filled by words."""
+        """Rows that run together: of one shape and similar length, filled by words.
+
+        If it is ``doubted`` that rows are independent, a row whose ragged inputs have different
+        lengths runs by itself: the lengths of two rows could add up to the same number.
+        """
         if not count:
             return
         inputs = list(columns.values())
@@ -136,6 +185,12 @@ class Scorer:
         order = order[~np.isin(order, list(bad))]
         new = np.ones(len(order), bool)
         new[1:] = (shapes[order][1:] != shapes[order][:-1]).any(axis=1)
+        if doubted:
+            ragged = [column for column in inputs if column.value.lod_depth]
+            differs = [one.lengths_differ(other) for one, other in pairwise(ragged)]
+            apart = np.any([np.zeros(count, bool), *differs], axis=0)[order]
+            new |= apart
+            new[1:] |= apart[:-1]
         start = taken = 0
         for index, row in enumerate(order):
             full = taken + words[row] > self._words or index - start == self._fixed
@@ -147,23 +202,34 @@ class Scorer:
             yield order[start:]
 
     def _run(
-        self, columns: Mapping[str, Column], rows: Int64, bad: dict[int, str]
+        self,
+        columns: Mapping[str, Column],
+        rows: Int64,
+        bad: dict[int, str],
+        known: Independence,
+        results: list[Result],
     ) -> Iterator[tuple[Int64, list[Batch]]]:
         """Runs a batch, or what remains of it without the rows that the model refuses."""
         try:
-            outputs = self._outputs_of(columns, rows)
+            outputs = self._outputs_of(columns, rows, known, results)
         except _Refused as error:
             if len(rows) == 1:
                 bad[int(rows[0])] = str(error)
                 return
             for half in np.array_split(rows, 2):
-                yield from self._run(columns, half, bad)
+                yield from self._run(columns, half, bad, known, results)
             return
-        if not self._independent and len(rows) > 1:
-            self._check_independence(columns, rows, outputs)
+        if known.doubt and len(rows) > 1:
+            self._check_sample(columns, rows, outputs, known, results)
         yield rows, outputs
 
-    def _outputs_of(self, columns: Mapping[str, Column], rows: Int64) -> list[Batch]:
+    def _outputs_of(
+        self,
+        columns: Mapping[str, Column],
+        rows: Int64,
+        known: Independence,
+        results: list[Result],
+    ) -> list[Batch]:
         count = self._fixed or len(rows)
         filled = np.concatenate([rows, np.repeat(rows[-1:], count - len(rows))])
         try:
@@ -172,26 +238,49 @@ class Scorer:
             raise
         except OnernnError as error:
             raise _Refused(str(error)) from error
-        arrays = [result.by_rows(outputs[result.name], count) for result in self._results]
-        return arrays if count == len(rows) else [np.asarray(each)[: len(rows)] for each in arrays]
+        arrays = (
+            result.by_rows(outputs[result.name], count, known.axes.get(result.name))
+            for result in results
+        )
+        return [_first(each, len(rows)) for each in arrays]
 
-    def _check_independence(
-        self, columns: Mapping[str, Column], rows: Int64, outputs: list[Batch]
+    def _check_sample(
+        self,
+        columns: Mapping[str, Column],
+        rows: Int64,
+        outputs: list[Batch],
+        known: Independence,
+        results: list[Result],
     ) -> None:
-        """Runs some rows by themselves: on another axis than the batch's they have other values."""
-        for index in {0, len(rows) // 2, len(rows) - 1}:
-            single = self._outputs_of(columns, rows[index : index + 1])
-            for result, one, all_of in zip(self._results, single, outputs, strict=True):
-                if _differ(_row(one, 0), _row(all_of, index)):
-                    raise UnsupportedError(
-                        f"output {result.name!r}: a row by itself has other values than in a"
-                        " batch; give the inputs' axis of rows (batch_axis=, --batch-axis)"
+        """Compares some rows of a batch with runs of each by itself.
+
+        Raises `UnsupportedError` if one differs. Empty rows would not: they have no values.
+        """
+        filled = np.all([column.filled[rows] for column in columns.values()], axis=0)
+        indices = np.flatnonzero(filled)
+        chosen = np.linspace(0, len(indices) - 1, min(3 + len(rows) // _SPARSE, len(indices)))
+        for index in map(int, indices[np.unique(chosen.astype(int))]):
+            row = f"row {rows[index]}"
+            try:
+                single = self._outputs_of(columns, rows[index : index + 1], known, results)
+            except _Refused as error:
+                raise _dependent(f"{known.doubt}; {row} runs in a batch only: {error}") from error
+            for result, one, all_of in zip(results, single, outputs, strict=True):
+                if _differ(_row(one, 0), _row(all_of, index), self._tolerance):
+                    raise _dependent(
+                        f"{known.doubt}; {row} by itself has other values of output {result.name!r}"
                     )
-        self._independent = True
 
 
 class _Refused(Exception):
     """The model does not take these rows."""
+
+
+def _dependent(why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the rows of a batch change each other's results: {why}. Give the inputs' axis of rows"
+        " (batch_axis=, --batch-axis), or score each row by itself (words=1, --words 1)"
+    )
 
 
 def _row(batch: Batch, index: int) -> Array:
@@ -204,14 +293,27 @@ def _row(batch: Batch, index: int) -> Array:
     return batch.data[first:last]
 
 
-def _differ(one: Array, other: Array) -> bool:
-    """Whether values are others, and not the same ones rounded otherwise."""
-    if one.shape != other.shape or not one.size:
-        return one.shape != other.shape
-    if one.dtype.kind != "f":
-        return bool(np.mean(one != other) > 0.5)
-    apart: Any = np.abs(np.nan_to_num(one) - np.nan_to_num(other)).max()
-    return bool(apart > 0.05 * max(np.abs(np.nan_to_num(one)).max(), 1e-3))
+def _first(batch: Batch, count: int) -> Batch:
+    """The first rows."""
+    if not isinstance(batch, Ragged):
+        return batch[:count]
+    levels = []
+    for level in (*batch.outer, batch.offsets):
+        levels.append(level[: count + 1])
+        count = int(levels[-1][-1])
+    return Ragged(batch.data[:count], levels[-1], tuple(levels[:-1]))
+
+
+def _differ(one: Array, other: Array, tolerance: float) -> bool:
+    """Whether values differ by more than rounding. Integers must be equal."""
+    if one.shape != other.shape or one.dtype.kind != "f":
+        return not np.array_equal(one, other)
+    if not one.size:
+        return False
+    if not np.array_equal(np.isnan(one), np.isnan(other)):
+        return True
+    one, other = (np.nan_to_num(each.astype(np.float64)) for each in (one, other))
+    return bool(np.abs(one - other).max() > tolerance * max(np.abs(one).max(), 1e-3))
 
 
 T = TypeVar("T")

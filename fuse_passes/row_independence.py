@@ -1,0 +1,255 @@
+"""Whether each row of a batch has the result that it has by itself, derived from the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from onernn.ir.graph import FAILURES, Graph, Node
+from onernn.ir.operator import OPERATORS
+from onernn.ir.types import LodName, Size, Type
+from onernn.ops.control import types_inside
+from onernn.ops.row_rules import ALIKE, FAMILIES, SIZED, UNIFORM, Alike, Rows, State, UnknownRows
+from onernn.ops.rules import ONE, volume
+
+_COUNT = "rows of the batch"
+"""The name of the number of rows in types. No other size has spaces in its name."""
+
+
+class Independence(NamedTuple):
+    """What is known of the rows of a batch.
+
+    ``axes``: where each output has its rows; of a ragged output, 0. ``same_lengths``: pairs of
+    ragged inputs whose lengths must be equal in each row. ``doubt``: why rows may depend on each
+    other, "" if they cannot; ``certain``: an operator combines the values of different rows.
+    """
+
+    axes: Mapping[str, int]
+    same_lengths: frozenset[tuple[str, str]]
+    doubt: str = ""
+    certain: bool = False
+
+
+def independence(graph: Graph, axes: Mapping[str, int], outputs: Iterable[str]) -> Independence:
+    """Whether rows of these ``outputs`` depend only on the same rows of the inputs.
+
+    ``axes``: where each dense input has its rows. Rows of one batch have dense inputs of the same
+    shape; ragged ones may differ in length. Constants and sizes are the same for all rows.
+    """
+    types, count, own = dict[str, Type](), Size.of(_COUNT), set[str]()
+    states: dict[str, State | UnknownRows] = dict.fromkeys(graph.constants, ALIKE)
+    lods = dict[tuple[LodName, ...], str]()
+    for value in graph.inputs:
+        known = value.type
+        if known.lod:
+            states[value.name] = Rows(0, ONE, known.lod)
+            lods[known.lod] = value.name
+        elif known.shape is not None:
+            axis = axes[value.name]
+            if (size := known.shape[axis]) is not None and size.number is not None:
+                count = size
+            states[value.name] = Rows(axis)
+            own.update(*(s.names for k, s in enumerate(known.shape) if s and k != axis))
+        else:
+            states[value.name] = UnknownRows(f"input {value}", "has an unknown number of axes")
+        types[value.name] = known
+    for name, known in types.items():
+        state = states.get(name)
+        if isinstance(state, Rows) and not state.lod and known.shape is not None:
+            shape = (*known.shape[: state.axis], count, *known.shape[state.axis + 1 :])
+            types[name] = Type(known.dtype, shape, known.lod)
+    renamed = {f"{lod[0]}.count": count for lod in lods}
+    flow = RowFlow(graph, graph.typed(types), states, count, own, renamed, lods)
+    flow.follow()
+    where = dict[str, int]()
+    for name in outputs:
+        state = flow.states[name]
+        if isinstance(state, UnknownRows):
+            return Independence({}, frozenset(), str(state), state.certain)
+        if isinstance(state, Alike) or not flow.is_per_row(name, state):
+            return Independence({}, frozenset(), f"output {name!r} does not have one entry per row")
+        where[name] = state.axis
+    return Independence(where, frozenset(flow.same_lengths))
+
+
+class RowFlow:
+    """Follows the rows through a graph; rules of `onernn.ops.row_rules` call its methods.
+
+    ``own``: names of sizes that belong to a row, and so are the same in every batch that it is in.
+    ``lods``: the ragged inputs by their offsets.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        types: Mapping[str, Type],
+        states: dict[str, State | UnknownRows],
+        count: Size,
+        own: set[str],
+        renamed: Mapping[str, Size],
+        lods: Mapping[tuple[LodName, ...], str],
+    ) -> None:
+        self.graph, self.types, self.states, self.count = graph, types, states, count
+        self.same_lengths = set[tuple[str, str]]()
+        self._own, self._renamed, self._lods = own, renamed, lods
+
+    def follow(self) -> None:
+        for node in self.graph.nodes:
+            try:
+                states: list[State | UnknownRows] = [*self._results(node)]
+            except UnknownRows as error:
+                states = [error] * len(node.outputs)
+            except FAILURES as error:
+                states = [UnknownRows(node, f"has unknown sizes: {error}")] * len(node.outputs)
+            self.states.update(zip(node.outputs, states, strict=True))
+
+    def _results(self, node: Node) -> Iterator[State | UnknownRows]:
+        """Where each output has rows, or why that is not known."""
+        values = [self._value(name) for name in node.outputs if name]
+        given = [self.states[name] for name in node.inputs if name]
+        operator = OPERATORS.get(node.op)
+        constant = all(self.is_alike(name) for name in node.inputs if name)
+        if constant or all(each is not None for each in values):
+            uniform = constant and operator is not None and _keeps_uniform(node, given)
+            result: Sequence[State] = (UNIFORM if uniform else ALIKE,) * len(node.outputs)
+            if not all(self.is_own(size) for value in values for size in value or ()):
+                raise UnknownRows(node, "computes with the number of rows")
+        elif operator is None or not operator.rows:
+            raise next(
+                (each for each in given if isinstance(each, UnknownRows)),
+                UnknownRows(node, f"is a {node.op}, which may combine rows"),
+            )
+        else:
+            rule = operator.rows
+            made = (FAMILIES[rule] if isinstance(rule, str) else rule)(self, node)
+            result = made if isinstance(made, tuple) else (made,) * len(node.outputs)
+        for index, name in enumerate(node.outputs):
+            if index >= len(result):
+                yield UnknownRows(node, "numbers its entries through the whole batch")
+            else:
+                yield self._checked(node, name, result[index]) if name else ALIKE
+
+    def _value(self, name: str) -> tuple[Size, ...] | None:
+        """The integers of a value that follow from sizes, None if it has others."""
+        value = self.types[name].value
+        values = (value,) if isinstance(value, Size) else value
+        return None if value is None else tuple(map(self._named, values or ()))
+
+    def _checked(self, node: Node, name: str, state: State) -> State:
+        """The state, if no other axis depends on the number of rows. Sizes that the node finds
+        out follow from what the row has, and from constants."""
+        if state == SIZED:
+            return state
+        first = next(filter(None, node.outputs))
+        for axis, size in enumerate(self.types[name].shape or ()):
+            if size is None or isinstance(state, Rows) and axis == state.axis:
+                continue
+            self._own.update(each for each in size.names if each.startswith(f"{first}."))
+            if not self.is_own(self._named(size)):
+                raise UnknownRows(node, "has the number of rows in its shape")
+        return state
+
+    def inside(self, node: Node, name: str, states: Sequence[State]) -> list[State]:
+        """The states of the outputs of a node's body, whose inputs have these states."""
+        body: Graph = node.attributes[name]
+        known = types_inside(
+            node, name, [self.types[each] if each else None for each in node.inputs]
+        )
+        types = {value.name: each for value, each in zip(body.inputs, known, strict=True)}
+        given: dict[str, State | UnknownRows] = dict.fromkeys(body.constants, ALIKE)
+        given |= zip(types, states, strict=True)
+        flow = RowFlow(
+            body, body.typed(types), given, self.count, self._own, self._renamed, self._lods
+        )
+        flow.same_lengths = self.same_lengths
+        flow.follow()
+        return [flow[value.name] for value in body.outputs]
+
+    # What rules ask.
+
+    def __getitem__(self, name: str) -> State:
+        """Where a value has rows. Raises `UnknownRows` if that is not known."""
+        state = self.states[name]
+        if isinstance(state, UnknownRows):
+            raise state
+        return state
+
+    def shape(self, node: Node, name: str) -> tuple[Size | None, ...]:
+        """The sizes of a value. Raises `UnknownRows` if their number is not known."""
+        shape = self.types[name].shape
+        if shape is None:
+            raise UnknownRows(node, f"reads or makes {name!r} of an unknown number of axes")
+        return tuple(None if size is None else self._named(size) for size in shape)
+
+    def rank(self, node: Node, name: str) -> int:
+        return len(self.shape(node, name))
+
+    def is_per_row(self, name: str, state: Rows) -> bool:
+        """Whether a value has each row once."""
+        known = self.types[name]
+        if state.lod:
+            return len(state.lod) == known.depth
+        size = known.shape[state.axis] if known.shape is not None else None
+        return size is not None and self._named(size) == self.count
+
+    def volume(self, sizes: Sequence[Size | None]) -> Size | None:
+        return volume(sizes)
+
+    def is_own(self, size: Size | None) -> bool:
+        """Whether a size is the same for any number of rows."""
+        return size is not None and size.names <= self._own
+
+    def is_alike(self, name: str) -> bool:
+        """Whether a value is the same for all rows and for any number of them."""
+        return self.states[name] in (ALIKE, UNIFORM)
+
+    def expect_alike(self, node: Node, names: Iterable[str]) -> None:
+        """Raises `UnknownRows` for values that are not the same for all rows."""
+        for name in filter(None, names):
+            self[name]
+            if not self.is_alike(name):
+                raise UnknownRows(node, "has parameters that differ from row to row")
+
+    def check_alike(self, node: Node, name: str, axis: int) -> None:
+        """Raises `UnknownRows` if a value without rows differs along an axis; below 0: none."""
+        state = self[name]
+        if axis < 0 or isinstance(state, Alike) and state.uniform:
+            return
+        if self.shape(node, name)[axis] == ONE:
+            return
+        array = self.graph.constants.get(name)
+        if array is None or (array != array.take([0], axis)).any():
+            raise UnknownRows(node, f"reads {name!r}, which differs along the axis of the rows")
+
+    def expect_batch(self, node: Node, name: str, axis: int, like: Rows) -> None:
+        """Raises `UnknownRows` if a value is not alike along ``axis`` and has no rows there."""
+        state = self[name]
+        if isinstance(state, Alike):
+            self.check_alike(node, name, axis)
+            return
+        lod = like.lod if axis == like.axis else ()
+        if (state.axis, state.inner, bool(state.lod)) != (axis, like.inner, bool(lod)):
+            raise UnknownRows(node, f"reads {name!r}, whose rows are not on axis {axis}")
+        self.meet(node, lod, state.lod)
+
+    def meet(self, node: Node, one: tuple[LodName, ...], other: tuple[LodName, ...]) -> None:
+        """Notes that two values have as many steps in each row."""
+        if one == other:
+            return
+        if one not in self._lods or other not in self._lods:
+            raise UnknownRows(node, "combines steps of different offsets")
+        first, second = sorted((self._lods[one], self._lods[other]))
+        self.same_lengths.add((first, second))
+
+    def _named(self, size: Size) -> Size:
+        return size.put(self._renamed)
+
+
+
+def _keeps_uniform(node: Node, given: Sequence[Any]) -> bool:
+    """Whether all elements of a constant result are equal, as those of the inputs are."""
+    kind = OPERATORS[node.op].kind
+    read = given[:1] if kind == "view" else given
+    return node.op == "ConstantOfShape" or (
+        kind in ("view", "elementwise") and all(each.uniform for each in read)
+    )
