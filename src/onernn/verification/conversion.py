@@ -248,7 +248,8 @@ def repair(
     evidence = report.evidence
     assert evidence is not None  # of a Report that `verify` made
     if not report.causes:
-        return Repair(refused=report.stopped or "no known fault explains the difference")
+        unknown = "; ".join(report.unseen) or "no known fault explains the difference"
+        return Repair(refused=report.stopped or unknown)
     try:
         fixed = repaired(evidence.model, report.causes)
     except UnsupportedError as error:
@@ -271,7 +272,9 @@ def repair(
                 progress=progress,
             )
             if not after.passed:
-                return Repair(changes, after, "on fresh inputs the repaired file differs, too")
+                unseen = "; ".join(after.unseen) if after.matches else ""
+                differs = "on fresh inputs the repaired file differs, too"
+                return Repair(changes, after, unseen or differs)
         for file in sorted(Path(folder).iterdir()):
             os.replace(file, path.parent / file.name)
     return Repair(changes, after)

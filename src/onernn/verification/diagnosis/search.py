@@ -346,6 +346,11 @@ def explained(report: Report, seconds: float, progress: Progress) -> Report:
         return report
     if same:
         note = "the NumPy reference gives what is expected: the fault is in the kernel that ran"
+        if evidence.narrow:
+            note = (
+                "in float32 the outputs match: they differ because layers compute in the dtype"
+                f" that was asked for: {'; '.join(evidence.narrow)}; --atol and --rtol allow it"
+            )
         return replace(report, notes=(*report.notes, note))
     try:
         with guarded(lambda: "the search for a cause"):
