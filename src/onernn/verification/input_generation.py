@@ -41,8 +41,10 @@ _SHORT, _FEW = 2, 3
 _FARTHEST = 2**22
 """The longest T that is computed from the types."""
 _ATTEMPTS = 1024
-_SECONDS, _BYTES = 5, 10**9
-"""Limits: CPU seconds for all attempts, bytes of all values in one attempt."""
+_SECONDS, _PATIENCE, _BYTES = 5, 1.5, 10**9
+"""Limits: CPU seconds for all attempts, and after the first that runs; bytes of all values in one
+attempt.
+"""
 _Plan = tuple[int | str, ...]
 
 
@@ -110,6 +112,7 @@ def make_inputs(
             if isinstance(failed, BudgetError):
                 break
         else:
+            until = until if best else min(until, process_time() + _PATIENCE)
             if best is None or seen > best[0]:
                 best = seen, feed
             if seen >= wanted:

@@ -164,23 +164,44 @@ class Steps:
         return f"{self.layer}: {self.count} step{'s' * (self.count != 1)}{fixed}"
 
 
-def sized_layers(graph: Graph, types: Mapping[str, Type]) -> Iterator[tuple[Node, Size | None]]:
+_ONCE = Size.of(1)
+
+
+def sized_layers(
+    graph: Graph, types: Mapping[str, Type], turns: Size | None = _ONCE
+) -> Iterator[tuple[Node, Size | None]]:
     """Each recurrent layer and loop with states, and its number of steps by the types, None if
-    they do not say. Bodies of loops and branches are included.
+    they do not say. Layers in bodies run in each of a loop's ``turns``.
     """
     for node in graph.nodes:
         given = [types[name] if name else None for name in node.inputs]
         first = next(iter(given), None)
+        size, states = None, 0
         if node.op in ("Rnn", "DynamicQuantizeLSTM") and first is not None:
-            yield node, first.shape[0] if first.shape and first.lod == () else None
-        elif node.op == "Scan" and (states := node.attrs.states):
-            x = types[node.inputs[states]]
-            yield node, x.shape[node.attrs.input_axes[0]] if x.shape else None
-        elif node.op == "Loop" and node.attrs.carried and first is not None:
-            yield node, first.value if isinstance(first.value, Size) else None
+            states, size = 1, _longest(graph, types, first)
+        elif node.op == "Scan":
+            states, x = node.attrs.states, given[node.attrs.states]
+            size = x.shape[node.attrs.input_axes[0]] if x is not None and x.shape else None
+        elif node.op == "Loop":
+            states, most = node.attrs.carried, None if first is None else first.value
+            size = most if isinstance(most, Size) else None
+        size = None if size is None or turns is None else size * turns
+        if states:
+            yield node, size
         for name, body in bodies(node).items():
             inner = zip(body.inputs, types_inside(node, name, given), strict=True)
-            yield from sized_layers(body, body.typed({v.name: each for v, each in inner}))
+            inside = turns if node.op == "If" else size
+            yield from sized_layers(body, body.typed({v.name: each for v, each in inner}), inside)
+
+
+def _longest(graph: Graph, types: Mapping[str, Type], x: Type) -> Size | None:
+    """T of what a layer reads; of padded sequences the padded T, which none exceeds."""
+    if x.lod == ():
+        return x.shape[0] if x.shape else None
+    made = x.lod[-1].rpartition(".")[0] if x.lod else ""
+    unpadded = graph.producer(made, "SequenceUnpad")
+    shape = types[unpadded.inputs[0]].shape if unpadded else None
+    return shape[1 - bool(unpadded.attrs.time_major)] if unpadded and shape else None
 
 
 class StepCounter(Session):
