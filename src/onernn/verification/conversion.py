@@ -326,16 +326,19 @@ def _changes(before: Graph, after: Graph, one: Node, other: Node) -> Iterator[st
     old, new = _content(before, one), _content(after, other)
     for name in old | new:
         mine, theirs = old.get(name), new.get(name)
-        if isinstance(mine, np.ndarray) and isinstance(theirs, np.ndarray):
+        arrays = [isinstance(each, np.ndarray) for each in (mine, theirs)]
+        if all(arrays):
             yield from _of_arrays(name, mine, theirs)
-        elif mine is not theirs and mine != theirs:
+        elif any(arrays) or mine != theirs:  # one side has no bias, or computes it
             yield f"{name}: {_short(mine)} -> {_short(theirs)}"
 
 
 def _content(graph: Graph, node: Node) -> dict[str, Any]:
     """A node's inputs and attributes by name; constants and weights are arrays."""
     content = {
-        f"input {index}": graph.constants.get(name, name) for index, name in enumerate(node.inputs)
+        f"input {index}": graph.constants.get(name, name)
+        for index, name in enumerate(node.inputs)
+        if name
     }
     if node.op != "Rnn":
         return content | dict(node.attributes)
@@ -347,7 +350,7 @@ def _content(graph: Graph, node: Node) -> dict[str, Any]:
     return content
 
 
-def _of_arrays(name: str, one: Array, other: Array) -> Iterator[str]:
+def _of_arrays(name: str, one: Any, other: Any) -> Iterator[str]:
     if one.shape != other.shape or one.dtype != other.dtype:
         yield f"{name}: {one.dtype} {one.shape} -> {other.dtype} {other.shape}"
     elif not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):

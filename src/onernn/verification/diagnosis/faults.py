@@ -161,7 +161,7 @@ def _permuting(order: tuple[int, ...]) -> Callable[[Part], Array | None]:
 
 def permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
     """Rows as gates. LBR cells hold the candidate's in two rows; any other gate has their sum."""
-    if spec.cell.linear_before_reset and order[2] != 2:
+    if bias.shape[-2] > len(order) and order[2] != 2:
         return np.concatenate([merged(bias)[..., list(order), :], bias[..., 3:, :] * 0], axis=-2)
     return np.concatenate([bias[..., list(order), :], bias[..., len(order) :, :]], axis=-2)
 
@@ -494,6 +494,8 @@ def _rule(one: Array, other: Array, verb: str) -> tuple[str, str, float]:
     """
     if not one.any():
         return "zeroed", f"{verb} zero, the reference's {verb} not", 0.0
+    if not other.any():
+        return "", f"{verb} not zero, the reference's {verb}", 0.0
     if factor := _factor(one, other):
         return "scaled", f"{verb} {factor:g} times the reference's", 0.0
     if (shift := _shift(one, other)) is not None:
