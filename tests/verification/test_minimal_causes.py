@@ -162,13 +162,13 @@ NAMED = {
     "Identity for Tanh": (
         "t = Tanh (f)",
         "t = Identity (f)",
-        "operator_changed",
+        "operator_missing",
         ["Identity that makes 't'", "where the reference has Tanh that makes 't'"],
     ),
     "Identity for Concat": (
         "c = Concat <axis = 0> (t, b)",
         "c = Identity (t)",
-        "operator_changed",
+        "operator_missing",
         ["Identity that makes 'c'", "where the reference has Concat that makes 'c'"],
     ),
     "edge to the other half": (

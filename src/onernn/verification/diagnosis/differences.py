@@ -490,9 +490,12 @@ class Names:
         both = {op.label for op in own} & {op.label for op in other}
         own, other = ([op for op in ops if op.label not in both] for ops in (own, other))
         path = _sources(self.matching.mine, each.reads)
-        if other and not own:  # an Identity that has the name of what it stands for
-            named = {name for op in other for name in op.makers}.intersection(path)
-            own = [op for op in self.matching.mine if not named.isdisjoint(op.makers)]
+        named = {name for op in other for name in op.makers}.intersection(path)
+        copies = [op for op in self.matching.mine if not named.isdisjoint(op.makers)]
+        if copies and not own:  # an Identity that has the name of what it stands for
+            gone = [op for op in other if not named.isdisjoint(op.makers)]
+            text = f"has {_listed(copies)} where the reference has {_listed(gone)}, before"
+            return Relation("operator_missing", text)
         if own and other:
             text = f"has {_listed(own)} where the reference has {_listed(other)}, before"
             return Relation("operator_changed", text)

@@ -149,8 +149,8 @@ class Search:
     """A search for the faults that explain why outputs are not the expected ones: one, or two.
 
     ``model``: as it was read. ``few``: the trial on few sequences, on which faults are tried first;
-    ``proves``: those that also explain the others are proved. ``ends``: the moment, by `time.monotonic`, after which
-    nothing further is tried.
+    ``proves``: those that also explain the others are proved. ``ends``: the moment, by
+    `time.monotonic`, after which nothing further is tried.
     """
 
     def __init__(
