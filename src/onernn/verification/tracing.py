@@ -21,7 +21,7 @@ from onernn.fuse_passes.normal_forms import NORMAL_FORMS, constants_last
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, OnernnError
 from onernn.ir.feeds import Feed
-from onernn.ir.graph import Graph, Node, Value, layer_operators
+from onernn.ir.graph import Graph, Node, Value, called, layer_operators, native_types
 from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
@@ -246,7 +246,10 @@ class StepCounter(Session):
             count, most = self._counts.get(node), None if size is None else size.number
             if node.op == "Loop" and (count is None or size is None):
                 continue  # a loop whose data decide when it ends is no layer
-            result.append(Steps(node.native, count, most))
+            several = native_types(node.origin).count("+")  # of an unrolled or written-out cell
+            first = layer_operators(node.origin)[:1]
+            name = called(first) if several and first else node.native
+            result.append(Steps(name, count, most))
         return tuple(result)
 
 
