@@ -14,9 +14,12 @@ from typing import Any
 from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Values, unchanged
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import Model, Operator, Subgraph, read_model
+from onernn.fuse_passes.views import is_view
 from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp, Node
 
 PATHS = {"file": "the file as it says, whoever runs it", "onnxruntime": "ONNX Runtime on a CPU"}
+
+_RECURRENT = ("GRU", "LSTM", "RNN", "DynamicQuantizeLSTM")
 
 _FILES = {  # by size and SHA-256
     (1280395, "1e0b195ad4806595ef4466f419d16fca7e4afcfc6669b8c0b5f76ea87547c769"): (
@@ -34,7 +37,10 @@ def find_faults(path: str | Path) -> FaultyModel[Model]:
     graph = lower(model)
     runs = not any(node.op == UNSUPPORTED for node in graph.nodes)
     faults = [*_of_file(Path(path)), *_forgotten_states(graph), *_states_of_one_batch(graph)]
+    faults += [*_returned_states(graph), *_unread_lengths(model)]
     for result, op in _operators(model.graph):
+        faults += _lengths_of_one_batch(graph, result, op)
+        faults += _layout(op)
         faults += _dynamic_quantized(op)
         faults += _projection(result, op)
         faults += _reset_before(model, op, runs and result is model.graph)
@@ -146,11 +152,10 @@ def _forgotten_states(graph: Graph) -> Iterator[OnnxFault]:
 def _states_of_one_batch(graph: Graph) -> Iterator[OnnxFault]:
     """PyTorch's exporters write a state that a model makes, torch.zeros(1, 8, O), as it was."""
     for node in graph.nodes:
-        x = graph.types.get(node.inputs[0]) if node.op == "Rnn" and node.origin else None
-        if x is None or x.rank != 3 or x.ragged or x.counts[1] is not None:
+        if node.op != "Rnn" or not node.origin or not _has_open_batch(graph, node):
             continue
         batches = [_batch_held(graph, name) for name in node.inputs[1:3] if name]
-        for batch in filter(None, batches[:1]):
+        for batch in [*filter(None, batches)][:1]:
             text = (
                 f"begins with a state of {batch} sequences, and its input may have any number: it"
                 f" runs with {batch} and no other; make the state of x.size(0) of them, or hand it"
@@ -158,6 +163,110 @@ def _states_of_one_batch(graph: Graph) -> Iterator[OnnxFault]:
             )
             at = node.origin[0]
             yield _fault("states_of_one_batch", "refuses", "file", at, node.inputs[1], text)
+
+
+def _has_open_batch(graph: Graph, node: Node) -> bool:
+    """Whether a recurrent layer's input may have any number of sequences, as the file declares."""
+    x, axis = node.inputs[0], 1
+    if unpadded := graph.producer(x, "SequenceUnpad"):
+        x, axis = unpadded.inputs[0], 1 if unpadded.attrs.time_major else 0
+    result = graph.types.get(x)
+    return result is not None and result.rank == 3 and result.counts[axis] is None
+
+
+def _lengths_of_one_batch(graph: Graph, held: Subgraph, op: Operator) -> Iterator[OnnxFault]:
+    """Lengths of an example that an exporter wrote as a constant."""
+    name = op.inputs[4] if op.type in _RECURRENT and len(op.inputs) > 4 else ""
+    lengths = {**_made_constants(held), **held.constants}.get(name)
+    if lengths is None or all(None not in (v.shape or (None,))[:2] for v in held.inputs):
+        return
+    text = (
+        f"sequence_lens {name!r} is a constant, {lengths.reshape(-1)[:4].tolist()}: it runs with"
+        f" {lengths.size} sequences and no other, and reads no more steps of them; make the lengths"
+        " an input, and export again"
+    )
+    yield _fault("lengths_of_one_batch", "refuses", "file", op.native, op.outputs[0], text)
+
+
+def _layout(op: Operator) -> Iterator[OnnxFault]:
+    if op.type in _RECURRENT and op.attributes.get("layout", 0) == 1:
+        text = (
+            "has layout=1 (batch first), which ONNX Runtime refuses on a CPU: write layout=0, with"
+            " a Transpose before and after the operator"
+        )
+        yield _fault("layout_refused", "refuses", "onnxruntime", op.native, op.outputs[0], text)
+
+
+def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
+    """Paddle2ONNX keeps the input of lengths, and leaves it out of the recurrent operator.
+
+    Lengths that only later operators read, such as the choice of the last step, are right for
+    layers that run forward.
+    """
+    layers = [op for _, op in _operators(model.graph) if op.type in _RECURRENT]
+    backward = any(op.attributes.get("direction", "forward") != "forward" for op in layers)
+    for value in model.graph.inputs if layers else ():
+        counts = value.dtype in ("int32", "int64") and len(value.shape or ()) == 1
+        readers = _reached(model.graph, value.name) if counts else []
+        if not counts or any(op.type in (*_RECURRENT, "Loop", "Scan") for op in readers):
+            continue
+        if not readers or (backward and "len" in value.name.lower()):
+            text = (
+                f"no recurrent operator reads the lengths {value.name!r}: padding is read as steps,"
+                " and a backward direction begins in it; give them to the operators as"
+                " sequence_lens, or export again with a converter that does"
+            )
+            at = NativeOp(0, "file")
+            yield _fault("lengths_unread", "wrong", "file", at, value.name, text)
+
+
+def _reached(graph: Subgraph, name: str) -> list[Operator]:
+    """The operators that depend on a value, those in bodies included."""
+    names, readers = {name}, list[Operator]()
+    for _, op in _operators(graph):
+        inner = [
+            each
+            for value in op.attributes.values()
+            if isinstance(value, Subgraph)
+            for _, part in _operators(value)
+            for each in part.inputs
+        ]
+        if not names.isdisjoint((*op.inputs, *inner)):
+            names.update(filter(None, op.outputs))
+            readers.append(op)
+    return readers
+
+
+def _returned_states(graph: Graph) -> Iterator[OnnxFault]:
+    """An output that is the state that a layer began with: each call begins where the first did."""
+    inputs = {value.name for value in graph.inputs}
+    layers = [node for node in graph.nodes if node.op == "Rnn" and node.origin]
+    begun = {_unmoved(graph, name): node for node in layers for name in node.inputs[1:3] if name}
+    for output in graph.outputs:
+        name = _unmoved(graph, output.name)
+        if name in inputs and name in begun:
+            text = (
+                f"the output {output.name!r} is the input {name!r}, the state that the layer begins"
+                " with: each call begins where the first one did; return the layer's final state,"
+                " and export again"
+            )
+            at = begun[name].origin[0]
+            yield _fault("state_returned", "wrong", "file", at, output.name, text)
+
+
+def _unmoved(graph: Graph, name: str) -> str:
+    """The value that this one is a view or a copy of, a split one joined again included."""
+    while node := graph.producer(name):
+        parts = {graph.producer(each, "Split") for each in node.inputs}
+        if node.op == "Concat" and len(parts) == 1 and (split := parts.pop()) is not None:
+            if split.outputs != node.inputs or split.attrs.axis != node.attrs.axis:
+                break
+            name = split.inputs[0]
+        elif node.op in ("Cast", "Identity", "Split") or is_view(node.op):
+            name = node.inputs[0]
+        else:
+            break
+    return name
 
 
 def _batch_held(graph: Graph, state: str) -> int:

@@ -166,7 +166,7 @@ class _Lowering:
         outer, around = op.scope, op.builder
         builder = OnnxBuilder(f"body of {op.at.type}", around.budget, around.precisions)
         builder.semantics, builder.notes = around.semantics, around.notes
-        scope = Scope(builder, outer.opset, outer.arguments)
+        scope = Scope(builder, outer.opset, outer.arguments, body=True)
         builder.stacked |= {
             name for name in _free_names(graph) if outer.variable(name) in around.stacked
         }

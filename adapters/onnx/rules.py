@@ -497,7 +497,8 @@ def _squashed(op: OnnxOperator) -> Results:
 
 @rule("Identity")
 def _identity(op: OnnxOperator) -> Results:
-    return op.value()
+    """A node outside of bodies, so that comparisons of models can name it."""
+    return op.value() if op.scope.body else op.emit("Identity", op.value())
 
 
 @rule("Constant")

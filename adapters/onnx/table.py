@@ -199,7 +199,8 @@ class OnnxBuilder(GraphBuilder):
 class Scope:
     """Where operators stand: a graph, or a function's call, whose names are others outside.
 
-    ``arguments``: the attributes of the call. ``depth``: of calls inside calls.
+    ``arguments``: the attributes of the call. ``depth``: of calls inside calls. ``body``: whether
+    the graph is that of a loop or branch.
     """
 
     def __init__(
@@ -210,9 +211,10 @@ class Scope:
         names: Mapping[str, str] = MappingProxyType({}),
         prefix: str = "",
         depth: int = 0,
+        body: bool = False,
     ) -> None:
         self.builder, self._names, self._prefix = builder, names, prefix
-        self.opset, self.arguments, self.depth = opset, arguments, depth
+        self.opset, self.arguments, self.depth, self.body = opset, arguments, depth, body
 
     def variable(self, name: str) -> str:
         """The builder's variable of a name."""

@@ -59,7 +59,9 @@ def test_there_are_at_least_sixty_faults_and_twenty_equal_pairs() -> None:
 
 
 def test_every_cause_is_planted_somewhere() -> None:
-    assert {plant(sound(*fitting(name, 0)), 0) for name, plant in FAULTS.items()} == set(ADVICE)
+    """A tagger returns no states; test_minimal_causes.py plants the fault of these."""
+    planted = {plant(sound(*fitting(name, 0)), 0) for name, plant in FAULTS.items()}
+    assert planted | {"state_returned"} == set(ADVICE)
 
 
 TURNED = {

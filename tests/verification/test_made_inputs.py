@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from support import planted
 from support.command_line import failed
 from support.command_line import onernn as onernn_
-from support.onnx_models import parsed
+from support.html_pages import Page
+from support.onnx_models import parsed, parsed_nodes
 from support.planted import model, read, reordered
 
 import onernn
@@ -145,3 +148,179 @@ def test_repair_takes_data_where_no_inputs_can_be_made(tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", in__flat=given)
     done = onernn_(*command, "--data", tmp_path / "inputs.npz")
     assert done.returncode == 0 and fixed.is_file(), done.stdout
+
+
+# --- the steps that recurrent layers make on these inputs
+
+
+WIDTH = 8
+POOLS = {
+    "mean": "y = ReduceMean <axes = [0], keepdims = 0> (h)",
+    "last": "y = Gather <axis = 0> (h, last)",
+}
+
+
+def _over(front: str, pool: str = "mean", recurrent: float = 1.0, **more: np.ndarray) -> bytes:
+    """``front`` makes t (T, N, 6) of x; an LSTM reads it, and one vector of a sequence is left."""
+    rng = np.random.default_rng(1)
+    shapes = {"W": (1, 4 * WIDTH, 6), "R": (1, 4 * WIDTH, WIDTH), "B": (1, 8 * WIDTH)}
+    arrays = {k: rng.normal(0, 0.4, s).astype(np.float32) for k, s in shapes.items()}
+    arrays["R"] *= np.float32(recurrent)
+    constants = {**arrays, **more, "one": np.array([1]), "last": np.array(-1)}
+    body = f"""{front}
+        Y = LSTM <hidden_size = {WIDTH}> (t, W, R, B)
+        h = Squeeze (Y, one)
+        {POOLS[pool]}"""
+    text = f"(float[N, S] x) => (float[N, {WIDTH}] y) {{ {body} }}"
+    return parsed(text, constants, opset=14).SerializeToString()
+
+
+def _strided(*windows: tuple[int, int], **fault: Any) -> bytes:
+    """Convolutions over samples, each of a kernel and a stride."""
+    rng = np.random.default_rng(2)
+    front, x, kernels = "c0 = Unsqueeze (x, one)", "c0", {}
+    for index, (kernel, stride) in enumerate(windows):
+        shape = (6, 1 if index == 0 else 6, kernel)
+        kernels[f"k{index}"] = rng.normal(0, 1 / np.sqrt(kernel), shape).astype(np.float32)
+        front += f"\nc{index + 1} = Conv <strides = [{stride}]> ({x}, k{index})"
+        x = f"c{index + 1}"
+    return _over(f"{front}\nt = Transpose <perm = [2, 0, 1]> ({x})", **fault, **kernels)
+
+
+NO_MEMORY: list[dict[str, Any]] = [{"recurrent": 0.0}, {"pool": "last"}]
+"""Models that are right for one step: without recurrence, and with the last step as the mean."""
+
+
+@pytest.mark.parametrize("windows", [[(3, 2)], [(400, 160)], [(512, 256), (4, 4), (4, 3)]])
+@pytest.mark.parametrize("fault", NO_MEMORY, ids=["no recurrence", "last for mean"])
+def test_every_layer_makes_eight_steps_whatever_comes_before_it(
+    windows: list[tuple[int, int]], fault: dict[str, Any]
+) -> None:
+    report = verify(read(_strided(*windows, **fault)), against=Against(read(_strided(*windows))))
+    (steps,) = report.steps
+    assert not report.matches and steps.count is not None and steps.count >= 8
+    assert steps.most is None and "LSTM" in steps.layer
+
+
+def test_layers_of_which_loops_and_branches_hold_one_make_eight_steps() -> None:
+    rng = np.random.default_rng(0)
+    constants = {
+        "W": rng.normal(0, 0.4, (1, 9, 4)).astype(np.float32),
+        "R": rng.normal(0, 0.4, (1, 9, 3)).astype(np.float32),
+        "eight": np.array(8000),
+    }
+    text = """(float[T, N, 4] X, int64 rate) => (y, z) {
+        on = Equal (rate, eight)
+        xt = Transpose <perm = [1, 2, 0]> (X)
+        p = MaxPool <kernel_shape = [3], strides = [3]> (xt)
+        q = Transpose <perm = [2, 0, 1]> (p)
+        y = If (on) <
+            then_branch = a () => (float[P, 1, N, 3] ya) { ya = GRU <hidden_size = 3> (q, W, R) },
+            else_branch = b () => (float[P, 1, N, 3] yb) {
+                yn = GRU <hidden_size = 3> (q, W, R)
+                yb = Neg (yn)
+            }
+        >
+        start = ReduceMean <axes = [0], keepdims = 0> (q)
+        s, z = Scan <num_scan_inputs = 1, body = c (float[N, 4] si, float[N, 4] e)
+            => (float[N, 4] so, float[N, 4] eo) {
+                sum = Add (si, e)
+                wide = Relu (sum)
+                so = Sin (wide)
+                eo = Identity (so)
+            }> (start, q)
+    }"""
+    graph = read(parsed(text, constants, opset=14).SerializeToString())
+    report = verify(graph, against=Against(graph))
+    ran = {each.count for each in report.steps if each.count is not None}
+    assert report.passed and ran and min(ran) >= 8, report.steps
+    skipped = [each for each in report.steps if each.count is None]
+    assert len(skipped) == 1 and "was not taken" in str(skipped[0])
+
+
+def test_one_step_of_a_layer_that_could_make_more_does_not_pass(tmp_path: Path) -> None:
+    """A recording of one step: right, and no proof that the model is."""
+    rng = np.random.default_rng(0)
+    arrays = planted.weights("GRU")
+    right = model("GRU", arrays, lengths=False)
+    forgetful = model("GRU", planted.changed(arrays, R=0 * arrays["R"]), lengths=False)
+    for steps in (1, 2):
+        given = {
+            "X": rng.normal(0, 1, (steps, 2, 4)).astype(np.float32),
+            "lens": np.array([1, 1], np.int32),
+            "h0": np.zeros((1, 2, 4), np.float32),
+        }
+        recorded = planted.recording(right, given)
+        assert verify(read(right), recorded).passed is (steps == 2)
+        assert not verify(read(forgetful), recorded).passed
+    given = {**given, "X": given["X"][:1]}
+    np.savez(tmp_path / "one.npz", **planted.recording(right, given))
+    (tmp_path / "right.onnx").write_bytes(right)
+    page = tmp_path / "page.html"
+    command = ("verify", tmp_path / "right.onnx", "--data", tmp_path / "one.npz")
+    done = onernn_(*command, "--report", page)
+    assert done.returncode == 1 and "too few steps" in done.stdout and "1 step" in done.stdout
+    assert "too few steps" in Page(page.read_text()).words
+    done = onernn_(*command, "--json")
+    said = json.loads(done.stdout)
+    assert done.returncode == 1 and said["status"] == "fail" and said["outputs"][0]["pass"]
+    (steps,) = said["details"]["steps"]
+    assert steps["count"] == 1 and steps["most"] is None and steps["unseen"]
+
+
+def test_a_layer_whose_shape_allows_one_step_passes_and_the_report_says_so() -> None:
+    """One frame and a state, as streams have it: compared from states that are not zero."""
+    arrays = planted.weights("LSTM")
+    one = _sized(model("LSTM", arrays, lengths=False), {"X": [1, 0, 4]})
+    still = model("LSTM", planted.changed(arrays, R=0 * arrays["R"]), lengths=False)
+    report = verify(read(one), against=Against(read(one)))
+    (steps,) = report.steps
+    assert report.passed and (steps.count, steps.most) == (1, 1)
+    assert "its shape allows no more" in str(steps)
+    assert not verify(read(still), against=Against(read(one))).passed
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_short_batches_and_unequal_lengths_are_compared(lengths: bool) -> None:
+    """Right for sequences of more than four steps only."""
+    arrays = {**planted.weights("GRU"), "four": np.array([[[4.0]]], np.float32)}
+    made = onnx.load_from_string(model("GRU", arrays, lengths=lengths, states=False))
+    made.graph.node.extend(
+        parsed_nodes("""
+            shape = Shape (X) first = Constant <value_ints = [0]> () t = Gather (shape, first)
+            f = Cast <to = 1> (t) long = Less (four, f) factor = Cast <to = 1> (long)
+            out = Mul (Y, factor)""")
+    )
+    made.graph.output[0].name = "out"
+    plain = onnx.load_from_string(model("GRU", arrays, lengths=lengths, states=False))
+    plain.graph.node.extend(parsed_nodes("out = Identity (Y)"))
+    plain.graph.output[0].name = "out"
+    broken, right = (read(each.SerializeToString()) for each in (made, plain))
+    report = verify(broken, against=Against(right))
+    assert not report.matches and any("short batch" in note for note in report.notes)
+    agreed = verify(right, against=Against(right))
+    assert agreed.passed and any("a short batch matches" in note for note in agreed.notes)
+    for seen in (make_inputs(right), make_inputs(right, short=True)):
+        ends = seen["lens"]
+        assert len(set(np.asarray(ends).tolist())) > 1
+
+
+def test_images_grow_along_the_axis_that_a_file_leaves_open() -> None:
+    """A line of text of fixed height, and one of fixed width."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "k": rng.normal(0, 0.3, (2, 1, 4, 4)).astype(np.float32),
+        "W": rng.normal(0, 0.4, (1, 12, 2)).astype(np.float32),
+        "R": rng.normal(0, 0.4, (1, 12, 4)).astype(np.float32),
+    }
+    for axis, size in ((2, "[N, 1, 16, S]"), (3, "[N, 1, S, 16]")):
+        text = f"""(float{size} image) => (y) {{
+            c = Conv <strides = [4, 4]> (image, k)
+            m = ReduceMean <axes = [{axis}], keepdims = 0> (c)
+            t = Transpose <perm = [2, 0, 1]> (m)
+            y = GRU <hidden_size = 4> (t, W, R)
+        }}"""
+        graph = read(parsed(text, constants, opset=14).SerializeToString())
+        report = verify(graph, against=Against(graph))
+        (steps,) = report.steps
+        assert report.passed and steps.count is not None and steps.count >= 8, steps

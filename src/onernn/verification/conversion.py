@@ -422,7 +422,8 @@ def repair(
     evidence = report.evidence
     assert evidence is not None  # of a Report that `verify` made
     if not report.causes:
-        return Repair(refused=report.stopped or "no known fault explains the difference")
+        unknown = "; ".join(report.unseen) or "no known fault explains the difference"
+        return Repair(refused=report.stopped or unknown)
     try:
         fixed = repaired(evidence.model, report.causes)
     except UnsupportedError as error:
@@ -444,7 +445,9 @@ def repair(
                 progress=progress,
             )
             if not after.passed:
-                return Repair(changes, after, "on fresh inputs the repaired file differs, too")
+                unseen = "; ".join(after.unseen) if after.matches else ""
+                differs = "on fresh inputs the repaired file differs, too"
+                return Repair(changes, after, unseen or differs)
         keep()
     return Repair(changes, after)
 
@@ -495,16 +498,19 @@ def _changes(before: Graph, after: Graph, one: Node, other: Node) -> Iterator[st
     old, new = _content(before, one), _content(after, other)
     for name in old | new:
         mine, theirs = old.get(name), new.get(name)
-        if isinstance(mine, np.ndarray) and isinstance(theirs, np.ndarray):
+        arrays = [isinstance(each, np.ndarray) for each in (mine, theirs)]
+        if all(arrays):
             yield from _of_arrays(name, mine, theirs)
-        elif mine is not theirs and mine != theirs:
+        elif any(arrays) or mine != theirs:  # one side has no bias, or computes it
             yield f"{name}: {_short(mine)} -> {_short(theirs)}"
 
 
 def _content(graph: Graph, node: Node) -> dict[str, Any]:
     """A node's inputs and attributes by name; constants and weights are arrays."""
     content = {
-        f"input {index}": graph.constants.get(name, name) for index, name in enumerate(node.inputs)
+        f"input {index}": graph.constants.get(name, name)
+        for index, name in enumerate(node.inputs)
+        if name
     }
     if node.op != "Rnn":
         return content | dict(node.attributes)
@@ -516,7 +522,7 @@ def _content(graph: Graph, node: Node) -> dict[str, Any]:
     return content
 
 
-def _of_arrays(name: str, one: Array, other: Array) -> Iterator[str]:
+def _of_arrays(name: str, one: Any, other: Any) -> Iterator[str]:
     if one.shape != other.shape or one.dtype != other.dtype:
         yield f"{name}: {one.dtype} {one.shape} -> {other.dtype} {other.shape}"
     elif not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):

@@ -1,19 +1,21 @@
 """Inputs on which faults differ, for a model without a recording.
 
-Sentences of length 0, 1 and long ones in no order, numbers behind their ends, initial states that
-are not zero, and words loud enough to drive gates into both ends.
+Sequences of length 0, 1 and long ones in no order, values after their ends, initial states that
+are not zero, and inputs large enough to saturate gates. Every recurrent layer runs several steps.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from math import inf
 from time import process_time
 
 import numpy as np
 
-from onernn.engine.session import Session, unsupported
+from onernn.engine.session import unsupported
 from onernn.fuse_passes import fuse
 from onernn.ir.arrays import Array
 from onernn.ir.errors import BudgetError, OnernnError, UnsupportedError
@@ -21,8 +23,10 @@ from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
+from onernn.ir.types import Size, Type
 from onernn.ops import OPERATORS
 from onernn.verification.comparing import feed_for, paired_inputs
+from onernn.verification.tracing import StepCounter, sized_layers
 
 TIME, BATCH = 14, 5
 _LOUD = 6.0
@@ -30,9 +34,17 @@ _LONGEST = 65
 """Unrolled layers have a length of their own, which they do not always declare: all up to it."""
 _LENGTHS = (TIME, 1, 256, *range(2, _LONGEST), 128, 512, 1024, 2048, 4096)
 """A usual one, a step, some samples of sound, as models of speech take for a step; then all."""
+_STEPS, _ROOM = 8, 2
+"""Steps that each recurrent layer makes, and how much shorter than all a sequence may be."""
+_SHORT, _FEW = 2, 3
+"""The steps of a short batch, and its number of sequences."""
+_FARTHEST = 2**22
+"""The longest T that is computed from the types."""
 _ATTEMPTS = 1024
-_SECONDS, _BYTES = 5, 10**9
-"""Limits: CPU seconds for all attempts, bytes of all values in one attempt."""
+_SECONDS, _PATIENCE, _BYTES = 5, 1.5, 10**9
+"""Limits: CPU seconds for all attempts, and after the first that runs; bytes of all values in one
+attempt.
+"""
 _Plan = tuple[int | str, ...]
 
 
@@ -50,34 +62,43 @@ class _Role:
 
 
 def make_inputs(
-    model: Graph, *others: Graph, empty: bool = True, seed: int = 0
+    model: Graph, *others: Graph, empty: bool = True, short: bool = False, seed: int = 0
 ) -> dict[str, Batch]:
     """Inputs on which the model runs, and all ``others`` that run here take in their own names.
 
-    ``empty``: with a sentence of length zero, if they take one. What any of them declares of an
-    input holds for all. Sizes that none declares are found by trying. Raises `UnsupportedError`
-    if none fit, with the first attempt's reason and what to give instead.
+    Each recurrent layer makes `_STEPS` steps or more on them, if any that fit make as many.
+    ``empty``: with a sequence of length zero, if they take one. ``short``: a batch of fewer and
+    shorter sequences instead. What any of them declares of an input holds for all. Sizes that none
+    declares follow from the types or are found by trying. Raises `UnsupportedError` if none fit,
+    with the first attempt's reason and what to give instead.
     """
     graphs = [model, *others]
-    fused = [fuse(each).model for each in graphs]
     twins = [paired_inputs(model.inputs, each.inputs) for each in graphs]
-    inputs = tuple(
-        _united(value, [pairs.get(value.name) for pairs in twins]) for value in model.inputs
-    )
-    roles = {value.name: _role(fused, twins, value) for value in inputs}
+    inputs = united_inputs(*graphs)
     sessions = [
-        Session(each, backend="reference", max_bytes=_BYTES)
+        StepCounter(each, backend="reference", max_bytes=_BYTES)
         for each in graphs
         if each is model or not unsupported(each)
     ]
+    fused = [fuse(each).model for each in graphs]
+    roles = {value.name: _role(fused, twins, value) for value in inputs}
+    wanted = _SHORT if short else _STEPS
     error: OnernnError | None = None
+    best: tuple[float, dict[str, Batch]] | None = None
     until = process_time() + _SECONDS
+    growth = _Growth(fused, twins, wanted if short else wanted + _ROOM)
+    usual = (sorted(_LENGTHS), _FEW) if short else (_LENGTHS, BATCH)
+    guesses = _shapes(inputs, roles, _padded(inputs, twins), growth, *usual)
     choices = (
         (*shaped, with_empty)
-        for shaped in itertools.islice(_shapes(inputs, roles, _padded(inputs, twins)), _ATTEMPTS)
+        for shaped in itertools.islice(guesses, _ATTEMPTS)
         for with_empty in ((True, False) if empty else (False,))
     )
+    tried = set[str]()
     for shapes, time, batch, with_empty in choices:
+        if (key := repr((shapes, time, batch, with_empty))) in tried:
+            continue
+        tried.add(key)
         rng = np.random.default_rng(seed)
         lengths = _lengths(time, batch, with_empty)
         feed = {
@@ -85,19 +106,96 @@ def make_inputs(
             for value in inputs
         }
         try:
-            for session in sessions:
-                session.run(feed_for(session.graph.inputs, feed, session.graph.name)[0])
-            return feed
+            seen = min(_steps_of(session, feed, inputs) for session in sessions)
         except OnernnError as failed:
             error = error or failed
-            if isinstance(failed, BudgetError) or process_time() > until:
+            if isinstance(failed, BudgetError):
                 break
+        else:
+            until = until if best else min(until, process_time() + _PATIENCE)
+            if best is None or seen > best[0]:
+                best = seen, feed
+            if seen >= wanted:
+                break
+        if process_time() > until:
+            break
+    if best is not None:
+        return best[1]
     shown = "; ".join(map(str, inputs))
     reason = f": {error}" if error else ""
     raise UnsupportedError(
         f"{model.name}: no inputs could be made for {shown}{reason}; give --data inputs.npz,"
         f" made by numpy.savez('inputs.npz', **{{{_keys(inputs)}}})"
     )
+
+
+def united_inputs(model: Graph, *others: Graph) -> tuple[Value, ...]:
+    """The inputs of a model with the sizes and dtypes that other models declare of them."""
+    twins = [paired_inputs(model.inputs, each.inputs) for each in others]
+    return tuple(
+        _united(value, [pairs.get(value.name) for pairs in twins]) for value in model.inputs
+    )
+
+
+def _steps_of(session: StepCounter, feed: Mapping[str, Batch], inputs: tuple[Value, ...]) -> float:
+    """Runs a model, and returns the fewest steps of its layers that may make more or fewer."""
+    session.run(feed_for(session.graph.inputs, feed, session.graph.name)[0])
+    twins = paired_inputs(session.graph.inputs, inputs)
+    declared = (_united(value, [twins.get(value.name)]) for value in session.graph.inputs)
+    steps = session.steps(declared)
+    return min((s.count for s in steps if s.count is not None and s.most is None), default=inf)
+
+
+class _Growth:
+    """Finds how long inputs have to be for each recurrent layer to make so many steps."""
+
+    def __init__(self, graphs: list[Graph], twins: list[dict[str, Value]], steps: int) -> None:
+        self._models = list(zip(graphs, twins, strict=True))
+        self._steps = steps
+        self._sizes: dict[tuple[int, ...], list[Size]] = {}
+
+    def time(self, start: int, shapes: Callable[[int], dict[str, tuple[int, ...]]]) -> int:
+        """The smallest T from ``start`` on; ``start`` if no T is known to have so many steps."""
+        low, high = start - 1, start
+        while self._fewest(shapes(high)) < self._steps:
+            if high > _FARTHEST:
+                return start
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = self._fewest(shapes(middle)) >= self._steps
+            low, high = (low, middle) if enough else (middle, high)
+        return high
+
+    def _fewest(self, shapes: dict[str, tuple[int, ...]]) -> float:
+        """The fewest steps that a layer makes of these shapes, as far as the types say."""
+        ranks = tuple(map(len, shapes.values()))
+        if ranks not in self._sizes:
+            self._sizes[ranks] = [*self._open(dict(zip(shapes, ranks, strict=True)))]
+        sizes = {
+            f"{k}.{axis}": size for k, shape in shapes.items() for axis, size in enumerate(shape)
+        }
+        counts = (size.put(sizes).number for size in self._sizes[ranks])
+        return min((count for count in counts if count is not None), default=inf)
+
+    def _open(self, ranks: dict[str, int]) -> Iterator[Size]:
+        """The numbers of steps that depend on the sizes of inputs, by the first model's names."""
+        for graph, pairs in self._models:
+            names = {twin.name: name for name, twin in pairs.items()}
+            known: dict[str, Type] = {}
+            for value in graph.inputs:
+                rank = ranks.get(names.get(value.name, ""))
+                if value.shape is None and rank is not None:
+                    value = replace(value, shape=(None,) * rank)
+                known[value.name] = value.type
+            axes = {
+                f"{own}.{axis}": Size.of(f"{name}.{axis}")
+                for own, name in names.items()
+                for axis in range(ranks[name])
+            }
+            for _, size in sized_layers(graph, graph.typed(known)):
+                if size is not None and size.number is None and size.names <= axes.keys():
+                    yield size.put(axes)
 
 
 def _keys(inputs: tuple[Value, ...]) -> str:
@@ -207,22 +305,40 @@ def _role_at(graph: Graph, node: Node, name: str) -> _Role | None:
 
 
 def _shapes(
-    inputs: tuple[Value, ...], roles: dict[str, _Role], padded: dict[str, int]
+    inputs: tuple[Value, ...],
+    roles: dict[str, _Role],
+    padded: dict[str, int],
+    growth: _Growth,
+    lengths: Sequence[int],
+    usual_batch: int,
 ) -> Iterator[tuple[dict[str, tuple[int, ...]], int, int]]:
     """Guesses at all shapes, the likely ones first; and the T and N in them."""
-    for usual, order in itertools.product(_LENGTHS, (("T", "N"), ("N", "T"))):
+    for usual, order in itertools.product(lengths, (("T", "N"), ("N", "T"))):
         known = dict(padded)  # T and N where a shape declares them
         plans = [_plans(value, roles[value.name], order, known) for value in inputs]
-        time, batch = known.get("T", usual), known.get("N", BATCH)
-        sizes = {"T": time, "N": batch, "W": 0}
+        batch = known.get("N", usual_batch)
         for chosen in itertools.product(*plans):
-            shapes = (tuple(sizes[s] if isinstance(s, str) else s for s in one) for one in chosen)
-            names = (value.name for value in inputs)
-            yield dict(zip(names, shapes, strict=True)), time, batch
+            letters = {"H": usual, "N": batch, "W": 0}
+            shapes = partial(_in_numbers, inputs, chosen, letters)
+            time = known.get("T") or growth.time(usual, shapes)
+            yield shapes(time), time, batch
+
+
+def _in_numbers(
+    inputs: tuple[Value, ...], plans: tuple[_Plan, ...], letters: dict[str, int], time: int
+) -> dict[str, tuple[int, ...]]:
+    sizes = {**letters, "T": time}
+    return {
+        value.name: tuple(sizes[size] if isinstance(size, str) else size for size in plan)
+        for value, plan in zip(inputs, plans, strict=True)
+    }
 
 
 def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, int]) -> list[_Plan]:
-    """The possible shape of an input, in letters and numbers; adds T and N that it declares."""
+    """The possible shapes of an input, in letters and numbers; adds T and N that it declares.
+
+    One axis of an image is its time T, most often the last one; the others are H.
+    """
     guess = role.shape
     if value.lod_depth:
         sizes = value.shape[1:] if value.shape else (guess or ())[2:]
@@ -232,7 +348,7 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
     if value.shape is None:
         if guess is None:
             return [("N",), order, (*order, 1)]
-        return [guess, guess[1:]] if role.kind == "state" else [guess]
+        return [guess, guess[1:]] if role.kind == "state" else _of_images(guess)
     if role.kind == "state" and guess and len(value.shape) == 2:
         guess = guess[1:]
     if guess is None or len(guess) != len(value.shape):
@@ -242,9 +358,18 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
         places = [("N", "T") if isinstance(size, str) else (size,) for size in fixed]
         return list(itertools.product(*places))
     for letter, size in zip(guess, value.shape, strict=True):
-        if isinstance(letter, str) and size is not None:
+        if isinstance(letter, str) and size is not None and (letter == "N" or "T" not in fixed):
             known.setdefault(letter, size)
-    return [fixed]
+    return _of_images(fixed)
+
+
+def _of_images(plan: _Plan) -> list[_Plan]:
+    """The plans in which each T is the only one; the others are H."""
+    times = [axis for axis, size in enumerate(plan) if size == "T"]
+    return [
+        tuple("H" if axis in times and axis != time else size for axis, size in enumerate(plan))
+        for time in times[::-1]
+    ] or [plan]
 
 
 def _lengths(time: int, batch: int, empty: bool) -> Array:

@@ -19,7 +19,7 @@ from typing import Any
 from onernn.adapters.common.files import reading
 from onernn.adapters.loading import load
 from onernn.adapters.registry import RUNTIMES
-from onernn.engine.session import Session, unsupported
+from onernn.engine.session import unsupported
 from onernn.ir.errors import MissingDependencyError, OnernnError, UnsupportedError
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch
@@ -31,17 +31,21 @@ from onernn.verification.recording import (
     write_inputs,
     write_outputs,
 )
-from onernn.verification.tracing import Traced, traced
+from onernn.verification.tracing import StepCounter, Traced, traced
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Outputs by name, what they came from, and the model behind them where there is one."""
+    """Outputs by name, what they came from, and the model behind them where there is one.
+
+    ``session``: the one that ran it, if onernn did.
+    """
 
     who: str
     outputs: Mapping[str, Batch]
     graph: Graph | None = None
     feed: Mapping[str, Batch] = field(default_factory=dict)
+    session: StepCounter | None = None
 
     def traced(self) -> Traced | None:
         """All values of a run of the model behind it."""
@@ -79,8 +83,9 @@ class Against:
             outputs = run_framework(self.kind, self.path, self.params, feed, names)
             who = f"{self.kind} {RUNTIMES[self.kind].version} on {self.path}"
             return Reference(who, outputs, self.graph if self.is_read else None, feed)
-        outputs = Session(self.graph, backend="reference").run(feed)
-        return Reference(self.path or self.graph.name, outputs, self.graph, feed)
+        session = StepCounter(self.graph, backend="reference")
+        outputs = session.run(feed)
+        return Reference(self.path or self.graph.name, outputs, self.graph, feed, session)
 
     def _run_live(self, feed: Mapping[str, Batch]) -> Reference:
         run = RUNTIMES[self.kind].run_live

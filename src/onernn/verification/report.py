@@ -26,6 +26,8 @@ _KINDS = {
     "ends": "place",
 }
 """The rows of a `Profile`, and what they are by."""
+_STEPS = 8
+"""Layers whose steps are listed."""
 _AROUND = 4
 """Matched nodes shown before and after the first that departs."""
 
@@ -57,7 +59,7 @@ def _content(report: Report, command: str) -> dict[str, Any]:
     if evidence is None:
         raise ValueError("this report was made without evidence: it has no page")
     inspection = Inspection(evidence.model, fuse(evidence.model), (), ())
-    first = None if report.passed else report.first
+    first = None if report.matches else report.first
     apart = {first.value.partition("@")[0]} if first else set()
     passed = {output.name: output.passed for output in report.outputs}
     return {
@@ -82,7 +84,9 @@ def _content(report: Report, command: str) -> dict[str, Any]:
 
 def _headline(report: Report) -> str:
     count = len(report.outputs)
-    if report.passed:
+    if report.matches:
+        if report.unseen:
+            return "The outputs match, on too few steps."
         return f"All {count} outputs match." if count > 1 else "The output matches."
     failed = sum(not output.passed for output in report.outputs)
     which = "The output differs" if count == 1 else f"{failed} of {count} outputs differ"
@@ -127,15 +131,17 @@ def versions() -> Iterator[tuple[str, str]]:
 
 
 def explanation(report: Report) -> list[tuple[str, list[str]]]:
-    """Titles and lines: the cause, the first node apart, where the errors lie, what was assumed."""
+    """Titles and lines: the cause, the first node apart, where the errors lie, how many steps the
+    layers made, what was assumed.
+    """
     sections = []
     if report.causes:
         title = "cause" if len(report.causes) == 1 else f"{len(report.causes)} causes"
         lines = [line for each in report.causes for line in _cause_lines(each)]
         sections.append((title, [*lines, *filter(None, [report.stopped])]))
-    elif not report.passed:
+    elif not report.matches:
         sections.append(("cause", [report.stopped or "none of the known faults explains it"]))
-    if not report.passed and report.first is not None:
+    if not report.matches and report.first is not None:
         first = report.first
         agreed = [  # but for what one operator does before its layers
             each
@@ -145,10 +151,14 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
         lines = [f"{first}: {first.comparison.reason}"]
         lines += [f"the last that agrees: {agreed[-1]}"] if agreed else []
         sections.append(("first node apart", lines))
-    if not report.passed:
+    if not report.matches:
         failed = {output.name for output in report.outputs if not output.passed}
         lines = [line for each in report.profiles if each.name in failed for line in summary(each)]
         sections.append(("errors", lines))
+    sections.append(("too few steps", list(report.unseen)))
+    steps = list(map(str, report.steps))
+    more = [f"and {len(steps) - _STEPS} more"] if len(steps) > _STEPS else []
+    sections.append(("steps of recurrent layers", [*steps[:_STEPS], *more]))
     sections.append(("notes", list(report.notes)))
     return [(title, lines) for title, lines in sections if lines]
 

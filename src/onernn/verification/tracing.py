@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
 from typing import Any
@@ -12,17 +12,22 @@ import numpy as np
 
 from onernn.backend import open_backend
 from onernn.backend.stack import Stack
-from onernn.engine.session import Session
+from onernn.engine.kernels import PreparedNode
+from onernn.engine.session import Observer, Session
 from onernn.fuse_passes import fuse
+from onernn.fuse_passes.bodies import bodies
 from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
 from onernn.fuse_passes.normal_forms import NORMAL_FORMS, constants_last
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, OnernnError
-from onernn.ir.graph import Graph, Node, Value, layer_operators
+from onernn.ir.feeds import Feed
+from onernn.ir.graph import Graph, Node, Value, called, layer_operators, native_types
 from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
 from onernn.ir.spec import RnnSpec
+from onernn.ir.types import Size, Type
+from onernn.ops.control import types_inside
 from onernn.verification.comparing import Tolerance, all_pass, largest_difference
 
 Values = Mapping[str, Any]
@@ -131,6 +136,133 @@ def fast_backend() -> str:
     except LibraryError:
         return "reference"
     return "kernels"
+
+
+# --- how many steps a run makes of each recurrent layer
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps that a run made of a recurrent layer or loop, in the longest sequence.
+
+    ``count``: None if the layer did not run. ``most``: as many as its shape allows, None if any.
+    """
+
+    layer: str
+    count: int | None
+    most: int | None
+
+    @property
+    def unseen(self) -> bool:
+        """Whether the run saw one step or none, though more were possible."""
+        return self.count is not None and self.count < 2 and (self.most is None or self.most > 1)
+
+    def __str__(self) -> str:
+        if self.count is None:
+            return f"{self.layer}: did not run, its branch was not taken"
+        fixed = ", its shape allows no more" if self.most == self.count else ""
+        return f"{self.layer}: {self.count} step{'s' * (self.count != 1)}{fixed}"
+
+
+_ONCE = Size.of(1)
+
+
+def sized_layers(
+    graph: Graph, types: Mapping[str, Type], turns: Size | None = _ONCE
+) -> Iterator[tuple[Node, Size | None]]:
+    """Each recurrent layer and loop with states, and its number of steps by the types, None if
+    they do not say. Layers in bodies run in each of a loop's ``turns``.
+    """
+    for node in graph.nodes:
+        given = [types[name] if name else None for name in node.inputs]
+        first = next(iter(given), None)
+        size, states = None, 0
+        if node.op in ("Rnn", "DynamicQuantizeLSTM") and first is not None:
+            states, size = 1, _longest(graph, types, first)
+        elif node.op == "Scan":
+            states, x = node.attrs.states, given[node.attrs.states]
+            size = x.shape[node.attrs.input_axes[0]] if x is not None and x.shape else None
+        elif node.op == "Loop":
+            states, most = node.attrs.carried, None if first is None else first.value
+            size = most if isinstance(most, Size) else None
+        size = None if size is None or turns is None else size * turns
+        if states:
+            yield node, size
+        for name, body in bodies(node).items():
+            inner = zip(body.inputs, types_inside(node, name, given), strict=True)
+            inside = turns if node.op == "If" else size
+            yield from sized_layers(body, body.typed({v.name: each for v, each in inner}), inside)
+
+
+def _longest(graph: Graph, types: Mapping[str, Type], x: Type) -> Size | None:
+    """T of what a layer reads; of padded sequences the padded T, which none exceeds."""
+    if x.lod == ():
+        return x.shape[0] if x.shape else None
+    made = x.lod[-1].rpartition(".")[0] if x.lod else ""
+    unpadded = graph.producer(made, "SequenceUnpad")
+    shape = types[unpadded.inputs[0]].shape if unpadded else None
+    return shape[1 - bool(unpadded.attrs.time_major)] if unpadded and shape else None
+
+
+class StepCounter(Session):
+    """A session that runs node by node, and knows the steps of its last run."""
+
+    def __init__(self, graph: Graph, **options: Any) -> None:
+        self._counts: dict[Node, int] = {}
+        super().__init__(graph, **options)
+
+    def _prepared(self, graph: Graph) -> dict[Node, PreparedNode]:
+        return {
+            node: _Counted(node, each.layer, each.cells_from, self._counts)
+            for node, each in super()._prepared(graph).items()
+        }
+
+    def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
+        """The outputs, as of `Session.run`."""
+        self._counts.clear()
+        values: dict[str, Any] = dict(inputs)
+
+        def keep(node: Node, results: tuple[Any, ...], seconds: float) -> None:
+            values.update(zip(node.outputs, results, strict=False))
+            if node.op == "DynamicQuantizeLSTM":
+                self._counts[node] = len(values[node.inputs[0]])
+            elif node.op == "Scan" and node.attrs.states:
+                x = values.get(node.inputs[node.attrs.states])
+                x = self.graph.constants[node.inputs[node.attrs.states]] if x is None else x
+                self._counts[node] = x.shape[node.attrs.input_axes[0]]
+            elif node.op == "Loop" and len(results) > node.attrs.carried > 0:
+                self._counts[node] = len(results[-1])
+            if observe is not None:
+                observe(node, results, seconds)
+
+        return super().run(inputs, keep)
+
+    def steps(self, inputs: Iterable[Value] = ()) -> tuple[Steps, ...]:
+        """The steps of the last run. ``inputs``: with sizes that another model declares, too."""
+        declared = {value.name: value for value in (*self.graph.inputs, *inputs)}
+        types = self.graph.typed({v.name: declared[v.name].type for v in self.graph.inputs})
+        result = []
+        for node, size in sized_layers(self.graph, types):
+            count, most = self._counts.get(node), None if size is None else size.number
+            if node.op == "Loop" and (count is None or size is None):
+                continue  # a loop whose data decide when it ends is no layer
+            several = native_types(node.origin).count("+")  # of an unrolled or written-out cell
+            first = layer_operators(node.origin)[:1]
+            name = called(first) if several and first else node.native
+            result.append(Steps(name, count, most))
+        return tuple(result)
+
+
+@dataclass(frozen=True, eq=False)
+class _Counted(PreparedNode):
+    """A recurrent node that adds up its steps; one in a loop runs several times."""
+
+    counts: dict[Node, int]
+
+    def run(self, x: Any, *others: Any) -> tuple[Any, ...]:
+        steps = int(x.lengths.max(initial=0)) if isinstance(x, Ragged) else len(x)
+        self.counts[self.node] = self.counts.get(self.node, 0) + steps
+        return super().run(x, *others)
 
 
 def depth_of(value: Any) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,13 @@ from onernn.verification.comparing import (
 )
 from onernn.verification.diagnosis.cause import Cause
 from onernn.verification.diagnosis.matching import NodeComparison, compared
-from onernn.verification.input_generation import make_inputs
+from onernn.verification.input_generation import make_inputs, united_inputs
 from onernn.verification.profiles import Errors, Profile, axes_of, errors, profile
 from onernn.verification.recording import opened, read_given, read_inputs, read_outputs
 from onernn.verification.references import Against, Reference, live_against, open_against
 from onernn.verification.tracing import (
+    StepCounter,
+    Steps,
     Traced,
     fast_backend,
     traced,
@@ -51,7 +53,7 @@ class Evidence:
     """The grounds of a verdict: both models, all inputs and outputs, and the tolerances.
 
     ``all_inputs``: those from which both sides take theirs; ``names``: the reference's outputs by
-    the model's names.
+    the model's names; ``narrow``: the layers that computed in another dtype than float32.
     """
 
     model: Graph
@@ -62,6 +64,7 @@ class Evidence:
     expected: Mapping[str, Batch]
     tolerances: Mapping[str, Tolerance]
     names: Mapping[str, str]
+    narrow: tuple[str, ...] = ()
 
     @cached_property
     def mine(self) -> Traced:
@@ -108,7 +111,8 @@ class Report:
 
     ``errors``: by output, how far they are apart; ``causes``: the faults that explain a difference
     together; ``stopped``: how a search ended that found no cause, or not all; ``notes``: what was
-    assumed.
+    assumed; ``steps``: of each recurrent layer. If one ran a single step, and could run more, the
+    report does not pass.
     """
 
     outputs: tuple[OutputComparison, ...]
@@ -117,11 +121,26 @@ class Report:
     causes: tuple[Cause, ...] = ()
     stopped: str = ""
     notes: tuple[str, ...] = ()
+    steps: tuple[Steps, ...] = ()
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
     @property
-    def passed(self) -> bool:
+    def matches(self) -> bool:
+        """Whether all outputs match."""
         return all(output.passed for output in self.outputs)
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Why matching outputs prove too little: layers that ran one step, and could run more."""
+        return tuple(
+            f"{each}, too few to compare: it needs a sequence of 2 steps or more"
+            for each in self.steps
+            if each.unseen
+        )
+
+    @property
+    def passed(self) -> bool:
+        return self.matches and not self.unseen
 
     def __bool__(self) -> bool:
         return self.passed
@@ -168,7 +187,7 @@ class Report:
         """``{"status", "outputs": [...], "cause", "details"}``; see `OutputComparison.as_json` and
         `cause_json`; ``details`` has each cause.
         """
-        apart = None if self.passed else self.first
+        apart = None if self.matches else self.first
         first = apart and {
             "node": str(apart),
             "value": apart.value,
@@ -176,11 +195,12 @@ class Report:
         }
         details = {
             "errors": {name: asdict(each) for name, each in self.errors.items()},
-            "profiles": [] if self.passed else [each.as_json() for each in self.profiles],
+            "profiles": [] if self.matches else [each.as_json() for each in self.profiles],
             "first_apart": first,
             "causes": [each.as_json() for each in self.causes],
             "search": self.stopped,
             "notes": list(self.notes),
+            "steps": [{**vars(each), "unseen": each.unseen} for each in self.steps],
         }
         outputs = [output.as_json() for output in self.outputs]
         return json_text(self.passed, outputs=outputs, cause=self.cause_json(), details=details)
@@ -227,22 +247,64 @@ def verify(
     if against is not None and not isinstance(against, Against):
         against = live_against(against, graph)
     runner = Session(graph, dtype=dtype, **session)
+    comparison = _Comparison(graph, runner, against is None, dtype, atol, rtol)
     with guarded(lambda: graph.name):
-        inputs, all_inputs, reference, notes = _reference(graph, recording, against, progress)
+        cases = _cases(graph, recording, against, progress)
+        case = next(cases)
         progress("running the model", 0, 1)
-        actual = runner.run(inputs)
-        pairs, assumed = outputs_for([v.name for v in graph.outputs], reference.outputs)
-        if against is None:  # a recording may leave outputs out
-            assumed = []
+        report = comparison.on(case)
+        for case in cases if report.passed else ():  # a short batch
+            short = comparison.on(case)
+            note = f"a short batch matches: {_listed(case.inputs)}"
+            report = replace(report, notes=(*report.notes, note)) if short.matches else short
+        if report.matches:
+            return report
+        from onernn.verification.diagnosis.search import explained  # an equal pair needs none
+
+        return explained(report, seconds if diagnose else 0.0, progress)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The model's inputs, what they were made of, the reference's run, and what was assumed."""
+
+    inputs: dict[str, Batch]
+    all_inputs: dict[str, Batch]
+    reference: Reference
+    notes: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Comparison:
+    """A model with the session that runs it, and the tolerances that a caller asked for.
+
+    ``recorded``: the reference is a recording, which may leave outputs out.
+    """
+
+    graph: Graph
+    runner: Session
+    recorded: bool
+    dtype: str
+    atol: float | None
+    rtol: float | None
+
+    def on(self, case: _Case) -> Report:
+        """The verdict on one batch, without causes."""
+        inputs, reference, notes = case.inputs, case.reference, case.notes
+        actual = self.runner.run(inputs)
+        pairs, assumed = outputs_for([v.name for v in self.graph.outputs], reference.outputs)
         expected = {name: value for name, (_, value) in pairs.items()}
-        asked = {n: tolerance_of(dtype, atol, rtol, actual[n], w) for n, w in expected.items()}
+        asked = {
+            name: tolerance_of(self.dtype, self.atol, self.rtol, actual[name], want)
+            for name, want in expected.items()
+        }
         tolerances = asked
         outputs = compare_all(actual, expected, tolerances)
-        exact = atol is not None or rtol is not None or dtype != "f32"
+        exact = self.atol is not None or self.rtol is not None or self.dtype != "f32"
         if not exact and not all(each.passed for each in outputs):
-            tolerances = rounding(graph, inputs, expected, asked)
+            tolerances = rounding(self.graph, inputs, expected, asked)
             outputs = compare_all(actual, expected, tolerances)
-        notes += assumed
+        notes += [] if self.recorded else assumed
         notes += [
             f"output {name!r}: {each.atol:.3g} is allowed, what rounding errors make of it"
             for name, each in tolerances.items()
@@ -251,38 +313,61 @@ def verify(
         if not any(data_of(value).size for value in expected.values()):
             notes.append("nothing was compared: all outputs are empty")
         shown = {name: in_one_form(actual[name], expected[name]) for name in expected}
-        names = {name: theirs for name, (theirs, _) in pairs.items()}
         evidence = Evidence(
-            graph, reference, all_inputs, inputs, actual, expected, tolerances, names
+            self.graph,
+            reference,
+            case.all_inputs,
+            inputs,
+            actual,
+            expected,
+            tolerances,
+            {name: theirs for name, (theirs, _) in pairs.items()},
+            tuple(f"{e.node} in {e.dtype}" for e in self.runner.explained if e.dtype != "f32"),
         )
-        report = Report(
+        return Report(
             outputs,
-            runner.explain(),
+            self.runner.explain(),
             {name: errors(data_of(a), data_of(b)) for name, (a, b) in shown.items()},
             notes=tuple(notes),
+            steps=_steps(self.graph, inputs, reference),
             evidence=evidence,
         )
-        if report.passed:
-            return report
-        from onernn.verification.diagnosis.search import explained  # an equal pair needs none
-
-        return explained(report, seconds if diagnose else 0.0, progress)
 
 
-def _reference(
+def _steps(graph: Graph, inputs: Mapping[str, Batch], reference: Reference) -> tuple[Steps, ...]:
+    """The steps of the model's layers; of the reference's as well, if they are not the same."""
+    session = StepCounter(graph, backend=fast_backend())
+    session.run(inputs)
+    other = reference.session
+    if other is None:
+        return session.steps()
+    mine = session.steps(united_inputs(graph, other.graph))
+    theirs = other.steps(united_inputs(other.graph, graph))
+    counts = [[(each.count, each.most) for each in steps] for steps in (mine, theirs)]
+    named = (replace(each, layer=f"the reference's {each.layer}") for each in theirs)
+    return mine if counts[0] == counts[1] else (*mine, *named)
+
+
+def _listed(inputs: Mapping[str, Batch]) -> str:
+    return ", ".join(f"{name} {data_of(value).shape}" for name, value in inputs.items())
+
+
+def _cases(
     model: Graph,
     recording: str | Path | Mapping[str, Array] | None,
     against: Against | None,
     progress: Progress,
-) -> tuple[dict[str, Batch], dict[str, Batch], Reference, list[str]]:
-    """The model's inputs, what they were made of, the reference's run, and what was assumed."""
+) -> Iterator[_Case]:
+    """What is compared: a recording, or a long and a short made batch."""
     if recording is not None:
         arrays, where = opened(recording)
         if against is not None:
-            return _both(model, against, read_given(arrays), progress)
+            yield _both(model, against, read_given(arrays), progress)
+            return
         inputs = read_inputs(arrays, model.inputs, where)
         expected = read_outputs(arrays, model.outputs, where)
-        return inputs, inputs, Reference(where, expected), []
+        yield _Case(inputs, inputs, Reference(where, expected), [])
+        return
     if against is None:
         raise UnsupportedError(
             "nothing to compare with: give a recording, --data io.npz, or a reference,"
@@ -293,18 +378,25 @@ def _reference(
         progress("making inputs", 0, 1)
         all_inputs = make_inputs(*either(model, against), empty=empty)
         try:
-            inputs, all_inputs, reference, notes = _both(model, against, all_inputs, progress)
+            case = _both(model, against, all_inputs, progress)
+            break
         except UnsupportedError as failed:
             if error is not None or not against.kind:
                 raise
-            error = failed  # frameworks may have no sentences of length zero
-            continue
-        note = "inputs were made: no data was given"
-        note += "" if error is None else f", none of length zero: {error}"
-        single = [f"{k!r} is {v}" for k, v in all_inputs.items() if np.ndim(data_of(v)) == 0]
-        note += "".join(f"; {each}" for each in single)  # a branch may depend on it
-        return inputs, all_inputs, reference, [note, *notes]
-    raise AssertionError("the loop returns or raises")
+            error = failed  # frameworks may have no sequences of length zero
+    note = "inputs were made: no data was given"
+    note += "" if error is None else f", none of length zero: {error}"
+    single = [f"{k!r} is {v}" for k, v in all_inputs.items() if np.ndim(data_of(v)) == 0]
+    note += "".join(f"; {each}" for each in single)  # a branch may depend on it
+    yield replace(case, notes=[note, *case.notes])
+    try:
+        few = make_inputs(*either(model, against), empty=empty, short=True)
+        shapes = [[data_of(value).shape for value in each.values()] for each in (all_inputs, few)]
+        if shapes[0] != shapes[1]:
+            short = _both(model, against, few, progress)
+            yield replace(short, notes=["inputs were made: a short batch", *short.notes])
+    except UnsupportedError:  # such as a model of one length
+        return
 
 
 def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
@@ -322,12 +414,12 @@ def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
 
 def _both(
     model: Graph, against: Against, all_inputs: Mapping[str, Batch], progress: Progress
-) -> tuple[dict[str, Batch], dict[str, Batch], Reference, list[str]]:
+) -> _Case:
     """The model's inputs and the reference's run, on what is given."""
     theirs, notes = feed_for(against.graph.inputs, all_inputs, "the reference")
     mine, more = feed_for(model.inputs, all_inputs, "the model")
     reference = against.run(theirs, progress)
-    return mine, dict(all_inputs), reference, [*notes, *more]
+    return _Case(mine, dict(all_inputs), reference, [*notes, *more])
 
 
 # --- what rounding errors make of a model's outputs: the reason for a wider tolerance

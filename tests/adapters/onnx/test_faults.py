@@ -164,3 +164,104 @@ def test_a_state_that_was_made_for_one_batch(audited: Any, begin: str, free: boo
     wrong = free and begin == "zeros"
     assert names(report) == (["states_of_one_batch"] if wrong else [])
     assert not wrong or f"runs with {N} and no other" in report.findings[0].text
+
+
+HELD = {
+    "W": (1, 4 * O, I),
+    "R": (1, 4 * O, O),
+    "WW": (2, 4 * O, I),
+    "RR": (2, 4 * O, O),
+    "h": (1, 2, O),
+    "c": (1, 2, O),
+}
+WHOLE = {"lengths": np.array([5, 3], np.int32), "halves": np.array([1, 1])}
+
+
+def names_of(audited: Any, text: str) -> list[str]:
+    """The faults of a model in ONNX's words, with the arrays of HELD and WHOLE that it names."""
+    held = {name: numbers(*shape, name=name) for name, shape in HELD.items()} | WHOLE
+    made = parsed(text, held)
+    read = {name for node in made.graph.node for name in node.input}
+    kept = [each for each in made.graph.initializer if each.name in read]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend(kept)
+    return names(audited(made))
+
+
+LENGTHS = {
+    "y = {} (x, {w}, {r}, , lens)": [],
+    "narrow = Cast <to = 6> (lens) y = {} (x, {w}, {r}, , narrow)": [],
+    "y = {} (x, {w}, {r})": ["lengths_unread"],
+    "y = {} (x, {w}, {r}) z = Cast <to = 1> (lens)": ["lengths_unread"],
+}
+
+
+@pytest.mark.parametrize("body", LENGTHS)
+@pytest.mark.parametrize("way", ["forward", "bidirectional"])
+def test_declared_lengths_that_no_recurrent_operator_reads(
+    audited: Any, body: str, way: str
+) -> None:
+    layer = f'LSTM <hidden_size = {O}, direction = "{way}">'
+    w, r = ("W", "R") if way == "forward" else ("WW", "RR")
+    dtype = "int64" if "Cast <to = 6>" in body else "int32"
+    inputs = f"float[T, B, {I}] x, {dtype}[B] lens"
+    text = f"({inputs}) => (y) {{ {body.format(layer, w=w, r=r)} }}"
+    last_step_only = way == "forward" and "z = " in body  # such as the choice of the last step
+    assert names_of(audited, text) == ([] if last_step_only else LENGTHS[body])
+
+
+@pytest.mark.parametrize(
+    "inputs, expected",
+    [
+        ("x, W, R, , lengths", ["lengths_of_one_batch"]),
+        ("x, W, R, , , h, c", ["states_of_one_batch"]),
+        ("x, W, R, , , begin, c", ["states_of_one_batch"]),
+        ("x, W, R, , lens, h, c", ["states_of_one_batch"]),
+        ("x, W, R, , lens, begin, begin", []),
+    ],
+)
+def test_constants_of_one_batch_beside_an_input_of_any(
+    audited: Any, inputs: str, expected: list[str]
+) -> None:
+    """The same constants in a file of two sequences are right."""
+    for batch, found in (("B", expected), ("2", [])):
+        sizes = f"float[{5 if batch == '2' else 'T'}, {batch}, {I}] x, float[1, {batch}, {O}] begin"
+        given = f"{sizes}, int32[{batch}] lens" if "lens," in inputs else sizes
+        text = f"({given}) => (y) {{ y = LSTM <hidden_size = {O}> ({inputs}) }}"
+        assert names_of(audited, text) == found
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+def test_batch_major_layouts_that_onnxruntime_refuses(audited: Any, layout: int) -> None:
+    node = f"y = LSTM <hidden_size = {O}, layout = {layout}> (x, W, R)"
+    text = f"(float[5, 2, {I}] x) => (y) {{ {node} }}"
+    assert names_of(audited, text) == ["layout_refused"] * layout
+
+
+STATES = {
+    "hn = Identity (begin)": ["state_returned"],
+    "hn = Identity (last)": [],
+    "flat = Transpose <perm = [1, 0, 2]> (begin) hn = Identity (flat)": ["state_returned"],
+    "twice = Add (begin, begin) hn = Identity (twice)": [],
+}
+
+
+@pytest.mark.parametrize("body", STATES)
+def test_a_state_output_that_is_its_input(audited: Any, body: str) -> None:
+    inputs = f"float[T, B, {I}] x, float[1, B, {O}] begin"
+    layer = f"y, last, cell = LSTM <hidden_size = {O}> (x, W, R, , , begin, begin)"
+    assert names_of(audited, f"({inputs}) => (y, hn) {{ {layer} {body} }}") == STATES[body]
+
+
+def test_a_packed_state_that_is_split_and_joined_again_unchanged(audited: Any) -> None:
+    """As models of speech have it: one state (2, N, O) of h and c."""
+    inputs = f"float[T, B, {I}] x, float[2, B, {O}] state"
+    layer = f"y, hn, cn = LSTM <hidden_size = {O}> (x, W, R, , , h, c)"
+    split = "h, c = Split <axis = 0> (state, halves)"
+    for joined, expected in (("hn, cn", []), ("h, c", ["state_returned"])):
+        last = f"new = Concat <axis = 0> ({joined})"
+        text = f"({inputs}) => (y, new) {{ {split} {layer} {last} }}"
+        held = {name: HELD[name] for name in ("W", "R")}
+        arrays = {name: numbers(*shape, name=name) for name, shape in held.items()}
+        made = parsed(text, {**arrays, "halves": WHOLE["halves"]})
+        assert names(audited(made)) == expected

@@ -54,6 +54,8 @@ ADVICE = {
     "constant_changed": "Set the constant as the reference has it.",
     "states_exchanged": "Exchange the initial states again: of the hidden and the cell state, or"
     " of the layers.",
+    "state_returned": "Return the layer's final state. The model returns the state that it was"
+    " given, so that each call begins where the first one did.",
     "layers_exchanged": "Give each layer its own weights: they were written in another order.",
     "input_exchanged": "Connect the input as the reference does.",
     "operator_missing": "Put the operator in its place: the exporter or a pass left it out.",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,13 +16,26 @@ from onernn.ir.graph import Graph, Node
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
 from onernn.verification.diagnosis.cause import in_order
-from onernn.verification.diagnosis.faults import Relation, between, relation
+from onernn.verification.diagnosis.faults import Relation, between, relation, stored
 from onernn.verification.diagnosis.graph_faults import DIRECTIONS_EXCHANGED
-from onernn.verification.diagnosis.matching import Matching, Operator, moves, weights_in
+from onernn.verification.diagnosis.matching import (
+    Matching,
+    Operator,
+    attribute_texts,
+    moves,
+    weights_in,
+)
 from onernn.verification.tracing import LayerName, in_words
 
 _PAIRS = 12
 """Among up to so many differences, leaving out pairs is tried, too."""
+
+Part = tuple[int, str, str]
+"""A part of what an operator computes: the node, by its index, and its attribute.
+
+Of a recurrent node: a field of its "spec", or an array of its "weights", as "0.iter" with the layer
+in front. A constant has the index of its slot, and no attribute.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +44,7 @@ class Difference:
 
     Of a pair of operators: what they compute, or what one ``slot`` of theirs reads. Or what is
     given as an ``output``. ``reads``, ``wanted``: the value there in the model and in the
-    reference.
+    reference. ``parts``: of what they compute, those that count; None: all of them.
     """
 
     model: Operator | None = None
@@ -40,6 +53,38 @@ class Difference:
     output: str = ""
     reads: str = ""
     wanted: str = ""
+    parts: frozenset[Part] | None = None
+
+    def has(self, *part: Any) -> bool:
+        """Whether a part of what is computed counts."""
+        return self.parts is None or part in self.parts
+
+    def split(self) -> list[Difference]:
+        """A difference for each part of what is computed."""
+        return [replace(self, parts=frozenset([part])) for part in self._parts()]
+
+    def _parts(self) -> Iterator[Part]:
+        one, other = self.model, self.reference
+        assert one is not None and other is not None
+        for index, (node, twin) in enumerate(zip(*_twins(one, other), strict=False)):
+            if node.op == "Rnn":
+                own, their = Recurrent.of(node), Recurrent.of(twin)
+                for name in (each.name for each in fields(own.spec)):
+                    if stored(getattr(own.spec, name)) != stored(getattr(their.spec, name)):
+                        yield index, "spec", name
+                for layer, (now, then) in enumerate(zip(own.layers, their.layers, strict=True)):
+                    for name in (each.name for each in fields(now)):
+                        if not _same(getattr(now, name), getattr(then, name)):
+                            yield index, "weights", f"{layer}.{name}"
+            for key in _unequal(one.graph, node, other.graph, twin):
+                if key != "spec":
+                    yield index, key, ""
+        if one.structure == other.structure:
+            for index, (slot, place) in enumerate(zip(one.slots, other.slots, strict=True)):
+                array = one.graph.constants.get(slot.value)
+                wanted = other.graph.constants.get(place.value)
+                if array is not None and wanted is not None and not _same(array, wanted):
+                    yield index, "", ""
 
     @property
     def is_wiring(self) -> bool:
@@ -108,11 +153,13 @@ def patched(graph: Graph, other: Graph, matching: Matching, chosen: Sequence[Dif
     for one, twin, units in _by_operator(chosen):
         slots = {each.slot for each in units if each.slot is not None}
         content = len(slots) < len(units)
+        parts = merge_parts(each for each in units if each.slot is None)
         if one.structure != twin.structure:
             nodes |= {id(node): [] for node in one.nodes}
-            copied |= {id(node): taken(node) for node in twin.nodes}
+            mixed = _replacing(one, twin, parts)
+            copied |= {id(node): taken(each) for node, each in zip(twin.nodes, mixed, strict=True)}
             continue
-        for node, new in _changed(one, twin, slots, content, source):
+        for node, new in _changed(one, twin, slots, parts if content else frozenset(), source):
             nodes[id(node)] = [new.renamed(shadowed)]
     ends = [
         Node("Identity", (source(each.wanted),), (each.output,)) for each in chosen if each.output
@@ -145,25 +192,84 @@ def _changed(
     mine: Operator,
     theirs: Operator,
     slots: Container[int],
-    content: bool,
+    parts: frozenset[Part] | None,
     source: Callable[[str], str],
 ) -> Iterator[tuple[Node, Node]]:
     """Each node, and what it becomes; both operators have the same structure."""
     inputs = [list(node.inputs) for node in mine.nodes]
     for index, (one, other) in enumerate(zip(mine.slots, theirs.slots, strict=True)):
         fixed = one.value in mine.graph.constants and other.value in theirs.graph.constants
-        if index in slots or (content and fixed):
+        if index in slots or (fixed and (parts is None or (index, "", "") in parts)):
             row = inputs[one.node]
             row += [""] * (one.position + 1 - len(row))
             row[one.position] = source(other.value)
-    for node, twin, row in zip(mine.nodes, theirs.nodes, inputs, strict=True):
+    for index, (node, twin, row) in enumerate(zip(mine.nodes, theirs.nodes, inputs, strict=True)):
         while node.op == "Rnn" and not row[-1]:
             row.pop()
-        attributes = twin.attributes if content else node.attributes
+        attributes = _mixed(node, index, twin, parts)
         yield node, replace(node, inputs=tuple(row), attributes=attributes)
 
 
-def _same(one: Array, other: Array) -> bool:
+def _unequal(graph: Graph, node: Node, other: Graph, twin: Node) -> list[str]:
+    """The attributes that differ in any file."""
+    texts, wanted = attribute_texts(graph, node), attribute_texts(other, twin)
+    keys = sorted(texts.keys() | wanted.keys())
+    return [key for key in keys if texts.get(key) != wanted.get(key)]
+
+
+def _twins(one: Operator, other: Operator) -> tuple[Sequence[Node], Sequence[Node]]:
+    """The nodes whose attributes can be compared: all, or the recurrent ones."""
+    if one.structure == other.structure:
+        return one.nodes, other.nodes
+    return one.rnns, other.rnns
+
+
+def _replacing(one: Operator, twin: Operator, parts: frozenset[Part] | None) -> list[Node]:
+    """The reference's nodes, with layers of which only some parts are the reference's."""
+    mixed = {
+        id(node): replace(node, attributes=_mixed(own, index, node, parts))
+        for index, (own, node) in enumerate(zip(one.rnns, twin.rnns, strict=False))
+    }
+    return [mixed.get(id(node), node) for node in twin.nodes]
+
+
+def merge_parts(chosen: Iterable[Difference]) -> frozenset[Part] | None:
+    """The parts of several differences of one operator."""
+    every = [each.parts for each in chosen]
+    return None if None in every else frozenset().union(*filter(None, every))
+
+
+def _mixed(node: Node, index: int, twin: Node, parts: frozenset[Part] | None) -> Mapping[str, Any]:
+    """A node's attributes, of which some parts are the other one's."""
+    if parts is None:
+        return twin.attributes
+    chosen = [(key, name) for at, key, name in parts if at == index and key]
+    attributes = dict(node.attributes)
+    for key, name in chosen:
+        if not name:
+            attributes.pop(key, None)
+            attributes |= {key: twin.attributes[key]} if key in twin.attributes else {}
+    if node.op == "Rnn":
+        own, their = Recurrent.of(node), Recurrent.of(twin)
+        attributes |= mix_layers(own, their, chosen).node().attributes
+    return attributes
+
+
+def mix_layers(own: Recurrent, their: Recurrent, chosen: Collection[tuple[str, str]]) -> Recurrent:
+    """A recurrent layer with some fields of the other's spec, and some of its arrays."""
+    fields_ = {name: getattr(their.spec, name) for key, name in chosen if key == "spec"}
+    arrays: dict[int, dict[str, Any]] = {}
+    for key, name in chosen:
+        if key == "weights":
+            layer, _, array = name.partition(".")
+            arrays.setdefault(int(layer), {})[array] = getattr(their.layers[int(layer)], array)
+    layers = [replace(each, **arrays.get(index, {})) for index, each in enumerate(own.layers)]
+    return replace(own, spec=replace(own.spec, **fields_), weights=layers)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
     return one.dtype == other.dtype and np.array_equal(one, other)
 
 
@@ -252,16 +358,21 @@ class Names:
         node = mine.nodes[-1].outputs[0]
         if mine.structure != theirs.structure:
             text = f"has {mine.label} where the reference has {theirs.label}"
+            if mine.label == theirs.label:
+                ops = [", ".join(part.op for part in one.nodes) for one in (mine, theirs)]
+                text = f"computes {mine.label} by {ops[0]}, the reference by {ops[1]}"
             yield Named(Relation("operator_changed", text), "", node, each)
             return
-        for one, other in zip(mine.nodes, theirs.nodes, strict=True):
-            for key in sorted(one.attributes.keys() | other.attributes.keys()):
+        for index, (one, other) in enumerate(zip(mine.nodes, theirs.nodes, strict=True)):
+            for key in _unequal(mine.graph, one, theirs.graph, other):
                 now, then = (getattr(n.attrs, key, None) for n in (one, other))
-                if key != "weights" and repr(now) != repr(then):
+                if each.has(index, key, ""):
                     said = [_short(v) for v in (now, then)]
                     text = f"has {key} {said[0]}, the reference {said[1]},"
                     yield Named(Relation("attribute_changed", text), mine.label, node, each)
-        for slot, twin in zip(mine.slots, theirs.slots, strict=True):
+        for index, (slot, twin) in enumerate(zip(mine.slots, theirs.slots, strict=True)):
+            if not each.has(index, "", ""):
+                continue
             own = mine.graph.constants.get(slot.value)
             their = theirs.graph.constants.get(twin.value)
             if own is None or their is None:
@@ -274,10 +385,13 @@ class Names:
                 yield Named(result._replace(text=text), mine.label, node, each)
 
     def _recurrent(self, mine: Operator, theirs: Operator, each: Difference) -> Iterator[Named]:
-        for one, other in zip(mine.rnns, theirs.rnns, strict=False):
-            pairs = zip(self._layers(one), self._layers(other), strict=False)
+        for index, (one, other) in enumerate(zip(*_twins(mine, theirs), strict=False)):
+            if one.op != "Rnn":
+                continue
+            name, mixed = Recurrent.of(one).y, _mixed(one, index, other, each.parts)
+            wanted = replace(other, attributes=mixed)
+            pairs = zip(self._layers(one), self._layers(wanted), strict=False)
             for (where, own), (_, their) in pairs:
-                name = Recurrent.of(one).y
                 for result in self._taken_from(where, own, their) or between(own, their):
                     yield Named(result, where, name, each)
         if mine.structure == theirs.structure or not mine.rnns:
@@ -348,7 +462,7 @@ class Names:
         if state and all(moves(node.op) for op in (*own, *other) for node in op.nodes):
             own, other = [], []  # files cut a state out of all states in several ways
             every = self.matching.mine, self.matching.theirs
-            roots = [_root(*pair) for pair in zip(every, sources, strict=True)]
+            roots = [_sources(*pair)[-1] for pair in zip(every, sources, strict=True)]
             sources = roots if roots[0] != roots[1] else sources
         there = each.reads in self.ragged[0]
         if there != (each.wanted in self.ragged[1]) and each.model and each.model.rnns:
@@ -356,20 +470,71 @@ class Names:
             result = _lengths_relation(there, ways)
         elif state and not (each.reads and each.wanted):
             result = _state_relation(state, bool(each.reads))
-        elif own and other:
-            text = f"has {_listed(own)} where the reference has {_listed(other)}, before"
-            result = Relation("operator_changed", text)
-        elif own:
-            text = f"has {_listed(own)}, which the reference has not, before"
-            result = Relation("operator_added", text)
-        elif other:
-            text = f"lacks what the reference has as {_listed(other)}, before"
-            result = Relation("operator_missing", text)
+        elif state_of := self._returned(each):
+            root = _sources(self.matching.mine, each.reads)[-1]
+            text = f"returns its input {root!r} unchanged, the reference returns {state_of}, as"
+            result = Relation("state_returned", text)
         else:
-            kind = f" as its initial {state} state" if state else ""
-            text = f"reads {sources[0]!r}{kind} where the reference reads {sources[1]!r}"
-            result = Relation("states_exchanged" if state else "input_exchanged", text)
+            result = self._on_the_way(each, own, other) or self._elsewhere(state, sources)
         return Named(result, where, node, each)
+
+    def _on_the_way(
+        self, each: Difference, own: list[Operator], other: list[Operator]
+    ) -> Relation | None:
+        """Names operators that only one side has before what is read.
+
+        Those that hand on what they read say nothing, except in the place of others.
+        """
+        own = [op for op in own if not _hands_on(op)]
+        other = [op for op in other if not _hands_on(op)]
+        both = {op.label for op in own} & {op.label for op in other}
+        own, other = ([op for op in ops if op.label not in both] for ops in (own, other))
+        path = _sources(self.matching.mine, each.reads)
+        named = {name for op in other for name in op.makers}.intersection(path)
+        copies = [op for op in self.matching.mine if not named.isdisjoint(op.makers)]
+        if copies and not own:  # an Identity that has the name of what it stands for
+            gone = [op for op in other if not named.isdisjoint(op.makers)]
+            text = f"has {_listed(copies)} where the reference has {_listed(gone)}, before"
+            return Relation("operator_missing", text)
+        if own and other:
+            text = f"has {_listed(own)} where the reference has {_listed(other)}, before"
+            return Relation("operator_changed", text)
+        if own:
+            text = f"has {_listed(own)}, which the reference has not, before"
+            return Relation("operator_added", text)
+        passed = {slot.value for op in other for slot in op.slots}
+        if not passed.isdisjoint(map(self.matching.values.get, path)):
+            text = f"skips what the reference has as {_listed(other)}, before"
+            return Relation("operator_missing", text)
+        return None
+
+    def _elsewhere(self, state: str, sources: list[str]) -> Relation:
+        """Names an input that is another value of the model."""
+        kind = f" as its initial {state} state" if state else ""
+        said = [repr(each) if each else "nothing" for each in sources]
+        if said[0] == said[1]:
+            every = self.matching.mine, self.matching.theirs
+            makers = [_maker(*pair) for pair in zip(every, sources, strict=True)]
+            said = [f"{text} of {maker}" for text, maker in zip(said, makers, strict=True)]
+        text = f"reads {said[0]}{kind} where the reference reads {said[1]}"
+        if said[0] == said[1]:
+            text = f"reads {said[0]}{kind} of other values than the reference"
+        return Relation("states_exchanged" if state else "input_exchanged", text)
+
+    def _returned(self, each: Difference) -> str:
+        """The final state that the reference returns, if the model returns an input; else ""."""
+        if not each.output:
+            return ""
+        (*_, name) = _sources(self.matching.mine, each.reads)
+        if all(value.name != name for value in self.matching.mine[0].graph.inputs):
+            return ""
+        for there in _sources(self.matching.theirs, each.wanted):
+            for operator in self.matching.theirs:
+                for rnn in map(Recurrent.of, operator.rnns):
+                    if there in filter(None, rnn.finals):
+                        kind = [*_STATES.values()][rnn.finals.index(there)]
+                        return f"the final {kind} state of {operator.label}"
+        return ""
 
     def _extra(self, each: Difference) -> tuple[list[Operator], list[Operator]]:
         """The operators on the way to what is read, that have no counterpart: of both models."""
@@ -435,12 +600,41 @@ def _agreed(every: Sequence[Named]) -> Iterator[Named]:
             yield each
 
 
-def _root(operators: Sequence[Operator], name: str) -> str:
-    """The value that one is cut out of, or a view of."""
+def _sources(operators: Sequence[Operator], name: str) -> list[str]:
+    """A value, and those that it is cut out of, a view of, or equal to; the first one last."""
     makers = {output: node for each in operators for node in each.nodes for output in node.outputs}
-    while name in makers and moves(makers[name].op):
+    names = [name]
+    while name in makers and (moves(makers[name].op) or makers[name].op in ("Identity", "Cast")):
         name = makers[name].inputs[0]
-    return name
+        names.append(name)
+    return names
+
+
+def _maker(operators: Sequence[Operator], name: str) -> str:
+    """The operator that makes a value, in words."""
+    return next((each.label for each in operators if name in each.makers), "the inputs")
+
+
+def _hands_on(operator: Operator) -> bool:
+    """Whether all nodes surely hand on what they read, as exporters add them."""
+    types = operator.graph.types
+    for node in operator.nodes:
+        before, after = types[node.inputs[0]], types[node.outputs[0]]
+        kinds = [np.dtype(each.dtype).kind if each.dtype else "" for each in (before, after)]
+        narrow = before.dtype != after.dtype and not (kinds[0] == kinds[1] == "i")
+        known = before.shape is not None and None not in before.shape
+        if node.op == "Identity" or (node.op == "Cast" and kinds[0] and not narrow):
+            continue
+        if not (node.op in ("Reshape", "Transpose", "Expand") and known):
+            return False
+        if before.shape != after.shape or (node.op == "Transpose" and not _in_order(node)):
+            return False
+    return True
+
+
+def _in_order(node: Node) -> bool:
+    perm = node.attrs.perm
+    return perm is not None and [*perm] == sorted(perm)
 
 
 def _behind(operators: Sequence[Operator], name: str, known: object) -> list[Operator]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -59,6 +59,15 @@ def alike(one: Array, other: Array) -> bool:
     few = slice(None, None, one.size // _SAMPLE + 1)
     pairs = ((one.reshape(-1)[part], other.reshape(-1)[part]) for part in (few, slice(None)))
     return all(np.abs(a.astype(np.float64) - b).max(initial=0) <= allowed for a, b in pairs)
+
+
+def stored(value: Any) -> str:
+    """A setting as text; its floats are float32, as most formats store them."""
+    if is_dataclass(value):
+        return repr([(each.name, stored(getattr(value, each.name))) for each in fields(value)])
+    if isinstance(value, tuple | list):
+        return repr([*map(stored, value)])
+    return repr(float(np.float32(value)) if isinstance(value, float) else value)
 
 
 def bias_of(spec: RnnSpec, weights: RnnWeights) -> Array:
@@ -161,7 +170,7 @@ def _permuting(order: tuple[int, ...]) -> Callable[[Part], Array | None]:
 
 def permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
     """Rows as gates. LBR cells hold the candidate's in two rows; any other gate has their sum."""
-    if spec.cell.linear_before_reset and order[2] != 2:
+    if bias.shape[-2] > len(order) and order[2] != 2:
         return np.concatenate([merged(bias)[..., list(order), :], bias[..., 3:, :] * 0], axis=-2)
     return np.concatenate([bias[..., list(order), :], bias[..., len(order) :, :]], axis=-2)
 
@@ -409,6 +418,10 @@ def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
         if getattr(spec, name) is not None:
             yield clip_fault(name, None)
     yield from _functions(spec)
+    for name in ("layer", "iter", "bias"):
+        id = "bias_changed" if name == "bias" else "weights_changed"
+        negated: PartFault = Fault(id, "negated", lambda part: -part[2])
+        yield in_arrays(negated, (name,), f"its {named([name])} changed sign")
     for name, fault in transposes(spec):
         yield in_arrays(fault, (name,), fault.text)
     yield from map(in_layer, interleaved(spec))
@@ -494,6 +507,8 @@ def _rule(one: Array, other: Array, verb: str) -> tuple[str, str, float]:
     """
     if not one.any():
         return "zeroed", f"{verb} zero, the reference's {verb} not", 0.0
+    if not other.any():
+        return "", f"{verb} not zero, the reference's {verb}", 0.0
     if factor := _factor(one, other):
         return "scaled", f"{verb} {factor:g} times the reference's", 0.0
     if (shift := _shift(one, other)) is not None:
@@ -577,10 +592,10 @@ def _settings(mine: RnnSpec, theirs: RnnSpec) -> Iterator[LayerFault]:
         yield setting("direction_swapped", "it runs the other way", direction=theirs.direction)
     if len(mine.functions) == len(theirs.functions):
         for place, (own, their) in enumerate(zip(mine.functions, theirs.functions, strict=True)):
-            if own != their:
+            if stored(own) != stored(their):
                 yield function_fault(mine, (place,), their)
     for name in ("gate_clip", "cell_clip"):
-        if getattr(mine, name) != (bound := getattr(theirs, name)):
+        if stored(getattr(mine, name)) != stored(bound := getattr(theirs, name)):
             yield clip_fault(name, bound)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,7 @@ def in_graph(fault: Fault[Graph]) -> GraphFault:
 def graph_faults(site: Site) -> Iterator[GraphFault]:
     """The faults around the layers of a site, also those that are made in several ways."""
     yield from _dropped_states()
+    yield from _returned_states(site)
     yield from _given_states(site)
     yield from _exchanged(site)
     yield from _directions()
@@ -99,6 +100,56 @@ def graph_faults(site: Site) -> Iterator[GraphFault]:
 
 
 # --- states
+
+
+def _returned_states(site: Site) -> Iterator[GraphFault]:
+    """Final states as the outputs that hand back an input."""
+    inputs = {value.name for value in site.graph.inputs}
+    outputs = [value.name for value in site.graph.outputs]
+    same = [name for name in outputs if _source(site.graph, name) in inputs]
+    kinds = [("hidden", 0)]
+    if site.layers and all(rnn.spec.cell is Cell.LSTM for rnn in site.layers.values()):
+        kinds.append(("cell", 1))
+    for count in range(len(kinds), 0, -1):  # both first
+        for chosen in permutations(same, count):
+            for states in combinations(kinds, count):
+                pairs = list(zip(chosen, states, strict=True))
+                said = " and ".join(f"{kind} state as {name!r}" for name, (kind, _) in pairs)
+                places = {name: index for name, (_, index) in pairs}
+                yield Fault(
+                    "state_returned",
+                    f"it returns the final {said}",
+                    partial(_returning, places=places),
+                )
+
+
+def _returning(site: Site, places: Mapping[str, int]) -> Graph | None:
+    """The graph with final states of all layers as outputs: of the kind h (0) or c (1)."""
+    new: dict[str, list[Node]] = {}
+    finals = {y: list(rnn.finals) for y, rnn in site.layers.items()}
+    after: list[Node] = []
+    constants: dict[str, Array] = {}
+    for output, index in places.items():
+        names = []
+        for y, ends in finals.items():
+            ends[index] = ends[index] or f"{y}.final{index}"
+            names.append(ends[index])
+        rnn = next(iter(site.layers.values()))
+        width = (rnn.spec.recurrent_size, rnn.spec.hidden_size)[index]
+        shape = data_of(site.values[output]).shape
+        if shape[-1:] != (width,) or len(shape) not in (2, 3, 4):
+            return None
+        joined, sizes = f"{output}.joined", f"{output}.sizes"
+        constants[sizes] = np.array([*shape[:-2], -1, width][-len(shape) :])
+        after += [
+            Node("Concat", tuple(names), (joined,), {"axis": 0}),
+            Node("Reshape", (joined, sizes), (output,)),
+        ]
+    for y, rnn in site.layers.items():
+        new[y] = [rnn.with_states(rnn.states, tuple(finals[y])).node()]
+    kept = [each for each in site.graph.nodes if places.keys().isdisjoint(each.outputs)]
+    nodes = [*(part for node in kept for part in new.get(node.outputs[0], [node])), *after]
+    return in_order(site.graph, nodes, site.graph.inputs, {**site.graph.constants, **constants})
 
 
 def _dropped_states() -> Iterator[GraphFault]:
@@ -370,7 +421,7 @@ def _unmasked(site: Site) -> Graph | None:
         source = _source(site.graph, name)
         if source != name and data_of(site.values[source]).size == value.size:
             whole[source] = value.astype(data_of(site.values[source]).dtype)
-    return _with_values(site.graph, whole) if whole else None
+    return with_values(site.graph, whole) if whole else None
 
 
 def _source(graph: Graph, name: str) -> str:
@@ -380,7 +431,7 @@ def _source(graph: Graph, name: str) -> str:
     return name
 
 
-def _with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
+def with_values(graph: Graph, values: Mapping[str, Array]) -> Graph:
     """The graph with these constants in place of the values of these names."""
     new = {}
     for node in graph.nodes:

@@ -24,6 +24,7 @@ from onernn.verification.comparing import (
     in_one_form,
     paired_inputs,
 )
+from onernn.verification.diagnosis.faults import stored
 from onernn.verification.tracing import LayerName, Traced, Values, run_nodes
 
 _MOST = 10**6
@@ -122,8 +123,8 @@ class Operator:
 
     @cached_property
     def settings(self) -> str:
-        """Its attributes but for weights."""
-        return repr([sorted(_plain(node.attributes).items()) for node in self.nodes])
+        """Its attributes except weights, as `attribute_texts` has them."""
+        return repr([sorted(attribute_texts(self.graph, node).items()) for node in self.nodes])
 
     def _constants(self) -> Iterable[Array]:
         for slot in self.slots:
@@ -139,16 +140,29 @@ def weights_in(weights: Any) -> list[Array]:
     return [array for one in each for array in one.arrays.values()]
 
 
-def _plain(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Attributes as text; graphs by their nodes, arrays by a digest."""
-    return {k: _text(v) for k, v in attributes.items() if k != "weights"}
+def attribute_texts(graph: Graph, node: Node) -> dict[str, str]:
+    """Attributes with their defaults as text: equal texts mean the same in any file.
+
+    An axis is counted from the first.
+    """
+    kept = {k: v for k, v in vars(node.attrs).items() if k not in ("weights", "outputs")}
+    texts = {key: _text(value) for key, value in kept.items()}
+    axis = kept.get("axis")
+    if isinstance(axis, int) and axis < 0 and node.inputs:
+        rank = graph.types[node.inputs[0]].rank
+        texts["axis"] = texts["axis"] if rank is None else repr(axis + rank)
+    return texts
 
 
 def _text(value: Any) -> str:
+    """Graphs by their nodes, arrays by a digest."""
     if isinstance(value, Graph):
-        nodes = [(n.op, n.inputs, n.outputs, _plain(n.attributes)) for n in value.nodes]
+        nodes = [
+            (n.op, n.inputs, n.outputs, sorted(attribute_texts(value, n).items()))
+            for n in value.nodes
+        ]
         return repr((nodes, digest([*value.constants.values()])))
-    return digest(value) if isinstance(value, np.ndarray) else repr(value)
+    return digest(value) if isinstance(value, np.ndarray) else stored(value)
 
 
 def _padded(node: Node) -> tuple[str, ...]:

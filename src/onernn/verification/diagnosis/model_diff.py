@@ -22,6 +22,7 @@ from onernn.verification.diagnosis.differences import (
     Named,
     Names,
     differences_in,
+    merge_parts,
     patched,
     smallest,
 )
@@ -105,7 +106,9 @@ class _Reading:
         needed = every
         for seed in range(1, _BATCHES + 1):
             kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
-            needed = [each for group in kept for each in group]
+            kept = smallest(self._split(kept), lambda chosen: self._passes(chosen, batches), ends)
+            needed = [each for group in self._joined(kept) for each in group]
+            needed = self._harmful(needed, batches)
             if time.monotonic() > ends:  # not known whether all of them are needed
                 break
             fresh = _fresh(self.evidence, self.graph, seed)
@@ -162,6 +165,39 @@ class _Reading:
             unique += [fresh] if fresh else []
         return sorted(unique, key=lambda group: not group[0].is_wiring)
 
+    def _split(self, kept: Sequence[Sequence[Difference]]) -> list[Sequence[Difference]]:
+        """A group for each part of an operator that has several faults: one may do no harm."""
+        result: list[Sequence[Difference]] = []
+        for group in kept:
+            named = self.names.of(group)
+            several = len({each.relation._replace(apart=0.0) for each in named}) > 1
+            if len(group) > 1 or group[0].is_wiring or not several:
+                result.append(group)
+            else:
+                result += [[part] for part in group[0].split()] or [group]
+        return result
+
+    def _joined(self, kept: Sequence[Sequence[Difference]]) -> list[Sequence[Difference]]:
+        """The groups, with the parts of one operator as one difference again."""
+        result: list[Sequence[Difference]] = []
+        parts: dict[int, list[Difference]] = {}
+        for group in kept:
+            if group[0].parts is None:
+                result.append(group)
+            else:
+                parts.setdefault(id(group[0].model), []).append(group[0])
+        result += [[replace(same[0], parts=merge_parts(same))] for same in parts.values()]
+        return result
+
+    def _harmful(self, needed: list[Difference], batches: Sequence[Trial]) -> list[Difference]:
+        """The differences without causes that do no harm if they alone remain."""
+        for _, together in _together(self.names.of(needed)):
+            cause = {id(named.difference) for named in together}
+            rest = [each for each in needed if id(each) not in cause]
+            if rest and self._passes(rest, batches):
+                return self._harmful(rest, batches)
+        return needed
+
     def _named(
         self, needed: Sequence[Difference], evidence: Literal["proved", "candidate"]
     ) -> Iterator[Cause]:
@@ -175,7 +211,7 @@ class _Reading:
             where = in_place([each.where for each in together], self._layers())
             joint = (
                 ""
-                if not where or result.text.endswith(("before", "exchanges", " of", ":"))
+                if not where or result.text.endswith(("before", "exchanges", " of", ":", ", as"))
                 else "in "
             )
             apart = max(each.relation.apart for each in together)

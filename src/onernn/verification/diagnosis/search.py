@@ -24,6 +24,7 @@ from onernn.verification.comparing import (
 )
 from onernn.verification.diagnosis.batch_cuts import cut_batch
 from onernn.verification.diagnosis.cause import Cause, Edit
+from onernn.verification.diagnosis.constant_faults import constant_faults
 from onernn.verification.diagnosis.faults import (
     Relation,
     between,
@@ -147,14 +148,15 @@ def groups_of(trial: Trial, refined: bool) -> Iterator[tuple[str, ...]]:
 class Search:
     """A search for the faults that explain why outputs are not the expected ones: one, or two.
 
-    ``few``: the trial on few sentences, on which faults are tried first; ``proves``: those that
-    also explain the others are proved. ``ends``: the moment, by `time.monotonic`, after which
-    nothing further is tried.
+    ``model``: as it was read. ``few``: the trial on few sequences, on which faults are tried first;
+    ``proves``: those that also explain the others are proved. ``ends``: the moment, by
+    `time.monotonic`, after which nothing further is tried.
     """
 
     def __init__(
-        self, trial: Trial, few: Trial, proves: bool, ends: float, progress: Progress
+        self, model: Graph, trial: Trial, few: Trial, proves: bool, ends: float, progress: Progress
     ) -> None:
+        self._model = model
         self.trial, self.few, self.proves = trial, few, proves
         self.ends, self._progress = ends, progress
         self.tried = self.paired = 0
@@ -171,6 +173,8 @@ class Search:
         """Faults of all layers alike, then of some of them, clips, biases, pairs, and the rest."""
         pairs = self._pairs()
         yield from self._single(rare=False)
+        for where, fault in constant_faults(self._model):
+            yield self._tried(Candidate((), fault, where, numbers=True))
         yield from self._clips()
         yield from self._biases()
         yield from itertools.islice(pairs, _NEAREST)
@@ -346,6 +350,11 @@ def explained(report: Report, seconds: float, progress: Progress) -> Report:
         return report
     if same:
         note = "the NumPy reference gives what is expected: the fault is in the kernel that ran"
+        if evidence.narrow:
+            note = (
+                "in float32 the outputs match: they differ because layers compute in the dtype"
+                f" that was asked for: {'; '.join(evidence.narrow)}; --atol and --rtol allow it"
+            )
         return replace(report, notes=(*report.notes, note))
     try:
         with guarded(lambda: "the search for a cause"):
@@ -355,7 +364,8 @@ def explained(report: Report, seconds: float, progress: Progress) -> Report:
                 late = time.monotonic() > ends and any(c.evidence == "candidate" for c in causes)
                 few = f"after {seconds:g} s: fewer of these may be the causes; --seconds"
                 return replace(report, causes=causes, stopped=late * f"search stopped {few}")
-            search = Search(trial, *(cut_batch(trial) or (trial, False)), ends, progress)
+            cut = cut_batch(trial) or (trial, False)
+            search = Search(evidence.model, trial, *cut, ends, progress)
             causes = tuple(tested(evidence, cause) for cause in search.causes())
             stopped = "" if causes or time.monotonic() < ends else search.stopped(seconds)
             return replace(report, causes=causes, stopped=stopped)
