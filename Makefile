@@ -177,23 +177,19 @@ fuzz: fuzz-graphs
 	  && $(MAKE) .venvs/fuzz/.ready && printf '%s\n' $(FUZZ) | PYTHONHASHSEED=0 PYTHONPATH=tests \
 	    xargs -P $$(nproc) -I {} .venvs/fuzz/bin/python -m fuzz.guided {} --seconds $(SECONDS) --seed $(SEED)
 
-# Damaged compiled files, their checksums made right again, on kernels that address and undefined-
-# behaviour sanitizers watch: TIMES of each file of a corpus, the same ones for the same code. With Clang
-# SECONDS of libFuzzer follow. Numbers that overflow in a model's arithmetic are the model's.
+# On kernels that address and undefined-behaviour sanitizers watch: each function of the library alone, with
+# arrays as large as its rule asks; calls by chance; TIMES damages of each file of a corpus, their checksums
+# made right again. make long does 20. With Clang SECONDS of libFuzzer follow.
 TIMES ?= 1000
-WATCHED := -g1 -w -fsanitize=address,undefined -fno-sanitize=vptr,signed-integer-overflow,shift,pointer-overflow \
-  -fno-sanitize-recover=undefined
 .PHONY: fuzz-compiled
 fuzz-compiled: .venv/.ready
-	rm -rf out/fuzz/compiled && mkdir -p out/fuzz/compiled out/fuzz/found
-	PYTHONPATH=tests $(BIN)/python -c 'from pathlib import Path; from support.compiled_models import compiled; \
-	  print(len([*compiled(Path("out/fuzz/compiled"))]), "compiled files")'
-	ISAS=v2 CXX="$(CXX) $(WATCHED)" $(PYTHON) src/onernn/kernels/build.py --out out/fuzz/watched
-	$(CXX) -std=c++17 -O1 $(WATCHED) -DONERNN_ALONE -Isrc/onernn/kernels tests/fuzz/compiled_files.cpp \
-	  out/fuzz/watched/libonernn-v2.so -Wl,-rpath,$(CURDIR)/out/fuzz/watched -o out/fuzz/alone
-	out/fuzz/alone $(TIMES) out/fuzz/compiled/*.onernn
+	ONERNN_DAMAGES=$(TIMES) $(BIN)/pytest -m long -s tests/kernels/test_watched.py
 	@command -v clang++ > /dev/null || { echo "fuzz-compiled: no clang++, so no libFuzzer"; exit 0; } && \
-	  clang++ -std=c++17 -O1 $(WATCHED) -fsanitize=fuzzer -pthread -Isrc/onernn/kernels -ffp-contract=off \
+	  rm -rf out/fuzz/compiled && mkdir -p out/fuzz/compiled out/fuzz/found && \
+	  PYTHONPATH=tests $(BIN)/python -c 'from pathlib import Path; from support.compiled_models import compiled; \
+	    print(len([*compiled(Path("out/fuzz/compiled"))]), "compiled files")' && \
+	  WATCHED_CXX=clang++ tests/fuzz/watched-c++ -fno-sanitize=signed-integer-overflow,shift,pointer-overflow \
+	    -std=c++17 -O1 -fsanitize=fuzzer -pthread -Isrc/onernn/kernels -ffp-contract=off \
 	    -DONERNN_ISA=library -DONERNN_LIBRARY_ISA='"v2"' -DONERNN_ABI=0u -march=x86-64 -msse4.2 -mpopcnt \
 	    src/onernn/kernels/library/*.cpp tests/fuzz/compiled_files.cpp -o out/fuzz/guided && \
 	  out/fuzz/guided -max_total_time=$(SECONDS) -seed=$(SEED) -max_len=100000 -timeout=20 -rss_limit_mb=2500 \

@@ -140,6 +140,25 @@ def test_a_stream_keeps_its_states_and_begins_anew(tmp_path: Path) -> None:
     assert_same(other.run({"x": frames[0]}), {"z": session.run(zeros)["z"]})
 
 
+def test_states_that_are_other_states_are_read_before_they_are_written(tmp_path: Path) -> None:
+    """Two states change places; an output is a state as it was."""
+    inputs = (Value("x", "float32", (2,)), Value("a", "float32", (2,)), Value("b", "float32", (2,)))
+    nodes = (
+        new_node("sum = Add b x"),
+        new_node("m = Identity a"),
+        new_node("n = Identity sum"),
+        new_node("was = Identity b"),
+    )
+    graph = Graph("places", inputs, (Value("n"), Value("m"), Value("was")), nodes, {})
+    steps = opened(graph, tmp_path / "m.onernn", states={"a": "n", "b": "m"}).steps()
+    a = b = np.zeros(2, np.float32)
+    for step in range(5):
+        x = np.full(2, step + 1, np.float32)
+        made = steps.run({"x": x})
+        assert np.asarray(made["was"]).tolist() == b.tolist()
+        a, b = b + x, a
+
+
 def test_sequences_become_steps_with_exposed_states(tmp_path: Path) -> None:
     spec = RnnSpec(Cell.GRU, 4, 6)
     layer = {"spec": spec, "weights": random_weights(spec, 3)[0]}

@@ -12,18 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "draws.hpp"
 #include "library/kernels.h"
 
 namespace {
 
 using Bytes = std::vector<unsigned char>;
-
-std::uint64_t state = 88172645463325252u;
-std::uint64_t any() {
-  state ^= state << 13;
-  state ^= state >> 7;
-  return state ^= state << 17;
-}
 
 std::int64_t word_at(const Bytes& file, std::size_t at) {
   std::int64_t word;
@@ -60,12 +54,6 @@ void damage(Bytes& file) {
   }
 }
 
-void check(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
-}
-
 /// What a program would do with a file; whether its model ran.
 bool use(Bytes file) {
   if (file.size() >= 40) {
@@ -89,7 +77,8 @@ bool use(Bytes file) {
       std::int64_t count = 1;
       for (std::int32_t axis = 0; axis < onernn_rank(model, value); ++axis) {
         const std::int64_t size = onernn_dim(model, value, axis);
-        dims.push_back(size >= 0 ? size : onernn_levels(model, value) && !axis ? rows : 3);
+        const std::int64_t open = one_in(8) ? static_cast<std::int64_t>(any_below(6)) : 3 + !axis;
+        dims.push_back(size >= 0 ? size : onernn_levels(model, value) && !axis ? rows : open);
         if (__builtin_mul_overflow(count, dims.back(), &count) || count > 1 << 20) count = -1;
         if (count < 0) break;
       }
@@ -154,7 +143,7 @@ int main(int count, char** arguments) {
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
                                                std::size_t most, unsigned seed) {
-  state ^= seed + 1;
+  drawn_state ^= seed + 1;
   if (any() % 4 == 0) return LLVMFuzzerMutate(data, size, most);
   Bytes file(data, data + size);
   damage(file);

@@ -86,6 +86,18 @@ static char *run(onernn_stream *stream, size_t *size) {
   return made;
 }
 
+/* Sizes that the model does not take, after axes that are larger than the memory. */
+static void give_wrong(onernn_stream *stream) {
+  for (int32_t at = 0; at < onernn_inputs(model); ++at) {
+    const int32_t last = onernn_rank(model, at) - 1;
+    int64_t dims[AXES], number = 0;
+    for (int32_t axis = 0; axis < last; ++axis) dims[axis] = inputs[at].dims[axis] + 1000;
+    if (last < 0) continue;
+    dims[last] = -1;
+    CHECK(onernn_give(stream, at, &number, dims) == ONERNN_MISFIT);
+  }
+}
+
 static void *work(void *result) {
   onernn_stream *stream;
   size_t size = 0, again;
@@ -98,7 +110,10 @@ static void *work(void *result) {
                                 inputs[at].sequences[level]) == ONERNN_DONE);
   }
   CHECK(onernn_prepare(stream) == ONERNN_DONE);
+  CHECK(onernn_limit(stream, 1, 1) == ONERNN_DONE && onernn_prepare(stream) == ONERNN_MISFIT);
+  CHECK(onernn_limit(stream, 1 << 30, 500000) == ONERNN_DONE);
   for (int time = 0; time < runs; ++time) {
+    give_wrong(stream);
     char *made = run(stream, &again);
     CHECK(!first || (size == again && !memcmp(first, made, size)));
     free(first);

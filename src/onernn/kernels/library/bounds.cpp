@@ -24,9 +24,10 @@ std::int64_t up(std::int64_t count, std::int64_t by) { return (count + by - 1) /
 /// The arguments of a call as its rule sees them, by number.
 class Args {
  public:
+  /// `most`: bytes that a run may take.
   Args(const Function& function, const std::int64_t* words, const std::int64_t* sizes,
-       const Frame* frame)
-      : name_(function.name), frame_(frame) {
+       const Frame* frame, std::int64_t most)
+      : name_(function.name), frame_(frame), most_(most) {
     const std::int64_t* at = words + 2;
     int of_dims = 0;
     for (std::size_t i = 0; function.takes[i]; ++i) switch (function.takes[i]) {
@@ -63,6 +64,8 @@ class Args {
   }
   bool has(int i, Count count) const { return place_[i] >= 0 && count.within(number_[i]); }
   bool may(int i, Count count) const { return place_[i] < 0 || has(i, count); }
+  /// Whether the function may take so many bytes of its own.
+  bool takes(Count bytes) const { return bytes.within(most_); }
   /// So many integers, which have been written; null where they are not there.
   const std::int64_t* numbers(int i, Count count) const {
     if (!has(i, count) || !count.within(frame_->readable[place_[i]] / 8)) return nullptr;
@@ -84,6 +87,7 @@ class Args {
 
   const char* name_;
   const Frame* frame_;
+  std::int64_t most_;
   std::int64_t place_[kMostArguments], number_[kMostArguments];
   Dims dims_[kMostDims];
 };
@@ -128,6 +132,9 @@ bool convolves(const Args& a) {
          (w->are_few(M) ? a.has(4, K * 24) : !around.copied || a.has(4, copy * x[0]));
 }
 
+/// The bytes of rows that are put into quads.
+Count bytes_of_rows(Count rows, std::int64_t K) { return rows * (Count(up(K, 16)) * 32 + 20); }
+
 bool convolves_bytes(const Args& a) {
   const Dims &x = a.dims(7), &y = a.dims(8);
   const std::int64_t groups = a[10], G = a.beside();
@@ -135,8 +142,9 @@ bool convolves_bytes(const Args& a) {
   if (!w) return false;
   const std::int64_t C = x[0] / groups;
   const Count K = Count(w->taps()) * C, channels = Count(up(y[0] / groups, G * 16)) * (G * 16);
-  return K.value() < kFar && a.has(0, a.of(6) * y[0] * w->places()) &&
+  return K.within(kFar) && a.has(0, a.of(6) * y[0] * w->places()) &&
          a.has(1, a.of(6) * x[0] * w->seen()) && a.may(2, 1) &&
+         a.takes(bytes_of_rows(48, K.value())) &&
          a.has(3, Count(groups) * (2 + up(K.value(), 4)) * channels * 4) &&
          a.may(4, Count(groups) * channels) &&
          a.has(5, Count(w->row.span()) * w->column.span() * C);
@@ -148,7 +156,8 @@ bool multiplies_bytes(const Args& a) {
   if (K < 0 || K > kFar || a[7] < 0 || a[7] > kFar) return false;
   const Count columns = Count(up(a[7], G * 16)) * (G * 16);
   return a.has(0, a.of(3) * a.of(7)) && a.has(1, a.of(3) * K) && a.may(2, 1) &&
-         a.has(5, columns * (2 + up(K, 4)) * 4) && a.may(6, columns);
+         a.takes(bytes_of_rows(a.of(3), K)) && a.has(5, columns * (2 + up(K, 4)) * 4) &&
+         a.may(6, columns);
 }
 
 bool runs_lstm(const Args& a) {
@@ -157,28 +166,30 @@ bool runs_lstm(const Args& a) {
   const std::int64_t panels = up(O, 16);
   const Count words = a.of(8) * a.of(9), wide = Count(D) * panels * 64;
   const Count state = Count(D) * a.of(9) * O;
-  return a.has(0, words * D * O) && a.may(1, state) && a.may(2, state) &&
+  const Count own =
+      bytes_of_rows(words, I) + bytes_of_rows(a.of(9), O) + a.of(9) * (Count(panels) * 128 + 16);
+  return a.takes(own) && a.has(0, words * D * O) && a.may(1, state) && a.may(2, state) &&
          a.has(3, words * panels * 64) && a.has(4, words * I) && a.may(5, a.of(9)) &&
          a.may(6, state) && a.may(7, state) && a.has(14, wide * (2 + up(I, 4)) * 4) &&
          a.has(15, wide * (2 + up(O, 4)) * 4) && a.may(16, wide) && a.may(17, wide) &&
          a.has(18, wide) && a.has(19, Count(D) * panels * 48);
 }
 
+/// Along every axis `low` elements, the `left` ones of x that stay, and what comes after them.
 bool pads(const Args& a) {
   const Dims &shape = a.dims(3), &low = a.dims(4), &left = a.dims(5), &cut = a.dims(6);
   const Dims& strides = a.dims(7);
   for (const Dims* each : {&low, &left, &cut, &strides})
     if (each->count != shape.count) return false;
-  if (shape.count == 0) return a.has(0, 1) && a.has(1, 1);
-  Count last = 0;
+  Count end = 1;
   bool empty = false;
   for (std::int64_t k = 0; k < shape.count; ++k) {
-    if (low[k] < -kFar || low[k] > kFar || left[k] < 0 || cut[k] < 0) return false;
+    if (!Count(low[k]).within(kFar) || !(Count(low[k]) + left[k]).within(shape[k])) return false;
     empty = empty || left[k] == 0;
-    last = last + (Count((std::max)(left[k], std::int64_t(1)) - 1) + cut[k]) * strides[k];
+    end = end + (Count((std::max)(left[k], std::int64_t(1)) - 1) + cut[k]) * strides[k];
   }
-  return a.has(0, a.all(3)) && a.may(2, 1) && strides[shape.count - 1] == 1 &&
-         (empty ? a[8] == 0 || a.all(3).value() == 0 : a.has(1, last + 1));
+  return a.has(0, a.all(3)) && a.may(2, 1) && (shape.count == 0 || strides[shape.count - 1] == 1) &&
+         (empty ? a[8] == 0 || a.all(3).value() == 0 : a.has(1, end));
 }
 
 /// Sequence by sequence behind what stands there: out, ends, offsets, x, its offsets.
@@ -262,7 +273,6 @@ constexpr Rule kRules[] = {
     RULE("tell_size", true || a[0]),
     RULE("has_turn", a.has(0, 1) && a.has(1, 1) && a.may(2, 1)),
     RULE("tell", a.has(0, a.dims(1).count)),
-    RULE("copy", a.has(0, a.of(2)) && a.has(1, a.of(2))),
     RULE("fill", a.has(0, a.of(1))),
     RULE("range", a.has(0, a.of(2)) && near(a[1])),
     RULE("gather", a.has(0, a.of(5) * a.of(4) * a.of(6)) && a.has(1, a.of(5) * a.of(3) * a.of(6)) &&
@@ -421,12 +431,12 @@ bool Bounds::bind(const std::int64_t* sizes, std::int64_t most) {
 
 bool Bounds::holds(const Guarded& step, const std::int64_t* sizes, const Frame* frame) const {
   const std::int64_t* at = step.words;
-  if (step.kind == kCall) return step.rule->holds(Args(*step.function, at, sizes, frame));
+  if (step.kind == kCall) return step.rule->holds(Args(*step.function, at, sizes, frame, most_));
   if (step.kind == kNest) {
     Count turns = 1;
     for (std::int64_t axis = 0; axis < at[0]; ++axis)
       turns = turns * (std::max)(sizes[at[1 + axis]], std::int64_t(0));
-    return turns.within(sizes[step.room] * 8);
+    return turns.within((Count(sizes[step.room]) * 8).value());
   }
   if (step.kind != kLayer) return true;
   const onernn_spec& spec = *step.spec;

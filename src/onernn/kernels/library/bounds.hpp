@@ -11,8 +11,9 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// How many numbers there are; sums and products stop at what 64 bits hold. `work`: as if no factor
-/// was 0, which is how often loops around nothing would turn.
+/// How many numbers there are. What is negative or beyond 64 bits counts nothing, whatever is added
+/// to it or multiplied by it. `work`: as if no factor was 0, which is how often loops around
+/// nothing would turn.
 class Count {
  public:
   Count(std::int64_t value) : value_(value), work_(value < 1 ? 1 : value), is_one_(value >= 0) {}
@@ -21,19 +22,24 @@ class Count {
   bool within(std::int64_t available) const {
     return is_one_ && value_ <= available && (value_ > 0 || work_ <= kMostTurns);
   }
+  /// -1 for what counts nothing.
   std::int64_t value() const { return is_one_ ? value_ : -1; }
+  /// `most` for what is more, or counts nothing.
+  std::int64_t value_to(std::int64_t most) const {
+    return is_one_ && value_ < most ? value_ : most;
+  }
 
   friend Count operator*(Count a, Count b) {
-    Count result(a.value_);
-    result.is_one_ = a.is_one_ && b.is_one_;
-    if (__builtin_mul_overflow(a.value_, b.value_, &result.value_)) result.value_ = INT64_MAX;
+    Count result(0);
+    result.is_one_ =
+        !__builtin_mul_overflow(a.value_, b.value_, &result.value_) && a.is_one_ && b.is_one_;
     if (__builtin_mul_overflow(a.work_, b.work_, &result.work_)) result.work_ = INT64_MAX;
     return result;
   }
   friend Count operator+(Count a, Count b) {
-    Count result(a.value_);
-    result.is_one_ = a.is_one_ && b.is_one_;
-    if (__builtin_add_overflow(a.value_, b.value_, &result.value_)) result.value_ = INT64_MAX;
+    Count result(0);
+    result.is_one_ =
+        !__builtin_add_overflow(a.value_, b.value_, &result.value_) && a.is_one_ && b.is_one_;
     if (__builtin_add_overflow(a.work_, b.work_, &result.work_)) result.work_ = INT64_MAX;
     return result;
   }

@@ -1,6 +1,7 @@
 // A plan as numbers, and what runs it: sizes are polynomials, values stand in an arena, steps call
 // functions by their places in tables. engine/encoding.py writes the words.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -70,6 +71,10 @@ struct Step {
   std::int64_t kind;
   const std::int64_t* words;
 };
+
+std::array<Functions, 6> all_functions() {
+  return {moves(), sequences(), axes(), products(), convolutions(), quantized()};
+}
 
 }  // namespace
 
@@ -150,8 +155,9 @@ struct onernn_workspace {
   }
 
   bool bind(const std::int64_t* dims, std::int64_t most) {
-    if (bound_ && std::equal(dims_.begin(), dims_.end(), dims)) return true;
+    if (bound_ && most_ == most && std::equal(dims_.begin(), dims_.end(), dims)) return true;
     bound_ = false;
+    most_ = most;
     dims_.assign(dims, dims + plan_.checks.size());
     for (std::size_t at = 0; at < plan_.names.size(); ++at)
       sizes_[at] = plan_.names[at] < 0 ? 0 : dims[plan_.names[at]];
@@ -355,6 +361,7 @@ struct onernn_workspace {
   onernn_stack* const* stacks_;
   Guard* guard_ = nullptr;
   bool bound_ = false;
+  std::int64_t most_ = 0;
   Numbers dims_, sizes_;
   std::vector<void*> places_;
   // Bytes: what may be read when a call begins, and now; what may be written.
@@ -371,10 +378,17 @@ std::int64_t onernn::readable(const onernn_workspace& workspace, std::int64_t pl
 }
 
 const void* onernn_call(const char* name, const char** takes) {
-  for (const Functions& table :
-       {moves(), sequences(), axes(), products(), convolutions(), quantized()})
+  for (const Functions& table : all_functions())
     for (const Function* each = table.first; each != table.first + table.count; ++each)
       if (std::strcmp(each->name, name) == 0) return *takes = each->takes, each;
+  return nullptr;
+}
+
+const char* onernn_call_name(int32_t number) {
+  for (const Functions& table : all_functions()) {
+    if (number >= 0 && number < table.count) return table.first[number].name;
+    number -= static_cast<int32_t>(table.count);
+  }
   return nullptr;
 }
 

@@ -224,6 +224,9 @@ void onernn_training_free(onernn_training *training);
    letter for each argument: pointer to read or to write, size, found size, double, Dims, team. */
 const void *onernn_call(const char *name, const char **takes);
 
+/* The name of function number 0, 1, ...; NULL after the last one. */
+const char *onernn_call_name(int32_t number);
+
 /* A function of single numbers, such as "plus:float32"; NULL where there is none. */
 const void *onernn_formula(const char *name);
 

@@ -24,7 +24,6 @@ constexpr Function kFunctions[] = {
     function<&has_turn>("has_turn:"),
     function<&tell<int64>>("tell:int64"),
     function<&tell<int32>>("tell:int32"),
-    ONERNN_MOVED(copy),
     function<&fill<float, double>>("fill:float32,float64"),
     function<&fill<double, double>>("fill:float64,float64"),
     function<&fill<Half, double>>("fill:float16,float64"),

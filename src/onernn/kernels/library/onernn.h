@@ -3,7 +3,9 @@
    A model is opened once and shared by all threads. A stream runs it, by one thread at a time: it
    has the memory of a run, and the states between two runs. Functions return ONERNN_DONE or what
    is wrong, and onernn_message says it in words. Pointers may not be null where nothing else is
-   said; a null model or stream, and numbers of values that there are not, are ONERNN_MISUSED. */
+   said; a null model or stream, and numbers of values that there are not, are ONERNN_MISUSED.
+   A function that fails changes nothing in the stream: the next run has the inputs, outputs,
+   limits and states of before. */
 #ifndef ONERNN_H
 #define ONERNN_H
 
@@ -81,7 +83,9 @@ int32_t onernn_give(onernn_stream *stream, int32_t value, const void *numbers, c
 int32_t onernn_give_offsets(onernn_stream *stream, int32_t value, int32_t level,
                             const int64_t *offsets, int64_t sequences);
 
-/* Memory for an output, which every run writes from now on; NULL: the library's own. */
+/* Memory for an output, which every run writes from now on; NULL: the library's own. It may be the
+   memory of an input: a run reads its inputs before it writes there. A run that fails may have
+   written to it. */
 int32_t onernn_take(onernn_stream *stream, int32_t value, void *numbers, int64_t bytes);
 
 /* Finds the sizes of outputs; a run does it, too. */

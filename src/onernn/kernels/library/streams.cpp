@@ -120,18 +120,18 @@ struct onernn_stream {
     }
     if (!is_at(numbers, input.width))
       misused("input '" + input.name + "': its memory is not aligned to " + input.dtype);
+    Numbers sizes;
     for (std::size_t axis = 0; axis < input.axes.size(); ++axis) {
       const Axis& known = input.axes[axis];
-      const std::int64_t size = dims ? dims[axis] : known.size;
+      const std::int64_t size = sizes.emplace_back(dims ? dims[axis] : known.size);
       if (!dims && size < 0) misused("input '" + input.name + "': its dims are not declared");
       if (size < 0 || (known.size >= 0 && size != known.size) || size < known.least ||
           size > known.most)
         misfit("input '" + input.name + "': axis " + std::to_string(axis) + " is " +
                std::to_string(size) + ", the model takes " + expected(known));
-      prepared_ = prepared_ && given.dims[axis] == size && given.numbers;
-      given.dims[axis] = size;
     }
-    prepared_ = prepared_ && given.numbers;
+    prepared_ = prepared_ && given.numbers && given.dims == sizes;
+    given.dims = std::move(sizes);
     given.numbers = numbers;
   }
 
@@ -140,10 +140,12 @@ struct onernn_stream {
     const Input& input = model->inputs[at];
     if (level < 0 || static_cast<std::size_t>(level) >= input.levels.size())
       misused("input '" + input.name + "' has no level " + std::to_string(level));
-    if (!offsets || sequences < 0 || !is_at(offsets, 8))
-      misused("input '" + input.name + "': offsets that are missing");
+    if (!offsets || !is_at(offsets, 8))
+      misused("input '" + input.name + "': its offsets are missing, or not aligned to int64");
+    if (!((Count(sequences) + 1) * 8).within(INT64_MAX))
+      misused("input '" + input.name + "': " + std::to_string(sequences) + " sequences");
     given_[at].levels[static_cast<std::size_t>(level)] = {offsets, sequences};
-    prepared_ = false;
+    prepared_ = ran_ = false;  // offsets of outputs may be these, which are not checked yet
   }
 
   void take(std::size_t at, void* numbers, std::int64_t bytes) {
@@ -206,6 +208,13 @@ struct onernn_stream {
       misfit(
           "inputs whose sizes do not fit the model or each other, or that would take more than " +
           std::to_string(most_bytes_) + " bytes");
+    for (std::size_t o = 0; o < taken_.size(); ++o) {  // so that callers may get memory for them
+      const Output& output = model->outputs[o];
+      const Count elsewhere = Count(taken) + most_bytes_ + model->bytes->size;
+      if (output.known)
+        expect_within(o, output.most >= 0 ? sizes_[output.most] * output.width
+                                          : elsewhere.value_to(INT64_MAX));
+    }
     choose(taken);
     bound_ = dims_;
     prepared_ = true;
@@ -221,12 +230,15 @@ struct onernn_stream {
       for (std::size_t k = 0; k < input.levels.size(); ++k)
         places_[input.levels[k]] = const_cast<std::int64_t*>(given_[i].levels[k].offsets);
     }
+    shares_ = false;
+    for (std::size_t o = 0; o < taken_.size(); ++o) shares_ = is_given(o) || shares_;
     for (std::size_t k = 0; k < memory_.size(); ++k) {
       const Compiled::Memory& wanted = model->written[k];
       const std::int64_t bytes = sizes_[wanted.most] * wanted.width;
       void* memory = nullptr;
       for (std::size_t o = 0; o < taken_.size(); ++o)
-        if (model->outputs[o].place == wanted.place && taken_[o].bytes >= bytes && taken_[o].at)
+        if (model->outputs[o].place == wanted.place && taken_[o].at && taken_[o].bytes >= bytes &&
+            !shares_ && !is_shared(o))
           memory = taken_[o].at;
       // Zeros at first: bytes that no step writes are nobody's.
       places_[wanted.place] = memory ? memory : memory_[k].of<char>(bytes);
@@ -243,8 +255,11 @@ struct onernn_stream {
     if (step[0] != static_cast<std::int32_t>(costs_.size()))
       throw Failure{ONERNN_TOO_MUCH, "its loops and layers would run more than " +
                                          std::to_string(most_steps_) + " operators"};
-    for (std::size_t o = 0; o < taken_.size(); ++o) finish(o);
-    for (std::size_t i = 0; i < given_.size(); ++i) keep(i);
+    results_.resize(taken_.size());
+    for (std::size_t o = 0; o < taken_.size(); ++o) results_[o] = checked(o);
+    keep();
+    copy();
+    states_.swap(next_);
     ran_ = true;
   }
 
@@ -261,7 +276,7 @@ struct onernn_stream {
     const Output& output = model->outputs[at];
     if (!prepared_) return -1;
     if (output.most >= 0) return sizes_[output.most] * output.width;
-    return count(output).value() * output.width;
+    return (count(output) * output.width).value();
   }
   struct Offsets {
     const std::int64_t* offsets = nullptr;
@@ -340,24 +355,70 @@ struct onernn_stream {
     for (const Cost& each : model->costs) {
       const Count one =
           Count((std::max)(sizes_[each.steps], std::int64_t(0))) * each.runs +
-          (Count((std::max)(sizes_[each.rows], std::int64_t(0))) * each.work).value() / kWork;
+          (Count((std::max)(sizes_[each.rows], std::int64_t(0))) * each.work).value_to(INT64_MAX) /
+              kWork;
       costs_[static_cast<std::size_t>(each.step)] =
-          static_cast<std::int32_t>((std::min)(one.value(), kMostOperators));
+          static_cast<std::int32_t>(one.value_to(kMostOperators));
       all = all + one;
     }
-    budget_ = static_cast<std::int32_t>((std::min)(most.value(), kMostOperators));
-    if (!model->loops && all.value() <= most.value()) std::fill(costs_.begin(), costs_.end(), 0);
+    budget_ = static_cast<std::int32_t>(most.value_to(kMostOperators));
+    if (!model->loops && all.value_to(INT64_MAX) <= most.value_to(INT64_MAX - 1))
+      std::fill(costs_.begin(), costs_.end(), 0);
   }
 
-  /// Finds where an output stands; copies it where the caller wants it elsewhere.
-  void finish(std::size_t at) {
+  /// Memory that a caller has given.
+  struct Part {
+    std::uintptr_t begin, end;
+    Part(const void* from, std::int64_t bytes)
+        : begin(reinterpret_cast<std::uintptr_t>(from)),
+          end(begin + static_cast<std::uintptr_t>(bytes)) {}
+    bool meets(const Part& other) const {
+      return begin < other.end && other.begin < end && begin && other.begin;
+    }
+  };
+
+  /// The most that a run writes to the memory of an output.
+  Part taken(std::size_t at) const {
     const Output& output = model->outputs[at];
-    const void* from = places_[output.place];
+    const std::int64_t bytes = taken_[at].bytes;
+    return {taken_[at].at,
+            output.most < 0 ? bytes : (std::min)(bytes, sizes_[output.most] * output.width)};
+  }
+  /// Whether the memory of an output is an input's, too.
+  bool is_given(std::size_t at) const {
+    const Part own = taken(at);
+    for (std::size_t i = 0; i < given_.size(); ++i) {
+      const Given& given = given_[i];
+      if (own.meets({given.numbers, given.count * model->inputs[i].width})) return true;
+      for (const Offsets& each : given.levels)
+        if (own.meets({each.offsets, (each.sequences + 1) * 8}))
+          misused("output '" + model->outputs[at].name + "': its memory holds offsets of input '" +
+                  model->inputs[i].name + "'");
+    }
+    return false;
+  }
+  /// Whether it is that of another output.
+  bool is_shared(std::size_t at) const {
+    for (std::size_t o = 0; o < taken_.size(); ++o)
+      if (o != at && taken(o).meets(taken(at))) return true;
+    return false;
+  }
+
+  /// The bytes of an output, which have to be within those of its memory.
+  std::int64_t expect_within(std::size_t at, std::int64_t bytes) const {
+    const Output& output = model->outputs[at];
     const Count wanted = count(output) * output.width;
-    const std::int64_t there =
-        output.most >= 0 ? sizes_[output.most] * output.width : readable(*workspace_, output.place);
-    if (!wanted.within(there))
+    if (!wanted.within(bytes))
       throw Failure{ONERNN_UNSOUND, "output '" + output.name + "' is larger than its memory"};
+    return wanted.value();
+  }
+
+  /// Where an output stands, once its sizes, its offsets and the caller's memory fit.
+  const void* checked(std::size_t at) const {
+    const Output& output = model->outputs[at];
+    const std::int64_t bytes =
+        expect_within(at, output.most >= 0 ? sizes_[output.most] * output.width
+                                           : readable(*workspace_, output.place));
     for (const Level& level : output.levels)
       if (level.input < 0) {
         const std::int64_t sequences = sizes_[level.count];
@@ -365,27 +426,44 @@ struct onernn_stream {
             !are_offsets(static_cast<const std::int64_t*>(places_[level.place]), sequences))
           throw Failure{ONERNN_UNSOUND, "output '" + output.name + "' has offsets that fall"};
       }
-    if (taken_[at].at && taken_[at].at != from) {
-      if (wanted.value() > taken_[at].bytes)
-        misfit("output '" + output.name + "' has " + std::to_string(wanted.value()) +
-               " bytes, its memory " + std::to_string(taken_[at].bytes));
-      std::memcpy(taken_[at].at, from, static_cast<std::size_t>(wanted.value()));
-      from = taken_[at].at;
-    }
-    results_.resize(taken_.size());
-    results_[at] = from;
+    if (taken_[at].at && bytes > taken_[at].bytes)
+      misfit("output '" + output.name + "' has " + std::to_string(bytes) + " bytes, its memory " +
+             std::to_string(taken_[at].bytes));
+    return places_[output.place];
   }
 
-  /// The next state becomes the state.
-  void keep(std::size_t at) {
-    const Input& input = model->inputs[at];
-    if (input.next < 0) return;
-    const Output& next = model->outputs[static_cast<std::size_t>(input.next)];
-    for (std::size_t axis = 0; axis < input.axes.size(); ++axis)
-      if (sizes_[next.sizes[axis]] != input.axes[axis].size)
-        misfit("state '" + input.name + "': the next one has other sizes");
-    std::memcpy(state(at).data(), results_[static_cast<std::size_t>(input.next)],
-                static_cast<std::size_t>(state(at).bytes()));
+  /// Copies outputs to the caller's memory. First those that stand in an input, as that memory may
+  /// be the input's; the others of these then need memory of their own.
+  void copy() {
+    views_.resize(taken_.size());
+    for (const bool is_written : {false, true})
+      for (std::size_t o = 0; o < taken_.size(); ++o) {
+        const Output& output = model->outputs[o];
+        if ((output.most >= 0) != is_written) continue;
+        const std::int64_t bytes = (count(output) * output.width).value();
+        void* to = taken_[o].at;
+        if (!to && !is_written && shares_) to = views_[o].of<char>(bytes);
+        if (!to) continue;
+        if (bytes > 0 && to != results_[o])
+          std::memmove(to, results_[o], static_cast<std::size_t>(bytes));
+        results_[o] = to;
+      }
+  }
+
+  /// Copies the next states. Those of this run stay, as outputs may stand in them.
+  void keep() {
+    for (std::size_t i = 0; i < given_.size(); ++i) {
+      const Input& input = model->inputs[i];
+      if (input.next < 0) continue;
+      const auto next = static_cast<std::size_t>(input.next);
+      for (std::size_t axis = 0; axis < input.axes.size(); ++axis)
+        if (sizes_[model->outputs[next].sizes[axis]] != input.axes[axis].size)
+          misfit("state '" + input.name + "': the next one has other sizes");
+      const std::int64_t bytes = given_[i].count * input.width;
+      next_.resize(given_.size());
+      char* const memory = next_[i].of<char>(bytes);
+      if (bytes > 0) std::memcpy(memory, results_[next], static_cast<std::size_t>(bytes));
+    }
   }
 
   Bounds bounds_;
@@ -396,13 +474,14 @@ struct onernn_stream {
   void** places_ = nullptr;
   std::vector<Given> given_;
   std::vector<Taken> taken_;
-  std::vector<Scratch> memory_, states_;
+  std::vector<Scratch> memory_, states_, next_, views_;
   std::vector<const void*> results_;
   Numbers dims_, bound_;
   std::vector<std::int32_t> costs_;
   std::int64_t most_bytes_ = 0, most_steps_ = 0;
   std::int32_t budget_ = 0;
   bool prepared_ = false, ran_ = false, begins_ = true, is_ragged_ = false;
+  bool shares_ = false;  // a run writes outputs to the memory of inputs
 };
 
 namespace {

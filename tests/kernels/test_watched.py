@@ -1,0 +1,89 @@
+"""What a hostile file or program makes the library do, while sanitizers watch every byte.
+
+The library and these programs are compiled with the sanitizers of addresses and of undefined
+behaviour. ONERNN_DAMAGES (`make fuzz-compiled`) is how often each file is damaged.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.compiled_models import compiled
+
+from onernn.backend.compiled.library import load_kernels
+from onernn.kernels import build
+
+pytestmark = pytest.mark.usefixtures("built")
+FUZZ = Path(__file__).parents[1] / "fuzz"
+LEAST = next(iter(build.isas()))
+DAMAGES = int(os.environ.get("ONERNN_DAMAGES", "20"))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return [path for _, path in compiled(tmp_path_factory.mktemp("corpus"))]
+
+
+@pytest.fixture(scope="module")
+def watched(repo: Path) -> Path:
+    """The library of the least demanding instruction set; the next run finds it in out/."""
+    folder = repo / "out" / "watched"
+    environment = {**os.environ, "ISAS": LEAST, "CXX": str(FUZZ / "watched-c++")}
+    command = [sys.executable, str(build.HERE / "build.py"), "--out", str(folder)]
+    subprocess.run(command, env=environment, check=True)
+    return build.library_of(LEAST, folder)
+
+
+def run(name: str, watched: Path, *arguments: str | Path, flags: tuple[str, ...] = ()) -> str:
+    """What a program of tests/fuzz prints, once it has ended well."""
+    program = watched.parent / name
+    command = [str(FUZZ / "watched-c++"), "-std=c++17", "-O1", "-pthread", *flags]
+    link = [f"-I{build.HERE}", str(watched), f"-Wl,-rpath,{watched.parent}"]
+    source = str(FUZZ / f"{name}.cpp")
+    subprocess.run([*command, source, *link, "-o", str(program)], check=True)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[:4000]
+    return done.stdout
+
+
+@pytest.mark.long
+def test_each_function_stays_within_arrays_as_large_as_its_rule_asks(watched: Path) -> None:
+    flags = ("-DONERNN_ISA=library", *build.isas()[LEAST])
+    told = run("functions_alone", watched, "200", flags=flags)
+    assert int(told.split()[0]) == len(functions())
+
+
+@pytest.mark.long
+def test_a_refused_call_changes_nothing_and_no_call_leaves_its_arrays(
+    watched: Path, corpus: list[Path]
+) -> None:
+    run("hostile_calls", watched, "20", *corpus)
+
+
+@pytest.mark.long
+def test_a_damaged_file_leaves_no_array(watched: Path, corpus: list[Path]) -> None:
+    told = run("compiled_files", watched, str(DAMAGES), *corpus, flags=("-DONERNN_ALONE",))
+    damaged, ran = map(int, re.findall(r"\d+", told))
+    assert damaged == DAMAGES * len(corpus) and ran > damaged / 10
+
+
+def functions() -> list[str]:
+    """The names of the functions that steps of a plan call."""
+    kernels, names = load_kernels(), list[str]()
+    while (name := kernels.lib.onernn_call_name(len(names))) != kernels.ffi.NULL:
+        names.append(kernels.ffi.string(name).decode())
+    return names
+
+
+def test_the_corpus_of_damaged_files_has_every_function(corpus: list[Path]) -> None:
+    """By name, whatever the types: files hold names as text, after a word that counts its bytes."""
+    content = b"".join(path.read_bytes() for path in corpus)
+    names = {name.partition(":")[0] for name in functions()}
+    assert len(names) > 60
+    assert [name for name in sorted(names) if b"\0" + name.encode() + b":" not in content] == []
