@@ -245,7 +245,6 @@ class RowFlow:
         return size.put(self._renamed)
 
 
-
 def _keeps_uniform(node: Node, given: Sequence[Any]) -> bool:
     """Whether all elements of a constant result are equal, as those of the inputs are."""
     kind = OPERATORS[node.op].kind
