@@ -414,3 +414,21 @@ def test_an_output_of_unknown_rank_needs_its_type_if_no_row_was_scored() -> None
 )
 def test_only_floats_may_differ_by_rounding(one: Any, other: Any, differ: bool) -> None:
     assert _differ(one, other, 1e-3) == differ
+
+
+def test_a_compiled_file_is_refused_by_name(tmp_path: Path) -> None:
+    onernn.compile_model(time_major(steps=4), tmp_path / "m.onernn")
+    with pytest.raises(UnsupportedError, match=r"m\.onernn: a compiled file"):
+        Scorer(tmp_path / "m.onernn")
+
+
+def test_rows_of_u8_do_not_share_a_scale(tmp_path: Path) -> None:
+    """oneDNN takes one scale from a whole batch; such a layer runs on the kernels here."""
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(5, 3)) * scale).tolist() for scale in (0.01, 1, 30)]
+    table = pa.table({"x": pa.array(rows, pa.list_(pa.list_(pa.float32())))})
+    session = onernn.Session(time_major(steps=5), dtype="int8-dynamic", threads=1)
+    together, apart = (
+        Scorer(session, batch_axis=1, words=words)(table)["h"].to_pylist() for words in (10**4, 1)
+    )
+    np.testing.assert_allclose(together, apart, rtol=1e-6, atol=1e-7)

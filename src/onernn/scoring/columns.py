@@ -68,7 +68,8 @@ class Column:
             self._starts.append(self._lods[-1][self._starts[-1]])
             array = array.flatten()
             self._reject(_nulls(array), array, "null")
-        if pa.types.is_null(array.type):
+        self._dtype_is_known = not pa.types.is_null(array.type)
+        if not self._dtype_is_known:
             return np.zeros(len(array), np.uint8)  # any number can hold it
         if pa.types.is_nested(array.type):
             return np.empty(len(array), object)  # no numbers
@@ -146,7 +147,7 @@ class Column:
         axes = 1 + self.shapes.shape[1]
         return replace(
             self._value,
-            dtype=self._value.dtype or self._leaf.dtype.name,
+            dtype=self._value.dtype or (self._leaf.dtype.name if self._dtype_is_known else None),
             shape=(None,) * axes if shape is None else shape,
         )
 

@@ -55,6 +55,11 @@ class Scorer:
         **options: Any,
     ) -> None:
         self.session = model if isinstance(model, Session) else Session(model, **options)
+        if not isinstance(self.session, Session):
+            raise UnsupportedError(
+                f"{model}: a compiled file does not say which rows its outputs belong to; give the"
+                " model that it was compiled from"
+            )
         graph = self.session.graph
         self._words = words
         self._tolerance = _NEAR if any(e.dtype != "f32" for e in self.session.explained) else _CLOSE
