@@ -160,7 +160,7 @@ fuzz: fuzz-graphs
 
 # On kernels that address and undefined-behaviour sanitizers watch: each function of the library alone, with
 # arrays as large as its rule asks; calls by chance; TIMES damages of each file of a corpus, their checksums
-# made right again. make long does 20. With Clang SECONDS of libFuzzer follow.
+# made right again. make long does 100. With Clang SECONDS of libFuzzer follow.
 TIMES ?= 1000
 .PHONY: fuzz-compiled
 fuzz-compiled: .venv/.ready
