@@ -183,7 +183,7 @@ ruff: .venv/.ready
 	$(BIN)/ruff format --check .
 
 clang-format: .venv/.ready
-	$(BIN)/clang-format --dry-run --Werror $(wildcard src/onernn/kernels/*.hpp src/onernn/kernels/library/*.* src/onernn/kernels/loader/*.cpp tests/kernels/*.hpp tests/kernels/*.c tests/kernels/*.cpp tests/fuzz/*.cpp examples/compiled/*.c examples/compiled/*.cpp examples/compiled/*.hpp adapters/paddle/*.hpp adapters/paddle/*.cpp)
+	$(BIN)/clang-format --dry-run --Werror $(wildcard src/onernn/kernels/*.hpp src/onernn/kernels/library/*.* src/onernn/kernels/loader/*.cpp tests/kernels/*.hpp tests/kernels/*.c tests/kernels/*.cpp tests/fuzz/*.hpp tests/fuzz/*.cpp examples/compiled/*.c examples/compiled/*.cpp examples/compiled/*.hpp adapters/paddle/*.hpp adapters/paddle/*.cpp)
 
 # mypy sees the rooms through the links in src/onernn: without them it checks next to nothing and
 # says Success, so the number of files it tells is compared with the number there is; a folder without
