@@ -179,7 +179,7 @@ fuzz: fuzz-graphs
 
 # On kernels that address and undefined-behaviour sanitizers watch: each function of the library alone, with
 # arrays as large as its rule asks; calls by chance; TIMES damages of each file of a corpus, their checksums
-# made right again. make long does 20. With Clang SECONDS of libFuzzer follow.
+# made right again. make long does 100. With Clang SECONDS of libFuzzer follow.
 TIMES ?= 1000
 .PHONY: fuzz-compiled
 fuzz-compiled: .venv/.ready
@@ -202,7 +202,7 @@ ruff: .venv/.ready
 	$(BIN)/ruff format --check .
 
 clang-format: .venv/.ready
-	$(BIN)/clang-format --dry-run --Werror $(wildcard src/onernn/kernels/*.hpp src/onernn/kernels/library/*.* src/onernn/kernels/loader/*.cpp tests/kernels/*.hpp tests/kernels/*.c tests/kernels/*.cpp tests/fuzz/*.cpp examples/compiled/*.c examples/compiled/*.cpp examples/compiled/*.hpp adapters/paddle/*.hpp adapters/paddle/*.cpp)
+	$(BIN)/clang-format --dry-run --Werror $(wildcard src/onernn/kernels/*.hpp src/onernn/kernels/library/*.* src/onernn/kernels/loader/*.cpp tests/kernels/*.hpp tests/kernels/*.c tests/kernels/*.cpp tests/fuzz/*.hpp tests/fuzz/*.cpp examples/compiled/*.c examples/compiled/*.cpp examples/compiled/*.hpp adapters/paddle/*.hpp adapters/paddle/*.cpp)
 
 # mypy sees the rooms through the links in src/onernn: without them it checks next to nothing and
 # says Success, so the number of files it tells is compared with the number there is; a folder without

@@ -265,7 +265,7 @@ FEEDS, kernels, rng = models(), load_kernels(), np.random.default_rng(0)
 path = Path(sys.argv[1], "damaged.onernn")
 for name, file in [*compiled(Path(sys.argv[1]))]:
     whole = np.frombuffer(file.read_bytes(), np.int64)
-    for _ in range(80):
+    for _ in range(30):
         words = whole.copy()
         for _ in range(rng.integers(1, 4)):
             at, odd = int(rng.integers(5, words[4])), int(rng.choice(words[5 : words[4]]))

@@ -125,19 +125,20 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #ifdef ONERNN_ALONE
 int main(int count, char** arguments) {
   const long times = count > 1 ? std::atol(arguments[1]) : 0;
-  long ran = 0, all = 0;
+  long ran = 0, all = 0, whole_ran = 0;
   for (int at = 2; at < count; ++at) {
     std::ifstream in(arguments[at], std::ios::binary);
     const Bytes whole((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    use(whole);
+    whole_ran += use(whole);
     for (long time = 0; time < times; ++time, ++all) {
       Bytes file = whole;
-      if (any() % 16 == 0) file.resize(any() % file.size());
-      for (std::uint64_t left = 1 + any() % 3; left > 0; --left) damage(file);
+      if (one_in(64)) file.resize(any() % file.size());
+      for (std::uint64_t left = one_in(3) ? 3 : 1; left > 0; --left) damage(file);
       ran += use(std::move(file));
     }
   }
-  std::printf("%ld damaged files, %ld of them still ran\n", all, ran);
+  std::printf("%ld damaged files, %ld of them still ran; %ld of %d whole ones\n", all, ran,
+              whole_ran, count - 2);
 }
 #else
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);

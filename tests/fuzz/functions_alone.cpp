@@ -45,19 +45,25 @@ std::int64_t drawn_size() {
   return static_cast<std::int64_t>(any_below(one_in(6) ? 40 : 5));
 }
 
-/// Offsets, small integers, or any bits.
-Content drawn_content(std::int64_t width) {
-  Content content(static_cast<std::size_t>(kMany * width));
+/// So many numbers: offsets, small integers, or any bits.
+Content drawn_content(std::int64_t count, std::int64_t width) {
+  Content content(static_cast<std::size_t>(count * width));
   const std::uint64_t kind = any_below(3);
   std::int64_t number = 0;
-  for (std::int64_t at = 0; at < kMany; ++at) {
+  for (std::int64_t at = 0; at < count; ++at) {
     if (kind == 0 && at > 0) number += static_cast<std::int64_t>(any_below(3));
     if (kind == 1) number = static_cast<std::int64_t>(any_below(6)) - 3 * one_in(8);
     if (kind == 2) number = static_cast<std::int64_t>(any());
-    std::memcpy(&content[static_cast<std::size_t>(at * width)], &number,
-                static_cast<std::size_t>(width));
+    std::memcpy(content.data() + at * width, &number, static_cast<std::size_t>(width));
   }
   return content;
+}
+
+/// Numbers for each array that has too few.
+void fill(Call& call) {
+  for (std::size_t at = 0; at < call.arrays(); ++at)
+    if (call.contents[at].size() < call.bytes(at))
+      call.contents[at] = drawn_content(call.sizes[at], call.widths[at]);
 }
 
 /// Most lists of sizes have the same length; a window is a list of eight.
@@ -78,7 +84,7 @@ Call drawn(const Function& function) {
         call.words.insert(call.words.end(), 2, is_there ? array : -1);
         call.letters.push_back(is_there ? letter : '-');
         call.widths.push_back(function.widths[i]);
-        call.contents.push_back(drawn_content(function.widths[i]));
+        call.contents.emplace_back();
         break;
       }
       case 'D': {
@@ -99,14 +105,17 @@ Call drawn(const Function& function) {
 
 /// The call with other sizes, or other numbers in its arrays.
 Call changed(Call call) {
-  for (std::uint64_t left = any_below(3); left > 0 && call.arrays() < call.sizes.size(); --left) {
-    const std::uint64_t free = call.sizes.size() - call.arrays();
-    std::int64_t& size = call.sizes[call.arrays() + any_below(free)];
-    size = one_in(2) || size > kMany ? drawn_size() : size + (one_in(2) ? 1 : -1);
+  const std::uint64_t own = call.sizes.size() - call.arrays();
+  for (std::uint64_t left = any_below(4); left > 0 && own > 0; --left) {
+    std::int64_t& size = call.sizes[call.arrays() + any_below(own)];
+    if (one_in(3))
+      size = call.sizes[call.arrays() + any_below(own)];
+    else
+      size = one_in(3) || size > kMany ? drawn_size() : size + (one_in(2) ? 1 : -1);
   }
   for (std::size_t at = 0; at < call.arrays(); ++at) {
     call.sizes[at] = kMany;
-    if (one_in(4)) call.contents[at] = drawn_content(call.widths[at]);
+    if (one_in(4)) call.contents[at].clear();
   }
   return call;
 }
@@ -164,7 +173,7 @@ Status run(const Rule& rule, const Call& call) {
     places[read] = places[written] = memory.back()->data();
   }
   for (std::size_t at = 0; at < call.arrays(); ++at)
-    std::memcpy(places[at], call.contents[at].data(), call.bytes(at));
+    std::copy_n(call.contents[at].data(), call.bytes(at), static_cast<unsigned char*>(places[at]));
   return framed(call, places, [&](Frame& frame) {
     const Status status = call.function->run(frame, Words(call.words.data() + 2));
     check(frame.sound, "the rule asks for less than is there");
@@ -181,6 +190,7 @@ bool is_sound(const Function& function, long runs, std::size_t too_short) {
   std::int64_t most = 0;
   for (long tries = 0; full < runs && tries < 2000000; ++tries) {
     Call call = base.empty() || one_in(4) ? drawn(function) : changed(base.back());
+    if (depends_on_contents(*rule)) fill(call);
     if (!is_allowed(*rule, call)) continue;
     cut(*rule, call);
     bool is_full = true;
@@ -190,6 +200,7 @@ bool is_sound(const Function& function, long runs, std::size_t too_short) {
       numbers += call.sizes[at];
     }
     ++all;
+    fill(call);
     if (too_short < call.arrays() && call.sizes[too_short] > 0) --call.sizes[too_short];
     if (run(*rule, call) != Status::ok || !is_full) continue;
     ++full;
