@@ -23,6 +23,8 @@ from starlette.responses import JSONResponse
 
 from onernn import BudgetError, OnernnError, Ragged, Session
 from onernn.ir.errors import did_you_mean
+from onernn.ir.files import is_compiled
+from onernn.ir.graph import Value
 
 Answer = tuple[int, dict[str, Any]]
 """The status of a response, and its JSON."""
@@ -66,6 +68,18 @@ def fields_of(body: bytes, **kinds: type) -> dict[str, Any]:
             wanted = {str: "a string", bool: "true or false", int: "an integer", list: "a list"}
             raise RefusedError(400, f"{key}: expected {wanted[kinds[key]]}")
     return fields
+
+
+def session_of(model: str) -> Session:
+    """Opens a model. Raises `ValueError` for a compiled file, which has no graph to look into."""
+    if is_compiled(model):
+        raise ValueError(f"{model}: a compiled file; give the model that it was made of")
+    return Session(model, threads=1)
+
+
+def is_number(value: Value) -> bool:
+    """Whether an input declares integers or floats."""
+    return value.dtype is not None and np.dtype(value.dtype).kind in "iuf"
 
 
 def array_of(key: str, value: Any, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> Any:
@@ -123,8 +137,8 @@ class Sentences:
 
     def __init__(self, model: str, longest: int = 5000, most_bytes: int = 1_000_000) -> None:
         """``longest``: steps of a request; ``most_bytes``: of its body. Raises `ValueError`."""
-        self.session = Session(model, threads=1)
-        ragged = [v for v in self.session.inputs if v.lod_depth == 1 and v.dtype and v.shape]
+        self.session = session_of(model)
+        ragged = [v for v in self.session.inputs if v.lod_depth == 1 and v.shape and is_number(v)]
         if len(self.session.inputs) != 1 or not ragged or None in (ragged[0].shape or ())[1:]:
             inputs = "; ".join(map(str, self.session.inputs))
             raise ValueError(
@@ -243,7 +257,7 @@ class Streams:
         """``frame``: its sizes, if the model leaves them open; ``given``: values that are the same
         for all streams, such as a sample rate; ``idle``: seconds without a frame after which a
         stream is closed; ``most_bytes``: of a request. Raises `ValueError`."""
-        session, alike = Session(model, threads=1), given or {}
+        session, alike = session_of(model), given or {}
         names = [value.name for value in session.inputs]
         outputs = [value.name for value in session.graph.outputs]
         for what, name, known in [
@@ -264,6 +278,8 @@ class Streams:
                 f"frame: the model does not declare the sizes of {value}; say frame=[1,576]"
             )
         self.shape = tuple(frame or [size or 1 for size in value.shape or ()])
+        if value.dtype and not is_number(value):
+            raise ValueError(f"{value}: frames are numbers")
         self.dtype = np.dtype(value.dtype or "float32")
         sized = replace(value.declared(self.shape), dtype=self.dtype.name)
         sizes = {value.name: sized} if frame else None
@@ -322,11 +338,11 @@ class Streams:
                 (outputs,) = self.streams.pull(entry.stream)
             except Exception as error:  # the state stays as it was
                 result[at] = refused("frame", error)
-                if asked[at].begin:
-                    self.close(name)
             else:
                 entry.frames, entry.used = entry.frames + 1, time.monotonic()
                 result[at] = answer_of(outputs)
+            if asked[at].begin and result[at][0] != 200:
+                self.close(name)
         return result
 
     def entry(self, asked: Asked) -> Open:

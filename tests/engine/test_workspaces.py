@@ -173,6 +173,25 @@ def test_workspaces_that_only_a_burst_of_threads_needed_are_given_back() -> None
     assert len(workspaces_of(session)) == 1
 
 
+LAYER = """
+    from onernn import Cell, RnnSpec
+    from onernn.backend import open_backend
+    from support.layers import random_weights
+    spec = RnnSpec(Cell.GRU, 8, 64, layers=3)
+    layer = open_backend("kernels", threads=1).prepare(spec, random_weights(spec, 0))
+    layer.run(np.zeros((1, 1, 8), np.float32))
+    before = resident()
+    layer.run(np.zeros((200_000, 1, 8), np.float32))
+    print(resident() - before)
+"""
+
+
+def test_a_layer_gives_the_memory_of_one_huge_run_back() -> None:
+    """What its second layer reads takes 50 MB."""
+    (left,) = map(float, printed(START + LAYER))
+    assert left < 10
+
+
 @pytest.mark.parametrize("every", [1, 2, 8])
 def test_memory_that_two_of_any_16_runs_need_stays(every: int) -> None:
     """Steady use allocates nothing."""

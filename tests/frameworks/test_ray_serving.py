@@ -180,7 +180,6 @@ def test_streams_go_on_by_their_ids(example: Any, tmp_path: Path) -> None:
         for body, status, text in BAD_FRAMES:
             code, answer = asked(body, "/streams")
             assert code == status and text in answer["error"], (body, code, answer)
-            asked({"stream": "bad", "end": True}, "/streams")
     assert [asked(frame(n, 1, 1, begin=True), "/streams")[0] for n in "abc"] == [200, 200, 503]
 
 
@@ -239,6 +238,7 @@ def test_streams_of_one_batch_and_idle_streams(example: Any, tmp_path: Path) -> 
         ("sentences", {"model": None}, "model=... is missing"),
         ("sentences", {"model": "nowhere"}, "nowhere: no such file"),
         ("sentences", {"model": str(REPO / "tests/data/onnx/keras_gru/model.onnx")}, "one ragged"),
+        ("sentences", {"model": "m.onernn"}, "a compiled file"),
         ("sentences", {"longst": "3"}, "longst=3; did you mean 'longest'"),
         ("streams", {"state": None}, "state=... is missing"),
         ("streams", {"next": None, "nxt": "sN"}, "next=... is missing; did you mean 'nxt'"),

@@ -25,7 +25,14 @@ from onernn.backend.compiled.packing import (
     kernel_of,
 )
 from onernn.backend.onednn.precision import U8Options
-from onernn.backend.process import ALIGNMENT, MOST_THREADS, aligned, team_of, usable_threads
+from onernn.backend.process import (
+    ALIGNMENT,
+    MOST_THREADS,
+    UsualNeed,
+    aligned,
+    team_of,
+    usable_threads,
+)
 from onernn.backend.stack import LayerBackend, Stack, Trainer
 from onernn.ir.activations import completed
 from onernn.ir.arrays import Array, sealed
@@ -83,6 +90,7 @@ class CompiledStack:
         self.holds_finite = options is not None or dtype == CODES
         self._c_spec, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
         self._idle: deque[tuple[Any, Any, Any]] = deque()
+        self._usual, self._largest = UsualNeed(), 0
         # Properties of a spec are computed anew each time, which a short step would notice.
         self._channels, self._tnc = spec.output_size, self._lib.ONERNN_TNC
         names = ("lod", "tnc", "ntc", "packed")
@@ -155,6 +163,11 @@ class CompiledStack:
         scale = self._ffi.NULL if attention is None else at(attention)
         rows = self._ffi.NULL if offsets is None else at("int64_t[]", offsets)
         self.run_at(layout, extent, rows, at(x), at(y), begins, tuple(map(at, final)), scale)
+        self._usual.note(y.size)
+        self._largest = max(self._largest, y.size)
+        if not self._usual.keeps(self._largest):
+            self._idle.clear()
+            self._largest = 0
         if self.holds_finite and np.isnan(final[0]).any():
             self._refuse_infinity({"x": x, "state h": None if initial is None else initial[0]})
         return y, final
