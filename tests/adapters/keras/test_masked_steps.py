@@ -94,3 +94,61 @@ def test_masked_steps_hold_states_and_repeat_or_are_zero(
     (made,) = onernn.Session(path, threads=1).run({"x": x}).values()
     # Sums of 8 products a gate, 7 steps, functions that shrink: some roundings each.
     np.testing.assert_allclose(made, want, rtol=0, atol=100 * 2.0**-24)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_beside_initial_states_only_the_mask_of_the_call_counts(
+    explicit: bool, tmp_path: Path
+) -> None:
+    """In Keras 3; the formula is that of SimpleRNN, h = tanh(x W + h R + b)."""
+
+    def tensor(name: str) -> dict[str, Any]:
+        return {"class_name": "__keras_tensor__", "config": {"keras_history": [name, 0, 0]}}
+
+    def layer(kind: str, config: dict[str, Any], *args: str, **kwargs: str) -> dict[str, Any]:
+        named = {key: tensor(name) for key, name in kwargs.items()}
+        calls = [{"args": [*map(tensor, args)], "kwargs": named}] if args else []
+        known = {"module": "keras.layers", "registered_name": None, "inbound_nodes": calls}
+        return {"class_name": kind, "name": config["name"], "config": config, **known}
+
+    told = [
+        layer("InputLayer", {"name": "x", "batch_shape": [None, None, WIDTH]}),
+        layer("InputLayer", {"name": "h", "batch_shape": [None, UNITS]}),
+        layer("InputLayer", {"name": "flags", "batch_shape": [None, None], "dtype": "bool"}),
+        layer("Masking", {"name": "masking", "mask_value": 0.0}, "x"),
+        layer(
+            "SimpleRNN",
+            {"name": "simple_rnn", "units": UNITS, "return_sequences": True},
+            "masking",
+            initial_state="h",
+            **({"mask": "flags"} if explicit else {}),
+        ),
+    ]
+    ends = [[name, 0, 0] for name in ("x", "h", "flags")], [["simple_rnn", 0, 0]]
+    inside = {"name": "m", "layers": told, "input_layers": ends[0], "output_layers": ends[1]}
+    config = {"module": "keras", "class_name": "Functional", "config": inside}
+    rng = np.random.default_rng(2)
+    shapes = (WIDTH, UNITS), (UNITS, UNITS), (UNITS,)
+    kernel, recurrent, bias = arrays = [rng.normal(size=s).astype("float32") / 2 for s in shapes]
+    held = io.BytesIO()
+    with h5py.File(held, "w") as file:
+        for at, array in enumerate(arrays):
+            file[f"layers/simple_rnn/cell/vars/{at}"] = array
+    with zipfile.ZipFile(tmp_path / "m.keras", "w") as archive:
+        archive.writestr("metadata.json", '{"keras_version": "3.15.1"}')
+        archive.writestr("config.json", json.dumps({**config, "registered_name": "Functional"}))
+        archive.writestr("model.weights.h5", held.getvalue())
+    x, h = (rng.normal(size=s).astype("float32") for s in ((3, 6, WIDTH), (3, UNITS)))
+    x[0, 2], x[1, 4:] = 0, 0  # masked by their values
+    flags = rng.random((3, 6)) < 0.6
+    flags[:, 0] = True
+    feed = {"x": x, "h": h, "flags": flags}
+    graph = onernn.load(tmp_path / "m.keras")
+    feed = {value.name: feed[value.name] for value in graph.inputs}
+    (made,) = onernn.Session(graph, threads=1).run(feed).values()
+    state, want = h.astype(np.float64), np.zeros((3, 6, UNITS))
+    for t in range(6):
+        after = np.tanh(x[:, t] @ kernel.astype(np.float64) + state @ recurrent + bias)
+        state = np.where(flags[:, t, None], after, state) if explicit else after
+        want[:, t] = state
+    np.testing.assert_allclose(made, want, rtol=0, atol=100 * 2.0**-24)
