@@ -145,3 +145,13 @@ def test_repair_takes_data_where_no_inputs_can_be_made(tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", in__flat=given)
     done = onernn_(*command, "--data", tmp_path / "inputs.npz")
     assert done.returncode == 0 and fixed.is_file(), done.stdout
+
+
+@pytest.mark.parametrize("shape", [f"{2**62}, 3", f"N, {2**62}", f"{2**40}, {2**40}"])
+def test_inputs_of_sizes_beyond_memory_are_refused_before_they_are_made(
+    shape: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parsed(f"(float[{shape}] x) => (y) {{ y = Relu (x) }}").SerializeToString())
+    with pytest.raises(UnsupportedError, match="no inputs could be made for x: .* bytes; at most"):
+        make_inputs(onernn.load(path))

@@ -7,6 +7,7 @@ are not zero, and words loud enough to drive gates into both ends.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from time import process_time
@@ -78,6 +79,10 @@ def make_inputs(
         for with_empty in ((True, False) if empty else (False,))
     )
     for shapes, time, batch, with_empty in choices:
+        size = 8 * max(batch, *map(math.prod, shapes.values()))  # drawn as float64
+        if size > _BYTES:
+            error = error or BudgetError(f"an input of {size:,} bytes; at most {_BYTES:,} are made")
+            break
         rng = np.random.default_rng(seed)
         lengths = _lengths(time, batch, with_empty)
         feed = {
