@@ -332,7 +332,7 @@ def _layer_norm(op: PaddleOperator) -> Results:
         raise UnsupportedError(f"attribute begin_norm_axis={axis} of an input {shape}")
     parts = [part and op.reshaped(op.dense(part), *sizes) for part in numbers]
     if not parts[0]:
-        parts[0] = op.filled(sizes, 1, op.dtype("X"), "ones")
+        parts[0] = op.filled([size or 0 for size in sizes], 1, op.dtype("X"), "ones")
     attributes = {"axis": axis, "epsilon": op.attribute("epsilon", 1e-5)}
     return op.emit_many("LayerNormalization", 3, x, *filter(None, parts), **attributes)[0]
 
