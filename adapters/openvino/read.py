@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from onernn.adapters.common.adapter import StrPath
-from onernn.adapters.common.files import file_bytes
+from onernn.adapters.common.files import Malformed, described, file_bytes
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value
@@ -56,7 +56,8 @@ def read_face(path: StrPath) -> Graph:
         edge.get("to-layer"): layers.get(edge.get("from-layer", ""))
         for edge in net.iterfind("edges/edge")
     }
-    inputs = tuple(_input(each) for each in layers.values() if each.get("type") == "Parameter")
+    with described("not a model of OpenVINO", path):
+        inputs = tuple(_input(each) for each in layers.values() if each.get("type") == "Parameter")
     names = [
         each.get("output_names") or _made(fed.get(key)) or each.attrib.get("name", "")
         for key, each in layers.items()
@@ -86,7 +87,7 @@ def _input(layer: Element) -> Value:
     shape = None
     if "..." not in sizes:
         if any(len(each) > _DIGITS for each in sizes):
-            raise ModelFormatError(f"input {name!r:.100}: impossible shape {sizes!s:.100}")
+            raise Malformed(f"input {name!r:.100}: impossible shape {sizes!s:.100}")
         shape = tuple(int(each) if each.isdecimal() else None for each in sizes)
     dtype = _DTYPES.get(attributes.get("element_type", ""))
     return Value(_first(name or layer.get("name", "")), dtype, shape)

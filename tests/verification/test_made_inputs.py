@@ -324,3 +324,13 @@ def test_images_grow_along_the_axis_that_a_file_leaves_open() -> None:
         report = verify(graph, against=Against(graph))
         (steps,) = report.steps
         assert report.passed and steps.count is not None and steps.count >= 8, steps
+
+
+@pytest.mark.parametrize("shape", [f"{2**62}, 3", f"N, {2**62}", f"{2**40}, {2**40}"])
+def test_inputs_of_sizes_beyond_memory_are_refused_before_they_are_made(
+    shape: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parsed(f"(float[{shape}] x) => (y) {{ y = Relu (x) }}").SerializeToString())
+    with pytest.raises(UnsupportedError, match="no inputs could be made for x: .* bytes; at most"):
+        make_inputs(onernn.load(path))

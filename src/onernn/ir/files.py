@@ -317,7 +317,7 @@ _MOST_HEADER = 10_000
 class _Directory:
     """A stream of which zipfile reads an archive's directory: what it makes of that is taken."""
 
-    def __init__(self, stream: BinaryIO, budget: FileBudget) -> None:
+    def __init__(self, stream: IO[bytes], budget: FileBudget) -> None:
         self.stream, self.budget = stream, budget
         self.seek, self.tell, self.seekable = stream.seek, stream.tell, stream.seekable
 
@@ -328,7 +328,7 @@ class _Directory:
 
 
 @contextmanager
-def unzipped(stream: BinaryIO, what: str, file: str | Path) -> Iterator[ZipFile]:
+def unzipped(stream: IO[bytes], what: str, file: str | Path) -> Iterator[ZipFile]:
     """An archive in a stream; ``file`` and ``what`` it is not are for errors.
 
     Raises `ModelFormatError` for what is none, or has damaged members, and `BudgetError` for one of

@@ -7,10 +7,10 @@ are not zero, and inputs large enough to saturate gates. Every recurrent layer r
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf
 from time import process_time
 
 import numpy as np
@@ -99,6 +99,10 @@ def make_inputs(
         if (key := repr((shapes, time, batch, with_empty))) in tried:
             continue
         tried.add(key)
+        size = 8 * max(batch, *map(math.prod, shapes.values()))  # drawn as float64
+        if size > _BYTES:
+            error = error or BudgetError(f"an input of {size:,} bytes; at most {_BYTES:,} are made")
+            continue
         rng = np.random.default_rng(seed)
         lengths = _lengths(time, batch, with_empty)
         feed = {
@@ -143,7 +147,7 @@ def _steps_of(session: StepCounter, feed: Mapping[str, Batch], inputs: tuple[Val
     twins = paired_inputs(session.graph.inputs, inputs)
     declared = (_united(value, [twins.get(value.name)]) for value in session.graph.inputs)
     steps = session.steps(declared)
-    return min((s.count for s in steps if s.count is not None and s.most is None), default=inf)
+    return min((s.count for s in steps if s.count is not None and s.most is None), default=math.inf)
 
 
 class _Growth:
@@ -176,7 +180,7 @@ class _Growth:
             f"{k}.{axis}": size for k, shape in shapes.items() for axis, size in enumerate(shape)
         }
         counts = (size.put(sizes).number for size in self._sizes[ranks])
-        return min((count for count in counts if count is not None), default=inf)
+        return min((count for count in counts if count is not None), default=math.inf)
 
     def _open(self, ranks: dict[str, int]) -> Iterator[Size]:
         """The numbers of steps that depend on the sizes of inputs, by the first model's names."""

@@ -59,6 +59,12 @@ def test_a_file_that_is_none_is_refused_by_name(text: str, tmp_path: Path) -> No
         onernn.load(tmp_path / "m.xml")
 
 
+def test_a_size_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.xml").write_text(NEW.replace("2..5,3", "9" * 5000))
+    with pytest.raises(ModelFormatError, match=r"m\.xml: .*input .*impossible shape"):
+        onernn.load(tmp_path / "m.xml")
+
+
 def test_damaged_files_give_errors_of_ours_and_no_others(tmp_path: Path) -> None:
     dice, path = random.Random(0), tmp_path / "m.xml"
     for _ in range(300):
