@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.counting import calls_of
 from support.graphs import new_node
@@ -29,16 +30,6 @@ SIZES = st.recursive(
     ),
     max_leaves=8,
 )
-
-FEW = st.recursive(
-    st.one_of(st.just(T), st.integers(-4, 4).map(Size.of)),
-    lambda inner: st.one_of(
-        st.tuples(st.sampled_from("+-*"), inner, inner),
-        st.tuples(st.just("/"), inner, st.integers(1, 4).map(Size.of)),
-    ),
-    max_leaves=6,
-)
-"""With one name, and quotients by at most 4, of which at most five lie inside each other."""
 
 
 def computed(tree: Any) -> tuple[Size, int]:
@@ -69,10 +60,13 @@ def test_what_is_divided_in_c_is_never_negative(tree: Any) -> None:
     assert all(by > 0 for each in size.quotients for _, by in each.whole.terms)
 
 
-@given(FEW, FEW, st.integers(1, 6), st.integers(1, 6))
+@given(SIZES, SIZES, st.integers(1, 6), st.integers(1, 6))
 def test_equal_quotients_are_equal(tree: Any, more: Any, by: int, factor: int) -> None:
-    """Of sizes that repeat within so few numbers that equality is decided."""
+    """Left out are sizes that repeat only beyond 10^7 points: their equality is not decided."""
     (size, _), (other, _) = computed(tree), computed(more)
+    widest = (size + other).floor_div(by * factor)
+    points = (widest.period(name) * (widest.degree(name) + 1) for name in widest.names)
+    assume(math.prod(points) <= 10**7)
     quotient = size.floor_div(by)
     assert (size + other * by).floor_div(by) == quotient + other
     assert (size * factor).floor_div(by * factor) == quotient

@@ -83,8 +83,7 @@ class Size:
 
     def period(self, name: str) -> int:
         """For names of one remainder by this number, the size is a polynomial."""
-        every = (each.by * each.whole.period(name) for each in self.quotients if name in each.names)
-        return lcm(*every)
+        return lcm(*(each.period(name) for each in self.quotients if name in each.names))
 
     @classmethod
     def of(cls, value: Any) -> Size:
@@ -247,8 +246,8 @@ class Size:
         return f"({self})" if len(self.terms) > 1 else str(self)
 
 
-_POINTS = 10**6
-"""Numbers of all names, at which two sizes are compared."""
+_POINTS, _PIECE = 2 * 10**7, 10**6
+"""Numbers of all names at which two sizes are compared, and how many of them at a time."""
 
 
 @cache
@@ -256,26 +255,56 @@ def _number_of(name: str) -> int:
     return crc32(name.encode())
 
 
+def _names(factor: Factor) -> frozenset[str]:
+    return frozenset([factor]) if isinstance(factor, str) else factor.names
+
+
 def _degree(factor: Factor, name: str) -> int:
     return int(factor == name) if isinstance(factor, str) else factor.whole.degree(name)
 
 
 def _is_zero(size: Size) -> bool:
-    """Whether a size is 0 for all numbers of its names; False where too many decide it.
+    """Returns whether a size is 0 for all numbers of its names; False if too many decide it.
 
-    Between numbers with the same remainder it is a polynomial, which is 0 if it is 0 at one point
-    more than its degree.
+    Terms without a name in common are constants if their sum is one. Between numbers with the same
+    remainder a size is a polynomial, which is 0 if it is 0 at one point more than its degree.
     """
+    rest = 0
+    for part in _apart(size):
+        first = part.at(dict.fromkeys(part.names, 0))
+        rest += first
+        if part.names and not _is_zero_on_grid(part - first):
+            return False
+    return rest == 0
+
+
+def _apart(size: Size) -> list[Size]:
+    """Returns the sums of terms that share names."""
+    parts: list[Size] = []
+    for term in size.terms:
+        own = Size((term,))
+        met = [each for each in parts if not each.names.isdisjoint(own.names)]
+        parts = [each for each in parts if each not in met] + [sum(met, own)]
+    return parts
+
+
+def _is_zero_on_grid(size: Size) -> bool:
     names = sorted(size.names)
     counts = [size.period(name) * (size.degree(name) + 1) for name in names]
-    largest = dict(zip(names, counts, strict=True))
     if prod(counts) > _POINTS:
         return False
+    largest = dict(zip(names, counts, strict=True))
     bound = Size(tuple((factors, abs(by)) for factors, by in size.terms)).at(largest)
-    grid = np.ogrid[tuple(map(slice, counts))]
     kind = np.int64 if bound < 2**62 else object
-    numbers = {name: axis.astype(kind) for name, axis in zip(names, grid, strict=True)}
-    return not np.any(size.at(numbers))
+    step = max(1, _PIECE // prod(counts[1:]))
+    for begin in range(0, counts[0], step):
+        ends = [slice(begin, min(begin + step, counts[0])), *map(slice, counts[1:])]
+        numbers = dict(
+            zip(names, (axis.astype(kind) for axis in np.ogrid[tuple(ends)]), strict=True)
+        )
+        if np.any(size.at(numbers)):
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -288,6 +317,16 @@ class Quotient:
     @property
     def names(self) -> frozenset[str]:
         return self.whole.names
+
+    def period(self, name: str) -> int:
+        """For names of one remainder by this number, the quotient is a polynomial."""
+        inner = self.whole.period(name)
+        if inner > 1:
+            return self.by * inner
+        holders = (
+            by for factors, by in self.whole.terms if any(name in _names(f) for f in factors)
+        )
+        return self.by // gcd(self.by, *holders)
 
     def __lt__(self, other: Factor) -> bool:
         """In a product quotients stand behind names."""
