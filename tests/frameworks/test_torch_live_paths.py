@@ -146,9 +146,9 @@ def test_the_operator_reads_nothing_that_does_not_fit() -> None:
         with pytest.raises(RuntimeError, match="Expected hidden size"):
             run(x, None, states, weights, layer)
     for given, sizes, states in ((x.double(), None, [h]), (x, None, [h.double()])):
-        with pytest.raises(RuntimeError, match="float64"):
+        with pytest.raises((RuntimeError, ValueError), match="float64"):
             run(given, sizes, states, weights, layer)
-    with pytest.raises(RuntimeError, match="onernn::recurrent"):
+    with pytest.raises(RuntimeError, match="Expected hidden size"):
         run(x[0], torch.tensor([9, 9]), [h], weights, layer)
 
 
@@ -281,11 +281,15 @@ def test_no_term_of_higher_derivatives_is_lost(
 ) -> None:
     theirs, x = kind(INPUT, UNITS, **more), torch.randn(T, N, INPUT)
     ours, exact = optimize(theirs), copy.deepcopy(theirs).double()
-    mine, wanted = (
-        WAYS[way](LAYOUTS[layout], module, given)
-        for module, given in ((ours, x), (exact, x.double()))
+    mine, stock, wanted = (
+        outcome(lambda m=module, x=given: WAYS[way](LAYOUTS[layout], m, x))
+        for module, given in ((ours, x), (theirs, x), (exact, x.double()))
     )
-    assert_close(mine, wanted, 1e-3)
+    if isinstance(stock, tuple) and isinstance(stock[0], type):  # no forward derivative of LSTMs
+        assert mine == stock and way == "jvp_of_gradient"
+    else:
+        assert_alike(mine, stock, 1e-3)
+        assert_close(mine, wanted, 1e-3)
     assert "onernn: " in explain(ours)
 
 
@@ -354,13 +358,13 @@ def test_results_are_written_to_as_those_of_pytorch(kind: Any, named: Any, write
 
 
 def test_scripting_leaves_the_live_module_optimized() -> None:
-    model = optimize(nn.Sequential(nn.GRU(INPUT, UNITS)).append(nn.Identity()))
+    model = optimize(nn.Sequential(nn.GRU(INPUT, UNITS)))
     x = torch.randn(T, N, INPUT)
     with torch.no_grad():
         y, _ = model(x)
         before = explain(model)
         scripted = torch.jit.script(model)
-        assert explain(model) == before and "onernn: GRU" in before
+        assert explain(model) == before and "onernn: LBR_GRU" in before
         assert scripted[0].original_name == "GRU"
         assert_close(scripted(x)[0], y)
 
