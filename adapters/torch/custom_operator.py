@@ -263,7 +263,8 @@ def _is_float32(tensor: Any) -> bool:
 
 def run_traced(module: Any, input: Any, hx: Any) -> Any:
     """A call that is traced, as operators; None if only PyTorch, or an eager call, may run it."""
-    sizes = order = back = None
+    sizes: Any = None
+    order = back = None
     x, is_packed = input, isinstance(input, PackedSequence)
     if is_packed:
         x, sizes, order, back = input

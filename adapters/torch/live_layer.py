@@ -734,9 +734,9 @@ class Call:
                 return operator(x, hx, *options, False)
             return operator(x, sizes, hx, *options)
 
-        if batch.layout == "lod":
+        if batch.begin is not None and batch.layout == "lod":
             return as_packed(x, batch.begin, states, run)
-        if batch.layout == "packed":
+        if batch.begin is not None:
             return run(x, torch.from_numpy(np.diff(batch.begin)), states)
         y, *ends = run(x.view(batch.steps, batch.sequences, -1), None, states)
         return [y.view(*x.shape[:-1], -1), *ends]

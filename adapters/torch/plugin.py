@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Any
 from weakref import finalize
 
+import numpy as np
 import torch
 from torch import nn
 from torch._C._functorch import peek_interpreter_stack
@@ -348,7 +349,7 @@ def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
         y, last = kind.forward(module, PackedSequence(x, sizes), hx)
         return y.data, *(last if isinstance(last, tuple) else (last,))
 
-    y, *ends = as_packed(x, offsets_of(lengths), states, run)
+    y, *ends = as_packed(x, offsets_of(np.array(lengths, np.int64)), states, run)
     last = tuple(ends) if len(ends) > 1 else ends[0]
     if is_nested:
         return torch.nested.nested_tensor_from_jagged(y, input.offsets()), last

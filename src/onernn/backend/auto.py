@@ -127,7 +127,7 @@ class AutoBackend(LayerBackend):
         else:
             if kernels is None or not is_loop(trainer.name):
                 return trainer
-        return kernels.trainer(spec, layers, dtype)  # type: ignore[no-any-return]
+        return kernels.trainer(spec, layers, dtype)
 
     def _order(self, dtype: str, scales: Any) -> tuple[str, ...]:
         """The backends that may run a layer, the preferred one first."""
