@@ -22,6 +22,7 @@
 #include "serial.hpp"
 #include "status.hpp"
 #include "stored.hpp"
+#include "unpacked.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
@@ -63,11 +64,15 @@ inline auto load_row(const Stored* p, int) {
   return load(p);
 }
 
+/// Stored numbers of a panel of K rows.
+template <int G, class Stored>
+constexpr std::int64_t panel_size(std::int64_t K) {
+  return (kHeadRows<Stored> + (K + kRowsOf<Stored> - 1) / kRowsOf<Stored>)*G * 16;
+}
 /// Panel p of a matrix of K rows.
 template <int G, class Stored>
 inline const Stored* panel_of(const Stored* matrix, std::int64_t p, std::int64_t K) {
-  const std::int64_t rows = kHeadRows<Stored> + (K + kRowsOf<Stored> - 1) / kRowsOf<Stored>;
-  return matrix + p * rows * G * 16;
+  return matrix + p * panel_size<G, Stored>(K);
 }
 
 /// Memory that is multiplied next: some cache lines of it are asked for with every row of a panel.
@@ -403,6 +408,22 @@ template <int S, class Real, class Factor, class Stored, class Size>
   }
 }
 
+/// Rows of sums get added their rows of `left` times the S sums from panel p on, G gates a panel,
+/// of a matrix as a framework keeps it. A function of its own, as `add_tile`.
+template <int S, int G, class Real, class Stored, class Factor>
+[[gnu::noinline]] void add_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int64_t p,
+                                    std::int64_t K, const Factor* const* left, std::int64_t rows) {
+  alignas(64) Stored some[kDepth / kRowsOf<Stored> * S * 16];
+  const Factor* part[kRowsAtOnce];
+  for (std::int64_t k = 0; k < K; k += kDepth) {
+    const std::int64_t depth = (std::min)(kDepth, K - k);
+    pack_panel<S, G>(matrix, p, k, depth, some);
+    for (std::int64_t m = 0; m < rows; ++m) part[m] = left[m] + k / kRowsOf<Factor>;
+    add_tile<S>(
+        Tile<Real, Factor, Stored, std::int64_t>{sums, some, depth, 0, 1, part, 0, rows, false});
+  }
+}
+
 /// Into how many parts the rows of a product go, for two pieces or more a member of a team; a part
 /// of fewer than eight rows would read the matrix more often than it multiplies.
 constexpr std::int64_t parts_of(std::int64_t rows, std::int64_t groups, std::int64_t members) {
@@ -417,15 +438,17 @@ constexpr std::int64_t parts_of(std::int64_t rows, std::int64_t groups, std::int
 /// first one. Every second time so, a matrix that is larger than the cache is read first where it
 /// was read last. Each `finish` goes through all sums at hand before the next one begins: what a
 /// function of gates waits for is hidden by the functions of others.
-template <int G, class Real, class Factor, class Stored, class Size, class Panels, class Team,
+template <int G, class Real, class Factor, class Matrix, class Size, class Panels, class Team,
           class Start, class... Finish>
-inline void product(const Stored* matrix, Size K, Panels panels, const Factor* const* left,
+inline void product(Matrix given, Size K, Panels panels, const Factor* const* left,
                     std::int64_t rows, Team& team, bool back, Start start, Finish... finish) {
+  using Stored = StoredOf<Matrix>;
+  const Stored* const matrix = panels_of_matrix(given);
   const int B = beside<G>(panels);
   const std::int64_t groups = panels / B, parts = parts_of(rows, groups, team.members());
   const std::int64_t each_part = (rows * K * B * G * 16 + parts - 1) / parts;
-  const std::int64_t bytes = (panel_of<G>(matrix, B, K) - matrix) * std::int64_t(sizeof(Stored));
-  if (team.counts(groups * parts, parts, each_part, matrix, bytes)) return;
+  const std::int64_t bytes = B * panel_size<G, Stored>(K) * std::int64_t(sizeof(Stored));
+  if (team.counts(groups * parts, parts, each_part, identity_of(given), bytes)) return;
   team.split(groups * parts, each_part, [=](std::int64_t begin, std::int64_t stop) {
     constexpr std::int64_t kSome = 8;
     alignas(64) Real sums[(std::max)(kRowsAtOnce, kSome) * 4 * 16];
@@ -445,13 +468,23 @@ inline void product(const Stored* matrix, Size K, Panels panels, const Factor* c
                  each([&](std::int64_t n, std::int64_t p, Real* own) {
                    for (int g = 0; g < G; ++g) store(own + g * 16, start(n, p, g));
                  });
-                 const Tile<Real, Factor, Stored, Size> tile{sums, matrix, K,     low, some,
-                                                             left, row,    count, back};
+                 const auto add = [&](auto sums_a_row) {
+                   constexpr int S = sums_a_row();
+                   if constexpr (!std::is_pointer_v<Matrix>)
+                     if (given.unpacked) {
+                       for (std::int64_t q = 0; q < some; ++q)
+                         add_unpacked<S, G, Real, Stored>(sums + q * S * 16, *given.unpacked,
+                                                          (low + q) * B, K, left + row, count);
+                       return;
+                     }
+                   add_tile<S>(Tile<Real, Factor, Stored, Size>{sums, matrix, K, low, some, left,
+                                                                row, count, back});
+                 };
                  if constexpr (G == 1)
-                   if (B == 4) add_tile<4>(tile);
+                   if (B == 4) add(Fixed<4>());
                  if constexpr (G <= 2)
-                   if (B == 2) add_tile<2 * G>(tile);
-                 if (B == 1) add_tile<G>(tile);
+                   if (B == 2) add(Fixed<2 * G>());
+                 if (B == 1) add(Fixed<G>());
                  const auto finished = [&](const auto& one) {
                    each([&](std::int64_t n, std::int64_t p, const Real* own) {
                      Lanes<Real> gates[G];
