@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import zip_longest
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -73,6 +73,7 @@ class LiveOptions:
         return engine.prepare(spec, weights, dtype=self.dtype, strict=self.strict)
 
 
+@lru_cache(64)
 def kernels_in_place(backend: str, dtype: str, threads: int | None) -> KernelsBackend | None:
     """The kernels, if they run layers of this dtype and each call can read a layer's weights where
     its framework keeps them."""

@@ -12,15 +12,19 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.weak import WeakIdKeyDictionary
 
+from onernn.adapters.common.plugins import still_enabled
 from onernn.adapters.torch.live_layer import (
     CELLS,
-    Batch,
+    Arguments,
     Call,
+    Left,
     LiveLayer,
-    batch_of,
+    arguments_of,
     by_layers,
     state_shapes,
 )
@@ -75,15 +79,36 @@ def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveL
     frozen = "frozen" in layer.split()
     if live is None or (live.spec, live.dtype, live.frozen) != (spec, dtype, frozen):
         names = [f"weight {k}" for k in range(len(weights))]
-        _LIVE[weights[0]] = live = LiveLayer(spec, names, dtype, frozen)
+        _LIVE[weights[0]] = live = LiveLayer(spec, names, dtype, frozen=frozen)
     return live
 
 
-def _batch(x: torch.Tensor, sizes: torch.Tensor | None) -> Batch:
-    result = batch_of(x if sizes is None else PackedSequence(x, sizes), batch_first=False)
-    if result is None:
-        raise RuntimeError(f"onernn::recurrent: batch sizes do not fit x of shape {list(x.shape)}")
-    return result
+def _arguments(
+    live: LiveLayer,
+    x: torch.Tensor,
+    sizes: torch.Tensor | None,
+    states: Sequence[torch.Tensor],
+    layer: str,
+) -> Arguments:
+    """The arguments of an operator, checked. Raises PyTorch's own errors."""
+    hx = states[0] if len(states) == 1 else tuple(states) or None
+    try:
+        return arguments_of(live, x if sizes is None else PackedSequence(x, sizes), hx)
+    except Left as error:
+        spec, projects = live.spec, live.spec.projection_size or 0
+        theirs = getattr(torch.nn, layer.partition(" ")[0].partition("_")[0])(
+            spec.input_size,
+            spec.hidden_size,
+            spec.layers,
+            bidirectional=spec.directions > 1,
+            device="meta",
+            **({"proj_size": projects} if projects else {}),
+        )
+        if hx is None:
+            theirs.check_input(x, sizes)
+        else:
+            theirs.check_forward_args(x, hx, sizes)
+        raise RuntimeError(f"onernn::recurrent: {error}") from None
 
 
 def _shapes(x: torch.Tensor, sizes: torch.Tensor | None, states: Any, spec: RnnSpec) -> list[Any]:
@@ -101,8 +126,8 @@ def recurrent(
     layer: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, h_n and c_n of a stack without gradients; time comes first."""
-    live, batch = _live(layer, x, weights), _batch(x, batch_sizes)
-    begins, shapes = [state.contiguous() for state in states], live.state_shapes(batch.sequences)
+    live = _live(layer, x, weights)
+    batch, begins, shapes, _ = _arguments(live, x, batch_sizes, states, layer)
     y, ends = live.run(live.dtype, weights, batch, begins, shapes)
     return (y, *ends) if len(ends) > 1 else (y, *ends, x.new_empty(0))
 
@@ -140,9 +165,9 @@ def _call(
 ) -> tuple[Call, list[torch.Tensor]]:
     live = _live(layer, x, weights)
     live.check(weights)
-    batch = _batch(x, batch_sizes)
-    call = Call(live, live.spec, batch, len(states), live.dtype)
-    return call, [batch.x, *states, *weights]
+    batch, begins, *_ = _arguments(live, x, batch_sizes, states, layer)
+    call = Call(live, live.spec, batch, len(begins), live.dtype)
+    return call, [batch.x, *begins, *weights]
 
 
 @recurrent_recorded.register_fake
@@ -163,12 +188,9 @@ def recurrent_backward(
     layer: str,
 ) -> list[torch.Tensor]:
     """Gradients by x, the states and the weights. Without its token the run forward is repeated."""
-    result = _TOKENS.get(token.data_ptr())
-    if result is None:
-        call, tensors = _call(x, batch_sizes, states, weights, layer)
-        return call.backward(tensors, grads)
-    batch = _batch(x, batch_sizes)
-    return result.call.backward([batch.x, *states, *weights], grads)
+    call, tensors = _call(x, batch_sizes, states, weights, layer)
+    kept = _TOKENS.get(token.data_ptr())
+    return (call if kept is None else kept.call).backward(tensors, grads)
 
 
 @recurrent_backward.register_fake
@@ -186,46 +208,92 @@ def _backward(ctx: Any, dy: Any, dh: Any, dc: Any, _: Any) -> Any:
     token, x, *others = ctx.saved_tensors
     states, weights = others[: ctx.states], others[ctx.states :]
     grads = [dy, dh, dc] if ctx.layer.startswith("LSTM") else [dy, dh]
-    result = torch.ops.onernn.recurrent_backward(
-        token, grads, x, ctx.sizes, states, weights, ctx.layer
-    )
-    dx, *dothers = result
+    if torch.is_grad_enabled() or not _is_unfollowed():  # create_graph, vmap
+        call, tensors = _call(x, ctx.sizes, states, weights, ctx.layer)
+        needed = [each.requires_grad for each in tensors]
+        dx, *dothers = call.backward_by_torch(tensors, grads, needed)
+    else:
+        dx, *dothers = torch.ops.onernn.recurrent_backward(
+            token, grads, x, ctx.sizes, states, weights, ctx.layer
+        )
     return dx, None, dothers[: ctx.states], dothers[ctx.states :], None
 
 
 recurrent_recorded.register_autograd(_backward, setup_context=_keep)
 
 
+class Tracing:
+    """The graph that torch.compile traces now."""
+
+    is_whole = False
+    """Whether it may not break (fullgraph=True)."""
+
+
+def _is_whole() -> bool:
+    return Tracing.is_whole
+
+
+def _is_unfollowed() -> bool:
+    """Whether nothing at all has to see operators of PyTorch in place of those of onernn."""
+    return still_enabled() and peek_interpreter_stack() is None and forward_ad._current_level < 0
+
+
+for _function in (_is_whole, _is_unfollowed):
+    # torch.compiler.assume_constant_result, which takes seconds to import: the tracer calls it.
+    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _is_float32(tensor: Any) -> bool:
+    """Whether it is a tensor that kernels read, as far as a tracer knows."""
+    kind = type(tensor)
+    is_strided = (kind is torch.Tensor or kind is torch.nn.Parameter) and (
+        tensor.layout == torch.strided
+    )
+    return is_strided and tensor.device.type == "cpu" and tensor.dtype == torch.float32
+
+
 def run_traced(module: Any, input: Any, hx: Any) -> Any:
-    """A call that is traced, as operators; None where PyTorch's own are traced."""
+    """A call that is traced, as operators; None if only PyTorch, or an eager call, may run it."""
     sizes = order = back = None
-    x = input
-    if isinstance(input, PackedSequence):
+    x, is_packed = input, isinstance(input, PackedSequence)
+    if is_packed:
         x, sizes, order, back = input
-    if x.dtype != torch.float32 or x.shape[-1] != module.input_size:
+    if not _is_unfollowed() or torch.is_autocast_enabled("cpu") or not _is_float32(x):
         return None
-    single = x.dim() == 2 and sizes is None
-    if x.dim() != (2 if sizes is not None or single else 3):
+    single = x.dim() == 2 and not is_packed
+    if not (single or x.dim() == (2 if is_packed else 3)) or x.shape[-1] != module.input_size:
         return None
-    weights = [getattr(module, name) for name in module._flat_weights_names]
+    weights = [getattr(module, name, None) for name in module._flat_weights_names]
     lstm = module.mode == "LSTM"
-    states = [] if hx is None else list(hx) if lstm else [hx]
+    states = [] if hx is None else list(hx) if lstm and type(hx) is tuple else [hx]
+    if not (x.numel() and all([_is_float32(each) for each in (*weights, *states)])):
+        return None
+    batch_first = module.batch_first and not single and not is_packed
+    D = 2 if module.bidirectional else 1
+    widths = [module.proj_size or module.hidden_size, module.hidden_size][: 1 + lstm]
+    if single:
+        rows = []
+    elif is_packed:
+        rows = [int(sizes[0]) if order is None else order.shape[0]]
+    else:
+        rows = [x.shape[0 if batch_first else 1]]
+    shapes = [(D * module.num_layers, *rows, width) for width in widths]
+    if states and [tuple(state.shape) for state in states] != shapes:
+        return None
+    if is_packed and not states:  # they have the number of sequences
+        states = [x.new_zeros(shape) for shape in shapes]
+    elif order is not None:
+        states = [state.index_select(1, order) for state in states]
     if single:
         x, states = x.unsqueeze(1), [state.unsqueeze(1) for state in states]
-    if order is not None:
-        states = [state.index_select(1, order) for state in states]
-    D = 2 if module.bidirectional else 1
-    parts = D * module.num_layers
-    batch_first = module.batch_first and not single and sizes is None
-    widths = [module.proj_size or module.hidden_size, module.hidden_size]
-    if sizes is not None:
-        if not states:  # they have the number of sequences
-            count = int(sizes[0]) if order is None else order.shape[0]
-            states = [x.new_zeros(parts, count, width) for width in widths[: 1 + lstm]]
     drawn = module.dropout if module.training and module.num_layers > 1 else 0.0
     records = torch.is_grad_enabled() and any(
         [each.requires_grad for each in (x, *states, *weights)]
     )
+    # No compiled graph can be differentiated twice, and none knows batch sizes. Outside of it calls
+    # do what they do without torch.compile. A whole graph takes no recurrent modules of PyTorch's.
+    if (records or is_packed) and not _is_whole():
+        return None
     layers = 1 if drawn else module.num_layers
     layer = f"{module.mode} {layers} {D * layers} {module.onernn_options}"
     layer += " projected" * bool(module.proj_size) + " frozen" * module.onernn_frozen
@@ -245,5 +313,5 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
         y, ends = y.squeeze(1), [end.squeeze(1) for end in ends]
     if back is not None:
         ends = [end.index_select(1, back) for end in ends]
-    out = y if sizes is None else PackedSequence(y, sizes, order, back)
+    out = PackedSequence(y, sizes, order, back) if is_packed else y
     return out, tuple(ends) if lstm else ends[0]

@@ -7,13 +7,15 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache, partial
-from operator import is_
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch._C import _dispatch_keys
+from torch import _VF, Tensor
+from torch._C import _dispatch_keys, _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
@@ -52,11 +54,29 @@ def is_plain(tensor: Any) -> bool:
     return (kind is Tensor or kind is Parameter) and _dispatch_keys(tensor).raw_repr() in _KEYS
 
 
+def follower() -> str:
+    """What has to see each operator of a call, which onernn would hide from it; "" if nothing."""
+    if peek_interpreter_stack() is not None:
+        return "a transform of torch.func is at work"
+    if _len_torch_dispatch_stack():
+        return "a mode of torch.utils._python_dispatch watches operators"
+    if _get_tracing_state() is not None:
+        return "torch.jit.trace records operators"
+    if forward_ad._current_level >= 0:
+        return "derivatives forward (torch.autograd.forward_ad)"
+    return ""
+
+
+class Left(Exception):
+    """Why PyTorch runs or refuses a call. Each such call makes one, in a microsecond."""
+
+
 class Batch(NamedTuple):
     """The words of a batch in a layout of `kernels.h`: "lod", "tnc" or "packed".
 
-    ``begin``: where sequences (lod) or steps (packed) begin. ``order``: the permutation of packed
-    sequences, None if they are in order. ``whole(y)``: words like x in the caller's type.
+    ``begin``: where sequences (lod) or steps (packed) begin. ``order``, ``back``: the permutations
+    of the initial and of the final states of packed sequences, None for none. ``whole(y)``: words
+    like x in the caller's type.
     """
 
     x: torch.Tensor
@@ -65,6 +85,7 @@ class Batch(NamedTuple):
     sequences: int
     begin: Int64 | None = None
     order: torch.Tensor | None = None
+    back: torch.Tensor | None = None
     whole: Callable[[torch.Tensor], Any] = lambda y: y
 
     def read(self, x: Array) -> Ragged | Array:
@@ -100,6 +121,69 @@ def _begin(batch_sizes: bytes) -> Int64:
     return frozen(np.concatenate([[0], np.cumsum(sizes)]))
 
 
+class Arguments(NamedTuple):
+    """A call as kernels read it: plain contiguous float32 of the CPU whose shapes fit the layer.
+
+    ``shapes``: of the final states. ``types``: of x and the initial states as the caller has them.
+    """
+
+    batch: Batch
+    states: list[torch.Tensor]
+    shapes: list[tuple[int, ...]]
+    types: tuple[torch.dtype, ...]
+
+
+def arguments_of(live: LiveLayer, inputs: Any, hx: Any, batch_first: bool = False) -> Arguments:
+    """Checks the arguments of a module: each call that reaches the kernels has passed through here.
+
+    Raises `Left` for all others: PyTorch's own code runs them, or raises its own error.
+    """
+    spec, x = live.spec, inputs
+    if live.is_cell:
+        batch = None
+        if is_plain(x) and x.dim() in (1, 2):
+            batch = Batch(x.contiguous(), "tnc", 1, len(x) if x.dim() == 2 else 1)
+    else:
+        batch = batch_of(inputs, batch_first)
+    if batch is None:
+        kind = inputs.data if isinstance(inputs, PackedSequence) else inputs
+        raise Left(f"x is not a batch of plain tensors of the CPU, but {type(kind).__name__}")
+    x, rows = batch.x, batch.sequences
+    if x.shape[-1] != spec.input_size or not x.numel():
+        raise Left(f"x of shape {(*x.shape,)} has no step, or another width")
+    shapes = live.state_shapes(rows)
+    if batch.layout == "tnc" and inputs.dim() == (1 if live.is_cell else 2):  # no axis of sequences
+        shapes = [(*parts, width) for *parts, _, width in shapes]
+    if hx is None:
+        states = []
+    else:
+        states = list(hx) if len(shapes) > 1 and isinstance(hx, tuple) else [hx]
+        if len(states) != len(shapes):
+            raise Left(f"expected initial states of shapes {shapes}")
+    types = [x.dtype]
+    batch = batch._replace(x=_float32("x", x))
+    for k, state in enumerate(states):
+        if not is_plain(state) or (batch.order is not None and state.dim() != 3):
+            kind = type(state).__name__
+            raise Left(f"an initial state is not a plain tensor of the CPU, but {kind}")
+        if batch.order is not None:
+            state = state.index_select(1, batch.order)
+        if state.shape != shapes[k]:
+            raise Left(f"expected an initial state of shape {shapes[k]}, got {(*state.shape,)}")
+        types.append(state.dtype)
+        states[k] = _float32("an initial state", state).contiguous()
+    return Arguments(batch, states, shapes, tuple(types))
+
+
+def _float32(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as float32, which it is, or which autocast computes in place of its halves."""
+    if tensor.dtype is torch.float32:
+        return tensor
+    if tensor.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled("cpu"):
+        return tensor.float()
+    raise Left(f"{name} is {tensor.dtype}, which is not faster here")
+
+
 def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
     """The batch that a module is called with; None if only PyTorch might read it."""
     if isinstance(inputs, PackedSequence):
@@ -114,10 +198,10 @@ def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
         return Batch(inputs.contiguous(), "tnc", len(inputs), 1)
     if inputs.dim() != 3:
         return None
-    if batch_first:  # y is a transposed view, too, as PyTorch's
+    if batch_first:  # y is transposed in place, as PyTorch does: it is not a view
         steps_first = inputs.transpose(0, 1).contiguous()
         steps, rows, _ = steps_first.shape
-        return Batch(steps_first, "tnc", steps, rows, whole=lambda y: y.transpose(0, 1))
+        return Batch(steps_first, "tnc", steps, rows, whole=lambda y: y.transpose_(0, 1))
     steps, rows, _ = inputs.shape
     return Batch(inputs.contiguous(), "tnc", steps, rows)
 
@@ -125,6 +209,8 @@ def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
 def _packed_batch(sequences: PackedSequence) -> Batch | None:
     x, sizes, order, back = sequences
     if not (is_plain(x) and x.dim() == 2 and is_plain(sizes) and sizes.dtype == torch.int64):
+        return None
+    if not all(each is None or is_plain(each) for each in (order, back)):
         return None
     begin = _begin(sizes.numpy().tobytes())
     if not begin.size or begin[-1] != len(x):
@@ -136,6 +222,7 @@ def _packed_batch(sequences: PackedSequence) -> Batch | None:
         int(begin[1]),
         begin,
         order,
+        back,
         lambda y: PackedSequence(y, sizes, order, back),
     )
 
@@ -149,7 +236,15 @@ def _list_batch(sequences: list[Any]) -> Batch | None:
     lengths = [len(tensor) for tensor in sequences]
     begin = frozen(np.concatenate([[0], np.cumsum(lengths)]))
     x = torch.cat(sequences)
-    return Batch(x, "lod", 0, len(sequences), begin, whole=lambda y: list(y.split(lengths)))
+    # Autograd forbids in-place writes to the parts that `split` returns.
+    return Batch(
+        x,
+        "lod",
+        0,
+        len(sequences),
+        begin,
+        whole=lambda y: list(y.unsafe_split_with_sizes(lengths)),
+    )
 
 
 def _nested_batch(nested: Any) -> Batch | None:
@@ -164,6 +259,35 @@ def _nested_batch(nested: Any) -> Batch | None:
         return None
     whole = partial(torch.nested.nested_tensor_from_jagged, offsets=offsets)
     return Batch(x.contiguous(), "lod", 0, len(begin) - 1, begin, whole=whole)
+
+
+def as_packed(
+    x: torch.Tensor, begin: Int64, states: Sequence[torch.Tensor], run: Callable[..., Any]
+) -> list[torch.Tensor]:
+    """y and the final states of sequences (W, I) by what runs packed sequences.
+
+    ``run(x, batch_sizes, states)`` returns y and the final states. PyTorch packs no sequences
+    without steps: these keep their initial states.
+    """
+    packing = Packing.of(begin)
+    rows, words, order, unsort, sizes = (
+        torch.tensor(array)
+        for array in (
+            packing.rows,
+            packing.words,
+            packing.order,
+            packing.unsort,
+            packing.batch_sizes,
+        )
+    )
+    some, none = order[: sizes[0]], order[sizes[0] :]
+    begins = [state.index_select(1, some) for state in states]
+    y, *ends = run(x.index_select(0, rows), sizes, begins)
+    ends = [
+        torch.cat([end, state.index_select(1, none)], 1).index_select(1, unsort)
+        for end, state in zip(ends, states, strict=True)
+    ]
+    return [y.index_select(0, words), *ends]
 
 
 # Converts a module's parameters to weights of a layer, and gradients back. PyTorch copies them: its
@@ -313,9 +437,16 @@ class LiveLayer:
     """A module's packed parameters, and the reasons why calls stayed with PyTorch."""
 
     def __init__(
-        self, spec: RnnSpec, names: Sequence[str], dtype: str, frozen: bool = False
+        self,
+        spec: RnnSpec,
+        names: Sequence[str],
+        dtype: str,
+        *,
+        is_cell: bool = False,
+        frozen: bool = False,
     ) -> None:
-        self.spec, self.dtype, self.names, self.frozen = spec, dtype, names, frozen
+        self.spec, self.dtype, self.names = spec, dtype, names
+        self.is_cell, self.frozen = is_cell, frozen
         self.forget()
         self._channels = spec.output_size
         kind = "LSTM" if spec.cell is Cell.LSTM else "GRU" if spec.gates > 1 else "RNN"
@@ -323,18 +454,20 @@ class LiveLayer:
         by_steps = f"torch {'GRU' if kind == 'LSTM' else kind} trained"
         self.trained = by_steps if spec.projection_size else f"torch {kind} trained", by_steps
         """The keys of `gain` for training with padded and with packed batches."""
-        self.like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
+        self._like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
         self.ran = ""
         """The kernel of the last call, for `explain`."""
 
     def state_shapes(self, sequences: int) -> list[tuple[int, ...]]:
         """The shapes of the states of a batch."""
-        return [(parts, sequences, width) for parts, width in self.like]
+        if self.is_cell:
+            return [(sequences, width) for _, width in self._like]
+        return [(parts, sequences, width) for parts, width in self._like]
 
     def forget(self) -> None:
         """Makes the next call pack anew."""
-        self._in_place: dict[str, tuple[Any, Sequence[torch.Tensor], Stack]] = {}
+        self._in_place: dict[str, tuple[Any, Sequence[ref[torch.Tensor]], Stack]] = {}
         self._compared = Repacked(self._new_stack)
         self._kept: dict[tuple[str, int, int], Stack] = {}
 
@@ -353,8 +486,9 @@ class LiveLayer:
                 self.ran = self._kept[dtype, *setting].explain()
             return self._kept[dtype, *setting]
         where = setting, [(w.data_ptr(), w.shape, w.stride(), w.dtype) for w in weights]
-        place, known, stack = self._in_place.get(dtype, (None, (), None))
-        if stack is not None and place == where and all(map(is_, known, weights)):
+        nothing: Any = None, (), None
+        place, known, stack = self._in_place.get(dtype, nothing)
+        if place == where and all([old() is w for old, w in zip(known, weights, strict=True)]):
             return stack
         self.check(weights)
         arrays = [weight.detach().numpy() for weight in weights]
@@ -362,8 +496,9 @@ class LiveLayer:
             like = stack if place is not None and place[0] == setting else None
             with suppress(UnsupportedError):  # a bias with gaps
                 stack = kernels.live_stack(self.spec, views_of(self.spec, arrays), dtype, like)
-                self._in_place[dtype] = where, list(weights), stack
-                self.ran = stack.explain()
+                self._in_place[dtype] = where, [*map(ref, weights)], stack
+                if like is None:
+                    self.ran = stack.explain()
                 return stack
         stack = self._compared((dtype, *setting), arrays)
         self.ran = stack.explain()
@@ -389,22 +524,17 @@ class LiveLayer:
         batch: Batch,
         states: Sequence[torch.Tensor],
         shapes: Sequence[Sequence[int]],
-        *,
-        is_step: bool = False,
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """y and the final states in these shapes; ``states`` are contiguous and fit.
-
-        ``is_step``: one step of one layer, so y is the final h.
-        """
+        """y and the final states, for what `arguments_of` returned. A cell's y is its final h."""
         x, rows = batch.x, batch.sequences
         stack = self._stack(dtype, weights)
         spec, kernel = self.spec, stack.compiled
         if kernel is None:
             words = batch.read(x.detach().numpy())
             y, *ends = _tensors(batch, *stack.run(words, _spread(spec, states, rows)))
-            return y, [end.view(shape) for end, shape in zip(ends, shapes, strict=True)]
+            return y, shaped(ends, shapes)
         ends = [x.new_empty(shape) for shape in shapes]
-        y = ends[0] if is_step else x.new_empty((*x.shape[:-1], self._channels))
+        y = ends[0] if self.is_cell else x.new_empty((*x.shape[:-1], self._channels))
         kernel.run_at(
             kernel.layouts[batch.layout],
             (batch.steps, rows),
@@ -415,6 +545,14 @@ class LiveLayer:
             [kernel.at(end.data_ptr()) for end in ends],
         )
         return y, ends
+
+
+def shaped(states: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """The states in these shapes. None is a view without need: autograd restricts writes to it."""
+    return [
+        state if state.shape == shape else state.view(shape)
+        for state, shape in zip(states, shapes, strict=True)
+    ]
 
 
 @cache
@@ -445,11 +583,6 @@ def _tensors(batch: Batch, y: Ragged | Array, states: Sequence[Array]) -> list[t
 
 
 # Calls that PyTorch's autograd records: onernn runs forward and backward.
-
-TWICE = (
-    "onernn: no gradients of gradients through recurrent modules; run the forward pass under"
-    " onernn.plugins_disabled() for these"
-)
 
 
 def run_recorded(
@@ -544,6 +677,54 @@ class Call:
         dx, *begins = _tensors(self._batch, result.x, result.state[: self._states])
         return [dx, *begins, *gradients_back(self.spec, result.layers, self._every)]
 
+    def backward_by_torch(
+        self,
+        tensors: Sequence[torch.Tensor],
+        grads: Sequence[torch.Tensor | None],
+        needed: Sequence[bool],
+    ) -> list[torch.Tensor | None]:
+        """The gradients of the ``needed`` tensors, by operators that can be differentiated again.
+
+        PyTorch's own layer runs anew: its backward is differentiable, also in batches.
+        """
+        is_recorded = torch.is_grad_enabled()
+        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+            # Views: a parameter may depend on x, which is not this layer's derivative.
+            inputs = [tensor.view_as(tensor) for tensor in tensors]
+            results = zip(self._by_torch(inputs), grads, strict=True)
+            pairs = [(result, grad) for result, grad in results if grad is not None]
+            wanted = [each for each, is_needed in zip(inputs, needed, strict=True) if is_needed]
+            outputs, heads = zip(*pairs, strict=True)
+            found = iter(
+                torch.autograd.grad(
+                    outputs, wanted, heads, create_graph=is_recorded, allow_unused=True
+                )
+            )
+        return [next(found) if is_needed else None for is_needed in needed]
+
+    def _by_torch(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """`forward` by PyTorch's own operators."""
+        spec, batch, (x, *others) = self.spec, self._batch, tensors
+        states, flat = others[: self._states], others[self._states :]
+        mode = next(name for name, cell in CELLS.items() if cell is spec.cell)
+        options = flat, self._every >= 4, spec.layers, 0.0, True, spec.directions > 1
+        if not states:
+            states = [x.new_zeros(shape) for shape in state_shapes(spec, batch.sequences)]
+
+        def run(x: torch.Tensor, sizes: Any, states: Sequence[torch.Tensor]) -> Any:
+            hx = states if len(states) > 1 else states[0]
+            operator = getattr(_VF, mode.lower())
+            if sizes is None:
+                return operator(x, hx, *options, False)
+            return operator(x, sizes, hx, *options)
+
+        if batch.layout == "lod":
+            return as_packed(x, batch.begin, states, run)
+        if batch.layout == "packed":
+            return run(x, torch.from_numpy(np.diff(batch.begin)), states)
+        y, *ends = run(x.view(batch.steps, batch.sequences, -1), None, states)
+        return [y.view(*x.shape[:-1], -1), *ends]
+
 
 @cache
 def trained_in(dtype: str) -> str:
@@ -577,19 +758,17 @@ class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        with torch.no_grad():
-            result = ctx.call.backward(ctx.saved_tensors, grads)
-        gradients = [
-            gradient if needed else None
-            for gradient, needed in zip(result, ctx.needs_input_grad[1:], strict=True)
-        ]
-        if torch.is_grad_enabled():  # create_graph=True
-            gradients = _refusing(gradients)
-        return None, *gradients
+        call, tensors, needed = ctx.call, ctx.saved_tensors, ctx.needs_input_grad[1:]
+        if is_followed(grads):
+            return None, *call.backward_by_torch(tensors, grads, needed)
+        pairs = zip(call.backward(tensors, grads), needed, strict=True)
+        return None, *[each if is_needed else None for each, is_needed in pairs]
 
 
-def _refusing(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """The gradients; differentiating them again raises an error."""
-    refuse = torch._C._functions.DelayedError(TWICE, sum(grad is not None for grad in grads))
-    refusing = iter(refuse(*[grad.detach().requires_grad_() for grad in grads if grad is not None]))
-    return [None if grad is None else next(refusing) for grad in grads]
+def is_followed(grads: Sequence[torch.Tensor | None]) -> bool:
+    """Whether gradients are differentiated again (create_graph), or are no plain tensors (vmap)."""
+    return (
+        torch.is_grad_enabled()
+        or bool(follower())
+        or not all(grad is None or is_plain(grad) for grad in grads)
+    )

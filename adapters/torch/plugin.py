@@ -7,18 +7,17 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, update_wrapper
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from types import FunctionType
 from typing import Any
 from weakref import finalize
 
 import torch
 from torch import nn
-from torch._C import _get_tracing_state, _len_torch_dispatch_stack
-from torch._C._functorch import peek_interpreter_stack
-from torch.autograd import forward_ad, profiler
+from torch.autograd import profiler
 from torch.compiler import is_compiling, is_exporting
 from torch.nn.utils.rnn import PackedSequence
 
@@ -33,16 +32,26 @@ from onernn.adapters.common.live import (
 )
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled, still_enabled
 from onernn.adapters.torch import live_layer
-from onernn.adapters.torch.custom_operator import forget_compiled, ran_compiled, run_traced
+from onernn.adapters.torch.custom_operator import (
+    Tracing,
+    forget_compiled,
+    ran_compiled,
+    run_traced,
+)
 from onernn.adapters.torch.live_layer import (
     DTYPES,
     Batch,
+    Left,
     LiveLayer,
-    batch_of,
-    is_plain,
+    arguments_of,
+    as_packed,
+    follower,
+    shaped,
     spec_of,
+    state_shapes,
 )
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
+from onernn.ir.ragged import offsets_of
 
 # Lets torch.compile trace through replaced modules.
 
@@ -72,7 +81,7 @@ class _Awaited(MetaPathFinder):
 
 
 def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
-    """Lets torch.compile trace recurrent modules where ``may_trace(module, compiler)`` is true.
+    """Lets torch.compile trace recurrent modules if ``may_trace(module, tracer)``.
 
     It breaks graphs at all nn.RNN, LSTM and GRU, since it would unroll their steps
     (torch._dynamo.config.allow_rnn); onernn's are one operator each. Importing its tracer takes
@@ -84,7 +93,7 @@ def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
         wrap = kind.wrap_module
 
         def wrap_module(self: Any, value: Any) -> Any:
-            if not may_trace(value, self.tx.output.compiler_fn):
+            if not may_trace(value, self.tx):
                 return wrap(self, value)
             with config.patch(allow_rnn=True):
                 return wrap(self, value)
@@ -108,36 +117,51 @@ def autocast_dtype() -> torch.dtype | None:
 
 
 def types_of_results(
-    module: Any, packed: bool, x: torch.dtype, states: tuple[torch.dtype, ...]
+    module: Any, batch: Batch, given: Sequence[torch.dtype], records: bool
 ) -> list[torch.dtype]:
-    """The types of y and of the final states under PyTorch's autocast."""
+    """The types of y and of the final states under PyTorch's autocast, [] if it refuses them.
+
+    ``given``: the types of x and of the initial states.
+    """
     kind = getattr(torch.nn, module.mode.partition("_")[0])
     settings = {"num_layers": module.num_layers, "bidirectional": module.bidirectional}
     projects = {"proj_size": 1} if module.proj_size else {}
-    low = torch.get_autocast_dtype("cpu")
-    return _tested_types(kind, packed, x, states, low, tuple({**settings, **projects}.items()))
+    sizes = None
+    if batch.begin is not None:
+        counts = batch.begin[1:] - batch.begin[:-1]
+        sizes = (2, 1) if (counts != counts[0]).any() else (1,)
+    modes = torch.is_grad_enabled(), records, torch.get_autocast_dtype("cpu")
+    return _tested_types(kind, tuple({**settings, **projects}.items()), sizes, (*given,), *modes)
 
 
 @cache
 def _tested_types(
-    kind: Any, packed: bool, x: torch.dtype, states: Any, low: torch.dtype, settings: Any
+    kind: Any, settings: Any, sizes: Any, given: Any, grad: bool, records: bool, low: torch.dtype
 ) -> list[torch.dtype]:
     """Runs a tiny module: the rules differ by kernel and are not documented."""
-    with torch.random.fork_rng([]), torch.no_grad(), torch.autocast("cpu", dtype=low):
-        module = kind(2, 2, **dict(settings))
-        inputs: Any = torch.zeros(1, 1, 2, dtype=x)
-        if packed:
-            inputs = PackedSequence(inputs[0], torch.ones(1, dtype=torch.int64))
+    with (
+        torch.random.fork_rng([]),
+        torch.set_grad_enabled(grad),
+        torch.autocast("cpu", dtype=low),
+    ):
+        module = kind(2, 2, **dict(settings)).requires_grad_(records)
+        inputs: Any = torch.zeros(1, 1, 2, dtype=given[0])
+        if sizes:
+            data = torch.zeros(sum(sizes), 2, dtype=given[0])
+            inputs = PackedSequence(data, torch.tensor(sizes))
         parts = module.num_layers * (1 + module.bidirectional)
         widths = (module.proj_size or 2, 2)
         hx: Any = [
-            torch.zeros(parts, 1, width, dtype=dtype)
-            for dtype, width in zip(states, widths, strict=False)
+            torch.zeros(parts, sizes[0] if sizes else 1, width, dtype=dtype)
+            for dtype, width in zip(given[1:], widths, strict=False)
         ]
         hx = None if not hx else tuple(hx) if kind is torch.nn.LSTM else hx[0]
-        y, last = module(inputs, hx)
+        try:
+            y, last = module(inputs, hx)
+        except RuntimeError:
+            return []
         ends = last if isinstance(last, tuple) else (last,)
-        return [(y.data if packed else y).dtype, *[end.dtype for end in ends]]
+        return [(y.data if sizes else y).dtype, *[end.dtype for end in ends]]
 
 
 # PyTorch's recurrent modules with calls that onernn runs: the same class interface.
@@ -158,10 +182,6 @@ _CALLED = (
 
 _LIVE: dict[int, LiveLayer] = {}
 """Live layers by the module's id, while the module lives."""
-
-
-class _Left(Exception):
-    """Why a call stays PyTorch's; made in a microsecond, since each such call makes one."""
 
 
 def theirs(module: nn.Module) -> Any:
@@ -217,7 +237,10 @@ def live_of(module: nn.Module) -> LiveLayer:
     if result is None:
         names = tuple(_names(module))
         kind: Any = type(module)
-        result = LiveLayer(spec_of(module), names, kind.onernn_options, kind.onernn_frozen)
+        is_cell, frozen = isinstance(module, CELLS), kind.onernn_frozen
+        result = LiveLayer(
+            spec_of(module), names, kind.onernn_options, is_cell=is_cell, frozen=frozen
+        )
         _LIVE[id(module)] = result
         finalize(module, _LIVE.pop, id(module), None).atexit = False
     return result
@@ -227,14 +250,8 @@ def why_theirs() -> str:
     """Why calls stay with PyTorch for now, "" if onernn may run them."""
     if not still_enabled():
         return DISABLED
-    if peek_interpreter_stack() is not None:
-        return "a transform of torch.func is at work"
-    if _len_torch_dispatch_stack():
-        return "a mode of torch.utils._python_dispatch watches operators"
-    if _get_tracing_state() is not None:
-        return "torch.jit.trace records operators"
-    if forward_ad._current_level >= 0:
-        return "derivatives forward (torch.autograd.forward_ad)"
+    if reason := follower():
+        return reason
     if (low := autocast_dtype()) is not None and low is not torch.bfloat16:
         return f"autocast to {low}"
     return ""
@@ -255,7 +272,7 @@ def _weights(module: Any, names: Sequence[str]) -> Sequence[torch.Tensor]:
         weights = [getattr(module, name, None) for name in names]
     for weight in weights:
         if weight is None:  # PyTorch runs with the one before
-            raise _Left("a weight was deleted")
+            raise Left("a weight was deleted")
     return weights
 
 
@@ -270,24 +287,6 @@ def _leave(module: Any, live: LiveLayer, reason: str) -> None:
     live.reasons[reason] = None
 
 
-def _states(x: torch.Tensor, order: Any, hx: Any, shapes: Sequence[Any]) -> list[Any] | None:
-    """The initial states as kernels read them, [] for no ``hx``; None if they do not fit."""
-    if hx is None:
-        return []
-    states = list(hx) if len(shapes) > 1 and isinstance(hx, tuple) else [hx]
-    if len(states) != len(shapes):
-        return None
-    for k, state in enumerate(states):
-        if not is_plain(state) or state.shape != shapes[k]:
-            return None
-        if state.dtype != x.dtype:
-            if autocast_dtype() is None:
-                return None
-            state = state.float()
-        states[k] = (state if order is None else state.index_select(1, order)).contiguous()
-    return states
-
-
 _UNSEEN = nullcontext()
 
 
@@ -298,82 +297,75 @@ def _event(module: nn.Module) -> AbstractContextManager[Any]:
     return profiler.record_function(f"onernn::{theirs(module).__name__}")
 
 
-def _run_cell(module: Any, live: LiveLayer, x: Any, hx: Any) -> Any:
-    """The result of a Cell for a step (N, I) or (I); see `_run`."""
-    if not is_plain(x) or x.dim() not in (1, 2) or not x.numel():
-        return None
-    weights = _weights(module, live.names)
-    _check_dtype(x, weights[0])
-    *rows, inputs = x.shape
-    shapes = [(*rows, width) for _, width in live.like]
-    states = _states(x, None, hx, shapes)
-    if states is None or inputs != module.input_size:
-        return None
-    if _records(x, *states, *weights):
-        raise _Left(STEP)
-    if torch.is_autocast_enabled("cpu"):
-        raise _Left("a single step under autocast")
-    batch = Batch(x.contiguous(), "tnc", 1, rows[0] if rows else 1)
-    with _event(module):
-        _, ends = live.run(live.dtype, weights, batch, states, shapes, is_step=True)
-    return tuple(ends) if len(ends) > 1 else ends[0]
-
-
-def _check_dtype(x: torch.Tensor, weight: torch.Tensor) -> None:
-    """Raises `_Left` for dtypes that stay with PyTorch."""
-    if x.dtype != weight.dtype:
-        raise _Left(f"x is {x.dtype}, the weights are {weight.dtype}")
-    if x.dtype != torch.float32:
-        raise _Left(f"x is {x.dtype}, which is not faster here")
-
-
 def _run(module: Any, live: LiveLayer, inputs: Any, hx: Any) -> Any:
-    """The module's result; None if PyTorch's own code has to decide. Raises `_Left`."""
-    batch = batch_of(inputs, module.batch_first)
-    if batch is None or batch.x.shape[-1] != module.input_size or not batch.x.numel():
-        return None
-    weights, x_type = _weights(module, live.names), batch.x.dtype
-    if casts := autocast_dtype() is not None:
-        batch = batch._replace(x=batch.x.float())
-    _check_dtype(batch.x, weights[0])
-    full_shapes = shapes = live.state_shapes(batch.sequences)
-    if batch.layout == "tnc" and inputs.dim() == 2:  # without an axis of sequences
-        shapes = [(parts, width) for parts, _, width in full_shapes]
-    states = _states(batch.x, batch.order, hx, shapes)
-    if states is None:
-        return None
-    dtype = "bf16" if casts else live.dtype
-    drawn = module.dropout if module.training and module.num_layers > 1 else 0.0
-    if drawn or _records(batch.x, *states, *weights):
-        states = [state.reshape(shape) for state, shape in zip(states, full_shapes, strict=False)]
-        with _event(module):
+    """The module's result. Raises `Left` and `UnsupportedError` for calls of PyTorch's."""
+    first = getattr(module, "batch_first", False)
+    batch, states, shapes, given = arguments_of(live, inputs, hx, first)
+    weights, dtype, types = _weights(module, live.names), live.dtype, list[torch.dtype]()
+    records, drawn = _records(batch.x, *states, *weights), 0.0
+    if live.is_cell and records:
+        raise Left(STEP)
+    if low := torch.is_autocast_enabled("cpu"):
+        if live.is_cell:
+            raise Left("a single step under autocast")
+        dtype, types = "bf16", types_of_results(module, batch, given, records)
+        if not types:
+            raise Left("types that autocast does not mix")
+    if not live.is_cell and module.training and module.num_layers > 1:
+        drawn = module.dropout
+    with _event(module):
+        if drawn or records:
+            states = shaped(states, live.state_shapes(batch.sequences)[: len(states)])
             y, ends = live_layer.run_recorded(live, dtype, weights, batch, states, drawn)
-        ends = [end.view(shape) for end, shape in zip(ends, shapes, strict=True)]
-    else:
-        with _event(module):
+            ends = shaped(ends, shapes)
+        else:
             y, ends = live.run(dtype, weights, batch, states, shapes)
-    if casts:
-        state_types = tuple(
-            tensor.dtype for tensor in (hx if isinstance(hx, tuple) else [hx]) if states
-        )
-        types = types_of_results(module, batch.layout == "packed", x_type, state_types)
+    if low:
         y, *ends = [tensor.to(to) for tensor, to in zip((y, *ends), types, strict=True)]
-    if batch.order is not None:
-        ends = [end.index_select(1, inputs.unsorted_indices) for end in ends]
-    return batch.whole(y), tuple(ends) if len(ends) > 1 else ends[0]
+    if batch.back is not None:
+        ends = [end.index_select(1, batch.back) for end in ends]
+    last = tuple(ends) if len(ends) > 1 else ends[0]
+    return last if live.is_cell else (batch.whole(y), last)
+
+
+def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
+    """The result, or the error, of PyTorch's module. It refuses sequences: it gets them packed."""
+    is_nested = isinstance(input, torch.Tensor) and input.layout is torch.jagged
+    if isinstance(module, CELLS) or not (is_nested or isinstance(input, list)):
+        return kind.forward(module, input, hx)
+    sequences = list(input.unbind() if is_nested else input)
+    x, lengths = torch.cat(sequences), [len(sequence) for sequence in sequences]
+    shapes = state_shapes(live_of(module).spec, len(lengths))
+    if hx is None:
+        states = [x.new_zeros(shape) for shape in shapes]
+    else:
+        states = [hx] if len(shapes) == 1 else hx
+    for state, shape in zip(states, shapes, strict=True):
+        module.check_hidden_size(state, shape)
+
+    def run(x: torch.Tensor, sizes: torch.Tensor, states: Any) -> Any:
+        hx = tuple(states) if len(states) > 1 else states[0]
+        y, last = kind.forward(module, PackedSequence(x, sizes), hx)
+        return y.data, *(last if isinstance(last, tuple) else (last,))
+
+    y, *ends = as_packed(x, offsets_of(lengths), states, run)
+    last = tuple(ends) if len(ends) > 1 else ends[0]
+    if is_nested:
+        return torch.nested.nested_tensor_from_jagged(y, input.offsets()), last
+    return list(y.unsafe_split_with_sizes(lengths)), last
 
 
 STEP = "a single step's gradients, which packing weights would slow down"
 FEW = "batches too small to train faster"
 
 
-def _why_left(module: Any, live: LiveLayer, inputs: Any, is_cell: bool, trains: bool) -> str:
+def _why_left(module: Any, live: LiveLayer, input: Any, trains: bool) -> str:
     """Why a call is known to be faster in PyTorch, "" if it is not.
 
     A call that stays costs no more than this: about a microsecond.
     """
-    is_packed = type(inputs) is PackedSequence
-    x = inputs.data if is_packed else inputs
+    is_packed = type(input) is PackedSequence
+    x = input.data if is_packed else input
     if type(x) is not torch.Tensor:
         return ""
     if x.dtype is not torch.float32 and not torch.is_autocast_enabled("cpu"):
@@ -386,41 +378,60 @@ def _why_left(module: Any, live: LiveLayer, inputs: Any, is_cell: bool, trains: 
                 break
         else:
             return ""
-    if is_cell:
+    if live.is_cell:
         return STEP
     shape = x.shape
     words = steps = shape[0]
     if is_packed:
-        steps = len(inputs.batch_sizes)
+        steps = len(input.batch_sizes)
     elif len(shape) == 3:
         words, steps = words * shape[1], shape[module.batch_first]
     sizes = steps, words // (steps or 1), live.spec.hidden_size
     return "" if gain.is_faster(live.trained[is_packed], *sizes) else FEW
 
 
+def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
+    """A module's call outside of compiled graphs: onernn runs it, or PyTorch's ``kind``."""
+    live, trains = live_of(module), torch.is_grad_enabled()
+    reason = _why_left(module, live, input, trains) or why_theirs()
+    if not reason:
+        try:
+            return _run(module, live, input, hx)
+        except (Left, OnernnError) as error:
+            reason = str(error)
+    result = _run_theirs(kind, module, input, hx)  # raises PyTorch's own errors
+    if reason not in live.reasons:
+        _leave(module, live, reason)
+    return result
+
+
+def call_compiled(kind: Any, module: Any, input: Any, hx: Any) -> Any:
+    """A module's call in a graph that torch.compile traces or torch.export writes.
+
+    The graph breaks at a call that it cannot hold, as at each call of PyTorch's own modules.
+    """
+    if is_exporting() or isinstance(module, CELLS):  # files load everywhere
+        return kind.forward(module, input, hx)
+    result = run_traced(module, input, hx)
+    return _outside(kind, module, input, hx) if result is None else result
+
+
+_outside = call
+"""`call`, which torch.compile does not trace."""
+
+
 @cache
 def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
     """A class like ``kind`` whose calls onernn runs."""
-    is_cell = issubclass(kind, CELLS)
-    run = _run_cell if is_cell else _run
+    run, run_compiled, compiles = call, call_compiled, is_compiling
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
-        if is_compiling():
-            result = None
-            if not (is_cell or is_exporting()):  # files load everywhere
-                result = run_traced(self, input, hx)
-            return kind.forward(self, input, hx) if result is None else result
-        live, trains = live_of(self), torch.is_grad_enabled()
-        reason = _why_left(self, live, input, is_cell, trains) or why_theirs()
-        if not reason:
-            try:
-                if (result := run(self, live, input, hx)) is not None:
-                    return result
-            except (_Left, OnernnError) as error:
-                reason = str(error)
-        if reason and reason not in live.reasons:
-            _leave(self, live, reason)
-        return kind.forward(self, input, hx)
+        return (run_compiled if compiles() else run)(kind, self, input, hx)
+
+    # torch.jit.script compiles what a method wraps, with its global names.
+    forward = FunctionType(
+        forward.__code__, kind.forward.__globals__, "forward", (None,), forward.__closure__
+    )
 
     def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
         if hasattr(kind, "__deepcopy__"):  # of a parametrization, or a user's
@@ -446,13 +457,13 @@ def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
         kind,
         dtype,
         _Alike if type(kind) is type and issubclass(kind, STACKS) else type,
-        forward=forward,
+        forward=update_wrapper(forward, kind.forward),
         onernn_frozen=frozen,
         __class__=property(lambda _: kind, set_class),
         __copy__=__copy__,
         __deepcopy__=__deepcopy__,
         __reduce_ex__=__reduce_ex__,
-        __prepare_scriptable__=as_theirs,
+        __jit_unused_properties__=[*getattr(kind, "__jit_unused_properties__", ()), "__class__"],
         __module__=kind.__module__,
         __qualname__=kind.__qualname__,
         __doc__=kind.__doc__,
@@ -474,7 +485,7 @@ class _Alike(type):
 
 
 def as_theirs(module: Any) -> Any:
-    """PyTorch's own module of the same parameters, which TorchScript compiles."""
+    """PyTorch's own module of the same parameters."""
     kind = theirs(module)
     result = kind.__new__(kind)
     result.__dict__.update(module.__dict__)
@@ -486,15 +497,6 @@ def forget(module: nn.Module) -> None:
     forget_compiled(module)
     if (live := _LIVE.get(id(module))) is not None:
         live.forget()
-
-
-def _is_traced(module: nn.Module) -> bool:
-    """Whether onernn runs a module's calls in a graph that is compiled now."""
-    return (
-        not why_theirs()
-        and autocast_dtype() is None
-        and all(each.dtype == torch.float32 and each.is_cpu for each in module.parameters())
-    )
 
 
 # torch.compile(backend="onernn"): onernn runs recurrent modules, another backend the rest.
@@ -517,15 +519,20 @@ def onernn(
     return lookup_backend(name)(graph, inputs)
 
 
-def _may_trace(module: Any, compiler: Any) -> bool:
+def _may_trace(module: Any, tracer: Any) -> bool:
     """Whether a module's calls may be traced; for the onernn backend it replaces the module."""
+    global _outside
+    compiler = tracer.output.compiler_fn
     while compiler is not None and compiler is not onernn:
         compiler = getattr(compiler, "compiler_fn", None)
     if not is_ours(module):
         if compiler is not onernn or not is_recurrent(module) or obstacle(module):
             return False
         _CLASS.__set__(module, ours(theirs(module), "f32"))
-    return _is_traced(module)
+    if _outside is call:
+        _outside = torch.compiler.disable(call)
+    Tracing.is_whole = tracer.one_graph or getattr(tracer, "error_on_graph_break", False)
+    return True
 
 
 trace_through(_may_trace)

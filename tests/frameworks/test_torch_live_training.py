@@ -147,14 +147,6 @@ def test_no_grad_and_inference_mode_record_nothing() -> None:
     assert ours(x)[0].requires_grad
 
 
-def test_gradients_of_gradients_are_refused_by_name() -> None:
-    ours = optimize(nn.GRU(INPUT, UNITS))
-    x = torch.randn(5, 3, INPUT, requires_grad=True)
-    (grad,) = torch.autograd.grad(ours(x)[0].sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="no gradients of gradients through recurrent modules"):
-        grad.sum().backward()
-
-
 def test_backward_a_second_time_without_its_graph_raises_what_pytorch_raises() -> None:
     y = optimize(nn.GRU(INPUT, UNITS))(torch.randn(5, 3, INPUT))[0].sum()
     y.backward()

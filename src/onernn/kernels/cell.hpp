@@ -51,6 +51,7 @@ struct CellWeights {
   const Real* peephole;      // (panels, 3, 16), of an LSTM: input, forget and output gate
   Matrix projection;         // (panels of width, units, 1, 16), of an LSTM
   ByteScale of_x{}, of_h{};  // in quads; what is projected has a step for each row
+  bool is_finite = true;     // else zeros times a matrix may not be zeros
 };
 
 /// The rows that a step works on, one a sequence.

@@ -20,17 +20,6 @@ const char *onernn_isa(void);
    first: "v2 avx2 avx512"; "" where not even v2. */
 const char *onernn_cpu(void);
 
-/* Memory that others may write to, and a copy of what stood there. */
-typedef struct {
-  const void *memory, *held;
-  int64_t bytes;
-} onernn_copy;
-
-/* 1 where what is compared is the same, else 0. Each turn compares a part of each memory, at least
-   256 bytes: 1024 turns in a row compare all of it. This call takes `turns` turns, the first one is
-   number `turn`, which is not negative. */
-int32_t onernn_unchanged(const onernn_copy *copies, int32_t count, int64_t turn, int64_t turns);
-
 enum { ONERNN_RNN = 0, ONERNN_GRU = 1, ONERNN_LBR_GRU = 2, ONERNN_LSTM = 3 };
 
 /* How matrices are stored. x, states and y are float, with ONERNN_F64 double. ONERNN_S8: x and h

@@ -254,6 +254,7 @@ class Stack final : public onernn_stack {
         const Loose& own = loose_.back();
         Weights weights{};
         weights.bias = own.bias.data();
+        weights.is_finite = false;  // nobody has looked
         weights_.push_back(weights);
       }
       for (std::size_t i = 0; i < loose_.size(); ++i) place(i);
