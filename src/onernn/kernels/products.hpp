@@ -408,13 +408,59 @@ template <int S, class Real, class Factor, class Stored, class Size>
   }
 }
 
+/// So many rows are multiplied by the rows of a matrix that were packed for them.
+inline constexpr std::int64_t kRowsInPlace = 64;
+
+/// S sums get added one row of `left` times whole panels of a matrix that keeps a column's numbers
+/// side by side: what is turned goes from registers into the sums.
+template <int S, int G, class Real>
+inline void add_row_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int64_t p,
+                             std::int64_t K, const Real* left) {
+  using L = Lanes<Real>;
+  constexpr int P = kSums<L> >= 24 ? S : S % 2 ? 1 : 2;  // sums at once, beside turned columns
+  for (int s = 0; s < S; s += P) {
+    const Real* from[P];
+    L own[P];
+    for (int q = 0; q < P; ++q) {
+      from[q] = matrix.gates[(s + q) % G] + (p + (s + q) / G) * 16 * matrix.column;
+      own[q] = load(sums + (s + q) * 16);
+    }
+    const auto add = [&](int q, const L(&columns)[4], std::int64_t k, int count) {
+      for (int j = 0; j < count; ++j)
+        own[q] = multiply_add(broadcast(left[k + j]), columns[j], own[q]);
+    };
+    std::int64_t k = 0;
+    const auto add_four = [&](int q, std::int64_t at) {
+      L columns[4];
+      turn(from[q] + at, matrix.column, columns);
+      add(q, columns, at, 4);
+    };
+    // A cache line of each row at once: rows that are a power of two apart push each other out.
+    for (; k + 16 <= K; k += 16)
+      unrolled<P>([&](int q) { unrolled<4>([&](int t) { add_four(q, k + 4 * t); }); });
+    for (; k + 4 <= K; k += 4) unrolled<P>([&](int q) { add_four(q, k); });
+    for (int q = 0; k < K && q < P; ++q) {
+      Real square[16][4] = {};
+      for (std::int64_t o = 0; o < 16; ++o)
+        std::copy_n(from[q] + o * matrix.column + k, K - k, square[o]);
+      L columns[4];
+      turn(square[0], 4, columns);
+      add(q, columns, k, static_cast<int>(K - k));
+    }
+    for (int q = 0; q < P; ++q) store(sums + (s + q) * 16, own[q]);
+  }
+}
+
 /// Rows of sums get added their rows of `left` times the S sums from panel p on, G gates a panel,
 /// of a matrix as a framework keeps it. A function of its own, as `add_tile`.
 template <int S, int G, class Real, class Stored, class Factor>
 [[gnu::noinline]] void add_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int64_t p,
                                     std::int64_t K, const Factor* const* left, std::int64_t rows) {
+  if constexpr (std::is_same_v<Stored, Real>)
+    if (rows == 1 && matrix.row == 1 && matrix.columns >= (p + S / G) * 16)
+      return add_row_unpacked<S, G>(sums, matrix, p, K, left[0]);
   alignas(64) Stored some[kDepth / kRowsOf<Stored> * S * 16];
-  const Factor* part[kRowsAtOnce];
+  const Factor* part[kRowsInPlace];
   for (std::int64_t k = 0; k < K; k += kDepth) {
     const std::int64_t depth = (std::min)(kDepth, K - k);
     pack_panel<S, G>(matrix, p, k, depth, some);
@@ -451,13 +497,17 @@ inline void product(Matrix given, Size K, Panels panels, const Factor* const* le
   if (team.counts(groups * parts, parts, each_part, identity_of(given), bytes)) return;
   team.split(groups * parts, each_part, [=](std::int64_t begin, std::int64_t stop) {
     constexpr std::int64_t kSome = 8;
-    alignas(64) Real sums[(std::max)(kRowsAtOnce, kSome) * 4 * 16];
+    constexpr bool kMayBeInPlace = !std::is_pointer_v<Matrix>;
+    alignas(64) Real sums[(kMayBeInPlace ? kRowsInPlace : kRowsAtOnce) * 4 * 16];
+    std::int64_t together = kRowsAtOnce;
+    if constexpr (kMayBeInPlace)
+      if (given.unpacked) together = kRowsInPlace;
     const std::int64_t most = rows == 1 ? kSome : 1;
     for (std::int64_t done = 0, some; done < stop - begin; done += some) {
       some = parts > 1 ? 1 : (std::min)(most, stop - begin - done);
       const std::int64_t piece = back ? stop - done - some : begin + done;
       const std::int64_t low = piece / parts, part = piece % parts, from = rows * part / parts;
-      in_parts(rows * (part + 1) / parts - from, kRowsAtOnce,
+      in_parts(rows * (part + 1) / parts - from, together,
                [&](std::int64_t at, std::int64_t count) {
                  const std::int64_t row = from + at;
                  const auto each = [&](const auto& use) {
@@ -470,7 +520,7 @@ inline void product(Matrix given, Size K, Panels panels, const Factor* const* le
                  });
                  const auto add = [&](auto sums_a_row) {
                    constexpr int S = sums_a_row();
-                   if constexpr (!std::is_pointer_v<Matrix>)
+                   if constexpr (kMayBeInPlace)
                      if (given.unpacked) {
                        for (std::int64_t q = 0; q < some; ++q)
                          add_unpacked<S, G, Real, Stored>(sums + q * S * 16, *given.unpacked,

@@ -279,7 +279,7 @@ class Stack final : public onernn_stack {
     const std::int64_t longest = batch.sequences ? batch.length[batch.order[0]] : 0;
     constexpr int G = Cell::kGates, kTogether = Cell::kTogether;
     // Words go through the input's matrix in blocks, see `project`.
-    const std::int64_t blocks = extent.words / kRowsAtOnce;
+    const std::int64_t blocks = extent.words / kRowsInPlace;
     for (std::int32_t d = 0; d < spec_.directions; ++d) {
       const auto part = static_cast<std::size_t>(layer * spec_.directions + d);
       Loose& loose = loose_[part];
