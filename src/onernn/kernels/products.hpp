@@ -412,42 +412,33 @@ template <int S, class Real, class Factor, class Stored, class Size>
 inline constexpr std::int64_t kRowsInPlace = 64;
 
 /// S sums get added one row of `left` times whole panels of a matrix that keeps a column's numbers
-/// side by side: what is turned goes from registers into the sums.
+/// side by side: what is turned goes from registers into the sums, one after the other, so that a
+/// product reads sixteen streams of memory.
 template <int S, int G, class Real>
 inline void add_row_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int64_t p,
                              std::int64_t K, const Real* left) {
   using L = Lanes<Real>;
-  constexpr int P = kSums<L> >= 24 ? S : S % 2 ? 1 : 2;  // sums at once, beside turned columns
-  for (int s = 0; s < S; s += P) {
-    const Real* from[P];
-    L own[P];
-    for (int q = 0; q < P; ++q) {
-      from[q] = matrix.gates[(s + q) % G] + (p + (s + q) / G) * 16 * matrix.column;
-      own[q] = load(sums + (s + q) * 16);
-    }
-    const auto add = [&](int q, const L(&columns)[4], std::int64_t k, int count) {
-      for (int j = 0; j < count; ++j)
-        own[q] = multiply_add(broadcast(left[k + j]), columns[j], own[q]);
+  for (int s = 0; s < S; ++s) {
+    const Real* const from = matrix.gates[s % G] + (p + s / G) * 16 * matrix.column;
+    L own = load(sums + s * 16);
+    const auto add = [&](const Real* rows, std::int64_t apart, std::int64_t k, std::int64_t count) {
+      L columns[4];
+      turn(rows, apart, columns);
+      for (std::int64_t j = 0; j < count; ++j)
+        own = multiply_add(broadcast(left[k + j]), columns[j], own);
     };
     std::int64_t k = 0;
-    const auto add_four = [&](int q, std::int64_t at) {
-      L columns[4];
-      turn(from[q] + at, matrix.column, columns);
-      add(q, columns, at, 4);
-    };
     // A cache line of each row at once: rows that are a power of two apart push each other out.
     for (; k + 16 <= K; k += 16)
-      unrolled<P>([&](int q) { unrolled<4>([&](int t) { add_four(q, k + 4 * t); }); });
-    for (; k + 4 <= K; k += 4) unrolled<P>([&](int q) { add_four(q, k); });
-    for (int q = 0; k < K && q < P; ++q) {
+      unrolled<4>([&](int t) { add(from + k + 4 * t, matrix.column, k + 4 * t, 4); });
+    for (; k + 4 <= K; k += 4) add(from + k, matrix.column, k, 4);
+    if (k < K) {
       Real square[16][4] = {};
       for (std::int64_t o = 0; o < 16; ++o)
-        std::copy_n(from[q] + o * matrix.column + k, K - k, square[o]);
-      L columns[4];
-      turn(square[0], 4, columns);
-      add(q, columns, k, static_cast<int>(K - k));
+        std::copy_n(from + o * matrix.column + k, K - k, square[o]);
+      add(square[0], 4, k, K - k);
     }
-    for (int q = 0; q < P; ++q) store(sums + (s + q) * 16, own[q]);
+    store(sums + s * 16, own);
   }
 }
 
