@@ -111,7 +111,7 @@ def part_views(
     units = len(w_hh) // len(order)
     for array in (w_ih, w_hh, *biases):
         if len(array) != len(order) * units:
-            raise ShapeError(f"expected {len(order) * units} rows of gates, got {array.shape}")
+            raise ShapeError(f"expected a weight of {len(order) * units} rows, got {array.shape}")
 
     def gates(array: Array) -> list[Array]:
         return [array[place * units : (place + 1) * units].T for place in order]

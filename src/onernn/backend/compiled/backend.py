@@ -125,7 +125,7 @@ class CompiledStack:
             for name, arrays, shape in groups:
                 for array in arrays:
                     if array.shape != shape:
-                        raise ShapeError(f"weights {name}: expected {shape}, got {array.shape}")
+                        raise ShapeError(f"{name}: expected a weight {shape}, got {array.shape}")
                     steps = [stride % array.itemsize for stride in array.strides]
                     if array.dtype != self._real or any(steps) or not array.flags.aligned:
                         raise UnsupportedError(f"weights {name}: not an array of {self._real}")
