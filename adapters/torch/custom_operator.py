@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
-from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.weak import WeakIdKeyDictionary
@@ -26,6 +25,7 @@ from onernn.adapters.torch.live_layer import (
     LiveLayer,
     arguments_of,
     by_layers,
+    is_plain,
     state_shapes,
 )
 from onernn.ir.spec import RnnSpec
@@ -208,7 +208,9 @@ def _backward(ctx: Any, dy: Any, dh: Any, dc: Any, _: Any) -> Any:
     token, x, *others = ctx.saved_tensors
     states, weights = others[: ctx.states], others[ctx.states :]
     grads = [dy, dh, dc] if ctx.layer.startswith("LSTM") else [dy, dh]
-    if torch.is_grad_enabled() or not _is_unfollowed():  # create_graph, vmap
+    # Differentiated again, in batches or forward. A tracer's tensors are of classes of its own.
+    is_batched = any([type(grad) is torch.Tensor and not is_plain(grad) for grad in grads])
+    if torch.is_grad_enabled() or is_batched or forward_ad._current_level >= 0:
         call, tensors = _call(x, ctx.sizes, states, weights, ctx.layer)
         needed = [each.requires_grad for each in tensors]
         dx, *dothers = call.backward_by_torch(tensors, grads, needed)
@@ -233,14 +235,22 @@ def _is_whole() -> bool:
     return Tracing.is_whole
 
 
-def _is_unfollowed() -> bool:
-    """Whether nothing at all has to see operators of PyTorch in place of those of onernn."""
-    return still_enabled() and peek_interpreter_stack() is None and forward_ad._current_level < 0
+# torch.compiler.assume_constant_result, which takes seconds to import: the tracer calls it.
+_is_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-for _function in (_is_whole, _is_unfollowed):
-    # torch.compiler.assume_constant_result, which takes seconds to import: the tracer calls it.
-    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def may_trace(module: Any) -> bool:
+    """Whether a graph may hold a module's calls, as far as all of them are alike.
+
+    The graph asks again if what it has read here changes. No compiled graph can be differentiated
+    twice. Outside of it calls do what they do without torch.compile; a graph that must be whole has
+    no place for them.
+    """
+    if not still_enabled() or forward_ad._current_level >= 0 or torch.is_autocast_enabled("cpu"):
+        return False
+    if _is_whole() or not torch.is_grad_enabled():
+        return True
+    return not any([each.requires_grad for each in module.parameters()])
 
 
 def _is_float32(tensor: Any) -> bool:
@@ -254,11 +264,12 @@ def _is_float32(tensor: Any) -> bool:
 
 def run_traced(module: Any, input: Any, hx: Any) -> Any:
     """A call that is traced, as operators; None if only PyTorch, or an eager call, may run it."""
-    sizes = order = back = None
+    sizes: Any = None
+    order = back = None
     x, is_packed = input, isinstance(input, PackedSequence)
     if is_packed:
         x, sizes, order, back = input
-    if not _is_unfollowed() or torch.is_autocast_enabled("cpu") or not _is_float32(x):
+    if not (may_trace(module) and _is_float32(x)):
         return None
     single = x.dim() == 2 and not is_packed
     if not (single or x.dim() == (2 if is_packed else 3)) or x.shape[-1] != module.input_size:
@@ -290,9 +301,7 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
     records = torch.is_grad_enabled() and any(
         [each.requires_grad for each in (x, *states, *weights)]
     )
-    # No compiled graph can be differentiated twice, and none knows batch sizes. Outside of it calls
-    # do what they do without torch.compile. A whole graph takes no recurrent modules of PyTorch's.
-    if (records or is_packed) and not _is_whole():
+    if (records or is_packed) and not _is_whole():  # none knows the batch sizes that will come
         return None
     layers = 1 if drawn else module.num_layers
     layer = f"{module.mode} {layers} {D * layers} {module.onernn_options}"

@@ -647,10 +647,8 @@ class Call:
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """y and the final states, from x, the initial states and the parameters."""
-        x, *others = [tensor.detach() for tensor in tensors]
-        states, flat = others[: self._states], others[self._states :]
+        x, states, flat = self._split([tensor.detach() for tensor in tensors])
         spec, dtype = self.spec, self._dtype
-        self._every = len(flat) // (spec.layers * spec.directions)
         self._stack = _training_stack(spec, weights_of(spec, flat), dtype)
         self._live.ran = f"{spec.cell.name} {spec.direction}, {dtype}, {self._stack.trainer().name}"
         words = self._batch.read(x.numpy())
@@ -675,7 +673,13 @@ class Call:
             ends = _spread(self.spec, whole, self._batch.sequences)
         result = self._stack.backward(tape, heads, ends)
         dx, *begins = _tensors(self._batch, result.x, result.state[: self._states])
-        return [dx, *begins, *gradients_back(self.spec, result.layers, self._every)]
+        every = len(self._split(tensors)[2]) // (self.spec.layers * self.spec.directions)
+        return [dx, *begins, *gradients_back(self.spec, result.layers, every)]
+
+    def _split(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[Any], list[Any]]:
+        """x, the initial states, and the parameters."""
+        x, *others = tensors
+        return x, others[: self._states], others[self._states :]
 
     def backward_by_torch(
         self,
@@ -704,10 +708,10 @@ class Call:
 
     def _by_torch(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """`forward` by PyTorch's own operators."""
-        spec, batch, (x, *others) = self.spec, self._batch, tensors
-        states, flat = others[: self._states], others[self._states :]
+        spec, batch, (x, states, flat) = self.spec, self._batch, self._split(tensors)
         mode = next(name for name, cell in CELLS.items() if cell is spec.cell)
-        options = flat, self._every >= 4, spec.layers, 0.0, True, spec.directions > 1
+        has_bias = len(flat) >= 4 * spec.layers * spec.directions
+        options = flat, has_bias, spec.layers, 0.0, True, spec.directions > 1
         if not states:
             states = [x.new_zeros(shape) for shape in state_shapes(spec, batch.sequences)]
 
@@ -718,9 +722,9 @@ class Call:
                 return operator(x, hx, *options, False)
             return operator(x, sizes, hx, *options)
 
-        if batch.layout == "lod":
+        if batch.begin is not None and batch.layout == "lod":
             return as_packed(x, batch.begin, states, run)
-        if batch.layout == "packed":
+        if batch.begin is not None:
             return run(x, torch.from_numpy(np.diff(batch.begin)), states)
         y, *ends = run(x.view(batch.steps, batch.sequences, -1), None, states)
         return [y.view(*x.shape[:-1], -1), *ends]

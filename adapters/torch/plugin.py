@@ -15,8 +15,10 @@ from types import FunctionType
 from typing import Any
 from weakref import finalize
 
+import numpy as np
 import torch
 from torch import nn
+from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import profiler
 from torch.compiler import is_compiling, is_exporting
 from torch.nn.utils.rnn import PackedSequence
@@ -35,6 +37,7 @@ from onernn.adapters.torch import live_layer
 from onernn.adapters.torch.custom_operator import (
     Tracing,
     forget_compiled,
+    may_trace,
     ran_compiled,
     run_traced,
 )
@@ -348,7 +351,7 @@ def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
         y, last = kind.forward(module, PackedSequence(x, sizes), hx)
         return y.data, *(last if isinstance(last, tuple) else (last,))
 
-    y, *ends = as_packed(x, offsets_of(lengths), states, run)
+    y, *ends = as_packed(x, offsets_of(np.array(lengths, np.int64)), states, run)
     last = tuple(ends) if len(ends) > 1 else ends[0]
     if is_nested:
         return torch.nested.nested_tensor_from_jagged(y, input.offsets()), last
@@ -405,28 +408,30 @@ def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
     return result
 
 
-def call_compiled(kind: Any, module: Any, input: Any, hx: Any) -> Any:
-    """A module's call in a graph that torch.compile traces or torch.export writes.
+_outside = call
+"""`call`, which torch.compile does not trace once it has been used."""
+
+
+def call_any(kind: Any, module: Any, input: Any, hx: Any) -> Any:
+    """A module's call, also in a graph that torch.compile traces or torch.export writes.
 
     The graph breaks at a call that it cannot hold, as at each call of PyTorch's own modules.
     """
+    if not is_compiling():
+        return _outside(kind, module, input, hx)
     if is_exporting() or isinstance(module, CELLS):  # files load everywhere
         return kind.forward(module, input, hx)
     result = run_traced(module, input, hx)
     return _outside(kind, module, input, hx) if result is None else result
 
 
-_outside = call
-"""`call`, which torch.compile does not trace."""
-
-
 @cache
 def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
     """A class like ``kind`` whose calls onernn runs."""
-    run, run_compiled, compiles = call, call_compiled, is_compiling
+    run = call_any
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
-        return (run_compiled if compiles() else run)(kind, self, input, hx)
+        return run(kind, self, input, hx)
 
     # torch.jit.script compiles what a method wraps, with its global names.
     forward = FunctionType(
@@ -532,7 +537,7 @@ def _may_trace(module: Any, tracer: Any) -> bool:
     if _outside is call:
         _outside = torch.compiler.disable(call)
     Tracing.is_whole = tracer.one_graph or getattr(tracer, "error_on_graph_break", False)
-    return True
+    return peek_interpreter_stack() is None and may_trace(module)
 
 
 trace_through(_may_trace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -180,6 +181,26 @@ def test_it_is_right_whatever_the_table_says(cell: Cell, threads: int) -> None:
 def test_amx_is_onednns(monkeypatch: pytest.MonkeyPatch, dtype: str, first: str) -> None:
     monkeypatch.setattr(auto.AutoBackend, "_has_amx", lambda _: True)
     assert auto.AutoBackend()._order(dtype, ())[0] == first
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "u8"])
+@pytest.mark.parametrize("cell", [*Cell, "projected"])
+def test_no_reference_loop_runs_or_trains(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, cell: Any
+) -> None:
+    """Also on a CPU with AMX, on which oneDNN has loops alone for some cells and for training."""
+    monkeypatch.setattr(auto.AutoBackend, "_has_amx", lambda _: True)
+    size = 16 if cell == "projected" else None
+    spec = RnnSpec(Cell.LSTM if size else cell, 6, 24, projection_size=size)
+    weights = random_weights(spec, 0)
+    layer = auto.AutoBackend(threads=1).prepare(spec, weights, dtype=dtype)
+    names = [layer.kernel, *([layer.trainer().name] if dtype == "bf16" else [])]
+    assert not any(re.search(r"\bref\b", name) for name in names), names
+    x = random_ragged([4, 2], 6, 1)
+    attention = attention_for(spec, x, 3)
+    got, _ = layer.run(x, attention=attention)
+    want, _ = open_backend("reference").prepare(spec, weights).run(x, attention=attention)
+    np.testing.assert_allclose(got.data, want.data, atol=3e-2)
 
 
 def test_what_onednn_lacks_runs_in_kernels() -> None:

@@ -2,20 +2,22 @@
 
 One rule chooses for a layer and all its batches, from the layer, its dtype and the CPU: no
 clock and no number of threads changes which implementation runs, so a batch always has the same
-bits.
+bits. oneDNN's reference loops run a layer only if the kernels cannot.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onernn.backend.compiled.backend import KernelsBackend
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.onednn.precision import KERNELS_ONLY, U8Options, is_onednns
 from onernn.backend.process import CREATION, WISHES, usable_threads, wished_isa
-from onernn.backend.stack import LayerBackend, Stack
+from onernn.backend.stack import LayerBackend, Stack, Trainer
 from onernn.ir.errors import LibraryError, Refusal, UnsupportedError
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import Layers
@@ -83,6 +85,7 @@ class AutoBackend(LayerBackend):
         self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
     ) -> Stack:
         """See `LayerBackend.stack`."""
+        slow: Stack | None = None
         refusals: list[UnsupportedError] = []
         missing: list[str] = []
         scales = options.scales if options and options.is_whole else ()
@@ -97,15 +100,38 @@ class AutoBackend(LayerBackend):
             except UnsupportedError as error:
                 refusals.append(error)
                 continue
+            if name == "oneDNN":
+                stack.new_trainer = partial(self._trainer, stack.new_trainer, spec, layers, dtype)
+                if is_loop(stack.kernel):
+                    slow = stack
+                    continue
             uncut = UNCUT if scales and name == "kernels" and order[0] == "oneDNN" else ""
             stack.why = "; ".join(filter(None, (stack.why, *missing, uncut)))
             return stack
+        if slow is not None:  # nothing else runs it
+            slow.why = "; ".join(filter(None, (slow.why, *missing, *map(str, refusals))))
+            return slow
         reasons = [each for refusal in refusals for each in refusal.refusals]
         raise UnsupportedError("no backend runs this:", (*reasons, *map(Refusal, missing)))
 
     def preferred(self, dtype: str) -> OneDnnBackend | KernelsBackend | None:
         """The backend that is asked first to run layers of a dtype; None if it is missing."""
         return self._opened(self._order(dtype, ())[0])
+
+    def _trainer(
+        self, onednns: Callable[[], Trainer], spec: RnnSpec, layers: Layers, dtype: str
+    ) -> Trainer:
+        """The trainer of a layer that oneDNN runs: the kernels' if oneDNN's is a loop, or none."""
+        kernels: Any = self._opened("kernels")
+        try:
+            trainer = onednns()
+        except UnsupportedError:
+            if kernels is None:
+                raise
+        else:
+            if kernels is None or not is_loop(trainer.name):
+                return trainer
+        return kernels.trainer(spec, layers, dtype)
 
     def _order(self, dtype: str, scales: Any) -> tuple[str, ...]:
         """The backends that may run a layer, the preferred one first."""
@@ -142,6 +168,11 @@ class AutoBackend(LayerBackend):
         from onernn.backend.onednn.backend import OneDnnBackend  # most models run without it
 
         return OneDnnBackend(*self._given)
+
+
+def is_loop(name: str) -> bool:
+    """Whether an implementation of oneDNN, or part of one, is its portable reference code."""
+    return "ref" in name.replace(",", " ").split()
 
 
 def _cpu_has_amx() -> bool:

@@ -193,7 +193,7 @@ class Stack:
         self.spec, self.dtype, self.backend, self.kernel, self.why = spec, dtype, backend, name, why
         self._stack_kernel, self._real, self._other = kernel, real, other
         self.compiled = compiled
-        self._new_trainer, self._reads = trainer, reads
+        self.new_trainer, self._reads = trainer, reads
         self._trainer: Trainer | None = None
 
     def __reduce__(self) -> Any:
@@ -260,7 +260,7 @@ class Stack:
     def trainer(self) -> Trainer:
         """The trainer, made only once."""
         with CREATION:
-            self._trainer = self._trainer or self._new_trainer()
+            self._trainer = self._trainer or self.new_trainer()
             return self._trainer
 
     def run_training(
