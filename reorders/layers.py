@@ -13,7 +13,7 @@ from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Limits, why_not
 from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
-from onernn.ir.weights import RnnWeights, layers_of
+from onernn.ir.weights import PartViews, RnnWeights, layers_of
 from onernn.reorders.gates import GateLayout
 
 Arrays = Mapping[str, Array]
@@ -94,6 +94,32 @@ def cell_of(gates: int, *, linear_before_reset: bool, function: str = "tanh") ->
     if gates not in known:
         raise UnsupportedError(f"no cell of {gates} gates with {function}")
     return known[gates]
+
+
+def part_views(
+    cell: Cell,
+    order: Sequence[int],
+    w_ih: Array,
+    w_hh: Array,
+    biases: Sequence[Array] = (),
+    w_hr: Array | None = None,
+) -> PartViews:
+    """The weights (G*O, I), (G*O, R), (R, O) and biases (G*O,), none or two, without a copy.
+
+    ``order``: where the framework keeps each gate of oneDNN's order. Raises `ShapeError`.
+    """
+    units = len(w_hh) // len(order)
+    for array in (w_ih, w_hh, *biases):
+        if len(array) != len(order) * units:
+            raise ShapeError(f"expected a weight of {len(order) * units} rows, got {array.shape}")
+
+    def gates(array: Array) -> list[Array]:
+        return [array[place * units : (place + 1) * units].T for place in order]
+
+    rows = [list(pair) for pair in zip(*map(gates, biases), strict=True)]
+    if rows and cell.linear_before_reset:  # the candidate's b_hh is inside of r * (...)
+        rows[2:] = [[bias] for bias in rows[2]]
+    return PartViews(gates(w_ih), gates(w_hh), rows, None if w_hr is None else w_hr.T)
 
 
 def matrix(array: Array, layout: GateLayout, name: str) -> Array:

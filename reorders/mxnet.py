@@ -14,9 +14,9 @@ from onernn.ir.arrays import Array, sealed
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import PartViews, RnnWeights
 from onernn.reorders.gates import GateLayout
-from onernn.reorders.layers import matrix_back, rows, rows_back
+from onernn.reorders.layers import matrix_back, part_views, rows, rows_back
 
 CELLS = {
     "rnn_relu": Cell.RNN_RELU,
@@ -149,6 +149,21 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
         )
 
     return tuple(layer(index) for index in range(stack.layers))
+
+
+def views(named: Mapping[str, Array], stack: Stack) -> list[PartViews]:
+    """Parts by gluon's names, see `weights`, without a copy."""
+    return [
+        part_views(
+            CELLS[stack.mode],
+            LAYOUTS[stack.mode].permutation,
+            named[f"{place}_i2h_weight"],
+            named[f"{place}_h2h_weight"],
+            [named[f"{place}_i2h_bias"], named[f"{place}_h2h_bias"]],
+            named.get(f"{place}_h2r_weight"),
+        )
+        for _, place in _places(stack)
+    ]
 
 
 def bias(mode: str, input_bias: Array, recurrent_bias: Array) -> Array:

@@ -13,8 +13,9 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.spec import Cell, Update
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import PartViews, RnnWeights
 from onernn.reorders.gates import GateLayout, input_layer, input_layer_back, summed_bias
+from onernn.reorders.layers import part_views
 
 Layers = tuple[RnnWeights, ...]
 
@@ -135,6 +136,17 @@ def rnn_weights(arrays: Sequence[Array], mode: str, layers: int, directions: int
         RnnWeights.joined(result[first : first + directions], 1)
         for first in range(0, parts, directions)
     )
+
+
+def rnn_views(arrays: Sequence[Array], mode: str) -> list[PartViews]:
+    """``WeightList`` of the operator ``rnn``, see `rnn_weights`, without a copy."""
+    cell, layout = RNN_CELLS[mode]
+    count = len(arrays) // 2 if arrays[-1].ndim == 1 else len(arrays)
+    order, biases = layout.permutation, arrays[count:]
+    return [
+        part_views(cell, order, arrays[at], arrays[at + 1], biases[at : at + 2])
+        for at in range(0, count, 2)
+    ]
 
 
 def _rnn_bias(

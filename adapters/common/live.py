@@ -1,9 +1,10 @@
 """What live layers of all frameworks share: options, packed parameters, calls forward and backward.
 
-A framework brings its arrays as a `Call`, and two functions: ``pack`` makes weights of its
-parameters, ``unpack`` gradients of these from those of the weights. Parameters are packed once, and
-again when their numbers have changed. `Repacked` and `Watched` compare memory with a copy: trainers
-write in place, by ways that no framework counts.
+A framework brings its arrays as a `Call`, and its functions: ``views`` finds the weights in its
+parameters, ``pack`` copies them, ``unpack`` makes gradients of the parameters from those of the
+weights. Trainers write to parameters in place, by ways that no framework counts. So each call reads
+them where they are; nothing that is made of them outlives the call, unless they are frozen. If a
+layer cannot be read in place, `Repacked` compares all parameters with a copy in each call.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import logging
 import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import cached_property, lru_cache, partial
 from itertools import zip_longest
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -23,14 +25,15 @@ import numpy as np
 
 from onernn.adapters.common.plugins import DISABLED
 from onernn.backend import Stack, State, Tape, open_backend
-from onernn.backend.compiled.library import load_kernels
+from onernn.backend.auto import AutoBackend
+from onernn.backend.compiled.backend import READ_IN_PLACE, KernelsBackend
 from onernn.backend.onednn.precision import DTYPES, unknown
 from onernn.ir.arrays import Array, same_bytes
-from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
+from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights, Weights, layers_of
+from onernn.ir.weights import PartViews, RnnWeights, Weights, layers_of
 
 _log = logging.getLogger("onernn")
 
@@ -46,6 +49,8 @@ class LiveOptions:
     dtype: str = "f32"
     backend: str = "auto"
     threads: int | None = None
+    frozen: bool = False
+    """Whether layers keep what they pack in their first call, and see no later change."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -68,6 +73,18 @@ class LiveOptions:
         return engine.prepare(spec, weights, dtype=self.dtype, strict=self.strict)
 
 
+@lru_cache(64)
+def kernels_in_place(backend: str, dtype: str, threads: int | None) -> KernelsBackend | None:
+    """The kernels, if they run layers of this dtype and each call can read a layer's weights where
+    its framework keeps them."""
+    if dtype not in READ_IN_PLACE:
+        return None
+    engine: Any = open_backend(backend, threads=threads)
+    if isinstance(engine, AutoBackend):
+        engine = engine.preferred(dtype)
+    return engine if isinstance(engine, KernelsBackend) else None
+
+
 @dataclass(frozen=True)
 class Slower(Refusal):
     """A layer that stays with its framework, which was measured as faster."""
@@ -88,6 +105,9 @@ class Explained(NamedTuple):
         """Whether some layer was replaced, or could be but is faster in its framework."""
         return bool(self.replaced) or any(isinstance(refusal, Slower) for refusal in self.refusals)
 
+
+MOST_PLACES = 16
+"""So many addresses of parameters are remembered for each live layer."""
 
 NOT_SEEN = "optimize() has not seen it"
 NOT_CALLED = "it has not been called yet"
@@ -210,10 +230,11 @@ class Recorded(NamedTuple):
 class LiveLayer:
     """A recurrent layer on a framework's arrays; may be shared between threads.
 
-    ``pack(parameters)``: its specification and weights. ``unpack(parameters, layers)``: gradients
-    of the parameters, from those of the weights of each layer. ``state``: how messages call an
-    initial state. Methods raise `ShapeError` naming the array, and `UnsupportedError` for what the
-    chosen backend does not run.
+    ``pack(parameters)``: its specification and weights. ``views(parameters)``: its specification,
+    and the weights of each layer and direction as views of the parameters; None if these have to be
+    computed. ``unpack(parameters, layers)``: gradients of the parameters, from those of the weights
+    of each layer. ``state``: how messages call an initial state. Methods raise `ShapeError` naming
+    the array, and `UnsupportedError` for what the chosen backend does not run.
     """
 
     def __init__(
@@ -222,29 +243,87 @@ class LiveLayer:
         unpack: Callable[[Sequence[Array], Sequence[RnnWeights]], list[Array]],
         options: LiveOptions,
         state: str = "state",
+        views: Callable[[Sequence[Array]], tuple[RnnSpec, list[PartViews]] | None] | None = None,
     ) -> None:
         self._pack, self._unpack, self._options, self._state = pack, unpack, options, state
+        self._views = views
         self._stacks = Repacked(self._new_stacks)
+        self._in_place: dict[Any, Stack] = {}
+        self._frozen: dict[Any, list[Stack]] = {}
 
-    def stacks(self, parameters: Sequence[Array], *, apart: bool = False) -> list[Stack]:
-        """The stack of these parameters, or its layers ``apart``; the same while numbers stay.
+    @cached_property
+    def _kernels(self) -> KernelsBackend | None:
+        chosen = self._options
+        if chosen.frozen:
+            return None
+        return kernels_in_place(chosen.backend, chosen.dtype, chosen.threads)
+
+    def stack(self, parameters: Sequence[Array]) -> Stack:
+        """The stack of these parameters.
 
         A forked child makes its own: it lacks its parent's threads.
         """
-        return self._stacks((os.getpid(), apart), parameters)
+        return self._reading(parameters) or self._packed(parameters, False)[0]
+
+    def _reading(self, parameters: Sequence[Array]) -> Stack | None:
+        """The stack that reads these parameters in place; None if there is none.
+
+        It is made for their addresses only, so it is kept while these stay.
+        """
+        kernels = self._kernels
+        if kernels is None or self._views is None or parameters[0].dtype == np.float16:
+            return None
+        where = os.getpid(), kernels.threads, *map(_place, parameters)
+        if (known := self._in_place.get(where)) is not None:
+            return known
+        if (views := self._views(parameters)) is None:
+            return None
+        spec, parts = views
+        known = next(
+            (s for k, s in [*self._in_place.items()] if (k[:2], s.spec) == (where[:2], spec)), None
+        )
+        with suppress(UnsupportedError):  # a bias with gaps
+            stack = kernels.live_stack(spec, parts, self._options.dtype, known)
+            if len(self._in_place) >= MOST_PLACES:
+                self._in_place.clear()
+            return self._in_place.setdefault(where, stack)
+        return None
+
+    def _training(self, parameters: Sequence[Array], apart: bool) -> list[Stack]:
+        """Stacks for a training run: all layers or, if ``apart``, one each."""
+        if self._kernels is None or parameters[0].dtype == np.float64:
+            return self._packed(parameters, apart)
+        prepare = partial(self._kernels.training_stack, dtype=self._options.dtype)
+        return self._each(self._pack([*map(computed, parameters)]), apart, prepare)
+
+    def _packed(self, parameters: Sequence[Array], apart: bool) -> list[Stack]:
+        """Stacks that are kept: while the numbers stay or, if frozen, while their addresses do."""
+        key = os.getpid(), apart
+        if not self._options.frozen:
+            return self._stacks(key, parameters)
+        where = *key, *map(_place, parameters)
+        if where not in self._frozen:
+            self._frozen[where] = self._new_stacks(key, parameters)
+        return self._frozen[where]
 
     def _new_stacks(self, key: tuple[int, bool], parameters: Sequence[Array]) -> list[Stack]:
-        spec, weights = self._pack([*map(computed, parameters)])
-        if not key[1]:
-            return [self._options.prepare(spec, weights)]
+        packed = self._pack([*map(computed, parameters)])
+        return self._each(packed, key[1], self._options.prepare)
+
+    def _each(
+        self, packed: tuple[RnnSpec, Weights], apart: bool, prepare: Callable[..., Stack]
+    ) -> list[Stack]:
+        spec, weights = packed
+        if not apart:
+            return [prepare(spec, weights)]
         return [
-            self._options.prepare(spec.one_layer(spec.reads(k), spec.direction), layer)
+            prepare(spec.one_layer(spec.reads(k), spec.direction), layer)
             for k, layer in enumerate(layers_of(spec, weights))
         ]
 
     def run(self, call: Call) -> list[Array]:
         """y in the axes of x, then the final states (L*D, N, O), in the dtype of x."""
-        (stack,) = self.stacks(call.parameters)
+        stack = self.stack(call.parameters)
         y, ends = stack.run(call.batch(call.x), self._states([stack], call, call.states))
         return _results(call, y, ends)
 
@@ -255,7 +334,7 @@ class LiveLayer:
 
         ``mask(shape)``: factors for the words between two layers, as of dropout.
         """
-        stacks = self.stacks(call.parameters, apart=mask is not None)
+        stacks = self._training(call.parameters, mask is not None)
         begins, y = self._states(stacks, call, call.states), call.batch(call.x)
         parts, ends = list[Part](), []
         for k, stack in enumerate(stacks):
@@ -307,6 +386,11 @@ class LiveLayer:
         return tuple(computed(array).reshape(*shape, array.shape[-1]) for array in states)
 
 
+def _place(array: Array) -> tuple[Any, ...]:
+    """What tells where the numbers of an array are."""
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
+
+
 def _results(call: Call, y: Ragged | Array, states: Sequence[Array]) -> list[Array]:
     ends = [joined_states(state).astype(call.x.dtype, copy=False) for state in states]
     return [call.padded(y), *ends]
@@ -332,8 +416,8 @@ Result = TypeVar("Result")
 class Repacked(Generic[Key, Result]):
     """Caches ``make(key, parameters)`` until the parameters' numbers change.
 
-    Every call compares them with a copy, because trainers change parameters in place. Where they
-    are ``constant``, those of the first call count. Threads may share it.
+    Every call compares all of them with a copy, because trainers change parameters in place. If
+    they are ``constant``, those of the first call count. Threads may share it.
     """
 
     def __init__(
@@ -356,42 +440,6 @@ class Repacked(Generic[Key, Result]):
         return len(self._copies) == len(parameters) and all(
             map(same_bytes, self._copies, parameters)
         )
-
-
-class Watched:
-    """Compares memory with a copy to find out whether it was written to.
-
-    Calls of microseconds cannot compare all of it: each compares a slice of every part. The next
-    call finds an update of most numbers, and later calls find any.
-    """
-
-    ALL = 1024
-    """This many turns in a row compare every byte: see ``onernn_unchanged``."""
-
-    def __init__(self, memory: Sequence[tuple[int, int]]) -> None:
-        """``memory``: addresses and bytes, valid whenever they are compared."""
-        self._copies = copies = [_bytes_at(*span) for span in memory]
-        self._turn = 0
-        try:
-            kernels = load_kernels()
-        except LibraryError:  # each call compares all
-            self._compare: Any = lambda *_: copies == [_bytes_at(*span) for span in memory]
-            return
-        ffi = kernels.ffi
-        pairs = zip(memory, map(ffi.from_buffer, copies), strict=True)
-        spans = [(ffi.cast("void *", at), copy, size) for (at, size), copy in pairs]
-        spans = ffi.new("onernn_copy[]", spans)
-        self._compare = partial(kernels.lib.onernn_unchanged, spans, len(copies))
-
-    def unchanged(self, turns: int) -> bool:
-        """Whether the next ``turns`` of `ALL` slices of each part are as they were."""
-        turn = self._turn
-        self._turn = turn + turns
-        return bool(self._compare(turn, turns))
-
-
-def _bytes_at(address: int, count: int) -> bytes:
-    return bytes((ctypes.c_char * count).from_address(address))
 
 
 def _copied(array: Array) -> Array:

@@ -213,10 +213,11 @@ def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, di
     ours = {k.removeprefix(_OURS): v for k, v in attributes.items() if k.startswith(_OURS)}
     plain = {k: v for k, v in attributes.items() if not k.startswith((_OURS, "__"))}
     name = ours.pop("name", "rnn")
-    threads = ours.pop("threads", "None")
+    threads, frozen = ours.pop("threads", "None"), ours.pop("frozen", "False") == "True"
     ours.pop(ORIGINAL.removeprefix(_OURS), None)
     plain.pop("op_type", None)
-    return Options(**ours, threads=None if threads == "None" else int(threads)), name, plain
+    count = None if threads == "None" else int(threads)
+    return Options(**ours, threads=count, frozen=frozen), name, plain
 
 
 def _put(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, Direction, RnnSpec
-from onernn.ir.weights import RnnWeights, Weights
+from onernn.ir.weights import PartViews, RnnWeights, Weights
 from onernn.reorders import mxnet
 
 # Folds a FullyConnected in front of an RNN operator into the layer, and gradients back.
@@ -217,7 +217,7 @@ class LiveRnn(LiveOperator):
         self.only_ours = bool(self._masks or self.stack.projection or clip)
         lengths, seed = ["sequence_length"] * takes_lengths, ["seed"] * bool(self.dropout)
         self.arguments = ["data", "parameters", *self.states, *lengths, *self.linear, *seed]
-        self.layer = LiveLayer(self._pack, self._unpack, options)
+        self.layer = LiveLayer(self._pack, self._unpack, options, views=self._views)
 
     def shapes(self, inputs: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
         t, n, channels = inputs["data"] if len(inputs["data"]) == 3 else _OPEN
@@ -243,10 +243,18 @@ class LiveRnn(LiveOperator):
         parts = mxnet.split(flat, self.stack)
         if linear:
             parts = folded(parts, linear, self.stack)
-        spec = self.stack.spec(parts["l0_i2h_weight"].shape[1])
         layers = mxnet.weights(parts, self.stack)
-        spec = replace(spec, cell_clip=self._clip, cell_clip_nan=self._stops_nan)
-        return spec, layers if layers[1:] else layers[0]
+        return self._spec(parts), layers if layers[1:] else layers[0]
+
+    def _views(self, parameters: Sequence[Array]) -> tuple[RnnSpec, list[PartViews]] | None:
+        if self.linear:  # its product is computed once
+            return None
+        parts = mxnet.split(parameters[0], self.stack)
+        return self._spec(parts), mxnet.views(parts, self.stack)
+
+    def _spec(self, parts: Arrays) -> RnnSpec:
+        spec = self.stack.spec(parts["l0_i2h_weight"].shape[1])
+        return replace(spec, cell_clip=self._clip, cell_clip_nan=self._stops_nan)
 
     def _unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
         flat, *linear = parameters

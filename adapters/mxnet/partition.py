@@ -228,7 +228,7 @@ def _replace_rnn(
             )
         vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
         if vector is not None and not live.linear:
-            live.layer.stacks([view(vector, "parameters")])  # raises now, not at the first run
+            live.layer.stack([view(vector, "parameters")])  # raises now, not at the first run
     node["op"] = "Custom"
     node["attrs"] = custom_attributes(attributes, node["name"], options, operator or OPERATOR)
     node["attrs"][ORIGINAL] = region_text

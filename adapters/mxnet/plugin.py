@@ -53,7 +53,9 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     that stay MXNet's are listed with the reason by `explain`, and at INFO (logger "onernn"), as are
     layers that MXNet was measured to be faster at: they stay, unless ``backend`` names one.
 
-    ``options``: semantics, dtype, backend, threads, as of `onernn.load` and `onernn.Session`;
+    ``options``: semantics, dtype, backend, threads, as of `onernn.load` and `onernn.Session`, and
+    frozen. Parameters may change at any time and in any way: each call reads them. ``frozen=True``
+    keeps what the first call packs: later writes to these parameters are not seen.
     semantics="documented" makes sequence lengths and clips work, which MXNet ignores on CPU.
     float16 is computed in float32. Dropout p between layers is inverted dropout, in training only;
     mx.random.seed makes it repeatable. semantics="mxnet-cpu" leaves it out, as MXNet's CPU does.
@@ -222,7 +224,7 @@ def rnn(
 
 @lru_cache(maxsize=32)
 def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
-    """The live layer of a call of `rnn`; the cache keeps the last operators' packed weights."""
+    """The live layer of a call of `rnn`; the cache keeps the last ones' memory for runs."""
     return LiveRnn(dict(attributes), options)
 
 

@@ -171,8 +171,8 @@ Tensors Forward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
     for (const Tensor& each : arguments.before)
       end = std::copy_n(each.data<float>(), each.numel(), end);
   } else if (is_test) {
-    packed(library, layer, {weights, fixed ? owners(arguments.weights) : Owners()})
-        ->run(batch, x, states, y.data<float>());
+    run_layer(library, layer, {weights, fixed ? owners(arguments.weights) : Owners()}, batch, x,
+              states, y.data<float>());
   } else {
     const Training training(library, layer, batch);
     tape = new_tensor({training.tape_size() + 1});
@@ -308,6 +308,7 @@ ONERNN_VISIBLE int onernn_paddle_open(const char* path) {
   if (!handle || !find(handle, "onernn_abi", abi) || abi() != ONERNN_ABI) return 1;
   is_open = find(handle, "onernn_stack_new", library.stack_new) &&
             find(handle, "onernn_stack_run", library.stack_run) &&
+            find(handle, "onernn_stack_run_unpacked", library.stack_run_unpacked) &&
             find(handle, "onernn_stack_free", library.stack_free) &&
             find(handle, "onernn_training_new", library.training_new) &&
             find(handle, "onernn_training_forward", library.training_forward) &&

@@ -1,4 +1,4 @@
-// Layers packed for running, and the stacks that run them, kept while their weights stay.
+// Layers that run: their weights are read where Paddle keeps them, or packed.
 #ifndef ONERNN_PADDLE_PACKED_LAYER_HPP
 #define ONERNN_PADDLE_PACKED_LAYER_HPP
 
@@ -94,12 +94,71 @@ struct LayerTensors {
   std::vector<std::shared_ptr<const void>> owners;
 };
 
-/// A layer's weights packed, and stacks that nobody uses now.
-class Packed {
+/// A layer without its weights, and stacks that nobody uses now.
+class Runner {
+ public:
+  Runner(const Library& library, const Layer& layer) : library_(library), layer_(layer) {}
+  Runner(const Runner&) = delete;
+  ~Runner() {
+    for (onernn_stack* each : idle_) library_.stack_free(each);
+  }
+
+  bool is_of(const Layer& other) const {
+    const Layer &a = layer_, &b = other;
+    return a.cell == b.cell && a.function == b.function && a.stored == b.stored &&
+           a.layers == b.layers && a.directions == b.directions && a.threads == b.threads &&
+           a.inputs == b.inputs && a.units == b.units && a.gates == b.gates;
+  }
+
+  /// `weights`: of this call; null: those of `parts_`.
+  void run(const Batch& batch, const float* x, const States& states, float* y,
+           const onernn_unpacked* weights = nullptr) {
+    onernn_stack* stack = take();
+    const onernn_batch sizes{batch.time_major ? ONERNN_TNC : ONERNN_NTC, batch.T, batch.N,
+                             batch.lengths.empty() ? nullptr : batch.lengths.data()};
+    const onernn_arrays arrays{x, nullptr, states.h, states.c, y, states.h_n, states.c_n, nullptr};
+    const std::int32_t status = weights
+                                    ? library_.stack_run_unpacked(stack, &sizes, &arrays, weights)
+                                    : library_.stack_run(stack, &sizes, &arrays);
+    {
+      std::lock_guard<std::mutex> locked(guard());
+      idle_.push_back(stack);
+    }
+    check(status);
+    batch.clear_padding(y, layer_.wide());
+  }
+
+ protected:
+  const Library& library_;
+  const Layer layer_;
+  std::vector<onernn_part> parts_;  // empty: each run brings the weights
+  std::shared_ptr<char> numbers_;
+
+ private:
+  onernn_stack* take() {
+    {
+      std::lock_guard<std::mutex> locked(guard());
+      if (!idle_.empty()) {
+        onernn_stack* stack = idle_.back();
+        idle_.pop_back();
+        return stack;
+      }
+    }
+    onernn_stack* result = nullptr;
+    const onernn_spec spec = layer_.spec();
+    check(library_.stack_new(&spec, parts_.empty() ? nullptr : parts_.data(), numbers_.get(),
+                             layer_.threads, &result));
+    return result;
+  }
+
+  std::vector<onernn_stack*> idle_;
+};
+
+/// A layer with its weights packed.
+class Packed : public Runner {
  public:
   Packed(const Library& library, const Layer& layer, const LayerTensors& tensors)
-      : library_(library),
-        layer_(layer),
+      : Runner(library, layer),
         weights_(tensors.numbers),
         owners_(tensors.owners.begin(), tensors.owners.end()) {
     const std::vector<const float*>& weights = tensors.numbers;
@@ -117,19 +176,10 @@ class Packed {
       copies_.emplace_back(weights[k], weights[k] + layer.size_of(k));
     numbers_ = numbers.aligned();
   }
-  Packed(const Packed&) = delete;
-  ~Packed() {
-    for (onernn_stack* each : idle_) library_.stack_free(each);
-  }
 
   bool is_of(const Layer& layer, const LayerTensors& tensors) const {
-    const auto same = [](const Layer& a, const Layer& b) {
-      return a.cell == b.cell && a.function == b.function && a.stored == b.stored &&
-             a.layers == b.layers && a.directions == b.directions && a.threads == b.threads &&
-             a.inputs == b.inputs && a.units == b.units && a.gates == b.gates;
-    };
     return tensors.numbers == weights_ && tensors.owners.empty() == owners_.empty() &&
-           same(layer, layer_);
+           Runner::is_of(layer);
   }
   /// Whether the weights are those that were packed: trainers change their numbers in place, and
   /// at an address of freed ones there may be others.
@@ -142,53 +192,38 @@ class Packed {
     return true;
   }
 
-  void run(const Batch& batch, const float* x, const States& states, float* y) {
-    onernn_stack* stack = take();
-    const onernn_batch sizes{batch.time_major ? ONERNN_TNC : ONERNN_NTC, batch.T, batch.N,
-                             batch.lengths.empty() ? nullptr : batch.lengths.data()};
-    const onernn_arrays arrays{x, nullptr, states.h, states.c, y, states.h_n, states.c_n, nullptr};
-    const std::int32_t status = library_.stack_run(stack, &sizes, &arrays);
-    {
-      std::lock_guard<std::mutex> locked(guard());
-      idle_.push_back(stack);
-    }
-    check(status);
-    batch.clear_padding(y, layer_.wide());
-  }
-
  private:
-  onernn_stack* take() {
-    {
-      std::lock_guard<std::mutex> locked(guard());
-      if (!idle_.empty()) {
-        onernn_stack* stack = idle_.back();
-        idle_.pop_back();
-        return stack;
-      }
-    }
-    onernn_stack* result = nullptr;
-    const onernn_spec spec = layer_.spec();
-    check(library_.stack_new(&spec, parts_.data(), numbers_.get(), layer_.threads, &result));
-    return result;
-  }
-
-  const Library& library_;
-  Layer layer_;
   std::vector<const float*> weights_;
   std::vector<std::weak_ptr<const void>> owners_;
   std::vector<std::vector<float>> copies_;
-  std::vector<onernn_part> parts_;
-  std::shared_ptr<char> numbers_;
-  std::vector<onernn_stack*> idle_;
 };
 
-/// The layer of these weights; the same one while their numbers stay. The most recent ones are
-/// kept, and so are those in use.
+constexpr std::size_t kMostKept = 64;  // the most recent ones are kept, and so are those in use
+
+/// What runs layers of this kind.
+inline std::shared_ptr<Runner> runner(const Library& library, const Layer& layer) {
+  static auto& recent =
+      *new std::list<std::shared_ptr<Runner>>;  // never freed: exits need no order
+  std::shared_ptr<Runner> dropped;              // freed when the lock is open again
+  std::lock_guard<std::mutex> locked(guard());
+  for (auto each = recent.begin(); each != recent.end(); ++each)
+    if ((*each)->is_of(layer)) {
+      recent.splice(recent.begin(), recent, each);
+      return recent.front();
+    }
+  recent.push_front(std::make_shared<Runner>(library, layer));
+  if (recent.size() > kMostKept) {
+    dropped = recent.back();
+    recent.pop_back();
+  }
+  return recent.front();
+}
+
+/// The layer of these weights; the same one while their numbers stay.
 inline std::shared_ptr<Packed> packed(const Library& library, const Layer& layer,
                                       const LayerTensors& weights) {
   static auto& recent =
       *new std::list<std::shared_ptr<Packed>>;  // never freed: exits need no order
-  constexpr std::size_t kMost = 64;
   std::shared_ptr<Packed> match;
   {
     std::lock_guard<std::mutex> locked(guard());
@@ -209,8 +244,17 @@ inline std::shared_ptr<Packed> packed(const Library& library, const Layer& layer
     each = next;
   }
   recent.push_front(result);
-  if (recent.size() > kMost) dropped.splice(dropped.begin(), recent, std::prev(recent.end()));
+  if (recent.size() > kMostKept) dropped.splice(dropped.begin(), recent, std::prev(recent.end()));
   return result;
+}
+
+/// Runs a layer. Its weights are read where they are, unless nobody writes to them or their halves
+/// may have to be refused.
+inline void run_layer(const Library& library, const Layer& layer, const LayerTensors& tensors,
+                      const Batch& batch, const float* x, const States& states, float* y) {
+  if (tensors.owners.empty() && layer.stored != ONERNN_F16)
+    return runner(library, layer)->run(batch, x, states, y, layer.unpacked(tensors.numbers).data());
+  packed(library, layer, tensors)->run(batch, x, states, y);
 }
 
 }  // namespace onernn_paddle

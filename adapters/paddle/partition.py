@@ -20,7 +20,7 @@ from onernn.ir.graph import UNSUPPORTED, Graph
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights
+from onernn.ir.weights import PartViews, RnnWeights
 from onernn.reorders import paddle
 
 # Which operators of a Paddle program read what others make.
@@ -592,4 +592,7 @@ class LayerKind(NamedTuple):
         def unpack(_: object, layers: Sequence[RnnWeights]) -> list[Array]:
             return paddle.rnn_gradients_back(layers, self.mode)
 
-        return LiveLayer(pack, unpack, options, state="initial_states")
+        def views(weights: Sequence[Array]) -> tuple[RnnSpec, list[PartViews]]:
+            return self.spec, paddle.rnn_views(weights, self.mode)
+
+        return LiveLayer(pack, unpack, options, state="initial_states", views=views)

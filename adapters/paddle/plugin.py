@@ -78,11 +78,13 @@ def optimize(
 
     A program's ``replaced`` and ``refusals`` list what onernn runs, and why Paddle runs the rest.
 
-    Parameters may change afterwards: each call compares them with those that were packed, which
-    takes longer than a large layer over a few words. ``frozen``: a program's never change, as a
-    predictor's do not; what is written to them later may not be seen. ``options``: dtype, backend,
-    threads, as of `onernn.Session`; ``threads=None``: as many as the Config sets now, or else
-    OMP_NUM_THREADS, which Paddle sets to 1 where nothing does.
+    Parameters may change at any time and in any way: each call reads them. The parts of a program
+    of Paddle 2 compute weights of its parameters, so each call compares these with those that were
+    used, which takes longer than a large layer over a few words. ``frozen``: a program's never
+    change, as a predictor's do not; what is written to them later may not be seen.
+
+    ``options``: dtype, backend, threads, as of `onernn.Session`; ``threads=None``: as many as the
+    Config sets now, or else OMP_NUM_THREADS, which Paddle sets to 1 where nothing does.
     What is replaced and what is not is also logged (logger "onernn").
 
     Raises `UnsupportedError` where nothing can be replaced; `MissingDependencyError` without

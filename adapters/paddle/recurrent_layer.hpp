@@ -22,6 +22,7 @@ namespace onernn_paddle {
 struct Library {
   decltype(&::onernn_stack_new) stack_new;
   decltype(&::onernn_stack_run) stack_run;
+  decltype(&::onernn_stack_run_unpacked) stack_run_unpacked;
   decltype(&::onernn_stack_free) stack_free;
   decltype(&::onernn_training_new) training_new;
   decltype(&::onernn_training_forward) training_forward;
@@ -103,6 +104,29 @@ struct Layer {
         result.bias[g * units + o] = of_input[at] + (apart ? 0 : of_state[at]);
         if (apart) result.bias[(g + 1) * units + o] = of_state[at];
       }
+    return result;
+  }
+
+  /// The same weights where Paddle keeps them.
+  std::vector<onernn_unpacked> unpacked(const std::vector<const float*>& weights) const {
+    std::vector<onernn_unpacked> result(parts());
+    for (int part = 0; part < parts(); ++part) {
+      onernn_unpacked& own = result[part];
+      const std::int64_t I = inputs_of(part / directions);
+      own.input.row = own.recurrent.row = 1;
+      own.input.column = I;
+      own.recurrent.column = units;
+      const float *of_input = weights[2 * (parts() + part)],
+                  *of_state = weights[2 * (parts() + part) + 1];
+      for (std::size_t g = 0; g < gates.size(); ++g) {
+        const std::int64_t row = gates[g] * units;
+        own.input.gates[g] = weights[2 * part] + row * I;
+        own.recurrent.gates[g] = weights[2 * part + 1] + row * units;
+        own.bias[g][0] = of_input + row;
+        const bool apart = bias_rows() > std::int64_t(gates.size()) && g + 1 == gates.size();
+        own.bias[g + apart][!apart] = of_state + row;
+      }
+    }
     return result;
   }
 

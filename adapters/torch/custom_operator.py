@@ -59,14 +59,14 @@ def ran_compiled(module: torch.nn.Module) -> str:
 @cache
 def _spec(layer: str, inputs: int, rows: int, width: int) -> RnnSpec:
     """Of the text of `run_traced`, for so many input channels and a recurrent matrix."""
-    mode, layers, parts, _, *projected = layer.split()
+    mode, layers, parts, _, *more = layer.split()
     return RnnSpec(
         CELLS[mode],
         inputs,
         rows // len(CELLS[mode].gates),
         layers=int(layers),
         direction="bidirectional_concat" if parts != layers else "left2right",
-        projection_size=width if projected else None,
+        projection_size=width if "projected" in more else None,
     )
 
 
@@ -76,9 +76,10 @@ def _spec_of(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> Rn
 
 def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveLayer:
     live, spec, dtype = _LIVE.get(weights[0]), _spec_of(layer, x, weights), layer.split()[3]
-    if live is None or (live.spec, live.dtype) != (spec, dtype):
+    frozen = "frozen" in layer.split()
+    if live is None or (live.spec, live.dtype, live.frozen) != (spec, dtype, frozen):
         names = [f"weight {k}" for k in range(len(weights))]
-        _LIVE[weights[0]] = live = LiveLayer(spec, names, dtype)
+        _LIVE[weights[0]] = live = LiveLayer(spec, names, dtype, frozen=frozen)
     return live
 
 
@@ -304,7 +305,7 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
         return None
     layers = 1 if drawn else module.num_layers
     layer = f"{module.mode} {layers} {D * layers} {module.onernn_options}"
-    layer += " projected" * bool(module.proj_size)
+    layer += " projected" * bool(module.proj_size) + " frozen" * module.onernn_frozen
     operators = torch.ops.onernn
     x = x.transpose(0, 1) if batch_first else x
     if not (drawn or records):

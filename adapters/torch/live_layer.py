@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache, partial
-from operator import is_
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 import torch
@@ -18,9 +18,8 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from onernn.adapters.common.live import Watched, joined_states
+from onernn.adapters.common.live import Repacked, joined_states, kernels_in_place
 from onernn.backend import Backend, Stack, Tape, open_backend
 from onernn.backend.compiled.backend import KernelsBackend
 from onernn.backend.compiled.library import load_kernels
@@ -29,8 +28,8 @@ from onernn.ir.arrays import Array, Int64, frozen, sealed
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.ragged import Ragged, falls, offsets_of
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import RnnWeights
-from onernn.reorders.layers import gate_layout
+from onernn.ir.weights import PartViews, RnnWeights
+from onernn.reorders.layers import gate_layout, part_views
 from onernn.reorders.lod import Packing
 from onernn.reorders.torch import GATES
 
@@ -361,6 +360,18 @@ def weights_of(spec: RnnSpec, parameters: Sequence[torch.Tensor]) -> list[RnnWei
     return layers
 
 
+def views_of(spec: RnnSpec, parameters: Sequence[Array]) -> list[PartViews]:
+    """Flat weights in PyTorch's order, see `weights_of`, without a copy."""
+    order = gate_layout(spec.cell, GATES[spec.cell]).permutation
+    every = len(parameters) // (spec.layers * spec.directions)
+    parts = []
+    for first in range(0, len(parameters), every):
+        ih, hh, *rest = parameters[first : first + every]
+        biases, projection = (rest[:2], rest[2:]) if every >= 4 else ([], rest)
+        parts.append(part_views(spec.cell, order, ih, hh, biases, *projection))
+    return parts
+
+
 def gradients_back(spec: RnnSpec, layers: Sequence[RnnWeights], every: int) -> list[torch.Tensor]:
     """Gradients of the flat weights, in PyTorch's order, from those of the layers' weights."""
     order = gate_layout(spec.cell, GATES[spec.cell]).permutation
@@ -412,7 +423,7 @@ DTYPES = {
 """The type that matrices are rounded to, by the ``dtype`` of `optimize`."""
 
 
-_doubts, _process = 0, os.getpid()
+_process = os.getpid()
 
 
 def _in_child() -> None:
@@ -423,69 +434,21 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-def doubt(*_: Any) -> None:
-    """Makes the next call of each layer compare all numbers: parameters may have changed.
-
-    Every step of a torch.optim optimizer calls it: fused ones do not change ``_version``.
-    """
-    global _doubts
-    _doubts += 1
-
-
-register_optimizer_step_post_hook(doubt)
-
-
-class Packed:
-    """A stack, and the parameters that it was made of."""
-
-    stack: Stack
-
-    def __init__(self, weights: Sequence[torch.Tensor], threads: int) -> None:
-        self._weights, self._doubts = list(weights), _doubts
-        self._setting = threads, _process  # oneDNN's threads do not live on in a fork
-        self._addresses = [weight.data_ptr() for weight in weights]
-        self._versions = [weight._version for weight in weights]
-        # They keep the memory allocated, so an address identifies an array.
-        self._memory = [weight.detach() for weight in weights]
-        # Copied before packing, so the next call finds a write made meanwhile.
-        self._watched = Watched([*map(_span, self._memory)])
-
-    def holds(self, weights: Sequence[torch.Tensor], threads: int, steps: int) -> bool:
-        """Whether these are the packed parameters, unchanged.
-
-        It finds writes that PyTorch counts, any write after `doubt`, and writes to most numbers of
-        a parameter; writes to a few numbers once `Watched.ALL` steps have run.
-        """
-        is_known = (
-            all(map(is_, self._weights, weights))
-            and self._setting == (threads, _process)
-            and self._addresses == [weight.data_ptr() for weight in weights]
-            and self._versions == [weight._version for weight in weights]
-        )
-        if not is_known:
-            return False
-        doubts = _doubts
-        if not self._watched.unchanged(steps if doubts == self._doubts else Watched.ALL):
-            return False
-        self._doubts = doubts
-        return True
-
-
-def _span(weight: torch.Tensor) -> tuple[int, int]:
-    """The address of a strided tensor, and its bytes up to the last number."""
-    sizes = zip(weight.shape, weight.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in sizes)
-    return weight.data_ptr(), (last + 1) * weight.element_size()
-
-
 class LiveLayer:
     """A module's packed parameters, and the reasons why calls stayed with PyTorch."""
 
     def __init__(
-        self, spec: RnnSpec, names: Sequence[str], dtype: str, is_cell: bool = False
+        self,
+        spec: RnnSpec,
+        names: Sequence[str],
+        dtype: str,
+        *,
+        is_cell: bool = False,
+        frozen: bool = False,
     ) -> None:
-        self.spec, self.dtype, self.names, self.is_cell = spec, dtype, names, is_cell
-        self._packed: dict[str, Packed] = {}
+        self.spec, self.dtype, self.names = spec, dtype, names
+        self.is_cell, self.frozen = is_cell, frozen
+        self.forget()
         self._channels = spec.output_size
         kind = "LSTM" if spec.cell is Cell.LSTM else "GRU" if spec.gates > 1 else "RNN"
         # PyTorch runs a padded LSTM as one call of oneDNN, others step by step.
@@ -505,27 +468,53 @@ class LiveLayer:
 
     def forget(self) -> None:
         """Makes the next call pack anew."""
-        self._packed = {}
+        self._in_place: dict[str, tuple[Any, Sequence[ref[torch.Tensor]], Stack]] = {}
+        self._compared = Repacked(self._new_stack)
+        self._kept: dict[tuple[str, int, int], Stack] = {}
 
-    def _packed_as(self, dtype: str, weights: Sequence[torch.Tensor], steps: int) -> Stack:
-        """The stack of the current parameters, packed if new. Raises `UnsupportedError`."""
-        threads = torch.get_num_threads()
-        packed = self._packed.get(dtype)
-        if packed is not None and packed.holds(weights, threads, steps):
-            return packed.stack
+    def _stack(self, dtype: str, weights: Sequence[torch.Tensor]) -> Stack:
+        """The stack of the parameters. Raises `UnsupportedError`.
+
+        Its runs read them in place. Where they cannot, it is packed, and each call compares all
+        parameters with a copy. Frozen ones are packed once.
+        """
+        setting = torch.get_num_threads(), _process  # oneDNN's threads do not live on in a fork
+        if self.frozen:
+            if (dtype, *setting) not in self._kept:
+                self.check(weights)
+                arrays = [weight.detach().numpy() for weight in weights]
+                self._kept[dtype, *setting] = self._new_stack((dtype, *setting), arrays)
+                self.ran = self._kept[dtype, *setting].explain()
+            return self._kept[dtype, *setting]
+        where = setting, [(w.data_ptr(), w.shape, w.stride(), w.dtype) for w in weights]
+        nothing: Any = None, (), None
+        place, known, stack = self._in_place.get(dtype, nothing)
+        if place == where and all([old() is w for old, w in zip(known, weights, strict=True)]):
+            return stack
         self.check(weights)
-        packed = Packed(weights, threads)
-        parts = weights_of(self.spec, [weight.detach() for weight in weights])
-        packed.stack = engine(dtype, threads).prepare(self.spec, parts, dtype=dtype, strict=True)
-        self._packed[dtype] = packed
-        self.ran = packed.stack.explain()
-        return packed.stack
+        arrays = [weight.detach().numpy() for weight in weights]
+        if (kernels := kernels_in_place("auto", dtype, setting[0])) is not None:
+            like = stack if place is not None and place[0] == setting else None
+            with suppress(UnsupportedError):  # a bias with gaps
+                stack = kernels.live_stack(self.spec, views_of(self.spec, arrays), dtype, like)
+                self._in_place[dtype] = where, [*map(ref, weights)], stack
+                if like is None:
+                    self.ran = stack.explain()
+                return stack
+        stack = self._compared((dtype, *setting), arrays)
+        self.ran = stack.explain()
+        return stack
+
+    def _new_stack(self, key: tuple[str, int, int], weights: Sequence[Array]) -> Stack:
+        dtype, threads, _ = key
+        layers = weights_of(self.spec, [*map(torch.from_numpy, map(np.array, weights))])
+        return engine(dtype, threads).prepare(self.spec, layers, dtype=dtype, strict=True)
 
     def check(self, weights: Sequence[torch.Tensor]) -> None:
-        """Raises `UnsupportedError` for parameters that cannot be read, or followed."""
+        """Raises `UnsupportedError` for parameters that cannot be read."""
         for name, weight in zip(self.names, weights, strict=True):
-            if not is_plain(weight) or weight.is_inference():
-                raise UnsupportedError(f"{name} is no plain tensor of the CPU that has a version")
+            if not is_plain(weight):
+                raise UnsupportedError(f"{name} is not a plain tensor of the CPU")
             if weight.dtype != torch.float32:
                 raise UnsupportedError(f"{name} is {weight.dtype}: only float32 is faster here")
 
@@ -539,7 +528,7 @@ class LiveLayer:
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """y and the final states, for what `arguments_of` returned. A cell's y is its final h."""
         x, rows = batch.x, batch.sequences
-        stack = self._packed_as(dtype, weights, batch.steps or -(-len(x) // rows))
+        stack = self._stack(dtype, weights)
         spec, kernel = self.spec, stack.compiled
         if kernel is None:
             words = batch.read(x.detach().numpy())
@@ -607,9 +596,8 @@ def run_recorded(
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """`LiveLayer.run` for autograd, with dropout between layers. Raises `UnsupportedError`.
 
-    It packs the parameters anew, so writes through ``.data`` count, too.
+    It packs the parameters anew.
     """
-    live.forget()
     live.check(weights)
     spec = live.spec
 
@@ -760,9 +748,7 @@ def _training_stack(spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> 
     backend = engine(dtype, torch.get_num_threads())
     if not isinstance(backend, KernelsBackend):
         return backend.prepare(spec, layers, dtype=dtype, strict=True)
-    trainer = backend.trainer(spec, layers, dtype)
-    of: Any = {"backend": "kernels", "name": trainer.name, "reads": ""}
-    return Stack(spec, dtype, None, lambda: trainer, **of, real=layers[0].iter.dtype)  # type: ignore[arg-type]
+    return backend.training_stack(spec, layers, dtype)
 
 
 class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]

@@ -48,7 +48,6 @@ from onernn.adapters.torch.live_layer import (
     LiveLayer,
     arguments_of,
     as_packed,
-    doubt,
     follower,
     shaped,
     spec_of,
@@ -240,8 +239,11 @@ def live_of(module: nn.Module) -> LiveLayer:
     result = _LIVE.get(id(module))
     if result is None:
         names = tuple(_names(module))
-        is_cell = isinstance(module, CELLS)
-        result = LiveLayer(spec_of(module), names, type(module).onernn_options, is_cell)
+        kind: Any = type(module)
+        is_cell, frozen = isinstance(module, CELLS), kind.onernn_frozen
+        result = LiveLayer(
+            spec_of(module), names, kind.onernn_options, is_cell=is_cell, frozen=frozen
+        )
         _LIVE[id(module)] = result
         finalize(module, _LIVE.pop, id(module), None).atexit = False
     return result
@@ -403,8 +405,6 @@ def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
     result = _run_theirs(kind, module, input, hx)  # raises PyTorch's own errors
     if reason not in live.reasons:
         _leave(module, live, reason)
-    if trains:  # training may write parameters in any way
-        doubt()
     return result
 
 
@@ -426,7 +426,7 @@ def call_any(kind: Any, module: Any, input: Any, hx: Any) -> Any:
 
 
 @cache
-def ours(kind: Any, dtype: str) -> type:
+def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
     """A class like ``kind`` whose calls onernn runs."""
     run = call_any
 
@@ -437,10 +437,6 @@ def ours(kind: Any, dtype: str) -> type:
     forward = FunctionType(
         forward.__code__, kind.forward.__globals__, "forward", (None,), forward.__closure__
     )
-
-    def train(self: Any, mode: bool = True) -> Any:
-        doubt()
-        return kind.train(self, mode)
 
     def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
         if hasattr(kind, "__deepcopy__"):  # of a parametrization, or a user's
@@ -460,14 +456,14 @@ def ours(kind: Any, dtype: str) -> type:
         return as_theirs(self).__reduce_ex__(protocol)
 
     def set_class(self: Any, new: type) -> None:  # parametrizations insert a class
-        _CLASS.__set__(self, ours(new, dtype) if original(new) is new else new)
+        _CLASS.__set__(self, ours(new, dtype, frozen) if original(new) is new else new)
 
     own: Any = derived(
         kind,
         dtype,
         _Alike if type(kind) is type and issubclass(kind, STACKS) else type,
         forward=update_wrapper(forward, kind.forward),
-        train=train,
+        onernn_frozen=frozen,
         __class__=property(lambda _: kind, set_class),
         __copy__=__copy__,
         __deepcopy__=__deepcopy__,
@@ -558,6 +554,7 @@ def optimize(
     dtype: Any = None,
     *,
     inplace: bool = False,
+    frozen: bool = False,
     example_inputs: Any = None,
     sample_input: Any = None,
     optimizer: Any = None,
@@ -566,11 +563,13 @@ def optimize(
     """The module, or a copy of it, in which onernn runs nn.RNN, LSTM, GRU and their Cells.
 
     They stay what they are: instances of the same classes, with the same parameters and hooks.
-    Later changes of parameters are followed, also those that PyTorch does not count (fused
-    optimizers, ``.data``, NumPy views, other processes): the next call finds a change of most
-    numbers; one of a few numbers past every optimizer is found when 1024 steps have run, or after
-    `refresh`. What onernn does not compute exactly as PyTorch does stays PyTorch's, call
-    by call; `explain` lists it.
+    Parameters may change at any time and in any way (fused optimizers, ``.data``, NumPy views,
+    other processes): each call reads them. What onernn does not compute exactly as PyTorch does
+    stays PyTorch's, call by call; `explain` lists it.
+
+    ``frozen``: calls without gradients keep what the first of them packs, which saves some
+    microseconds and takes as much memory as the parameters once more. They see later writes to
+    parameters only after `refresh`.
 
     ``dtype``: what matrices are rounded to before they are multiplied, a dtype of PyTorch,
     "int8-dynamic" or "int8-weights"; None: nothing. Parameters, inputs and results keep their
@@ -604,7 +603,7 @@ def optimize(
             refusals.append(Refusal(reason, name))
         else:
             forget(layer)
-            _CLASS.__set__(layer, ours(theirs(layer), DTYPES[dtype]))
+            _CLASS.__set__(layer, ours(theirs(layer), DTYPES[dtype], frozen))
     warn_of_left(HOST, refusals)
     if not result:
         _log.warning("%s holds no recurrent modules: nothing changes", type(module).__name__)
@@ -674,10 +673,9 @@ def _recurrent(whole: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def refresh(module: nn.Module) -> None:
-    """Packs the parameters anew at the next call.
+    """Makes frozen modules pack their parameters anew at the next call; see `optimize`.
 
-    Needed only after a few numbers were written past every optimizer, by a way that PyTorch does
-    not count (``.data``, a NumPy view): see `optimize`.
+    Modules that are not frozen need it never: each call reads their parameters.
     """
     for child in module.modules():
         if is_ours(child):

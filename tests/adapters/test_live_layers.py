@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,17 +209,21 @@ def test_a_batch_of_no_sequences_and_one_of_no_steps(name: tuple[str, str]) -> N
 
 
 @pytest.mark.parametrize("name", ONE_EACH, ids="-".join)
-def test_weights_are_packed_again_only_when_their_numbers_change(name: tuple[str, str]) -> None:
-    layer, call, *_ = case(name)
-    (first,) = layer.stacks(call.parameters)
-    assert layer.stacks([array.copy() for array in call.parameters]) == [first]
-    assert len(layer.stacks(call.parameters, apart=True)) == 2
+def test_stacks_are_made_again_only_for_other_numbers_or_other_addresses(
+    name: tuple[str, str],
+) -> None:
+    packed, call, *_ = case(name)
+    in_place = case(name, options=(("backend", "kernels"),)).layer
+    first, reading = packed.stack(call.parameters), in_place.stack(call.parameters)
+    copies = [array.copy() for array in call.parameters]
+    assert packed.stack(copies) is first and in_place.stack(copies) is not reading
     for array in call.parameters:
         array.flat[-1] += 1  # in place, as a trainer does it
-        (second,) = layer.stacks(call.parameters)
-        assert second is not first and layer.stacks(call.parameters) == [second]
+        second = packed.stack(call.parameters)
+        assert second is not first and packed.stack(call.parameters) is second
+        assert in_place.stack(call.parameters) is reading
         first = second
-    assert layer.stacks([array.astype(np.float32) for array in call.parameters]) != [first]
+    assert packed.stack([array.astype(np.float32) for array in call.parameters]) is not first
 
 
 @pytest.mark.parametrize("name", ONE_EACH, ids="-".join)
@@ -301,3 +305,70 @@ def test_constant_parameters_are_those_of_the_first_call() -> None:
         ("a", 3.0),
         ("b", 3.0),
     ]
+
+
+def _writes(parameters: Sequence[Array], seed: int) -> Iterator[None]:
+    """Writes to a whole parameter, some neighbours in it, and single numbers, one write a turn."""
+    rng = np.random.default_rng(seed)
+    for array in parameters:
+        flat = array.reshape(-1)
+        ends = [(0, flat.size), *((at, at + 1) for at in (0, flat.size // 2, flat.size - 1))]
+        for begin in range(0, flat.size, max(1, flat.size // 4)):
+            ends.append((begin, begin + max(1, flat.size // 8)))
+        for begin, end in ends:
+            flat[begin:end] = rng.uniform(-0.6, 0.6, flat[begin:end].shape)
+            yield
+
+
+@pytest.mark.parametrize("backend", ["auto", "kernels", "onednn", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", LAYERS, ids="-".join)
+def test_every_call_reads_the_parameters_as_they_are(
+    name: tuple[str, str], dtype: str, backend: str
+) -> None:
+    if (backend, dtype) == ("onednn", "float64"):
+        pytest.skip("oneDNN has no float64")
+    one = case(name, dtype, options=(("backend", backend),))
+    off = {"float32": 2e-6, "float64": 1e-14, "float16": 2**-9}[dtype]
+    for _ in _writes(one.call.parameters, 3):
+        for got, want in zip(one.layer.run(one.call), one.expected(), strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=off)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 60])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", LAYERS, ids="-".join)
+def test_weights_that_are_read_in_place_give_the_bits_of_packed_ones(
+    name: tuple[str, str], dtype: str, threads: int, steps: int
+) -> None:
+    options = {"backend": "kernels", "dtype": dtype, "threads": threads}
+    x = np.random.default_rng(1).uniform(-1, 1, (steps, N, I)).astype(np.float32)
+    live, frozen = (
+        case(name, "float32", options=tuple({**options, "frozen": frozen}.items()), x=x)
+        for frozen in (False, True)
+    )
+    for _ in range(2):
+        results = [each.layer.run(each.call) for each in (live, frozen)]
+        assert all(map(np.array_equal, *results))
+    for array in live.call.parameters:
+        array *= 0.5
+    changed = live.layer.run(live.call)
+    assert not np.array_equal(changed[0], results[0][0])
+    again = frozen.layer.run(frozen.call)
+    assert all(map(np.array_equal, again, results[1]))
+
+
+def test_a_bias_with_gaps_and_parameters_of_wrong_shapes_are_not_read_in_place() -> None:
+    one = case(("paddle", "LSTM"), "float32", options=(("backend", "kernels"),), layers=1)
+    wide = np.full(16 * O, np.nan, np.float32)
+    wide[::2][: 4 * O] = one.call.parameters[-1]
+    call = one.call._replace(parameters=[*one.call.parameters[:-1], wide[::2][: 4 * O]])
+    assert all(map(np.array_equal, one.layer.run(call), one.layer.run(one.call)))
+    for at, shape in enumerate([(4 * O, I - 1), (4 * O + 1, O), (4 * O, I), (4 * O - 4, O)]):
+        parameters = [*one.call.parameters]
+        parameters[at] = np.zeros(shape, np.float32)
+        if parameters[at].shape == one.call.parameters[at].shape:
+            continue
+        with pytest.raises(ShapeError):
+            one.layer.run(one.call._replace(parameters=parameters))

@@ -32,6 +32,7 @@ from tests.frameworks.mxnet_rnn import (
 
 from onernn import ShapeError, UnsupportedError, plugins_disabled
 from onernn.adapters.mxnet import rnn
+from onernn.adapters.mxnet.custom_operator import view
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -141,6 +142,61 @@ def test_the_layers_of_a_block_become_ours_in_place(kind: str, hybrid: bool) -> 
     assert np.abs(changed - want).max() > 1e-4
     assert optimize(block, backend="reference") is block
     close(block(ids).asnumpy(), changed)
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_write_to_one_gate_or_one_number_is_read_by_the_next_call(
+    kind: str, hybrid: bool
+) -> None:
+    """Written by set_data, in place, by MXNet's memory, and by a Trainer's step."""
+    more = {"activation": "tanh"} if kind == "RNN" else {}  # a relu may hide a write
+    theirs, ours = (getattr(mx.gluon.rnn, kind)(H, 2, bidirectional=True, **more) for _ in range(2))
+    batches = [mx.nd.array(uniform(t, N, C, seed=[t])) for t in (1, 40)]
+    for net in (theirs, ours):
+        net.initialize(mx.init.Uniform(0.5))
+        net(batches[0])
+    optimize(ours, backend="kernels")  # small layers would stay with MXNet
+    if hybrid:
+        ours.hybridize(static_alloc=True)
+    for turn, mine in enumerate(ours.collect_params().values()):
+        gate = len(mine.data()) // H - 1
+        for rows in (slice(gate * H, gate * H + H), slice(turn % H, turn % H + 1)):
+            written = mine.data().asnumpy()
+            before = [ours(x).asnumpy() for x in batches]
+            written[rows] = uniform(*written[rows].shape, seed=[turn, rows.stop - rows.start]) * 0.6
+            if turn % 4 == 0:
+                mine.set_data(mx.nd.array(written))
+            elif turn % 4 == 1:
+                mine.data()[rows] = mx.nd.array(written[rows])
+            elif turn % 4 == 2:
+                view(mine.data(), mine.name)[rows] = written[rows]
+            else:
+                trainer = mx.gluon.Trainer({mine.name: mine}, "sgd", {"learning_rate": 1.0})
+                change = mine.data() - mx.nd.array(written)
+                with mx.autograd.record():
+                    loss = (mine.data() * change).sum()
+                loss.backward()
+                trainer.step(1)
+            for other, own in zip(
+                theirs.collect_params().values(), ours.collect_params().values(), strict=True
+            ):
+                other.set_data(own.data())
+            after = [theirs(x).asnumpy() for x in batches]
+            for x, want in zip(batches, after, strict=True):
+                close(ours(x).asnumpy(), want)
+            assert np.abs(after[1] - before[1]).max() > 1e-5
+
+
+def test_parameters_of_a_frozen_block_are_those_of_its_first_call() -> None:
+    block, x = mx.gluon.rnn.GRU(H), mx.nd.array(uniform(T, N, C, seed=[1]))
+    block.initialize(mx.init.Uniform(0.5))
+    want = block(x).asnumpy()
+    optimize(block, frozen=True, backend="kernels").hybridize(static_alloc=True)
+    close(block(x).asnumpy(), want)
+    for parameter in block.collect_params().values():
+        view(parameter.data(), parameter.name)[:] += 1
+    close(block(x).asnumpy(), want)
 
 
 @contextmanager

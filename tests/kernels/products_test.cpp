@@ -11,8 +11,8 @@
 
 using namespace onernn;
 
-template <class Real, class Stored, int G, class Panels>
-static std::vector<Real> sums_of(const std::vector<Stored>& matrix, const std::vector<Real>& x,
+template <class Real, class Stored, int G, class Matrix, class Panels>
+static std::vector<Real> sums_of(const Matrix& matrix, const std::vector<Real>& x,
                                  std::int64_t rows, std::int64_t K, Panels panels,
                                  bool coded = false) {
   using Factor = typename FactorOf<Real, Stored>::Type;
@@ -22,13 +22,20 @@ static std::vector<Real> sums_of(const std::vector<Stored>& matrix, const std::v
   std::vector<Real> sums(static_cast<std::size_t>(rows * G * O));
   Serial alone;
   product<G, Real>(
-      matrix.data(), K, panels, left.get(), rows, alone,
+      matrix, K, panels, left.get(), rows, alone,
       rows % 2 != 0,  // either way gives the same bits
       [](std::int64_t, std::int64_t, int g) { return broadcast(Real(g)); },
       [&](std::int64_t m, std::int64_t p, const Lanes<Real>* of) {
         for (int g = 0; g < G; ++g) store(sums.data() + (m * G + g) * O + p * 16, of[g]);
       });
   return sums;
+}
+
+template <class Real, class Stored, int G, class Panels>
+static std::vector<Real> sums_of(const std::vector<Stored>& matrix, const std::vector<Real>& x,
+                                 std::int64_t rows, std::int64_t K, Panels panels,
+                                 bool coded = false) {
+  return sums_of<Real, Stored, G>(matrix.data(), x, rows, K, panels, coded);
 }
 
 template <class Real, class Stored, int G, std::int64_t P>
@@ -80,6 +87,51 @@ TEST(products_of_floats) {
 TEST(products_of_halves) { check_products<float, Half>(); }
 TEST(products_of_pairs) { check_products<float, BrainPair>(); }
 TEST(products_of_doubles) { check_products<double, double>(); }
+
+/// A matrix where a framework keeps it gives the bits of its panels, whichever of its axes stands
+/// close together; around its numbers there are others.
+template <class Real, class Stored, int G>
+static void check_unpacked(std::int64_t K, std::int64_t O) {
+  const std::int64_t rows = 9, panels = (O + 15) / 16;
+  const auto numbers = random_numbers<Real>(K * G * O, 1), x = random_numbers<Real>(rows * K, 2);
+  const auto matrix = packed<Stored>(numbers, K, G, O, beside(G, panels));
+  for (const auto [row, column] :
+       {std::pair(std::int64_t(1), K), std::pair(std::int64_t(1), K + 3),
+        std::pair(O + 2, std::int64_t(1)), std::pair(2 * O, std::int64_t(2))}) {
+    const std::int64_t gate = K * row + O * column;
+    std::vector<Real> memory(static_cast<std::size_t>(G * gate),
+                             std::numeric_limits<Real>::quiet_NaN());
+    Unpacked<Real> unpacked{{}, row, column, O};
+    for (int g = 0; g < G; ++g) {
+      Real* const first = memory.data() + (G - 1 - g) * gate;
+      unpacked.gates[g] = first;
+      for (std::int64_t k = 0; k < K; ++k)
+        for (std::int64_t o = 0; o < O; ++o)
+          first[k * row + o * column] = numbers[static_cast<std::size_t>((k * G + g) * O + o)];
+    }
+    for (std::int64_t count : {std::int64_t(1), rows}) {
+      const auto want = sums_of<Real, Stored, G>(matrix.data(), x, count, K, panels);
+      const Operand<Real, Stored> in_place{nullptr, &unpacked};
+      CHECK(want == sums_of<Real, Stored, G>(in_place, x, count, K, panels));
+    }
+  }
+}
+template <class Real, class Stored>
+static void check_unpacked() {
+  for (std::int64_t K : {1, 4, 7, 128, 131, 261})
+    for (std::int64_t O : {1, 16, 21, 32, 64}) {
+      check_unpacked<Real, Stored, 1>(K, O);
+      check_unpacked<Real, Stored, 2>(K, O);
+      check_unpacked<Real, Stored, 3>(K, O);
+      check_unpacked<Real, Stored, 4>(K, O);
+    }
+}
+
+TEST(matrices_that_are_read_in_place_give_the_bits_of_their_panels) {
+  check_unpacked<float, float>();
+  check_unpacked<float, BrainPair>();
+  check_unpacked<double, double>();
+}
 
 /// Whole numbers, the largest ones among them and next to each other: sums are exact, and sums of
 /// two products do not fit 16 bits.

@@ -89,8 +89,8 @@ struct Layers {
   std::vector<float> run(int threads, bool again = false) {
     Stack<Lstm, float, float> stack({spec, parts.data(), numbers.all.data(), threads});
     const std::int64_t few[] = {0, 3};
-    if (again) stack.run({ONERNN_LOD, 0, 1, few}, arrays(), nullptr);
-    stack.run({ONERNN_LOD, 0, kN, kOffsets}, arrays(), nullptr);
+    if (again) stack.run({ONERNN_LOD, 0, 1, few}, arrays(), nullptr, nullptr);
+    stack.run({ONERNN_LOD, 0, kN, kOffsets}, arrays(), nullptr, nullptr);
     return given();
   }
   onernn_arrays arrays() {
@@ -170,7 +170,8 @@ static void check_padded(bool batch_major) {
   onernn_arrays arrays = layers.arrays();
   arrays.x = x.data();
   arrays.y = y.data();
-  stack.run({batch_major ? ONERNN_NTC : ONERNN_TNC, kT, kN, lengths.data()}, arrays, nullptr);
+  stack.run({batch_major ? ONERNN_NTC : ONERNN_TNC, kT, kN, lengths.data()}, arrays, nullptr,
+            nullptr);
   for (std::int64_t n = 0; n < kN; ++n)
     for (std::int64_t t = 0; t < kT; ++t)
       for (std::int64_t o = 0; o < kRow; ++o)

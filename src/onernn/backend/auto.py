@@ -114,6 +114,10 @@ class AutoBackend(LayerBackend):
         reasons = [each for refusal in refusals for each in refusal.refusals]
         raise UnsupportedError("no backend runs this:", (*reasons, *map(Refusal, missing)))
 
+    def preferred(self, dtype: str) -> OneDnnBackend | KernelsBackend | None:
+        """The backend that is asked first to run layers of a dtype; None if it is missing."""
+        return self._opened(self._order(dtype, ())[0])
+
     def _trainer(
         self, onednns: Callable[[], Trainer], spec: RnnSpec, layers: Layers, dtype: str
     ) -> Trainer:

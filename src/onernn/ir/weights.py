@@ -295,6 +295,20 @@ def own_factors(matrix: Array, axis: int) -> Array:
     return np.asarray(127 / largest, np.float32)
 
 
+class PartViews(NamedTuple):
+    """The weights of one layer in one direction where a framework keeps them: each call reads them.
+
+    ``input`` and ``recurrent``: for each gate in oneDNN's order a view (I, O) or (R, O); those of a
+    matrix have the same strides. ``bias``: for each row of the pivot the arrays (O,) that are added
+    up, at most two. ``projection``: (O, R).
+    """
+
+    input: Sequence[Array]
+    recurrent: Sequence[Array]
+    bias: Sequence[Sequence[Array]]
+    projection: Array | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class LayerPrecision(Immutable):
     """How a recurrent node computes: ``dtype`` as in `Session`, "" for the session's own.

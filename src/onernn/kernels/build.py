@@ -51,7 +51,6 @@ _ARM64: dict[str, tuple[str, ...]] = {
 _SHARED = frozenset(
     {
         "bounds",
-        "copies",
         "division",
         "engine",
         "files",

@@ -27,6 +27,7 @@ template <class Real_, class Stored_ = Real_>
 struct Traits {
   using Real = Real_;      // what is computed with
   using Stored = Stored_;  // what matrices are made of
+  using Matrix = const Stored*;
   static constexpr Sigmoid<Real> gate{};
   static constexpr Tanh<Real> candidate{};
   static constexpr Tanh<Real> output{};    // LSTM: what c goes through
@@ -41,15 +42,16 @@ struct Traits {
 };
 
 /// The numbers of one direction of one layer; matrices in panels, as products.hpp has them.
-template <class Real, class Stored>
+template <class Real, class Matrix>
 struct CellWeights {
   const Real* bias;          // (panels, rows of bias, 16)
-  const Stored* input;       // (panels, inputs, gates, 16); null: x holds the gates' sums
-  const Stored* recurrent;   // (panels, width, gates but a GRU's candidate, 16)
-  const Stored* candidate;   // (panels, width, 1, 16), of a GRU
+  Matrix input;              // (panels, inputs, gates, 16); null: x holds the gates' sums
+  Matrix recurrent;          // (panels, width, gates but a GRU's candidate, 16)
+  Matrix candidate;          // (panels, width, 1, 16), of a GRU
   const Real* peephole;      // (panels, 3, 16), of an LSTM: input, forget and output gate
-  const Stored* projection;  // (panels of width, units, 1, 16), of an LSTM
+  Matrix projection;         // (panels of width, units, 1, 16), of an LSTM
   ByteScale of_x{}, of_h{};  // in quads; what is projected has a step for each row
+  bool is_finite = true;     // else zeros times a matrix may not be zeros
 };
 
 /// The rows that a step works on, one a sequence.
@@ -100,11 +102,12 @@ class Cell {
   using Real = typename Traits::Real;
   using Stored = typename Traits::Stored;
   using Factor = typename FactorOf<Real, Stored>::Type;
-  using Weights = CellWeights<Real, Stored>;
+  using Weights = CellWeights<Real, typename Traits::Matrix>;
   using State = CellState<Real, Factor>;
   using L = Lanes<Real>;
   static constexpr int kGates = kGates_, kBiasRows = kBiasRows_;
   static constexpr bool kHasCellState = false;
+  static constexpr int kTogether = kGates;  // gates of the recurrent matrix
 
   explicit Cell(const Traits& traits = {}) : traits_(traits) {}
 

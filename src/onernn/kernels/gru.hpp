@@ -21,6 +21,7 @@ class Gru : public Cell<Traits, 3> {
   using Base::Base;
   using typename Base::L;
   using typename Base::Real;
+  static constexpr int kTogether = 2;
 
   /// The next h of the first `running` sequences.
   template <class Team>

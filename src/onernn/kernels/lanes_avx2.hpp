@@ -41,6 +41,28 @@ inline __m256 times_normal_power_of_two(__m256 a, __m256 n) {
   return times_power_of_two(a, _mm256_cvtps_epi32(n));
 }
 
+/// Four columns of sixteen rows, which are `apart` numbers apart.
+inline void turn(const float* from, std::int64_t apart, Floats (&columns)[4]) {
+  const auto half = [=](std::int64_t first, auto put) {
+    __m256 v[4];
+    for (int r = 0; r < 4; ++r) {
+      const float* row = from + (first + r) * apart;
+      v[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(row)),
+                                  _mm_loadu_ps(row + 4 * apart), 1);
+    }
+    const __m256d low = _mm256_castps_pd(_mm256_unpacklo_ps(v[0], v[1]));
+    const __m256d high = _mm256_castps_pd(_mm256_unpackhi_ps(v[0], v[1]));
+    const __m256d low2 = _mm256_castps_pd(_mm256_unpacklo_ps(v[2], v[3]));
+    const __m256d high2 = _mm256_castps_pd(_mm256_unpackhi_ps(v[2], v[3]));
+    put(0, _mm256_castpd_ps(_mm256_unpacklo_pd(low, low2)));
+    put(1, _mm256_castpd_ps(_mm256_unpackhi_pd(low, low2)));
+    put(2, _mm256_castpd_ps(_mm256_unpacklo_pd(high, high2)));
+    put(3, _mm256_castpd_ps(_mm256_unpackhi_pd(high, high2)));
+  };
+  half(0, [&](int j, __m256 a) { columns[j].low = a; });
+  half(8, [&](int j, __m256 a) { columns[j].high = a; });
+}
+
 inline __m256i all_of(std::int32_t a) { return _mm256_set1_epi32(a); }
 inline __m256i integers_at(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));

@@ -33,6 +33,27 @@ inline __m512 times_power_of_two(__m512 a, __m512 n) {
 }
 inline __m512 times_normal_power_of_two(__m512 a, __m512 n) { return times_power_of_two(a, n); }
 
+/// Four columns of sixteen rows, which are `apart` numbers apart.
+inline void turn(const float* from, std::int64_t apart, Floats (&columns)[4]) {
+  __m512 v[4];
+  for (int r = 0; r < 4; ++r) {
+    const float* row = from + r * apart;
+    v[r] = _mm512_maskz_broadcast_f32x4(kEvery, _mm_loadu_ps(row));
+    v[r] = _mm512_maskz_insertf32x4(kEvery, v[r], _mm_loadu_ps(row + 4 * apart), 1);
+    v[r] = _mm512_maskz_insertf32x4(kEvery, v[r], _mm_loadu_ps(row + 8 * apart), 2);
+    v[r] = _mm512_maskz_insertf32x4(kEvery, v[r], _mm_loadu_ps(row + 12 * apart), 3);
+  }
+  const auto low = [](__m512 a, __m512 b) { return _mm512_maskz_unpacklo_ps(kEvery, a, b); };
+  const auto high = [](__m512 a, __m512 b) { return _mm512_maskz_unpackhi_ps(kEvery, a, b); };
+  const auto pairs = [&](int j, __m512 a, __m512 b) {
+    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    columns[j].v = _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xff, x, y));
+    columns[j + 1].v = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xff, x, y));
+  };
+  pairs(0, low(v[0], v[1]), low(v[2], v[3]));
+  pairs(2, high(v[0], v[1]), high(v[2], v[3]));
+}
+
 inline __m512i all_of(std::int32_t a) { return _mm512_set1_epi32(a); }
 inline __m512i integers_at(const void* p) { return _mm512_loadu_si512(p); }
 inline __m512i sum_of(__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }

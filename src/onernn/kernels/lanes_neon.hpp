@@ -51,6 +51,23 @@ inline float32x4_t times_normal_power_of_two(float32x4_t a, float32x4_t n) {
   return times_power_of_two(a, vcvtnq_s32_f32(n));
 }
 
+/// Four columns of sixteen rows, which are `apart` numbers apart.
+inline void turn(const float* from, std::int64_t apart, Floats (&columns)[4]) {
+  const auto quarter = [=](std::int64_t first, auto put) {
+    float32x4_t v[4];
+    for (int r = 0; r < 4; ++r) v[r] = vld1q_f32(from + (first + r) * apart);
+    const float32x4x2_t one = vtrnq_f32(v[0], v[1]), two = vtrnq_f32(v[2], v[3]);
+    for (int j = 0; j < 2; ++j) {
+      put(j, vcombine_f32(vget_low_f32(one.val[j]), vget_low_f32(two.val[j])));
+      put(j + 2, vcombine_f32(vget_high_f32(one.val[j]), vget_high_f32(two.val[j])));
+    }
+  };
+  quarter(0, [&](int j, float32x4_t a) { columns[j].a = a; });
+  quarter(4, [&](int j, float32x4_t a) { columns[j].b = a; });
+  quarter(8, [&](int j, float32x4_t a) { columns[j].c = a; });
+  quarter(12, [&](int j, float32x4_t a) { columns[j].d = a; });
+}
+
 inline int32x4_t integers_at(const void* p) { return vreinterpretq_s32_u8(bytes_at(p)); }
 inline int32x4_t sum_of(int32x4_t a, int32x4_t b) { return vaddq_s32(a, b); }
 inline float32x4_t to_floats(int32x4_t a) { return vcvtq_f32_s32(a); }

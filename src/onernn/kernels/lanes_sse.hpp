@@ -36,6 +36,24 @@ inline __m128 times_normal_power_of_two(__m128 a, __m128 n) {
   return times_power_of_two(a, _mm_cvtps_epi32(n));
 }
 
+/// Four columns of sixteen rows, which are `apart` numbers apart.
+inline void turn(const float* from, std::int64_t apart, Floats (&columns)[4]) {
+  const auto quarter = [=](std::int64_t first, auto put) {
+    __m128 v[4];
+    for (int r = 0; r < 4; ++r) v[r] = _mm_loadu_ps(from + (first + r) * apart);
+    const __m128 low = _mm_unpacklo_ps(v[0], v[1]), high = _mm_unpackhi_ps(v[0], v[1]);
+    const __m128 low2 = _mm_unpacklo_ps(v[2], v[3]), high2 = _mm_unpackhi_ps(v[2], v[3]);
+    put(0, _mm_movelh_ps(low, low2));
+    put(1, _mm_movehl_ps(low2, low));
+    put(2, _mm_movelh_ps(high, high2));
+    put(3, _mm_movehl_ps(high2, high));
+  };
+  quarter(0, [&](int j, __m128 a) { columns[j].a = a; });
+  quarter(4, [&](int j, __m128 a) { columns[j].b = a; });
+  quarter(8, [&](int j, __m128 a) { columns[j].c = a; });
+  quarter(12, [&](int j, __m128 a) { columns[j].d = a; });
+}
+
 inline __m128i all_of(std::int32_t a) { return _mm_set1_epi32(a); }
 inline __m128i integers_at(const void* p) {
   return _mm_loadu_si128(static_cast<const __m128i*>(p));

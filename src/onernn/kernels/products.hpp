@@ -22,6 +22,7 @@
 #include "serial.hpp"
 #include "status.hpp"
 #include "stored.hpp"
+#include "unpacked.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
@@ -63,11 +64,15 @@ inline auto load_row(const Stored* p, int) {
   return load(p);
 }
 
+/// Stored numbers of a panel of K rows.
+template <int G, class Stored>
+constexpr std::int64_t panel_size(std::int64_t K) {
+  return (kHeadRows<Stored> + (K + kRowsOf<Stored> - 1) / kRowsOf<Stored>)*G * 16;
+}
 /// Panel p of a matrix of K rows.
 template <int G, class Stored>
 inline const Stored* panel_of(const Stored* matrix, std::int64_t p, std::int64_t K) {
-  const std::int64_t rows = kHeadRows<Stored> + (K + kRowsOf<Stored> - 1) / kRowsOf<Stored>;
-  return matrix + p * rows * G * 16;
+  return matrix + p * panel_size<G, Stored>(K);
 }
 
 /// Memory that is multiplied next: some cache lines of it are asked for with every row of a panel.
@@ -403,6 +408,59 @@ template <int S, class Real, class Factor, class Stored, class Size>
   }
 }
 
+/// So many rows are multiplied by the rows of a matrix that were packed for them.
+inline constexpr std::int64_t kRowsInPlace = 64;
+
+/// S sums get added one row of `left` times whole panels of a matrix that keeps a column's numbers
+/// side by side: what is turned goes from registers into the sums, one after the other, so that a
+/// product reads sixteen streams of memory.
+template <int S, int G, class Real>
+inline void add_row_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int64_t p,
+                             std::int64_t K, const Real* left) {
+  using L = Lanes<Real>;
+  for (int s = 0; s < S; ++s) {
+    const Real* const from = matrix.gates[s % G] + (p + s / G) * 16 * matrix.column;
+    L own = load(sums + s * 16);
+    const auto add = [&](const Real* rows, std::int64_t apart, std::int64_t k, std::int64_t count) {
+      L columns[4];
+      turn(rows, apart, columns);
+      for (std::int64_t j = 0; j < count; ++j)
+        own = multiply_add(broadcast(left[k + j]), columns[j], own);
+    };
+    std::int64_t k = 0;
+    // A cache line of each row at once: rows that are a power of two apart push each other out.
+    for (; k + 16 <= K; k += 16)
+      unrolled<4>([&](int t) { add(from + k + 4 * t, matrix.column, k + 4 * t, 4); });
+    for (; k + 4 <= K; k += 4) add(from + k, matrix.column, k, 4);
+    if (k < K) {
+      Real square[16][4] = {};
+      for (std::int64_t o = 0; o < 16; ++o)
+        std::copy_n(from + o * matrix.column + k, K - k, square[o]);
+      add(square[0], 4, k, K - k);
+    }
+    store(sums + s * 16, own);
+  }
+}
+
+/// Rows of sums get added their rows of `left` times the S sums from panel p on, G gates a panel,
+/// of a matrix as a framework keeps it. A function of its own, as `add_tile`.
+template <int S, int G, class Real, class Stored, class Factor>
+[[gnu::noinline]] void add_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int64_t p,
+                                    std::int64_t K, const Factor* const* left, std::int64_t rows) {
+  if constexpr (std::is_same_v<Stored, Real>)
+    if (rows == 1 && matrix.row == 1 && matrix.columns >= (p + S / G) * 16)
+      return add_row_unpacked<S, G>(sums, matrix, p, K, left[0]);
+  alignas(64) Stored some[kDepth / kRowsOf<Stored> * S * 16];
+  const Factor* part[kRowsInPlace];
+  for (std::int64_t k = 0; k < K; k += kDepth) {
+    const std::int64_t depth = (std::min)(kDepth, K - k);
+    pack_panel<S, G>(matrix, p, k, depth, some);
+    for (std::int64_t m = 0; m < rows; ++m) part[m] = left[m] + k / kRowsOf<Factor>;
+    add_tile<S>(
+        Tile<Real, Factor, Stored, std::int64_t>{sums, some, depth, 0, 1, part, 0, rows, false});
+  }
+}
+
 /// Into how many parts the rows of a product go, for two pieces or more a member of a team; a part
 /// of fewer than eight rows would read the matrix more often than it multiplies.
 constexpr std::int64_t parts_of(std::int64_t rows, std::int64_t groups, std::int64_t members) {
@@ -417,24 +475,30 @@ constexpr std::int64_t parts_of(std::int64_t rows, std::int64_t groups, std::int
 /// first one. Every second time so, a matrix that is larger than the cache is read first where it
 /// was read last. Each `finish` goes through all sums at hand before the next one begins: what a
 /// function of gates waits for is hidden by the functions of others.
-template <int G, class Real, class Factor, class Stored, class Size, class Panels, class Team,
+template <int G, class Real, class Factor, class Matrix, class Size, class Panels, class Team,
           class Start, class... Finish>
-inline void product(const Stored* matrix, Size K, Panels panels, const Factor* const* left,
+inline void product(Matrix given, Size K, Panels panels, const Factor* const* left,
                     std::int64_t rows, Team& team, bool back, Start start, Finish... finish) {
+  using Stored = StoredOf<Matrix>;
+  const Stored* const matrix = panels_of_matrix(given);
   const int B = beside<G>(panels);
   const std::int64_t groups = panels / B, parts = parts_of(rows, groups, team.members());
   const std::int64_t each_part = (rows * K * B * G * 16 + parts - 1) / parts;
-  const std::int64_t bytes = (panel_of<G>(matrix, B, K) - matrix) * std::int64_t(sizeof(Stored));
-  if (team.counts(groups * parts, parts, each_part, matrix, bytes)) return;
+  const std::int64_t bytes = B * panel_size<G, Stored>(K) * std::int64_t(sizeof(Stored));
+  if (team.counts(groups * parts, parts, each_part, identity_of(given), bytes)) return;
   team.split(groups * parts, each_part, [=](std::int64_t begin, std::int64_t stop) {
     constexpr std::int64_t kSome = 8;
-    alignas(64) Real sums[(std::max)(kRowsAtOnce, kSome) * 4 * 16];
+    constexpr bool kMayBeInPlace = !std::is_pointer_v<Matrix>;
+    alignas(64) Real sums[(kMayBeInPlace ? kRowsInPlace : kRowsAtOnce) * 4 * 16];
+    std::int64_t together = kRowsAtOnce;
+    if constexpr (kMayBeInPlace)
+      if (given.unpacked) together = kRowsInPlace;
     const std::int64_t most = rows == 1 ? kSome : 1;
     for (std::int64_t done = 0, some; done < stop - begin; done += some) {
       some = parts > 1 ? 1 : (std::min)(most, stop - begin - done);
       const std::int64_t piece = back ? stop - done - some : begin + done;
       const std::int64_t low = piece / parts, part = piece % parts, from = rows * part / parts;
-      in_parts(rows * (part + 1) / parts - from, kRowsAtOnce,
+      in_parts(rows * (part + 1) / parts - from, together,
                [&](std::int64_t at, std::int64_t count) {
                  const std::int64_t row = from + at;
                  const auto each = [&](const auto& use) {
@@ -445,13 +509,23 @@ inline void product(const Stored* matrix, Size K, Panels panels, const Factor* c
                  each([&](std::int64_t n, std::int64_t p, Real* own) {
                    for (int g = 0; g < G; ++g) store(own + g * 16, start(n, p, g));
                  });
-                 const Tile<Real, Factor, Stored, Size> tile{sums, matrix, K,     low, some,
-                                                             left, row,    count, back};
+                 const auto add = [&](auto sums_a_row) {
+                   constexpr int S = sums_a_row();
+                   if constexpr (kMayBeInPlace)
+                     if (given.unpacked) {
+                       for (std::int64_t q = 0; q < some; ++q)
+                         add_unpacked<S, G, Real, Stored>(sums + q * S * 16, *given.unpacked,
+                                                          (low + q) * B, K, left + row, count);
+                       return;
+                     }
+                   add_tile<S>(Tile<Real, Factor, Stored, Size>{sums, matrix, K, low, some, left,
+                                                                row, count, back});
+                 };
                  if constexpr (G == 1)
-                   if (B == 4) add_tile<4>(tile);
+                   if (B == 4) add(Fixed<4>());
                  if constexpr (G <= 2)
-                   if (B == 2) add_tile<2 * G>(tile);
-                 if (B == 1) add_tile<G>(tile);
+                   if (B == 2) add(Fixed<2 * G>());
+                 if (B == 1) add(Fixed<G>());
                  const auto finished = [&](const auto& one) {
                    each([&](std::int64_t n, std::int64_t p, const Real* own) {
                      Lanes<Real> gates[G];

@@ -48,7 +48,7 @@ class Recurrent {
   template <class Team>
   [[gnu::noinline]] void run(const typename Cell::Weights& weights, const Batch& batch,
                              const Words& words, const States& states, Team& team) {
-    begin(batch, states);
+    begin(batch, states, weights.is_finite);
     // Where steps are too short to be shared, what another thread has projected would come from its
     // cache: that takes longer than the product.
     const bool shared = team.is_worth_it(batch.sequences * cell_.width() * cell_.share_row());
@@ -90,14 +90,14 @@ class Recurrent {
     return batch.row(n, words.backwards ? batch.length[n] - 1 - t : t);
   }
 
-  void begin(const Batch& batch, const States& states) {
+  void begin(const Batch& batch, const States& states, bool is_finite) {
     const auto take = [](Real* to, const Real* from, std::int64_t n, std::int64_t count) {
       if (from)
         std::copy_n(from + n * count, count, to);
       else
         std::fill_n(to, count, Real(0));
     };
-    state_.set_zero(!states.h && !kHeadRows<typename Cell::Stored>);
+    state_.set_zero(is_finite && !states.h && !kHeadRows<typename Cell::Stored>);
     for (std::int64_t m = 0; m < batch.sequences; ++m) {
       const std::int64_t n = batch.order[m];
       take(state_.h() + m * cell_.h_row(), states.h, n, cell_.width());

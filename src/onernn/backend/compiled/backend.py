@@ -36,10 +36,13 @@ from onernn.backend.process import (
 from onernn.backend.stack import LayerBackend, Stack, Trainer
 from onernn.ir.activations import completed
 from onernn.ir.arrays import Array, sealed
-from onernn.ir.errors import LibraryError, UnsupportedError
+from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.spec import Activation, RnnSpec
-from onernn.ir.weights import NO_SCALES, UNIT, Layers, Weights, layers_of
+from onernn.ir.weights import NO_SCALES, UNIT, Layers, PartViews, Weights, layers_of
+
+READ_IN_PLACE = ("f32", "bf16")
+"""Types whose matrices a call may read as a framework keeps them: see kernels/unpacked.hpp."""
 
 
 class Share(NamedTuple):
@@ -75,6 +78,11 @@ class CompiledStack:
     it, as in bytes, so whoever finds NaN in the last states h has to look whether that is refused.
     """
 
+    _parts: Any
+    _numbers: Any
+    _unpacked: Any
+    """Arguments of C: a layer's own weights, or where a framework keeps them."""
+
     def __init__(
         self,
         kernels: Kernels,
@@ -84,11 +92,63 @@ class CompiledStack:
         threads: int,
         options: U8Options | None = None,
     ) -> None:
-        self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
-        self._spec, self._team = spec, team_of(threads)
-        self._real, self._dtype = layers[0].iter.dtype, dtype
+        self._start(kernels, spec, layers[0].iter.dtype, dtype, threads)
         self.holds_finite = options is not None or dtype == CODES
         self._c_spec, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
+        self._idle.append(self._new())  # fails now if it cannot be made
+
+    @classmethod
+    def without_weights(
+        cls, kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], dtype: str, threads: int
+    ) -> CompiledStack:
+        """A layer that runs after `reading` only: each call reads a framework's weights."""
+        result = cls.__new__(cls)
+        result._start(kernels, spec, real, dtype, threads)
+        result._c_spec = describe(kernels, spec, "f64" if real == np.float64 else dtype)
+        result._idle.append(result._new())
+        return result
+
+    def reading(self, parts: Sequence[PartViews]) -> CompiledStack:
+        """The same layer on these weights, layer by layer, its directions one after the other.
+
+        It keeps addresses only: its caller keeps the memory. Raises `ShapeError`, and
+        `UnsupportedError` for arrays that C cannot read.
+        """
+        spec, units = self._spec, self._spec.hidden_size
+        if len(parts) != spec.layers * spec.directions:
+            raise ShapeError(f"weights: expected {spec.layers * spec.directions} parts")
+        for index, part in enumerate(parts):
+            inputs = spec.reads(index // spec.directions)
+            groups = (
+                ("input", part.input, (inputs, units)),
+                ("recurrent", part.recurrent, (spec.recurrent_size, units)),
+                ("bias", [bias for row in part.bias for bias in row], (units,)),
+                (
+                    "projection",
+                    [] if part.projection is None else [part.projection],
+                    (units, spec.recurrent_size),
+                ),
+            )
+            for name, arrays, shape in groups:
+                for array in arrays:
+                    if array.shape != shape:
+                        raise ShapeError(f"{name}: expected a weight {shape}, got {array.shape}")
+                    steps = [stride % array.itemsize for stride in array.strides]
+                    if array.dtype != self._real or any(steps) or not array.flags.aligned:
+                        raise UnsupportedError(f"weights {name}: not an array of {self._real}")
+                    if name == "bias" and not array.flags.c_contiguous:
+                        raise UnsupportedError("weights bias: gaps between its numbers")
+        result = copy(self)
+        result._unpacked = self._ffi.new("onernn_unpacked[]", [*map(_unpacked, parts)])
+        return result
+
+    def _start(
+        self, kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], dtype: str, threads: int
+    ) -> None:
+        self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
+        self._spec, self._team = spec, team_of(threads)
+        self._real, self._dtype, self.holds_finite = real, dtype, False
+        self._parts = self._numbers = self._unpacked = None
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         self._usual, self._largest = UsualNeed(), 0
         # Properties of a spec are computed anew each time, which a short step would notice.
@@ -98,7 +158,6 @@ class CompiledStack:
         self._parts_of_state = (spec.layers, spec.directions)
         self._widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
         self._is_simple = not spec.cell.has_attention
-        self._idle.append(self._new())  # fails now if it cannot be made
 
     def takes(self, x: Ragged | Array, initial: State) -> bool:
         """See `StackKernel.takes`: all numbers come out right."""
@@ -198,7 +257,10 @@ class CompiledStack:
         arrays.h_n, arrays.h = final[0], state[0] if state else null
         if len(final) > 1:
             arrays.c_n, arrays.c = final[1], state[1] if state else null
-        status = self._lib.onernn_stack_run(handle, batch, arrays)
+        if self._unpacked is None:
+            status = self._lib.onernn_stack_run(handle, batch, arrays)
+        else:
+            status = self._lib.onernn_stack_run_unpacked(handle, batch, arrays, self._unpacked)
         self._idle.append(idle)
         if status:
             check(self._lib, status, f"a batch of {extent} steps and sentences")
@@ -268,8 +330,9 @@ class CompiledStack:
         """A stack for one thread at a time, and the structs that describe its runs."""
         ffi = self._ffi
         pointer = ffi.new("onernn_stack **")
-        numbers = ffi.from_buffer(self._numbers)
-        status = self._lib.onernn_stack_new(self._c_spec, self._parts, numbers, self._team, pointer)
+        numbers = ffi.NULL if self._numbers is None else ffi.from_buffer(self._numbers)
+        parts = self._parts or ffi.NULL
+        status = self._lib.onernn_stack_new(self._c_spec, parts, numbers, self._team, pointer)
         check(self._lib, status, "a layer")
         handle = ffi.gc(pointer[0], self._lib.onernn_stack_free)
         return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
@@ -277,6 +340,33 @@ class CompiledStack:
     def cache_info(self) -> dict[str, int]:
         """See `StackKernel.cache_info`: it has no primitives."""
         return {"hits": 0, "misses": 0}
+
+
+def _unpacked(part: PartViews) -> dict[str, Any]:
+    """The fields of an `onernn_unpacked`."""
+    projection = [] if part.projection is None else [part.projection]
+    return {
+        "input": _matrix(part.input),
+        "recurrent": _matrix(part.recurrent),
+        "projection": _matrix(projection),
+        "bias": [[_address(bias) for bias in row] for row in part.bias],
+    }
+
+
+def _matrix(gates: Sequence[Array]) -> dict[str, Any]:
+    """The fields of an `onernn_matrix`."""
+    if not gates:
+        return {}
+    row, column = (stride // gates[0].itemsize for stride in gates[0].strides)
+    return {"gates": [*map(_address, gates)], "row": row, "column": column}
+
+
+def _address(array: Array) -> Any:
+    return load_kernels().ffi.cast("void *", array.__array_interface__["data"][0])
+
+
+def _no_trainer() -> Trainer:
+    raise UnsupportedError("this layer reads its weights in place: prepare it to train it")
 
 
 class Packed(NamedTuple):
@@ -416,16 +506,45 @@ class KernelsBackend(LayerBackend):
     ) -> Stack:
         """See `LayerBackend.stack`."""
         kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
-        stored, name = describe_layer(self.kernels, dtype, layers[0].iter.dtype)
+        trainer = partial(self.trainer, spec, layers, dtype)
+        return self._stack(spec, dtype, layers[0].iter.dtype, kernel, trainer)
+
+    def live_stack(
+        self, spec: RnnSpec, parts: Sequence[PartViews], dtype: str, like: Stack | None = None
+    ) -> Stack:
+        """A layer whose runs read these weights where a framework keeps them; it does not train.
+
+        ``dtype``: one of `READ_IN_PLACE`. ``like``: such a layer of the same spec, whose memory for
+        runs it shares. The bits are those of a layer that `prepare` packs. See
+        `CompiledStack.reading` for what its caller keeps, and for errors.
+        """
+        real = parts[0].recurrent[0].dtype
+        if like is None:
+            arguments = self.kernels, spec, real, dtype, self.threads
+            kernel = CompiledStack.without_weights(*arguments)
+        else:
+            kernel = like.compiled
+        return self._stack(spec, dtype, real, kernel.reading(parts), _no_trainer)
+
+    def training_stack(self, spec: RnnSpec, weights: Weights, dtype: str) -> Stack:
+        """A layer that only trains: nothing is packed for other runs."""
+        layers = layers_of(spec, weights)
+        trainer = partial(self.trainer, spec, layers, dtype)
+        return self._stack(spec, dtype, layers[0].iter.dtype, None, trainer)
+
+    def _stack(
+        self, spec: RnnSpec, dtype: str, real: np.dtype[Any], kernel: Any, trainer: Any
+    ) -> Stack:
+        stored, name = describe_layer(self.kernels, dtype, real)
         return Stack(
             spec,
             stored,
             kernel,
-            partial(self.trainer, spec, layers, dtype),
+            trainer,
             backend="kernels",
             name=name,
             reads="contiguous ragged, tnc and ntc batches are read in place, others are copied",
-            real=layers[0].iter.dtype,
+            real=real,
             compiled=kernel,
         )
 

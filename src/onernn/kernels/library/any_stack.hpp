@@ -10,9 +10,11 @@
 /// What kernels.h calls a stack.
 struct onernn_stack {
   virtual ~onernn_stack() = default;
-  /// `accounts`: of each layer, see onernn_stack_account; null: it computes.
+  /// `accounts`: of each layer, see onernn_stack_account; null: it computes. `unpacked`: see
+  /// onernn_stack_run_unpacked; null: the stack's own weights.
   virtual void run(const onernn_batch& batch, const onernn_arrays& arrays,
-                   onernn_account* accounts = nullptr) = 0;
+                   onernn_account* accounts = nullptr,
+                   const onernn_unpacked* unpacked = nullptr) = 0;
   virtual onernn::Team& team() = 0;
 };
 

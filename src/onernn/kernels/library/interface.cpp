@@ -32,12 +32,18 @@ Factory factory_of(const onernn_spec& spec) {
   return (*kFactories[spec.cell])[spec.stored];
 }
 
+bool reads_unpacked(const onernn_spec& spec) {
+  const bool stored =
+      spec.stored == ONERNN_F32 || spec.stored == ONERNN_BF16 || spec.stored == ONERNN_F64;
+  return stored && !spec.peephole;
+}
+
 }  // namespace
 
 int32_t onernn_stack_new(const onernn_spec* spec, const onernn_part* parts, const void* numbers,
                          int32_t threads, onernn_stack** stack) try {
   const Factory factory = factory_of(*spec);
-  if (!factory) return ONERNN_UNKNOWN;
+  if (!factory || (!parts && !reads_unpacked(*spec))) return ONERNN_UNKNOWN;
   *stack = factory({*spec, parts, numbers, threads});
   return ONERNN_DONE;
 } catch (...) {  // no memory, or no second thread
@@ -47,6 +53,15 @@ int32_t onernn_stack_new(const onernn_spec* spec, const onernn_part* parts, cons
 int32_t onernn_stack_run(onernn_stack* stack, const onernn_batch* batch,
                          const onernn_arrays* arrays) {
   return onernn_stack_account(stack, batch, arrays, nullptr);
+}
+
+int32_t onernn_stack_run_unpacked(onernn_stack* stack, const onernn_batch* batch,
+                                  const onernn_arrays* arrays, const onernn_unpacked* weights) try {
+  if (batch->layout < ONERNN_LOD || batch->layout > ONERNN_PACKED) return ONERNN_UNKNOWN;
+  stack->run(*batch, *arrays, nullptr, weights);
+  return ONERNN_DONE;
+} catch (...) {
+  return ONERNN_NO_MEMORY;
 }
 
 int32_t onernn_stack_account(onernn_stack* stack, const onernn_batch* batch,

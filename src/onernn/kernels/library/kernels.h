@@ -20,17 +20,6 @@ const char *onernn_isa(void);
    first: "v2 avx2 avx512"; "" where not even v2. */
 const char *onernn_cpu(void);
 
-/* Memory that others may write to, and a copy of what stood there. */
-typedef struct {
-  const void *memory, *held;
-  int64_t bytes;
-} onernn_copy;
-
-/* 1 where what is compared is the same, else 0. Each turn compares a part of each memory, at least
-   256 bytes: 1024 turns in a row compare all of it. This call takes `turns` turns, the first one is
-   number `turn`, which is not negative. */
-int32_t onernn_unchanged(const onernn_copy *copies, int32_t count, int64_t turn, int64_t turns);
-
 enum { ONERNN_RNN = 0, ONERNN_GRU = 1, ONERNN_LBR_GRU = 2, ONERNN_LSTM = 3 };
 
 /* How matrices are stored. x, states and y are float, with ONERNN_F64 double. ONERNN_S8: x and h
@@ -98,6 +87,21 @@ typedef struct {
   int32_t x_shift, h_shift; /* of steps that are given; else it is 128 */
 } onernn_part;
 
+/* A matrix as a framework keeps it: row k and column o of gate g is number k * row + o * column from
+   gates[g] on. Gates are those of the cell, in its order; of a projection there is one. */
+typedef struct {
+  const void *gates[4];
+  int64_t row, column;
+} onernn_matrix;
+
+/* The weights of one layer in one direction as a framework keeps them. A row of the bias is the sum
+   of two arrays (units), NULL: zeros. */
+typedef struct {
+  onernn_matrix input, recurrent; /* (inputs, units) and (width, units) of each gate */
+  onernn_matrix projection;       /* (units, width), where the spec says so */
+  const void *bias[4][2];
+} onernn_unpacked;
+
 /* A batch. offsets: LOD: (N + 1), where each sequence begins, and the end; PACKED: (T + 1), where
    each step begins, and the end; else NULL, or (N) where sequences are padded: how many of its T
    words each one has. Rows of y behind them are not written. Nothing of it is checked. */
@@ -123,13 +127,20 @@ typedef struct onernn_stack onernn_stack;
 /* A stack for one caller at a time, on so many threads at most; negative: on exactly so many,
    however little there is to do. `parts`: layer by layer, its
    directions side by side. The numbers stay the caller's: they are read, never copied, and many
-   stacks may share them. */
+   stacks may share them. `parts` NULL: the stack has no weights, each run brings them; these are
+   float with ONERNN_F32 and ONERNN_BF16 and double with ONERNN_F64, and there are no peepholes. */
 int32_t onernn_stack_new(const onernn_spec *spec, const onernn_part *parts, const void *numbers,
                          int32_t threads, onernn_stack **stack);
 
 /* Memory grows with the largest batch, and stays. */
 int32_t onernn_stack_run(onernn_stack *stack, const onernn_batch *batch,
                          const onernn_arrays *arrays);
+
+/* The same of a stack without weights, which reads these, layer by layer, its directions side by
+   side. It gives the bits of a stack that has packed them. What it packs it frees before it
+   returns. */
+int32_t onernn_stack_run_unpacked(onernn_stack *stack, const onernn_batch *batch,
+                                  const onernn_arrays *arrays, const onernn_unpacked *weights);
 
 /* Of one thread. */
 typedef struct {

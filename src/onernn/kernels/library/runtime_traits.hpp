@@ -104,6 +104,7 @@ template <class Real_, class Stored_>
 struct RuntimeTraits {
   using Real = Real_;
   using Stored = Stored_;
+  using Matrix = MatrixOf<Real, Stored>;
 
   RuntimeTraits(const onernn_spec& spec)
       : inputs(spec.inputs),

@@ -3,6 +3,7 @@
 #define ONERNN_STACK_HPP
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -38,16 +39,38 @@ inline Batch batch_of(Batching& batching, const onernn_batch& batch) {
   return batching.tnc(batch.steps, batch.sequences, batch.offsets);
 }
 
+/// Memory for panels, from multiples of 64 bytes on; nothing is written to it.
+template <class Stored>
+class PanelMemory {
+ public:
+  Stored* more(std::int64_t count) {
+    pieces_.emplace_back(static_cast<Stored*>(
+        ::operator new(static_cast<std::size_t>(count) * sizeof(Stored), std::align_val_t{64})));
+    return pieces_.back().get();
+  }
+
+ private:
+  struct Free {
+    void operator()(Stored* p) const { ::operator delete(p, std::align_val_t{64}); }
+  };
+  std::vector<std::unique_ptr<Stored, Free>> pieces_;
+};
+
 template <template <class> class Kernel, class Real, class Stored>
 class Stack final : public onernn_stack {
   using Cell = Kernel<RuntimeTraits<Real, Stored>>;
   using Weights = typename Cell::Weights;
+  using Panels = PanelMemory<Stored>;
 
  public:
   explicit Stack(const Arguments& given) : spec_(given.spec), team_(given.threads) {
-    const auto at = [&given](auto*& field, std::int64_t place) {
+    if (!given.parts) {
+      without_weights();
+      return;
+    }
+    const auto at = [&given](auto& field, std::int64_t place) {
       const void* found = place < 0 ? nullptr : static_cast<const char*>(given.numbers) + place;
-      field = static_cast<std::decay_t<decltype(field)>>(found);
+      field = {static_cast<decltype(panels_of_matrix(field))>(found)};
     };
     for (std::int64_t i = 0; i < std::int64_t(spec_.layers) * spec_.directions; ++i) {
       const onernn_part& part = given.parts[i];
@@ -64,8 +87,8 @@ class Stack final : public onernn_stack {
     }
   }
 
-  void run(const onernn_batch& given, const onernn_arrays& arrays,
-           onernn_account* accounts) override {
+  void run(const onernn_batch& given, const onernn_arrays& arrays, onernn_account* accounts,
+           const onernn_unpacked* unpacked) override {
     const std::unique_ptr<Paper> paper(accounts ? new Paper : nullptr);
     team_.count_on(paper.get());
     const Team::Lead lead(team_);
@@ -74,6 +97,9 @@ class Stack final : public onernn_stack {
     const Batch batch = batch_of(workspace_->batching, given);
     const Real *x = static_cast<const Real*>(arrays.x), *both = x;
     for (std::int32_t layer = 0, D = spec_.directions; layer < spec_.layers; ++layer) {
+      [[maybe_unused]] Panels panels;
+      if constexpr (kReadsUnpacked<Real, Stored>)
+        if (unpacked) read(unpacked + layer * D, layer, batch, extent, &panels);
       const bool last = layer + 1 == spec_.layers, joins = last || spec_.joined;
       const bool added = joins && spec_.added && D == 2;
       const std::int64_t row = joins ? joined_width(spec_) : spec_.width;
@@ -202,8 +228,8 @@ class Stack final : public onernn_stack {
         const Weights& own = weights_[static_cast<std::size_t>(layer * spec_.directions + d)];
         std::int64_t held = 0;
         for (const Paper::Held& one : member.held)
-          for (const void* matrix : {own.input, own.recurrent, own.candidate, own.projection})
-            if (one.matrix == matrix) held += one.bytes;
+          for (const auto matrix : {own.input, own.recurrent, own.candidate, own.projection})
+            if (one.matrix == identity_of(matrix)) held += one.bytes;
         share.held = (std::max)(share.held, held);
       }
       most = (std::max)(most, share.held);
@@ -211,6 +237,115 @@ class Stack final : public onernn_stack {
     made.cache = cache_of(most);
     made.seconds = 1e-9 * cost(work, team_.members(), groups);
     return made;
+  }
+
+  /// The matrices and the bias of one layer and direction as a framework keeps them.
+  struct Loose {
+    Unpacked<Real> input, recurrent, candidate, projection;
+    Memory<Real> bias;
+  };
+
+  /// Each run brings them.
+  void without_weights() {
+    if constexpr (kReadsUnpacked<Real, Stored>) {
+      const std::int64_t bias = panels_of(spec_.units) * Cell::kBiasRows * 16;
+      for (std::int64_t i = 0; i < std::int64_t(spec_.layers) * spec_.directions; ++i) {
+        loose_.push_back({{}, {}, {}, {}, Memory<Real>(bias)});
+        const Loose& own = loose_.back();
+        Weights weights{};
+        weights.bias = own.bias.data();
+        weights.is_finite = false;  // nobody has looked
+        weights_.push_back(weights);
+      }
+      for (std::size_t i = 0; i < loose_.size(); ++i) place(i);
+    }
+  }
+
+  /// Has a part read its matrices where the framework keeps them.
+  void place(std::size_t part) {
+    Weights& weights = weights_[part];
+    const Loose& loose = loose_[part];
+    weights.input = {nullptr, &loose.input};
+    weights.recurrent = {nullptr, &loose.recurrent};
+    if (spec_.cell == ONERNN_GRU) weights.candidate = {nullptr, &loose.candidate};
+    if (spec_.projection) weights.projection = {nullptr, &loose.projection};
+  }
+
+  /// Has a layer read a framework's weights. A matrix that the batch reads often is packed into
+  /// memory that lives as long as `panels`.
+  void read(const onernn_unpacked* given, std::int32_t layer, const Batch& batch, Extent extent,
+            Panels* panels) {
+    const std::int64_t inputs = layer > 0 ? above().inputs : spec_.inputs;
+    const std::int64_t longest = batch.sequences ? batch.length[batch.order[0]] : 0;
+    constexpr int G = Cell::kGates, kTogether = Cell::kTogether;
+    // Words go through the input's matrix in blocks, see `project`.
+    const std::int64_t blocks = extent.words / kRowsInPlace;
+    for (std::int32_t d = 0; d < spec_.directions; ++d) {
+      const auto part = static_cast<std::size_t>(layer * spec_.directions + d);
+      Loose& loose = loose_[part];
+      Weights& weights = weights_[part];
+      place(part);
+      const auto matrix = [](const onernn_matrix& from, int first, std::int64_t columns) {
+        Unpacked<Real> made{{}, from.row, from.column, columns};
+        for (int g = first; g < 4; ++g)
+          made.gates[g - first] = static_cast<const Real*>(from.gates[g]);
+        return made;
+      };
+      loose.input = matrix(given[d].input, 0, spec_.units);
+      loose.recurrent = matrix(given[d].recurrent, 0, spec_.units);
+      loose.candidate = matrix(given[d].recurrent, 2, spec_.units);
+      loose.projection = matrix(given[d].projection, 0, spec_.width);
+      add_biases(given[d], loose.bias.data());
+      pack<G>(weights.input, inputs, blocks, panels);
+      pack<kTogether>(weights.recurrent, spec_.width, longest, panels);
+      pack<1>(weights.candidate, spec_.width, longest, panels);
+      pack<1>(weights.projection, spec_.units, longest, panels);
+    }
+  }
+
+  void add_biases(const onernn_unpacked& given, Real* to) const {
+    for (int row = 0; row < Cell::kBiasRows; ++row)
+      for (std::int64_t o = 0; o < spec_.units; o += 16) {
+        Lanes<Real> sum = broadcast(Real(0));
+        bool first = true;
+        for (const void* one : given.bias[row]) {
+          if (!one) continue;
+          const Lanes<Real> some = load_some(static_cast<const Real*>(one) + o, spec_.units - o);
+          sum = first ? some : sum + some;
+          first = false;
+        }
+        store(to + (o / 16 * Cell::kBiasRows + row) * 16, sum);
+      }
+  }
+
+  /// Packs a matrix of K rows that the batch reads `times` times, if that is faster.
+  template <int G, class Matrix>
+  void pack(Matrix& matrix, std::int64_t K, std::int64_t times, Panels* panels) {
+    if (!matrix || !pays(K * G * matrix.unpacked->columns, times)) return;
+    const Unpacked<Real>& from = *matrix.unpacked;
+    const std::int64_t count = panels_of(from.columns);
+    const int B = beside<G>(count);
+    const std::int64_t size = B * panel_size<G, Stored>(K);
+    Stored* const to = panels->more(count / B * size);
+    team_.split(count / B, K * B * G * 16, [=, &from](std::int64_t group, std::int64_t end) {
+      const auto all = [&](auto sums_a_row) {
+        for (; group < end; ++group)
+          pack_panel<sums_a_row(), G>(from, group * B, 0, K, to + group * size);
+      };
+      if constexpr (G == 1)
+        if (B == 4) all(Fixed<4>());
+      if constexpr (G <= 2)
+        if (B == 2) all(Fixed<2 * G>());
+      if (B == 1) all(Fixed<G>());
+    });
+    matrix = {to, nullptr};
+  }
+
+  /// Whether a matrix of so many numbers that is read so many times is faster packed: packing takes
+  /// as long as some products, more of them if memory, or new pages of it, cannot keep up.
+  static bool pays(std::int64_t numbers, std::int64_t times) {
+    const std::int64_t bytes = numbers * std::int64_t(sizeof(Real));
+    return times >= (bytes <= 1 << 20 ? 3 : bytes <= 4 << 20 ? 10 : 32);
   }
 
   /// As the layers above the first one know it.
@@ -235,6 +370,7 @@ class Stack final : public onernn_stack {
 
   onernn_spec spec_;
   std::vector<Weights> weights_;
+  std::vector<Loose> loose_;
   Team team_;
   Extent most_{0, 0};
   std::unique_ptr<Workspace> workspace_;
