@@ -281,8 +281,8 @@ def _omitted(model: Graph, fused: Graph) -> Iterator[Refusal]:
         yield Refusal(reason, " ".join(filter(None, (op.type, repr(op.name or op.value)))))
     for node in fused.nodes:
         inner = [each.op for body in bodies(node).values() for each in every_node(body)]
-        products = {"MatMul", "Gemm", "Einsum"}.intersection(inner)
-        if node.op in ("Loop", "Scan") and products and "Rnn" not in inner:
+        multiplies = "Einsum" in inner or not {"MatMul", "Gemm"}.isdisjoint(inner)
+        if node.op in ("Loop", "Scan") and multiplies and "Rnn" not in inner:
             if missing.keys().isdisjoint(node.origin):
                 yield Refusal("a loop with products in it, which is not one cell", node.label)
 

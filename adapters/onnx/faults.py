@@ -262,7 +262,7 @@ def _unmoved(graph: Graph, name: str) -> str:
             if split.outputs != node.inputs or split.attrs.axis != node.attrs.axis:
                 break
             name = split.inputs[0]
-        elif node.op in ("Cast", "Identity", "Split") or is_view(node.op):
+        elif node.op in ("Cast", "Split") or node.op == "Identity" or is_view(node.op):
             name = node.inputs[0]
         else:
             break

@@ -63,7 +63,7 @@ def test_the_interface_is_a_page_and_tells_no_path_of_this_machine(
     header = (tmp_path / "segmenter.hpp").read_text()
     interface, _, rest = header.partition("// ==== How it is computed. ====")
     assert rest and len(interface.splitlines()) < 120
-    assert "#if" not in header and "#define" not in header
+    assert header.count("#if") == 1 and "#define" not in header  # it refuses -ffast-math
     assert str(repo) not in header and "model.pdmodel" in header
 
 

@@ -44,12 +44,17 @@ def constant_faults(model: Graph) -> Iterator[tuple[str, GraphFault]]:
                     text = f"{fault.text} in {name!r}"
                     yield node.label, Fault(fault.id, text, partial(_changed, model, name, new))
     for node in model.nodes:
-        for name in node.inputs if node.op in ("Add", "Gather", "Gemm", "MatMul") else ():
+        for name in node.inputs if _reads_a_constant(node) else ():
             array = model.constants.get(name, np.zeros(0))
             if array.size > 1 and array.dtype.kind == "f" and ("sign", name) not in seen:
                 seen.add(("sign", name))
                 apply = partial(_changed, model, name, -array)
                 yield node.label, Fault("constant_changed", f"{name!r} is negated", apply)
+
+
+def _reads_a_constant(node: Node) -> bool:
+    """Returns whether a node is a product, a sum or a table, one operand of which may be fixed."""
+    return node.op in ("Gemm", "MatMul") or node.op in ("Add", "Gather")
 
 
 def _projecting(graph: Graph, name: str) -> Iterator[tuple[Node, str, Any]]:
@@ -61,7 +66,7 @@ def _projecting(graph: Graph, name: str) -> Iterator[tuple[Node, str, Any]]:
         fixed = [each for each in node.inputs if each in graph.constants]
         if node.op == "GateLayout":
             layout = node.attrs.layout
-        elif node.op in ("Add", "Gather", "Gemm", "MatMul") and len(fixed) == 1:
+        elif _reads_a_constant(node) and len(fixed) == 1:
             yield node, fixed[0], layout
             if node.op != "Add":
                 return

@@ -625,7 +625,7 @@ def _hands_on(operator: Operator) -> bool:
         known = before.shape is not None and None not in before.shape
         if node.op == "Identity" or (node.op == "Cast" and kinds[0] and not narrow):
             continue
-        if not (node.op in ("Reshape", "Transpose", "Expand") and known):
+        if not ((node.op in ("Reshape", "Transpose") or node.op == "Expand") and known):
             return False
         if before.shape != after.shape or (node.op == "Transpose" and not _in_order(node)):
             return False
