@@ -63,7 +63,9 @@ def test_the_interface_is_a_page_and_tells_no_path_of_this_machine(
     header = (tmp_path / "segmenter.hpp").read_text()
     interface, _, rest = header.partition("// ==== How it is computed. ====")
     assert rest and len(interface.splitlines()) < 120
-    assert header.count("#if") == 1 and "#define" not in header  # it refuses -ffast-math
+    conditions = [line for line in header.splitlines() if line.startswith("#if")]
+    assert all("FAST_MATH" in line or "__clang__" in line for line in conditions)
+    assert "#define" not in header
     assert str(repo) not in header and "model.pdmodel" in header
 
 

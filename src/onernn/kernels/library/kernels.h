@@ -87,8 +87,8 @@ typedef struct {
   int32_t x_shift, h_shift; /* of steps that are given; else it is 128 */
 } onernn_part;
 
-/* A matrix as a framework keeps it: row k and column o of gate g is number k * row + o * column from
-   gates[g] on. Gates are those of the cell, in its order; of a projection there is one. */
+/* A matrix as a framework keeps it: row k and column o of gate g is number k * row + o * column
+   from gates[g] on. Gates are those of the cell, in its order; of a projection there is one. */
 typedef struct {
   const void *gates[4];
   int64_t row, column;
