@@ -95,7 +95,7 @@ static void check_unpacked(std::int64_t K, std::int64_t O) {
   const std::int64_t rows = 9, panels = (O + 15) / 16;
   const auto numbers = random_numbers<Real>(K * G * O, 1), x = random_numbers<Real>(rows * K, 2);
   const auto matrix = packed<Stored>(numbers, K, G, O, beside(G, panels));
-  for (const auto [row, column] :
+  for (const auto& [row, column] :
        {std::pair(std::int64_t(1), K), std::pair(std::int64_t(1), K + 3),
         std::pair(O + 2, std::int64_t(1)), std::pair(2 * O, std::int64_t(2))}) {
     const std::int64_t gate = K * row + O * column;
