@@ -55,6 +55,7 @@ from onernn.adapters.torch.live_layer import (
 )
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.ragged import offsets_of
+from onernn.ir.spec import Cell
 
 # Lets torch.compile trace through replaced modules.
 
@@ -360,6 +361,9 @@ def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
 
 STEP = "a single step's gradients, which packing weights would slow down"
 FEW = "batches too small to train faster"
+LARGE = "few steps of a layer this large, whose weights are read for each; optimize(frozen=True)"
+_LARGE_UNITS, _LARGE_WORDS = 1024, 8
+"""From so many units on, GRU and RNN layers gain nothing on fewer words; see design/0075."""
 
 
 def _why_left(module: Any, live: LiveLayer, input: Any, trains: bool) -> str:
@@ -374,13 +378,13 @@ def _why_left(module: Any, live: LiveLayer, input: Any, trains: bool) -> str:
     if x.dtype is not torch.float32 and not torch.is_autocast_enabled("cpu"):
         return f"x is {x.dtype}, which is not faster here"
     if not trains:
-        return ""
+        return _why_large(live, x)
     if not x.requires_grad:
         for weight in module._parameters.values():
             if weight is not None and weight.requires_grad:
                 break
         else:
-            return ""
+            return _why_large(live, x)
     if live.is_cell:
         return STEP
     shape = x.shape
@@ -391,6 +395,13 @@ def _why_left(module: Any, live: LiveLayer, input: Any, trains: bool) -> str:
         words, steps = words * shape[1], shape[module.batch_first]
     sizes = steps, words // (steps or 1), live.spec.hidden_size
     return "" if gain.is_faster(live.trained[is_packed], *sizes) else FEW
+
+
+def _why_large(live: LiveLayer, x: torch.Tensor) -> str:
+    spec = live.spec
+    if spec.hidden_size < _LARGE_UNITS or spec.cell is Cell.LSTM or live.frozen:
+        return ""
+    return LARGE if x.numel() < _LARGE_WORDS * spec.input_size else ""
 
 
 def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:

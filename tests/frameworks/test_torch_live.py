@@ -197,3 +197,13 @@ def test_plugins_disabled_leaves_calls_to_pytorch() -> None:
     with plugins_disabled():
         assert torch.equal(ours(x)[0], theirs(x)[0])
         assert "plug-ins are disabled" in explain(ours)
+
+
+@pytest.mark.parametrize(("words", "frozen"), [(1, False), (7, False), (8, False), (1, True)])
+def test_few_words_of_a_large_gru_stay_with_pytorch_unless_frozen(words: int, frozen: bool) -> None:
+    stock = nn.GRU(3, 1024).eval()
+    ours = optimize(copy.deepcopy(stock), frozen=frozen)
+    x = torch.randn(words, 1, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x)[0], stock(x)[0], rtol=1e-5, atol=1e-6)
+    assert ("frozen" in explain(ours)) == (words < 8 and not frozen)
