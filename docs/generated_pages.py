@@ -261,7 +261,7 @@ RULES = {
 
 READERS = {
     "attribute", "only", "flag", "integer", "integers", "number", "sizes", "text", "option",
-    "optional_integer", "optional_number", "optional_sizes", "dtype", "chosen_dtype",
+    "dtype", "chosen_dtype",
 }  # fmt: skip
 """Methods by which a rule reads an attribute, whose name is the first argument."""
 

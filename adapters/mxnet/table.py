@@ -165,25 +165,16 @@ class MxnetOperator(NativeOperator):
         return bool(self.maybe(name, default, parse.flag))
 
     def integer(self, name: str, default: int | None = None) -> int:
-        result = self.optional_integer(name, default)
+        result = self.maybe(name, default, parse.integer)
         if result is None:
             raise UnsupportedError(f"attribute {name} is missing")
         return result
 
-    def optional_integer(self, name: str, default: int | None = None) -> int | None:
-        return self.maybe(name, default, parse.integer)
-
     def number(self, name: str, default: float) -> float:
         return self._parsed(name, default, parse.number)
 
-    def optional_number(self, name: str) -> float | None:
-        return self.maybe(name, None, parse.number)
-
     def sizes(self, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         return self._parsed(name, default, parse.sizes)
-
-    def optional_sizes(self, name: str) -> tuple[int, ...] | None:
-        return self.maybe(name, None, parse.sizes)
 
     def bounds(self, name: str) -> tuple[int | None, ...]:
         return self._parsed(name, (), parse.numbers)
