@@ -196,22 +196,34 @@ def transposed(name: str) -> PartFault:
 # --- settings
 
 
-def setting(id: str, text: str, **values: Any) -> LayerFault:
-    """Another specification, of the same numbers."""
+_SETTINGS = {
+    "cell": "reset_placement",
+    "update": "update_sign",
+    "direction": "direction_swapped",
+    "activations": "activation_changed",
+    "gate_clip": "clip_ignored",
+    "cell_clip": "clip_ignored",
+    "cell_clip_nan": "clip_ignored",
+}
+"""The ids of faults by the field of a spec; others are `attribute_changed`."""
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_show, value))})"
+    return str(value.value if isinstance(value, Cell) else value)
+
+
+def setting(name: str, value: Any) -> LayerFault:
+    """Returns the fault of another value of a specification's field, with the same numbers."""
 
     def apply(layer: Layer) -> Layer | None:
         spec, weights = layer
-        if all(getattr(spec, name) == value for name, value in values.items()):
+        if getattr(spec, name) == value:
             return None
-        return replace(spec, **values), weights
+        return replace(spec, **{name: value}), weights
 
-    return Fault(id, text, apply)
-
-
-def other_update(spec: RnnSpec) -> LayerFault:
-    other = "replace" if spec.update == "keep" else "keep"
-    text = "the update gate has the other sign (u keeps the new state, not the old one)"
-    return setting("update_sign", text, update=other)
+    return Fault(_SETTINGS[name], f"{name} is {_show(value)}", apply)
 
 
 _LINEAR = {Cell.GRU: Cell.LBR_GRU, Cell.AUGRU: Cell.LBR_AUGRU}
@@ -219,14 +231,14 @@ _PLAIN = {linear: plain for plain, linear in _LINEAR.items()}
 
 
 def resets(spec: RnnSpec) -> Iterator[LayerFault]:
-    """The reset gate on the other side of the recurrent product."""
+    """Yields the reset gate on the other side of the recurrent product."""
+    other = {**_PLAIN, **_LINEAR}.get(spec.cell, spec.cell)
+    known = "reset_placement", f"cell is {_show(other)}"
     if spec.cell in _PLAIN:
-        text = "the reset gate is applied before the recurrent product, to the state"
-        yield Fault("reset_placement", text, _reset_sooner)
+        yield Fault(*known, _reset_sooner)
     elif spec.cell in _LINEAR:
-        text = "the reset gate is applied after the recurrent product (linear before reset)"
         for inside in (0.0, 1.0, 0.5):
-            yield Fault("reset_placement", text, partial(_reset_later, inside=inside))
+            yield Fault(*known, partial(_reset_later, inside=inside))
 
 
 def _reset_later(layer: Layer, inside: float) -> Layer | None:
@@ -256,37 +268,15 @@ _OF_STATES = tuple(map(Activation, ("tanh", "relu", "sigmoid", "softsign")))
 """Functions that frameworks have or offer; Keras 3 divides by 6, ONNX by 5."""
 
 
-def function_fault(spec: RnnSpec, places: tuple[int, ...], other: Activation) -> LayerFault:
-    """Another function: of the gates (0), the candidate (1), the cell (2)."""
-    several = len(spec.functions) > 1
-    called = ("the gates", "the candidate", "the cell") if several else ("the state",)
-    what = " and ".join(called[k] for k in places)
-    functions = tuple(other if k in places else f for k, f in enumerate(spec.functions))
-    return setting(
-        "activation_changed", f"the function of {what} is {other}", activations=functions
-    )
-
-
 def _functions(spec: RnnSpec) -> Iterator[LayerFault]:
-    places: tuple[tuple[int, ...], ...] = ((0,), (1,), (1, 2), (2,))
-    if len(spec.functions) < 3:
-        places = places[: len(spec.functions)]
-    for indices in places:
-        gates = indices == (0,) and len(spec.functions) > 1
-        for other in _OF_GATES if gates else _OF_STATES:
-            if any(spec.functions[k] != other for k in indices):
-                yield function_fault(spec, indices, other)
-
-
-def clip_fault(name: str, bound: float | tuple[float, float] | None) -> LayerFault:
-    """Other clips: "gate_clip", or "cell_clip" to (low, high); None: no clip."""
-    what = "gates are" if name == "gate_clip" else "the cell state is"
-    if bound is None:
-        values: dict[str, Any] = {"cell_clip_nan": False} if name == "cell_clip" else {}
-        return setting("clip_ignored", f"{what} not clipped", **{name: None}, **values)
-    low, high = bound if isinstance(bound, tuple) else (-bound, bound)
-    text = f"{what} clipped to [{low:.6g}, {high:.6g}]"
-    return setting("clip_ignored", text, **{name: bound if name == "gate_clip" else (low, high)})
+    """Yields other functions: of the gates (0), the candidate (1), the cell (2)."""
+    every = spec.functions
+    for indices in ((0,), (1,), (1, 2), (2,)):
+        gates = indices == (0,) and len(every) > 1
+        for other in (_OF_GATES if gates else _OF_STATES) if indices[-1] < len(every) else ():
+            functions = tuple(other if k in indices else each for k, each in enumerate(every))
+            if functions != every:
+                yield setting("activations", functions)
 
 
 # --- biases
@@ -337,13 +327,13 @@ def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
     """Yields the faults that layers like this one can have, the frequent ones first."""
     yield from map(in_arrays, permutations(spec))
     if spec.cell.is_gru:
-        yield other_update(spec)
+        yield setting("update", "replace" if spec.update == "keep" else "keep")
         yield from (in_arrays(UPDATE_NEGATED, arrays) for arrays in PARTS)
     yield from resets(spec)
     yield from _biases(spec)
     for name in ("gate_clip", "cell_clip"):
         if getattr(spec, name) is not None:
-            yield clip_fault(name, None)
+            yield setting(name, None)
     yield from _functions(spec)
     yield from (in_arrays(transposed(name), (name,), transposed(name).text) for name in MATRICES)
     swaps = (fault for fault in permutations(spec) if " and " in fault.text)
@@ -456,42 +446,23 @@ def _shift(one: Array, other: Array) -> float | None:
 
 
 def relate_layers(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
-    """The differences of one layer and direction, frequent faults first."""
-    if _family(mine.spec) != _family(theirs.spec):
-        names = (each.spec.cell.value for each in (mine, theirs))
-        text = "has a cell {} where the reference has {},".format(*names)
+    """Yields the differences of one layer and direction, settings first."""
+    now, then = ({e.name: getattr(s.spec, e.name) for e in fields(s.spec)} for s in (mine, theirs))
+    now, then = ({**v, "activations": s.spec.functions} for v, s in ((now, mine), (then, theirs)))
+    if now["hidden_size"] == then["hidden_size"]:
+        now["input_size"] = then["input_size"]  # their weights differ, too
+    one, other = now["cell"], then["cell"]
+    if (one.gates, one.has_attention) != (other.gates, other.has_attention):
+        text = f"has a cell {_show(one)} where the reference has {_show(other)},"
         yield Relation("operator_changed", text)
         return
-    for fault in _settings(mine.spec, theirs.spec):
-        yield Relation(fault.id, f"matches when {fault.text}")
-    for name in ("peephole", "projection_size", "input_forget", "hidden_size", "input_size"):
-        now, then = getattr(mine.spec, name), getattr(theirs.spec, name)
-        same = mine.spec.hidden_size == theirs.spec.hidden_size
-        if now != then and not (name == "input_size" and same):
-            yield Relation("attribute_changed", f"has {name} {now}, the reference {then},")
-    (one,), (other,) = mine.layers, theirs.layers
-    yield from _relate_weights(mine.spec, one, theirs.spec, other)
-
-
-def _family(spec: RnnSpec) -> tuple[tuple[str, ...], bool]:
-    return spec.cell.gates, spec.cell.has_attention
-
-
-def _settings(mine: RnnSpec, theirs: RnnSpec) -> Iterator[LayerFault]:
-    """The faults of a layer's settings that make the reference's of the model's."""
-    if mine.cell.linear_before_reset != theirs.cell.linear_before_reset:
-        yield next(resets(mine))
-    if mine.update != theirs.update:
-        yield other_update(mine)
-    if mine.direction != theirs.direction:
-        yield setting("direction_swapped", "it runs the other way", direction=theirs.direction)
-    if len(mine.functions) == len(theirs.functions):
-        for place, (own, their) in enumerate(zip(mine.functions, theirs.functions, strict=True)):
-            if stored(own) != stored(their):
-                yield function_fault(mine, (place,), their)
-    for name in ("gate_clip", "cell_clip"):
-        if stored(getattr(mine, name)) != stored(bound := getattr(theirs, name)):
-            yield clip_fault(name, bound)
+    if one.linear_before_reset == other.linear_before_reset:
+        now["cell"] = other  # plain cells, which their activations tell apart
+    for name, value in now.items():
+        if stored(value) != stored(then[name]):
+            text = f"has {name} {_show(value)}, the reference {_show(then[name])},"
+            yield Relation(_SETTINGS.get(name, "attribute_changed"), text)
+    yield from _relate_weights(mine.spec, mine.layers[0], theirs.spec, theirs.layers[0])
 
 
 def _relate_weights(
