@@ -128,14 +128,9 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], Any]:
     return damage
 
 
-def edited(table: pa.Table) -> pa.Table:
+def edit(table: pa.Table) -> pa.Table:
     column = pa.array([7, *table["id"].to_pylist()[1:]])
     return table.set_column(0, "id", column)
-
-
-def scored_anew(table: pa.Table) -> pa.Table:
-    """Another reason in a row that was rejected."""
-    return table.set_column(table.num_columns - 1, "rejected", pa.nulls(len(table), pa.string()))
 
 
 def swap(folder: Path) -> None:
@@ -153,38 +148,19 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "a part without its last byte": (lambda f: truncate(part(f, 3), 0.9999), [LAST]),
     "a part emptied": (lambda f: part(f, 1).write_bytes(b""), [PART]),
     "a bit of a value flipped": (lambda f: change_value(part(f, 1)), [PART]),
-    "a bit of the magic number flipped": (lambda f: flip(part(f, 1), -1), [PART]),
     "a table of somebody else": (
         lambda f: pq.write_table(pa.table({"id": [1]}), part(f, 1)),
         [PART],
     ),
     "a file that was being written": (lambda f: (f / ".onernn-0.part").touch(), []),
     "rows removed": (rewritten(lambda t: t.slice(0, 4)), [PART]),
-    "all rows removed": (rewritten(lambda t: t.slice(0, 0)), [PART]),
-    "rows doubled": (rewritten(lambda t: pa.concat_tables([t, t])), [PART]),
-    "rows in another order": (rewritten(lambda t: t.take([*range(len(t))][::-1])), [PART]),
-    "a value edited": (rewritten(edited), [PART]),
-    "reasons removed": (rewritten(scored_anew), [PART]),
-    "a column dropped": (rewritten(lambda t: t.drop_columns(["id"])), [PART]),
+    "a value edited": (rewritten(edit), [PART]),
     "a column added": (rewritten(lambda t: t.append_column("more", t["id"])), [PART]),
-    "a column renamed": (
-        rewritten(lambda t: t.rename_columns(["ID", *t.column_names[1:]])),
-        [PART],
-    ),
-    "a column of another type": (
-        rewritten(lambda t: t.set_column(0, "id", t["id"].cast("int32"))),
-        [PART],
-    ),
-    "columns in another order": (rewritten(lambda t: t.select(t.column_names[::-1])), [PART]),
     "no metadata": (rewritten(lambda t: t.replace_schema_metadata(None)), [PART]),
     "a part renamed": (lambda f: part(f, 0).replace(part(f, 1)), [PART]),
-    "a part copied over another": (lambda f: shutil.copy(part(f, 0), part(f, 1)), [PART]),
     "two parts swapped": (swap, [PART, "part-000002.parquet"]),
     "bytes after the end": (lambda f: part(f, 1).open("ab").write(b"more"), [PART]),
-    "the length of the footer": (lambda f: flip(part(f, 1), -8), [PART]),
     "a huge length of the footer": (lambda f: flip(part(f, 1), -5), [PART]),
-    "a bit of the footer": (lambda f: flip(part(f, 1), -300), [PART]),
-    "the first byte": (lambda f: flip(part(f, 1), 0), [PART]),
     "nothing but a footer": (lambda f: part(f, 1).write_bytes(b"\0\0\0\0PAR1"), [PART]),
 }
 """What happens to a folder, and the files that are named."""
@@ -255,15 +231,7 @@ def a_link(folder: Path, name: str) -> None:
 FOREIGN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other.parquet": (lambda f: shutil.copy(part(f, 1), f / "other.parquet"), "move it away"),
     "part-000005.parquet": (lambda f: shutil.copy(part(f, 1), part(f, 5)), "move it away"),
-    "part-0000001.parquet": (
-        lambda f: shutil.copy(part(f, 1), f / "part-0000001.parquet"),
-        "move it away",
-    ),
     "part-1.parquet": (lambda f: part(f, 1).replace(f / "part-1.parquet"), "move it away"),
-    "part-000001.PARQUET": (
-        lambda f: part(f, 1).replace(f / "part-000001.PARQUET"),
-        "move it away",
-    ),
     "more": (lambda f: (f / "more").mkdir(), "move it away"),
     "part-000001.parquet": (lambda f: a_link(f, PART), "a link, a folder or a device"),
     "part-000004.parquet": (

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.graphs import new_node, new_nodes
 from support.layers import random_weights
 
 import onernn
@@ -82,7 +83,7 @@ def test_batches_are_filled_by_words_of_rows_of_similar_length(
 @pytest.mark.parametrize("axis", [1, 5])
 def test_rows_are_on_the_last_axis_where_an_input_has_fewer(axis: int) -> None:
     inputs = (Value("x", "float32", (3, None)),)
-    graph = Graph("g", inputs, (Value("y"),), (Node("Relu", ("x",), ("y",)),), {})
+    graph = Graph("g", inputs, (Value("y"),), (new_node("y = Relu x"),), {})
     scored = Scorer(graph, batch_axis=axis)(pa.table({"x": [[1.0, -1, 2], [-3, 4, 5], [0, 0]]}))
     assert scored["y"].to_pylist() == [[1, 0, 2], [0, 4, 5], None]
     assert reasons_of(scored) == {2: "column 'x': expected lists of 3 values, got 2"}
@@ -272,8 +273,8 @@ def time_major(tags: bool = False, steps: int | None = None) -> Graph:
     """A GRU over (T, N, 3), and as integers the largest of each step."""
     spec = onernn.RnnSpec(onernn.Cell.GRU, 3, 4)
     attributes = {"spec": spec, "weights": random_weights(spec, 0)}
-    nodes = [Node("Rnn", ("x",), ("h",), attributes)]
-    nodes += [Node("ArgMax", ("h",), ("y",), {"axis": 2, "keepdims": 0})] if tags else []
+    nodes = [new_node("h = Rnn x", **attributes)]
+    nodes += [new_node("y = ArgMax h", axis=2, keepdims=0)] if tags else []
     inputs = (Value("x", "float32", (steps, None, 3)),)
     return Graph("g", inputs, (Value("y" if tags else "h"),), tuple(nodes), {})
 
@@ -300,11 +301,11 @@ def test_a_layer_along_the_rows_is_refused_whatever_rows_come(tags: bool, empty:
 def sample_only(mixes: str) -> Graph:
     """A model of integers for which no rule shows whether rows are independent."""
     axis = {"rows": 0, "steps": 1}[mixes]
-    nodes = (
-        Node("Compress", ("x", "every"), ("chosen",), {"axis": 1}),
-        Node("ReduceMax", ("chosen", "axis"), ("top",)),
-        Node("Sub", ("x", "top"), ("y",)),
-    )
+    nodes = new_nodes("""
+        chosen = Compress x every axis=1
+        top = ReduceMax chosen axis
+        y = Sub x top
+    """)
     constants = {"every": np.ones(3, bool), "axis": np.array([axis])}
     return Graph("g", (Value("x", "int64", (None, 3)),), (Value("y"),), nodes, constants)
 
@@ -325,11 +326,11 @@ def test_where_no_rule_decides_rows_of_each_window_are_compared_as_integers_exac
 
 def test_a_row_that_runs_in_a_batch_only_is_an_error_of_onernn() -> None:
     """Two rows are compared by position; a single one has no second."""
-    nodes = (
-        Node("Compress", ("x", "second"), ("other",), {"axis": 0}),
-        Node("Gather", ("other", "first"), ("row",)),
-        Node("Add", ("x", "row"), ("y",)),
-    )
+    nodes = new_nodes("""
+        other = Compress x second axis=0
+        row = Gather other first
+        y = Add x row
+    """)
     constants = {"second": np.array([False, True]), "first": np.array(0)}
     graph = Graph("g", (Value("x", "float32", (None, 3)),), (Value("y"),), nodes, constants)
     with pytest.raises(UnsupportedError, match="row 0 runs in a batch only"):
@@ -338,13 +339,20 @@ def test_a_row_that_runs_in_a_batch_only_is_an_error_of_onernn() -> None:
 
 def two_ragged(meet: str) -> Graph:
     x, y = (Value(name, "float32", (None, 1), 1) for name in "xy")
-    nodes = [Node("Add", ("x", "y"), ("s",))]
+    nodes = [new_node("s = Add x y")]
     if meet == "unknown":
-        nodes[:0] = [Node("SequencePad", ("x",), ("p",)), Node("SequenceLengths", ("x",), ("n",))]
+        nodes[:0] = [
+            *new_nodes("""
+        p = SequencePad x
+        n = SequenceLengths x
+    """)
+        ]
         nodes[2:] = [
-            Node("SequenceUnpad", ("p", "n"), ("u",)),
-            Node("SequenceLike", ("u", "x"), ("v",)),
-            Node("Add", ("v", "y"), ("s",)),
+            *new_nodes("""
+        u = SequenceUnpad p n
+        v = SequenceLike u x
+        s = Add v y
+    """)
         ]
     return Graph("g", (x, y), (Value("s"),), tuple(nodes), {})
 
@@ -370,20 +378,20 @@ def test_inputs_that_do_not_meet_may_have_other_lengths_and_share_a_batch() -> N
 
 
 def unknown_type() -> Graph:
-    nodes = (Node("Compress", ("x", "every"), ("y",), {"axis": 1}),)
+    nodes = (new_node("y = Compress x every", axis=1),)
     value = Value("x", "float32", (None, 3))
-    nodes += (Node("Reshape", ("y", "shape"), ("z",)),)
+    nodes += (new_node("z = Reshape y shape"),)
     inputs = (value, Value("shape", "int64", (None,)))
     return Graph("g", inputs, (Value("z"),), nodes, {"every": np.ones(3, bool)})
 
 
 def test_a_column_of_unknown_type_is_asked_for_and_never_null() -> None:
     inputs = (Value("x"),)
-    relu = Scorer(Graph("g", inputs, (Value("y"),), (Node("Relu", ("x",), ("y",)),), {}))
+    relu = Scorer(Graph("g", inputs, (Value("y"),), (new_node("y = Relu x"),), {}))
     none = pa.table({"x": pa.array([], pa.list_(pa.float32()))})
     assert relu(none).schema.field("y").type == pa.list_(pa.float32())  # from the column
-    graph = Graph("g", inputs, (Value("y"),), (Node("NonZero", ("x",), ("y",)),), {})
-    graph = replace(graph, nodes=(Node("Dropout", ("x",), ("y",)),))
+    graph = Graph("g", inputs, (Value("y"),), (new_node("y = NonZero x"),), {})
+    graph = replace(graph, nodes=(new_node("y = Dropout x"),))
     assert Scorer(graph)(none).schema.field("y").type == pa.list_(pa.float32())
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import planted
 from support.fault_pairs import FAULTS, file, fitting, sound
+from support.graphs import new_node
 from support.layers import random_weights
 from support.planted import Arrays, read, recording
 
@@ -110,15 +111,15 @@ def graph(*nodes: Node, output: str = "y", **constants: np.ndarray) -> Graph:
 def turned_outputs() -> tuple[Graph, Graph]:
     """Outputs of a backward layer in reverse order, as Keras's go_backwards returns them."""
     spec = replace(SPEC, direction="right2left")
-    back = Node("Slice", ("t", "last", "before", "time", "last"), ("y",))
+    back = new_node("y = Slice t last before time last")
     cut = {"last": np.array([-1]), "before": np.array([-(2**62)]), "time": np.array([0])}
     return graph(layer("x", "y", spec)), graph(layer("x", "t", spec), back, **cut)
 
 
 def sorted_lengths() -> tuple[Graph, Graph]:
     """As pack_padded_sequence sorts them; without them layers run to the end of the padding."""
-    ordered = Node("TopK", ("lengths", "count"), ("sorted", "order"), {"axis": 0})
-    taken = Node("Gather", ("x", "order"), ("batch",), {"axis": 1})
+    ordered = new_node("sorted order = TopK lengths count", axis=0)
+    taken = new_node("batch = Gather x order", axis=1)
     count, nodes = np.array([BATCH]), (ordered, taken)
     right = *nodes, unpad("batch", "sorted"), layer("batch.ragged", "y")
     return tuple(
@@ -128,11 +129,11 @@ def sorted_lengths() -> tuple[Graph, Graph]:
 
 def embedding_mask() -> tuple[Graph, Graph]:
     """Ids that are 0 at the end of a sequence, as Keras's mask_zero skips them."""
-    look = Node("Gather", ("table", "ids"), ("rows",), {"axis": 0})
-    major = Node("Transpose", ("rows",), ("steps",), {"perm": (1, 0, 2)})
-    some = Node("Cast", ("ids",), ("some",), {"to": "bool"})
-    ones = Node("Cast", ("some",), ("ones",), {"to": "int64"})
-    count = Node("ReduceSum", ("ones", "time"), ("counts",), {"keepdims": 0})
+    look = new_node("rows = Gather table ids", axis=0)
+    major = new_node("steps = Transpose rows", perm=(1, 0, 2))
+    some = new_node("some = Cast ids", to="bool")
+    ones = new_node("ones = Cast some", to="int64")
+    count = new_node("counts = ReduceSum ones time", keepdims=0)
     table = np.random.default_rng(0).normal(0, 0.5, (20, WIDTH)).astype(np.float32)
     counted = (some, ones, count, unpad("steps", "counts"), layer("steps.ragged", "y"))
     right = graph(look, major, *counted, output="y.h", table=table, time=np.array([1]))
