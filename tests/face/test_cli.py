@@ -8,11 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 from support import onnx_models
 from support.command_line import failed, onernn
-
-BOOL, INT64 = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
 
 
 @pytest.fixture
@@ -72,14 +69,13 @@ def test_a_run_keeps_within_the_memory_that_it_is_given(
 
 
 def test_a_loop_keeps_within_the_steps_that_it_is_given(tmp_path: Path) -> None:
-    go, turn = (helper.make_tensor_value_info(n, k, []) for n, k in (("go", BOOL), ("t", INT64)))
-    again = helper.make_node("Identity", ["go"], ["again"])
-    body = helper.make_graph(
-        [again], "turn", [turn, go], [helper.make_tensor_value_info("again", BOOL, []), turn]
-    )
-    loop = helper.make_node("Loop", ["most", "going"], ["seen"], body=body)
+    text = """(int64 most, bool going) => (seen) {
+        seen = Loop <body = turn (int64 t, bool go) => (bool again, int64 t) {
+            again = Identity (go)
+        }> (most, going)
+    }"""
     feed = {"most": np.array(5), "going": np.array(True)}
-    onnx.save(onnx_models.model([loop], feed, ["seen"]), tmp_path / "m.onnx")
+    onnx.save(onnx_models.parsed(text), tmp_path / "m.onnx")
     np.savez(tmp_path / "in.npz", **{f"in__{name}": value for name, value in feed.items()})
     files = ("--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz")
     command = ("run", tmp_path / "m.onnx", *files, "--max-steps")
