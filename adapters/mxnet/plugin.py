@@ -34,7 +34,7 @@ from onernn.adapters.mxnet.custom_operator import (
     view,
 )
 from onernn.adapters.mxnet.live_layer import LiveRnn, Options, checked
-from onernn.adapters.mxnet.originals import ORIGINAL, original_rnn
+from onernn.adapters.mxnet.originals import ORIGINAL, keep_rnn
 from onernn.adapters.mxnet.partition import explain as explain_symbol
 from onernn.adapters.mxnet.partition import optimized_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
@@ -203,7 +203,7 @@ def rnn(
         custom = mx.sym.np._internal.Custom if numpy else mx.sym.Custom
         attrs = custom_attributes(attributes, name or "rnn", chosen)
         count = len([slot for slot in live.arguments if slot != "seed"])
-        attrs[ORIGINAL] = original_rnn(RNN[numpy], attributes, count, len(live.outputs))
+        attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, count, len(live.outputs))
         inputs = {slot: arrays[slot] for slot in live.arguments if arrays[slot] is not None}
         return custom(**inputs, **attrs, name=name)
     missing = [slot for slot in live.arguments if arrays[slot] is None]
@@ -443,9 +443,7 @@ class _Replaced:
             native = functions.npx.rnn if numpy else functions.RNN
             return native(*arguments, **attributes)
         if shape is None:
-            attrs[ORIGINAL] = original_rnn(
-                RNN[numpy], attributes, len(arguments), len(live.outputs)
-            )
+            attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, len(arguments), len(live.outputs))
         if live.dropout:
             arguments = *arguments, new_seed(functions, numpy)
         custom = functions.np._internal.Custom if numpy else functions.Custom
