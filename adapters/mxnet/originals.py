@@ -1,4 +1,4 @@
-"""Exchanges operators of a symbol, and puts them back: an operator of onernn keeps what it replaced.
+"""Exchanges operators of a symbol, and puts them back: an operator keeps what it replaced.
 
 Works on symbols as JSON, without MXNet.
 """

@@ -88,6 +88,11 @@ class Symbol:
         return int(self._attribute("mxnet_version", _FIRST))
 
     @property
+    def is_old(self) -> bool:
+        """Whether auxiliary states are no inputs in the file: until 0.9.0."""
+        return self.version < 900
+
+    @property
     def np_shape(self) -> bool:
         """Whether a size of 0 means empty, as in NumPy, and -1 unknown; else 0 is unknown."""
         return bool(self._attribute("is_np_shape", 0))

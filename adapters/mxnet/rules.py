@@ -14,9 +14,8 @@ from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.table import (
     FIRST,
     LAST,
-    Bounds,
     Dtype,
-    Maybe,
+    Parsed,
     mxnet,
 )
 from onernn.ir.graph import Value
@@ -52,7 +51,7 @@ PLAIN = {
 def _plain(kind: str) -> Callable[..., Any]:
     def rule(data: Any, *, op: Any) -> Any:
         defaults = OPERATORS[kind].attributes
-        numbers = {name: op.number(name, default) for name, default in defaults.items()}
+        numbers = {name: op.keyword(name, default) for name, default in defaults.items()}
         return getattr(data.floats, kind)(**numbers)
 
     return rule
@@ -242,7 +241,7 @@ def _on_alike(formula: Formula) -> Callable[..., Any]:
     """Returns a rule for values of the same shape, which MXNet ensures."""
 
     def rule(lhs: Any, rhs: Any) -> Any:
-        lhs.op.share_rank(lhs.name, rhs.name)
+        lhs.share_rank(rhs)
         return _on_two(formula)(lhs, rhs)
 
     return rule
@@ -391,7 +390,7 @@ def expand_dims(data, *, axis):
 
 
 @mxnet("squeeze _np_squeeze")
-def squeeze(data, *, axis=Maybe("sizes")):
+def squeeze(data, *, axis=Parsed("sizes")):
     return (
         data.Squeeze().at_least_one() if axis is None else data.squeeze(*axis).at_least_one(*axis)
     )
@@ -403,12 +402,12 @@ def swap_axis(data, *, dim1=0, dim2=0):
 
 
 @mxnet("transpose _np_transpose")
-def transpose(data, *, axes=Maybe("sizes")):
+def transpose(data, *, axes=Parsed("sizes")):
     return data.transpose(*(axis % len(axes) for axis in axes)) if axes else data.Transpose()
 
 
 @mxnet("Concat _npi_concatenate")
-def concat(*data, dim=Maybe("integer"), axis=1):
+def concat(*data, dim=Parsed("integer"), axis=1):
     return data[0].Concat(*data[1:], axis=axis if dim is None else dim)
 
 
@@ -451,7 +450,9 @@ def _cut(x: Any, axis: int, count: int, squeeze: bool, starts: tuple[int, ...] =
 
 
 @mxnet("slice")
-def slice_(data, *, begin=Bounds(), end=Bounds(), step=Bounds()):
+def slice_(
+    data, *, begin=Parsed("numbers", ()), end=Parsed("numbers", ()), step=Parsed("numbers", ())
+):
     steps = [1 if by is None else by for by in step or (1,) * len(begin)]
     if not len(begin) == len(end) == len(steps) or 0 in steps:
         refuse(f"attributes begin={begin} end={end} step={step}")
@@ -464,7 +465,7 @@ def slice_(data, *, begin=Bounds(), end=Bounds(), step=Bounds()):
 
 
 @mxnet("slice_axis")
-def slice_axis(data, *, axis, begin, end=Maybe("integer")):
+def slice_axis(data, *, axis, begin, end=Parsed("integer")):
     return data.Slice([begin], [LAST if end is None else end], [axis], [1])
 
 
@@ -521,7 +522,7 @@ def full(*, shape=(), dtype=Dtype(), value=0.0, op):
 
 
 @mxnet("_arange _npi_arange", infer_range="False")
-def arange(*, start=0.0, stop=Maybe("number"), step=1.0, repeat=1, dtype=Dtype(), op):
+def arange(*, start=0.0, stop=Parsed("number"), step=1.0, repeat=1, dtype=Dtype(), op):
     if stop is None:
         start, stop = 0.0, start
     first, last, _ = map(parse.finite, (start, stop, step))
@@ -539,7 +540,7 @@ def tile(data, *, reps=()):
 
 
 @mxnet("repeat")
-def repeat(data, *, repeats, axis=Maybe("integer")):
+def repeat(data, *, repeats, axis=Parsed("integer")):
     """Each element several times: a new axis of size one, enlarged, and joined with the old one."""
     x, axis = (data.reshape(-1), 0) if axis is None else (data, axis)
     if axis < 0 or repeats < 0:
@@ -578,7 +579,7 @@ def _sample(distribution: str, op: Any, shape: Any, dtype: Any, *parameters: str
 def _draw(kind: str) -> Callable[..., Any]:
     def rule(*, shape: Any = (), dtype: Any = Dtype(none="float32"), op: Any) -> str:
         named = _DISTRIBUTIONS[kind].items()
-        numbers = [op.number(name.split()[-1], default) for name, default in named]
+        numbers = [op.keyword(name.split()[-1], default) for name, default in named]
         parameters = [op.constant(np.float32(each), "parameter") for each in numbers]
         return _sample(kind, op, shape or (1,), dtype, *parameters)
 
