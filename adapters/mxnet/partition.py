@@ -202,8 +202,7 @@ def _replace_rnn(
     region_text = node.get("attrs", {}).get(ORIGINAL, "")
     if operator != CELLS:
         live = checked(node["name"], attributes, options)
-        slots = [slot for slot in live.arguments if slot != "seed"]
-        del node["inputs"][len(slots) :]
+        del node["inputs"][len(live.arguments) :]
         at, before = graph["nodes"].index(node), {**node, "inputs": [*node["inputs"]]}
         if node["op"] in RNN and (linear := _linear(graph, node, live, sizes)):
             linear_attributes = linear["attrs"]
@@ -212,20 +211,12 @@ def _replace_rnn(
             for name in ("num_hidden", "no_bias"):
                 attributes[f"{LINEAR}{name}"] = linear_attributes.get(name, "False")
             live = checked(node["name"], attributes, options)
-            slots = [slot for slot in live.arguments if slot != "seed"]
             came = [entry[0] for entry in node["inputs"]]
-            node["inputs"], attributes[INPUTS] = _in_order(came, node["inputs"], slots)
+            node["inputs"], attributes[INPUTS] = _in_order(came, node["inputs"], live.arguments)
         if not operator:
             heads = [Entry(at, k) for k in range(len(live.outputs))]
             nodes = [*graph["nodes"][:at], before]
             region_text = original(nodes, heads, _as_inputs(node["inputs"]))
-        if live.dropout:
-            node["inputs"].append([len(graph["nodes"]), 0, 0])
-            drawn = {"low": "0", "high": "1", "shape": "(2,)"}
-            name = f"{node['name']}_seed"
-            graph["nodes"].append(
-                {"op": "_random_uniform", "name": name, "attrs": drawn, "inputs": []}
-            )
         vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
         if vector is not None and not live.linear:
             live.layer.stack([view(vector, "parameters")])  # raises now, not at the first run
