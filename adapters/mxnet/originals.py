@@ -91,12 +91,14 @@ def name_inputs(reads: Iterable[Sequence[int]]) -> dict[Entry, Read]:
     return {Entry(*read[:2]): [-1 - k, 0, 0] for k, read in enumerate(reads)}
 
 
-def keep_rnn(op: str, attributes: Mapping[str, Any], inputs: int, outputs: int) -> str:
+def keep_rnn(
+    op: str, attributes: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str]
+) -> str:
     """Returns `ORIGINAL` of an RNN operator that reads the first inputs of onernn's operator."""
     attrs = {name: str(value) for name, value in attributes.items() if value is not None}
-    reads = [[-1 - k, 0, 0] for k in range(inputs)]
+    reads = [[-1 - k, 0, 0] for k in range(len(inputs))]
     node = {"op": op, "name": "", "attrs": attrs, "inputs": reads}
-    return keep([node], [Entry(0, k) for k in range(outputs)], name_inputs(reads))
+    return keep([node], [Entry(0, k) for k in range(len(outputs))], name_inputs(reads))
 
 
 def restore_graph(text: str) -> Any:

@@ -209,25 +209,20 @@ def _replace_rnn(
     nodes, node = rewriting.nodes, rewriting.nodes[at]
     name, attributes = node["name"], original_attributes(node["attrs"])[2]
     live = checked(name, attributes, options)
-    slots = [slot for slot in live.arguments if slot != "seed"]
-    reads = node["inputs"][: len(slots)]
+    reads = node["inputs"][: len(live.arguments)]
     before = [*nodes[:at], {**node, "inputs": reads}]
     if linear is not None:
         projection = nodes[linear]
         for key in ("num_hidden", "no_bias"):
             attributes[f"{LINEAR}{key}"] = projection["attrs"].get(key, "False")
         live = checked(name, attributes, options)
-        slots += live.linear
         reads = [projection["inputs"][0], *reads[1:], *projection["inputs"][1:]]
-        reads, attributes[INPUTS] = _order(slots, [read[0] for read in reads], reads)
+        reads, attributes[INPUTS] = _order(live.arguments, [read[0] for read in reads], reads)
     heads = [Entry(at, k) for k in range(len(live.outputs))]
     kept = keep(before, heads, name_inputs(reads))
     vector = params.get(nodes[reads[1][0]]["name"])
     if vector is not None and not live.linear:
         live.layer.stack([view(vector, "parameters")])  # raises now, not at the first run
-    if live.dropout:
-        seed = {"low": 0, "high": 1, "shape": (2,)}
-        reads.append(rewriting.add("_random_uniform", f"{name}_seed", [], **seed))
     attrs = custom_attributes(attributes, name, options)
     node |= {"op": "Custom", "inputs": reads, "attrs": {**attrs, ORIGINAL: kept}}
 

@@ -27,7 +27,6 @@ from onernn.adapters.mxnet.custom_operator import (
     RNN,
     custom_attributes,
     live_mxnet,
-    new_seed,
     register,
     restored_symbol,
     slower_operator,
@@ -57,8 +56,8 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     frozen. Parameters may change at any time and in any way: each call reads them. ``frozen=True``
     keeps what the first call packs: later writes to these parameters are not seen.
     semantics="documented" makes sequence lengths and clips work, which MXNet ignores on CPU.
-    float16 is computed in float32. Dropout p between layers is inverted dropout, in training only;
-    mx.random.seed makes it repeatable. semantics="mxnet-cpu" leaves it out, as MXNet's CPU does.
+    float16 is computed in float32. Neither MXNet on the CPU nor onernn draws dropout p between
+    layers: in training a block's layers stay with MXNet, and a warning names those of a symbol.
 
     Gradients go through our backward, but where the backend has none: asking for them is an error
     then. Raises `UnsupportedError`, and replaces nothing, where there is nothing to replace, or an
@@ -192,25 +191,22 @@ def rnn(
     }
     symbolic = isinstance(data, mx.sym.Symbol)
     numpy = isinstance(data, mx.np.ndarray | mx.sym.np._Symbol)
-    if not plugins_enabled():
+    drops = live.drops and not symbolic and mx.autograd.is_training() and not live.only_ours
+    if drops or not plugins_enabled():
         legacy, new = (mx.sym.RNN, mx.sym.npx.rnn) if symbolic else (mx.nd.RNN, mx.npx.rnn)
         arguments = {**arrays, **attributes, "name": name}
         return (new if numpy else legacy)(**{k: v for k, v in arguments.items() if v is not None})
-    if live.dropout:
-        arrays["seed"] = new_seed(mx.sym if symbolic else mx.nd, numpy)
     if symbolic:
         register()
         custom = mx.sym.np._internal.Custom if numpy else mx.sym.Custom
         attrs = custom_attributes(attributes, name or "rnn", chosen)
-        count = len([slot for slot in live.arguments if slot != "seed"])
-        attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, count, len(live.outputs))
+        attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, live.arguments, live.outputs)
         inputs = {slot: arrays[slot] for slot in live.arguments if arrays[slot] is not None}
         return custom(**inputs, **attrs, name=name)
     missing = [slot for slot in live.arguments if arrays[slot] is None]
     if missing:
         raise ShapeError(f"missing: {', '.join(missing)}; mode={mode!r} takes {live.arguments}")
-    drops = live.dropout and mx.autograd.is_training()
-    if mx.autograd.is_recording() or drops:
+    if mx.autograd.is_recording():
         register()
         custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
         return custom(
@@ -377,8 +373,7 @@ _TRACED = "_cached_graph _cached_op _cached_op_args _in_format _out_format onern
 def _switched(kind: Any, options: Options, **members: Any) -> type:
     """A block whose hybridized calls follow `plugins_disabled`.
 
-    Training has its own trace: onernn's operator draws dropout there, elsewhere MXNet's may be
-    faster.
+    Training has its own trace: MXNet may be the faster one there, or elsewhere.
     """
     autograd, is_imported = live_mxnet().autograd, issubclass(kind, live_mxnet().gluon.SymbolBlock)
 
@@ -443,8 +438,6 @@ class _Replaced:
             native = functions.npx.rnn if numpy else functions.RNN
             return native(*arguments, **attributes)
         if shape is None:
-            attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, len(arguments), len(live.outputs))
-        if live.dropout:
-            arguments = *arguments, new_seed(functions, numpy)
+            attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, live.arguments, live.outputs)
         custom = functions.np._internal.Custom if numpy else functions.Custom
         return custom(*arguments, **attrs)

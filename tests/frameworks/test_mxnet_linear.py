@@ -61,8 +61,8 @@ def test_weights_are_inferred_from_the_data_as_before() -> None:
     assert sizes[0] == sizes[1]
 
 
-def test_lengths_and_dropout_find_their_inputs_beside_it() -> None:
-    symbol = chain("gru", p=0.5, use_sequence_length=True)
+def test_lengths_find_their_input_beside_it() -> None:
+    symbol = chain("gru", use_sequence_length=True)
     ours = optimize(symbol)
     given = arrays(chain("gru")) | {"sequence_length": np.float32([5, 2, 3])}
     plain = optimize(chain("gru"))
