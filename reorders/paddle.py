@@ -13,9 +13,8 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.spec import Cell, Update
-from onernn.ir.weights import PartViews, RnnWeights
+from onernn.ir.weights import RnnWeights
 from onernn.reorders.gates import GateLayout, input_layer, input_layer_back, summed_bias
-from onernn.reorders.layers import part_views
 
 Layers = tuple[RnnWeights, ...]
 
@@ -138,17 +137,6 @@ def rnn_weights(arrays: Sequence[Array], mode: str, layers: int, directions: int
     )
 
 
-def rnn_views(arrays: Sequence[Array], mode: str) -> list[PartViews]:
-    """``WeightList`` of the operator ``rnn``, see `rnn_weights`, without a copy."""
-    cell, layout = RNN_CELLS[mode]
-    count = len(arrays) // 2 if arrays[-1].ndim == 1 else len(arrays)
-    order, biases = layout.permutation, arrays[count:]
-    return [
-        part_views(cell, order, arrays[at], arrays[at + 1], biases[at : at + 2])
-        for at in range(0, count, 2)
-    ]
-
-
 def _rnn_bias(
     b_ih: Array | None, b_hh: Array | None, cell: Cell, layout: GateLayout
 ) -> Array | None:
@@ -184,17 +172,3 @@ def rnn_weights_back(weights: Sequence[RnnWeights], mode: str) -> list[Array]:
                 layout.inverse(each.reshape(-1)) for each in (rows[: len(cell.gates)], of_state)
             ]
     return [*map(np.ascontiguousarray, matrices), *biases]
-
-
-def rnn_gradients_back(layers: Sequence[RnnWeights], mode: str) -> list[Array]:
-    """Gradients of one-layer weights for each layer -> of ``WeightList``.
-
-    Both biases of a gate stand in one sum, so each has the gradient of the sum; a GRU's b_hh of
-    the candidate has its own.
-    """
-    arrays = rnn_weights_back(layers, mode)
-    parts = len(arrays) // 4
-    for at in range(2 * parts, 4 * parts, 2):
-        summed = 2 * len(arrays[at]) // 3 if mode == "GRU" else None
-        arrays[at + 1][:summed] = arrays[at][:summed]
-    return arrays

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onernn.adapters.common.live import LiveLayer, LiveOptions, Repacked
+from onernn.adapters.common.live import LiveOptions, Repacked
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES, lower
 from onernn.adapters.paddle.read import Operator, Program, Variable, parse_program
@@ -19,9 +19,6 @@ from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
-from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import PartViews, RnnWeights
-from onernn.reorders import paddle
 
 # Which operators of a Paddle program read what others make.
 
@@ -572,27 +569,3 @@ class LayerKind(NamedTuple):
     hidden_size: int
     layers: int
     directions: int
-
-    @property
-    def spec(self) -> RnnSpec:
-        return RnnSpec(
-            paddle.RNN_CELLS[self.mode][0],
-            self.input_size,
-            self.hidden_size,
-            layers=self.layers,
-            direction="bidirectional_concat" if self.directions == 2 else "left2right",
-        )
-
-    def live_layer(self, options: Options) -> LiveLayer:
-        """The layer, whose parameters are a WeightList."""
-
-        def pack(weights: Sequence[Array]) -> tuple[RnnSpec, Sequence[RnnWeights]]:
-            return self.spec, paddle.rnn_weights(weights, self.mode, self.layers, self.directions)
-
-        def unpack(_: object, layers: Sequence[RnnWeights]) -> list[Array]:
-            return paddle.rnn_gradients_back(layers, self.mode)
-
-        def views(weights: Sequence[Array]) -> tuple[RnnSpec, list[PartViews]]:
-            return self.spec, paddle.rnn_views(weights, self.mode)
-
-        return LiveLayer(pack, unpack, options, state="initial_states", views=views)
