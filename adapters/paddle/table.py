@@ -23,16 +23,16 @@ from onernn.adapters.common.lowering import (
 from onernn.adapters.common.signatures import Signature, Tensor, refuse
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.read import RESULTS, Block, Operator, Variable
-from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import UNSUPPORTED
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
+from onernn.ir.weights import Scale
 
 # What a program's blocks read and write, found before any of them is lowered.
 
 _BLOCKS = ("sub_block", "true_block", "false_block")
-_NAMED = ("given", "then", "else")
+_NAMED = ("given", "then", "otherwise")
 """Attributes that hold names of variables inside of a block."""
 _LISTED = {"while": "X", "conditional_block": "Input"}
 """The slot that lists what a block may read."""
@@ -201,7 +201,7 @@ def _branches(then: Operator, other: Operator, selects: Sequence[Operator]) -> O
         "true_block": then.attributes.get("sub_block"),
         "false_block": other.attributes.get("sub_block"),
         "then": tuple(each.inputs["X"][1] for each in selects),
-        "else": tuple(each.inputs["X"][0] for each in selects),
+        "otherwise": tuple(each.inputs["X"][0] for each in selects),
     }
     outputs = {"Out": tuple(name for each in selects for name in each.outputs.get("Out", ()))}
     inputs = {"Cond": then.inputs["Cond"]}
@@ -409,9 +409,11 @@ INERT = frozenset(
     op_callstack op_device op_namescope op_role op_role_var with_quant_attr is_test use_mkldnn
     use_onednn use_cudnn use_quantizer mkldnn_data_type onednn_data_type use_seq
     skip_eager_deletion_vars mkldnn_cache_capacity Scale_data Shift_data Scale_weights
-    force_fp32_output @ENABLE_CACHE_RUNTIME_CONTEXT@ @NOT_ALLOW_INFERSHAPE_CACHE@ is_sparse
+    workspace_size_MB force_fp32_output
+    @ENABLE_CACHE_RUNTIME_CONTEXT@ @NOT_ALLOW_INFERSHAPE_CACHE@ is_sparse
     is_distributed remote_prefetch trainer_id slot epmap table_names height_sections table_class
-    entry_config entry x_data_format y_data_format grad_inplace fix_seed seed
+    entry_config entry x_data_format y_data_format grad_inplace fix_seed seed fuse_alpha fuse_beta
+    fuse_brelu_threshold
     """.split()
 )
 """Attributes that cannot change the result of a float32 model on CPU."""
@@ -472,22 +474,6 @@ class PaddleOperator(NativeOperator):
         """Tells that an output slot holds bytes that stand for floats, or bf16 numbers."""
         self.builder.narrow.update(self.outputs.get(slot, ()))
 
-    def is_narrow(self, slot: str) -> bool:
-        return self.variable(slot) in self.builder.narrow
-
-    def ragged(self, slot: str, levels: int | None = None) -> str:
-        """The value in a required input slot; it must have (so many) LoD levels."""
-        value = self.value(slot)
-        depth = self.depth(value)
-        if not depth:
-            raise UnsupportedError(f"input {slot} carries no LoD")
-        if levels not in (None, depth):
-            raise UnsupportedError(f"input {slot}: {depth} LoD levels, only {levels} is supported")
-        return value
-
-    def arrays(self, slot: str) -> list[Array]:
-        return [self.builder.array(value, slot) for value in self.values(slot)]
-
     def shape(self, slot: str, at: int = 0) -> tuple[int | None, ...]:
         """The sizes of an input as the model declares or computes it, None where dynamic."""
         variable = self.variables(slot)[at]
@@ -529,21 +515,6 @@ class PaddleOperator(NativeOperator):
             raise UnsupportedError(f"whether {value!r} carries a LoD is not known")
         return len(lod)
 
-    def is_ragged(self, value: str) -> bool:
-        return self.depth(value) > 0
-
-    def dense(self, value: str) -> str:
-        """The value without its LoD, for operators of Paddle that do not hand it on."""
-        return self.emit("SequenceData", value) if self.is_ragged(value) else value
-
-    def plain(self, slot: str) -> str:
-        """The value in a required input slot, without its LoD."""
-        return self.dense(self.value(slot))
-
-    def under(self, out: str, like: str) -> str:
-        """The value with the LoD of another one that has as many rows, if that has one."""
-        return self.emit("SequenceLike", out, like) if self.is_ragged(like) else out
-
     def note_dropout(self) -> None:
         if not self.attributes.get("is_test", False):
             self.builder.notes["dropout saved in training mode runs as in inference"] = None
@@ -559,19 +530,6 @@ class PaddleOperator(NativeOperator):
         out = self.emit(kind, x, axes, keepdims=int(keep))
         every = not keep and len(axes) == rank
         return self.reshaped(out, 1) if every and self.gives_one() else out
-
-    def integers(self, attribute: str, tensor: str, tensors: str) -> str:
-        """A list of int64 from a list of tensors, else from a tensor, else from an attribute."""
-        result = self.attribute(attribute, ())
-        parts = [self.dense(value) for value in self.values(tensors)]
-        whole = self.optional(tensor)
-        if parts:
-            parts = [self.reshaped(part, 1) for part in parts]
-            whole = self.joined(*parts)
-        elif not whole:
-            return self.ints(*result)
-        flat = self.reshaped(self.dense(whole), -1)
-        return self.emit("Cast", flat, to="int64")
 
 
 # Paddle's operators by type, with the rules that lower them.
@@ -614,8 +572,16 @@ class PaddleTensor(Tensor):
 
     def with_lod(self, levels: int | None = None) -> Self:
         """Returns this input; raises `UnsupportedError` unless it has (so many) LoD levels."""
-        self.op.ragged(self.slot, levels)
+        if not self.depth:
+            refuse(f"input {self.slot} carries no LoD")
+        if levels not in (None, self.depth):
+            refuse(f"input {self.slot}: {self.depth} LoD levels, only {levels} is supported")
         return self
+
+    @property
+    def narrow(self) -> bool:
+        """Whether this input holds bytes that stand for floats, or bf16 numbers."""
+        return self.op.variables(self.slot)[self.place] in self.op.builder.narrow
 
 
 class DenseTensor(PaddleTensor):
@@ -645,7 +611,36 @@ class Integers(NamedTuple):
     tensors: str
 
     def read(self, op: PaddleOperator, name: str) -> PaddleTensor:
-        return PaddleTensor(op, op.integers(name, self.tensor, self.tensors))
+        numbers = op.attribute(name, ())
+        part, whole = (
+            [PaddleTensor(op, value).dense for value in op.values(slot)]
+            for slot in (self.tensors, self.tensor)
+        )
+        if part:
+            result = PaddleTensor(op, op.joined(*(each.reshape(1).name for each in part)))
+        elif whole:
+            (result,) = whole
+        else:
+            return PaddleTensor(op, op.ints(*numbers))
+        return result.reshape(-1).Cast(to="int64")
+
+
+class ScaleOf(NamedTuple):
+    """Two attributes that are one scale: q = x * factor + shift.
+
+    Paddle cuts a shift to a whole number.
+    """
+
+    shift: str
+
+    def read(self, op: PaddleOperator, name: str) -> Scale:
+        result = Scale(op.attribute(name, 1.0), float(int(op.attribute(self.shift, 0.0))))
+        if not (result.factor > 0 and np.isfinite(result.factor) and 0 <= result.shift <= 255):
+            refuse(
+                f"attributes {name}={result.factor:g}, {self.shift}={result.shift:g}: expected a"
+                " positive scale and a shift of 0 to 255"
+            )
+        return result
 
 
 def paddle(names: str, *, tensor: type[PaddleTensor] = PaddleTensor, **only: Any) -> Any:
