@@ -129,7 +129,7 @@ def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str
     """``named``: what the blocks call the results; what both leave in other variables follows."""
     builder: PaddleBuilder = Cond.op.builder
     results = dict(builder.blocks.results(Cond.op))
-    written = [builder.blocks.written(n) if n >= 0 else set[str]() for n in numbers]
+    written = [builder.blocks.graph(n).outer_writes if n >= 0 else set[str]() for n in numbers]
     others = sorted(name for slot, name in results.items() if slot.startswith("="))
     if arrays := [name for name in others if builder.is_array(name)]:
         raise UnsupportedError(
@@ -151,8 +151,10 @@ def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str
 def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Graph, list[str]]:
     """The graph of a block, none where ``number`` is negative, and what it takes from outside."""
     builder, blocks = outer.inner("branch"), outer.blocks
-    read = blocks.free(number) | blocks.written(number) if number >= 0 else set[str]()
-    for name in sorted({*read, *names}):
+    used = set(names)
+    if number >= 0:
+        used |= blocks.graph(number).outer_reads | blocks.graph(number).outer_writes
+    for name in sorted(used):
         builder.take_variable(name)
     if number >= 0:
         lower_operators(builder, blocks.operators(number), names)
@@ -216,7 +218,7 @@ class _While:
             slots = [slot for slot, _ in self.outer.blocks.results(op) if slot[0] != "="]
             initial, results = op.variables("Initial"), op.outputs.get("Out", ())
             named = [*zip(arguments, initial, given, slots, results, strict=True)]
-        written = sorted(self.outer.blocks.written(self.number) - {self.condition})
+        written = sorted(self.outer.blocks.graph(self.number).outer_writes - {self.condition})
         own = [(name, name, name, f"={name}", name) for name in written]
         self.carried: list[_Carried] = []
         self.arrays: list[_Carried] = []
@@ -303,7 +305,7 @@ class _While:
             count = None if length is None else length + self.turn
             last = last if builder.holds(last) else ""
             builder.arrays[array.inside] = TensorArray((Part("", count, last),))
-        free = blocks.free(self.number) - {self.condition}
+        free = blocks.graph(self.number).outer_reads - {self.condition}
         for name in sorted(free - {each.inside for each in (*self.carried, *self.arrays)}):
             builder.take_variable(name)
         kept = [self.again, *(each.after for each in self.carried)]

@@ -20,6 +20,7 @@ from onernn.adapters.common.lowering import (
     Rules,
     lower_steps,
 )
+from onernn.adapters.common.native import NativeGraph, NativeNode
 from onernn.adapters.common.signatures import Signature, Tensor, refuse
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.read import RESULTS, Block, Operator, Variable
@@ -32,7 +33,7 @@ from onernn.ir.weights import Scale
 # What a program's blocks read and write, found before any of them is lowered.
 
 _BLOCKS = ("sub_block", "true_block", "false_block")
-_NAMED = ("given", "then", "otherwise")
+_GIVEN = ("given", "then", "otherwise")
 """Attributes that hold names of variables inside of a block."""
 _LISTED = {"while": "X", "conditional_block": "Input"}
 """The slot that lists what a block may read."""
@@ -44,32 +45,32 @@ class BlockError(UnsupportedError):
 
 
 class Blocks:
-    """The blocks of a program inside of block 0, by number; ``around``: block 0.
+    """The blocks of a program by number, 0 is the outermost.
 
     ``declared``: the variables that are assigned once: of the others it is not known which of their
     values is declared. ``kinds``: those of all variables.
     """
 
-    def __init__(self, inner: Mapping[int, Block], around: Block | None = None) -> None:
-        self._blocks = {0: around or Block((), {}), **inner}
-        self._free: dict[int, set[str]] = {}
-        self._written: dict[int, set[str]] = {}
+    def __init__(self, blocks: Mapping[int, Block]) -> None:
+        self._blocks, self._graphs = blocks, dict[int, NativeGraph]()
         self._waiting: list[int] = []
-        made: Counter[str] = Counter()
-        declared: Counter[str] = Counter()
-        result: dict[str, Variable] = {}
         self._readers: dict[str, set[int]] = {}
-        for number, block in self._blocks.items():
+        written: Counter[str] = Counter()
+        declared: Counter[str] = Counter()
+        variables: dict[str, Variable] = {}
+        for number, block in blocks.items():
             declared.update(block.variables.keys())
-            result |= block.variables
+            variables |= block.variables
             for op in block.operators:
-                made.update({name for names in op.outputs.values() for name in names})
-                for name in self._reads_itself(op):
+                written.update({name for names in op.outputs.values() for name in names})
+                for name in _own_reads(op):
                     self._readers.setdefault(name, set()).add(number)
-        made.update(name for name, each in result.items() if each.persistable)
-        self.kinds = {name: each.kind for name, each in result.items()}
+        written.update(name for name, each in variables.items() if each.persistable)
+        self.kinds = {name: each.kind for name, each in variables.items()}
         self.declared = {
-            name: each for name, each in result.items() if made[name] < 2 and declared[name] < 2
+            name: each
+            for name, each in variables.items()
+            if written[name] < 2 and declared[name] < 2
         }
 
     def operators(self, number: int) -> Sequence[Operator]:
@@ -77,33 +78,34 @@ class Blocks:
             raise BlockError(f"there is no block {number}")
         return self._blocks[number].operators
 
-    def reads(self, op: Operator) -> set[str]:
-        """The variables that an operator takes, its blocks too."""
-        inside = [*_inside(op)]
-        own = set[str]().union(*(self._blocks[n].variables for n in inside if n in self._blocks))
-        return (self._reads_itself(op) - own).union(*map(self.free, inside))
+    def graph(self, number: int) -> NativeGraph:
+        """Returns a block as a graph; its own variables are local."""
+        if number not in self._graphs:
+            if number in self._waiting or len(self._waiting) > _DEEPEST:
+                raise BlockError("blocks inside blocks, too deep or in a circle")
+            self._waiting.append(number)
+            try:
+                nodes = [self._node(op) for op in self.operators(number)]
+            finally:
+                self._waiting.pop()
+            self._graphs[number] = NativeGraph(nodes, {"", *self._blocks[number].variables})
+        return self._graphs[number]
+
+    def reads(self, op: Operator) -> frozenset[str]:
+        """Returns the variables that an operator takes, including those of its blocks."""
+        return NativeGraph([self._node(op)]).reads[0]
 
     def results(self, op: Operator | NativeOperator) -> list[tuple[str, str]]:
-        """What an operator assigns to, by slot; what its blocks assign to, by ``=name``."""
+        """Lists what an operator assigns to, by slot; what its blocks assign to, by ``=name``."""
         named = [each for slot, names in op.outputs.items() for each in listed(slot, names)]
-        written = set[str]().union(*map(self.written, _inside(op)))
-        if any(key in op.attributes for key in _NAMED):
+        written = set[str]().union(*(self.graph(n).outer_writes for n in _inside(op)))
+        if any(key in op.attributes for key in _GIVEN):
             written -= {name for _, name in named}
         named = [(slot, name) for slot, name in named if name not in written]
         return [*named, *((f"={name}", name) for name in sorted(written))]
 
-    def free(self, number: int) -> set[str]:
-        """The variables of outside that a block reads."""
-        self._analyse(number)
-        return self._free[number]
-
-    def written(self, number: int) -> set[str]:
-        """The variables of outside that a block assigns to."""
-        self._analyse(number)
-        return self._written[number]
-
     def read_outside(self, variable: str, number: int) -> bool:
-        """Whether an operator outside of a block reads a variable."""
+        """Returns whether an operator outside of a block reads a variable."""
         within, waiting = {number}, [number]
         while waiting:
             for op in self.operators(waiting.pop()):
@@ -112,27 +114,17 @@ class Blocks:
                 waiting += more
         return bool(self._readers.get(variable, set()) - within)
 
-    def _reads_itself(self, op: Operator) -> set[str]:
-        names = {
-            n for slot, each in op.inputs.items() if slot != _LISTED.get(op.type) for n in each
-        }
-        given = (op.attributes.get(key) for key in _NAMED if op.type in ("while", "if"))
-        return names.union(*(each for each in given if isinstance(each, tuple)))
+    def _node(self, op: Operator) -> NativeNode:
+        bodies = tuple(map(self.graph, _inside(op)))
+        reads = _own_reads(op).difference(*(body.local for body in bodies))
+        writes = frozenset(name for _, name in self.results(op))
+        return NativeNode(op.type, reads, writes, bodies)
 
-    def _analyse(self, number: int) -> None:
-        if number in self._free:
-            return
-        if number in self._waiting or len(self._waiting) > _DEEPEST:
-            raise BlockError("blocks inside blocks, too deep or in a circle")
-        operators = self.operators(number)
-        self._waiting.append(number)
-        try:
-            free = set[str]().union(*map(self.reads, operators))
-            written = {name for op in operators for _, name in self.results(op)}
-        finally:
-            self._waiting.pop()
-        own = {"", *self._blocks[number].variables}
-        self._free[number], self._written[number] = free - own, written - own
+
+def _own_reads(op: Operator) -> frozenset[str]:
+    slots = [names for slot, names in op.inputs.items() if slot != _LISTED.get(op.type)]
+    given = [op.attributes.get(key) for key in _GIVEN if op.type in ("while", "if")]
+    return frozenset().union(*slots, *(names for names in given if isinstance(names, tuple)))
 
 
 def listed(slot: str, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -147,7 +139,7 @@ def _inside(op: Operator | NativeOperator) -> Iterator[int]:
             yield number
 
 
-def joined(operators: Sequence[Operator]) -> list[Operator]:
+def join_branches(operators: Sequence[Operator]) -> list[Operator]:
     """The operators with the branches of `static.nn.cond` as one, as Paddle 3 writes them.
 
     Paddle 2 has a block that runs where the condition holds, its negation, a block that runs where
@@ -665,7 +657,7 @@ def lower_operators(
 ) -> None:
     """Lowers the operators of a block; ``kept`` are variables that are read later."""
     builder.count(len(operators))
-    lower_steps(builder, [_step(builder, op) for op in joined(operators)], kept)
+    lower_steps(builder, [_step(builder, op) for op in join_branches(operators)], kept)
 
 
 def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
