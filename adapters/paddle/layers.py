@@ -601,16 +601,19 @@ def interpolate(
     interp_method=OneOf("bilinear", _METHODS),
     align_corners=True,
     align_mode=1,
-    scale=(),
     out_d=-1,
     out_h=-1,
     out_w=-1,
     data_layout="NCHW",
+    op,
 ):
     """Nearest rounds down, as Paddle's kernel does; ``align_mode`` 1 counts from the corner."""
-    axes = X.rank - 2
+    axes, scale = X.rank - 2, ()
     sizes = [out_d, out_h, out_w][-axes:]
-    scale = tuple(scale) if isinstance(scale, tuple | list) else (scale,) if scale else ()
+    if op.at.type.endswith("v2"):
+        scale = op.attribute("scale", ())
+    else:  # a factor that rounds sizes means another one there
+        op.only(scale=0.0)
     if interp_method == "nearest":
         attributes = NEAREST
         if align_corners:
