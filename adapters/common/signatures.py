@@ -176,7 +176,7 @@ class Signature:
     ``only``: the one supported value of each further attribute; "" for a slot, whose name begins
     with a capital letter, says that it must be empty. A parameter ``op`` receives the operator. A
     default with a method ``read(op, name)``, such as `OneOf`, reads its attribute by itself. A
-    keyword without a default is a required integer.
+    keyword without a default is a required integer, a slot with the default () holds a list.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Signature:
     def __call__(self, op: NativeOperator) -> Results:
         op.absent(*self.absent)
         op.only(**self.only)
-        inputs: list[Tensor | None] = []
+        inputs: list[Any] = []
         attributes: dict[str, Any] = {}
         for each in self.parameters:
             if each.name == "op":
@@ -206,6 +206,8 @@ class Signature:
                 attributes[each.name] = self._attribute(op, each.name, each.default)
             elif each.kind is each.VAR_POSITIONAL:
                 inputs += self._values(op, each.name)
+            elif each.default == ():
+                inputs.append(self._values(op, each.name))
             elif values := self._values(op, each.name):
                 inputs.append(values[0])
                 op.variable(each.name)  # refuses several
@@ -213,7 +215,7 @@ class Signature:
                 refuse(f"input {each.name} is missing")
             else:
                 inputs.append(each.default)
-        taken = {each.name for each in inputs if each is not None}
+        taken = {each.name for each in inputs if isinstance(each, Tensor)}
         results = self.rule(*inputs, **attributes)
 
         def name(result: Any) -> str:
