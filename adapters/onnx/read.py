@@ -26,7 +26,7 @@ from onernn.ir.budget import FileBudget, text_size
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.files import ARRAY, inside
 from onernn.ir.graph import NativeOp
-from onernn.ir.records import dataclass
+from onernn.ir.records import cached_property, dataclass
 
 # ONNX's model as protobuf messages.
 
@@ -389,6 +389,15 @@ class Operator:
         value = next(filter(None, self.outputs), "")
         return NativeOp(self.position, self.type, self.name, value)
 
+    @property
+    def bodies(self) -> list[Subgraph]:
+        return [value for value in self.attributes.values() if isinstance(value, Subgraph)]
+
+    @property
+    def node(self) -> NativeNode:
+        reads, writes = (frozenset(filter(None, names)) for names in (self.inputs, self.outputs))
+        return NativeNode(self.type, reads, writes, tuple(body.native for body in self.bodies))
+
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
@@ -399,6 +408,24 @@ class Subgraph:
     outputs: tuple[Variable, ...]
     constants: Mapping[str, Array]
     unread: Mapping[str, str]
+
+    @cached_property
+    def makers(self) -> dict[str, Operator]:
+        """The operator that makes each value."""
+        return {name: op for op in self.operators for name in op.outputs if name}
+
+    @cached_property
+    def native(self) -> NativeGraph:
+        local = {*(v.name for v in self.inputs), *self.constants, *self.unread, *self.makers}
+        nodes = (op.node for op in self.operators)
+        return NativeGraph(nodes, local, (v.name for v in self.outputs))
+
+    def everywhere(self) -> Iterator[tuple[Subgraph, Operator]]:
+        """Yields the operators, including those of bodies, each with its graph."""
+        for op in self.operators:
+            yield self, op
+            for body in op.bodies:
+                yield from body.everywhere()
 
 
 @dataclass(frozen=True, eq=False)
