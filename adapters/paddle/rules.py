@@ -22,6 +22,7 @@ from onernn.adapters.paddle.table import (
 from onernn.ir.activations import DEFAULTS
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.operator import OPERATORS
+from onernn.ir.types import dense
 
 # The rules of Paddle's operators that have a row in the table.
 
@@ -33,9 +34,10 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
         op.ragged("X")
     attributes = _attributes(row, op)
     x = x if row.keeps_lod else op.dense(x)
-    mixed = canonical.mixed(canonical.attrs(attributes, 1), 0) or ()
-    if op.is_ragged(x) and any(axis in (0, -op.rank("X")) for axis in mixed):
-        return op.under(op.emit(row.op, op.dense(x), **attributes), x)
+    if op.is_ragged(x) and canonical.paths:
+        known = dense(None, [None] * op.rank("X"))
+        if canonical.paths(canonical.attrs(attributes, 1), known)[0][0] is None:
+            return op.under(op.emit(row.op, op.dense(x), **attributes), x)
     return op.emit(row.op, x, **attributes)
 
 

@@ -13,7 +13,7 @@ from onernn.ir.arrays import Array, Int64
 from onernn.ir.budget import bytes_of
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
-from onernn.ir.operator import op
+from onernn.ir.operator import op, stretched
 from onernn.ir.ragged import Ragged, data_of, offsets_of
 from onernn.ir.types import Size, Type, sequences_of, words_of
 from onernn.ops import row_rules
@@ -28,7 +28,8 @@ from onernn.ops.rules import ONE, common, same, word_behind
     since=0,
     type=same,
     growth=no_new_bytes,
-    rows=row_rules.same_data,
+    paths=stretched,
+    rows=row_rules.follow,
 )
 def sequence_data(x: Array) -> Array:
     return x

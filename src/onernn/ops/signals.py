@@ -16,11 +16,11 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
-from onernn.ir.operator import Axes, op
+from onernn.ir.operator import Axes, Path, at_axis, op, over, rank_of
 from onernn.ir.ragged import data_of
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
-from onernn.ops.rules import ONE, Sizes, at_axis, with_size
+from onernn.ops.rules import ONE, Sizes, with_size
 
 _F32 = np.float32
 
@@ -180,13 +180,16 @@ def _growth(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any 
     return 4 * most
 
 
-def _along(attrs: Any, rank: int, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+def _resized_paths(
+    attrs: Any, x: Type, roi: Any = None, scales: Type | None = None, sizes: Any = None
+) -> list[Path] | None:
     """The axes that change; sizes may be the old ones: all of their axes."""
-    scales = attrs.scales if scales is None else scales
-    axes = _axes(attrs, rank)
-    if not len(scales) or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
-        return axes
-    return [axis for axis, scale in zip(axes, scales, strict=True) if scale != 1]
+    if scales is not None:
+        return None
+    axes = _axes(attrs, rank_of(x))
+    if attrs.scales and attrs.coordinate_transformation_mode != "tf_crop_and_resize":
+        axes = [axis for axis, scale in zip(axes, attrs.scales, strict=True) if scale != 1]
+    return over(x, axes)
 
 
 @op(
@@ -204,7 +207,7 @@ def _along(attrs: Any, rank: int, roi: Any = None, scales: Any = None, sizes: An
         "nearest_mode": "round_prefer_floor",
         "scales": (),  # our own: constant ones, so that types know them
     },
-    mixes=_along,
+    paths=_resized_paths,
     since=10,
     type=_resized_type,
     growth=_growth,
@@ -307,10 +310,16 @@ def _dft_growth(_: Node, x: Any, length: Any = None, axis: Any = None) -> int:
     return 48 * rows * (2 * max(x.shape[along], count) + 1)
 
 
+def _dft_paths(_: Any, x: Type, length: Any = None, axis: Type | None = None) -> list[Path] | None:
+    if axis is not None and axis.numbers is None:
+        return None
+    return over(x, (_signal_axis(rank_of(x), axis and axis.numbers), -1))
+
+
 @op(
     "DFT",
     kind="mixes",
-    mixes=lambda _, rank, length=None, axis=None: (_signal_axis(rank, axis),),
+    paths=_dft_paths,
     since=17,
     type=_dft_type,
     growth=_dft_growth,

@@ -17,10 +17,11 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
-from onernn.ir.operator import REQUIRED, op
+from onernn.ir.operator import REQUIRED, Path, op, over, rank_of
 from onernn.ir.ragged import data_of
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type, dense
+from onernn.ops import row_rules
 from onernn.ops.reducing import lowest
 from onernn.ops.rules import ONE, common
 
@@ -226,6 +227,11 @@ def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     return bytes_padded(x, windows, counts) + 2 * row * len(w) + columns
 
 
+def _conv_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> Window | None:
+    kernel = attrs.kernel_shape or w.counts[2:]
+    return None if axis < 2 or None in kernel else windows_of(attrs, kernel)[axis - 2]
+
+
 @op(
     "Conv",
     kind="mixes",
@@ -233,6 +239,7 @@ def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     since=7,
     type=_conv_type,
     growth=_conv_growth,
+    reach=_conv_reach,
     batched="batch",
 )
 def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
@@ -303,6 +310,11 @@ def _conv_transpose_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     return rows * (2 * math.prod(whole) + 2 * math.prod((*w.shape[2:], *sizes)))
 
 
+def _conv_transpose_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> Window | None:
+    window = _conv_reach(attrs, axis, x, w)
+    return window if window and window.size == 1 else None
+
+
 @op(
     "ConvTranspose",
     kind="mixes",
@@ -316,6 +328,7 @@ def _conv_transpose_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     since=7,
     type=_conv_transpose_type,
     growth=_conv_transpose_growth,
+    reach=_conv_transpose_reach,
     batched="batch",
 )
 def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
@@ -392,6 +405,14 @@ def _inside(window: Window, count: int, low: int, high: int) -> Array:
     return ((at >= low) & (at < high)).sum(1)
 
 
+def _pool_paths(_: Any, x: Type) -> list[Path]:
+    return over(x, range(2, rank_of(x)))
+
+
+def _pool_reach(attrs: Any, axis: int, x: Type) -> Window | None:
+    return None if axis < 2 else _windows(attrs)[axis - 2]
+
+
 def _pooled(*more: str) -> Callable[..., Any]:
     """The type of the result; others have its shape."""
 
@@ -427,7 +448,10 @@ def _growth(node: Node, x: Any) -> int:
     keeps=True,
     type=_pooled("int64"),
     growth=_growth,
+    paths=_pool_paths,
+    reach=_pool_reach,
     batched="batch",
+    rows=lambda flow, node: row_rules.follow(flow, node)[:1],  # positions are in the whole batch
 )
 def max_pool(attrs: Any, x: Array) -> Any:
     """(the largest, where it stands in x as x is flat)."""
@@ -445,6 +469,8 @@ def max_pool(attrs: Any, x: Array) -> Any:
     since=7,
     type=_pooled(),
     growth=_growth,
+    paths=_pool_paths,
+    reach=_pool_reach,
     batched="batch",
 )
 def average_pool(attrs: Any, x: Array) -> Array:
@@ -481,5 +507,6 @@ for _name, _reduction in {"Average": np.mean, "Max": np.max}.items():
         since=7,
         keeps=_reduction is np.max,
         type=_global,
+        paths=_pool_paths,
         batched="batch",
     )(_over_all(_reduction))
