@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from onernn.ir.arrays import Array
+from onernn.ir.budget import running
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import Axes, Axis, Path, at_axis, joined, op, over, rank_of
@@ -288,12 +289,9 @@ def _non_zero(context: Context, x: Type) -> Type:
     return Type("int64", (rank, context.fresh("chosen")))
 
 
-def _non_zero_growth(_: Node, x: Array) -> int:
-    return 16 * max(x.ndim, 1) * x.size
-
-
-@op("NonZero", kind="moves", drops=True, type=_non_zero, growth=_non_zero_growth)
+@op("NonZero", kind="moves", drops=True, type=_non_zero)
 def non_zero(x: Array) -> Array:
+    running().ask(16 * max(x.ndim, 1) * x.size)
     return np.array(np.nonzero(x), np.int64)
 
 

@@ -192,19 +192,12 @@ def matmul_integer(
 _CONV = OPERATORS["Conv"]
 
 
-def _conv_growth(node: Node, x: Array, w: Array, *_: Any) -> int:
-    """The bytes of a Conv in float64, and of both factors without their zero points."""
-    assert _CONV.growth is not None
-    return 8 * _CONV.growth(node, x, w) + 10 * (x.size + w.size)
-
-
 @op(
     "ConvInteger",
     kind="mixes",
     attributes=_CONV.attributes,
     since=10,
     type=lambda context, x, w, *_: Type("int32", _CONV.type(context, x, w).shape),
-    growth=_conv_growth,
     batched="batch",
 )
 def conv_integer(
@@ -215,6 +208,7 @@ def conv_integer(
         raise ShapeError(f"zero point of x {x_zero.shape}: expected one for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
         w_zero = w_zero.reshape(-1, *[1] * (w.ndim - 1))
+    running().ask(10 * (x.size + w.size))  # without their zero points
     factors = _shifted("x", x, x_zero, True), _shifted("w", w, w_zero, True)
     sums = conv(attrs, *(each.astype(np.float64) for each in factors))
     return sums.astype(np.int64).astype(np.int32)
@@ -302,13 +296,6 @@ def _types(context: Context, x: Type, w: Type, r: Type, *_: Type | None) -> tupl
     return Type("float32", (steps, *state)), final, final
 
 
-def _growth(_: Node, x: Array, w: Array, r: Array, *__: Any) -> int:
-    """Whole numbers and sums of all words, gates, results; matrices without their zero points."""
-    words = max(x.shape[0], 1) * max(x.shape[1], 1)
-    gates = w.shape[-1] if w.ndim else 0
-    return 4 * bytes_of(x) + 16 * words * gates + 4 * (w.size + r.size)
-
-
 def _lstm_paths(attrs: Any, *_: Type | None) -> list[Path]:
     """Of x (T, N, I), lengths and states, to Y (T, D, N, O)."""
     rows = None if attrs.together else 2
@@ -327,7 +314,6 @@ def _lstm_paths(attrs: Any, *_: Type | None) -> list[Path]:
     domain="com.microsoft",
     paths=_lstm_paths,
     type=_types,
-    growth=_growth,
 )
 def lstm(
     attrs: Any,
@@ -352,6 +338,8 @@ def lstm(
     has no Y.
     """
     _check(attrs, x, w, r, b, lengths, h, c, p)
+    words = max(x.shape[0], 1) * max(x.shape[1], 1)
+    running().ask(4 * bytes_of(x) + 16 * words * w.shape[2] + 4 * (w.size + r.size))
     weights = quantized("w", w, w_scale, w_zero), quantized("r", r, r_scale, r_zero)
     t, n, units = *x.shape[:2], r.shape[1]
     count = len(w)

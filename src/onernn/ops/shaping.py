@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from onernn.ir.arrays import Array
+from onernn.ir.budget import running
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import (
@@ -153,19 +154,13 @@ def _range_type(context: Context, start: Type, limit: Type, delta: Type) -> Type
     return Type(start.dtype, (Size.of(len(range(*(int(n) for n in numbers if n is not None)))),))
 
 
-def _range_growth(_: Node, start: Array, limit: Array, delta: Array) -> int:
-    first, end, step = (np.asarray(each).reshape(-1)[0].item() for each in (start, limit, delta))
-    count = (end - first) / step if step else 0
-    return 8 * math.ceil(max(count, 0)) if math.isfinite(count) else 2**63
-
-
-@op("Range", kind="sizes", drops=True, type=_range_type, growth=_range_growth)
+@op("Range", kind="sizes", drops=True, type=_range_type)
 def range_(start: Array, limit: Array, delta: Array) -> Array:
     first, end, step = (np.asarray(number).reshape(()).item() for number in (start, limit, delta))
     if not step:
         raise ShapeError("delta is 0")
-    count = max(math.ceil((end - first) / step), 0)
-    dtype = np.asarray(start).dtype
+    count, dtype = max(math.ceil((end - first) / step), 0), np.asarray(start).dtype
+    running().ask(8 * count)
     return (first + np.arange(count, dtype=dtype) * dtype.type(step)).astype(dtype)
 
 
