@@ -112,7 +112,7 @@ class Operator:
     keeps       the result's elements are elements of the first input (of all inputs where there may
                 be any number): moved, chosen among others, cast
     growth      ``growth(node, *values)`` bounds the bytes that a run may allocate. None: those of
-                the results, by ``type``; the sizes of the inputs bound them
+                the results, by ``type``; ``compute`` itself asks the run's budget if data decide
     scratch     bytes that a run takes besides, for each element of the largest input
     sized       ``compute`` also works on arrays of `Size`: shapes are followed through it
     expression  ``expression(attrs, there)``: what an elementwise operator computes of the inputs

@@ -246,11 +246,15 @@ def layer(flow: Any, node: Node) -> tuple[State, ...]:
     return tuple(final if name in rnn.finals else state for name in node.outputs)
 
 
-def scan(flow: Any, node: Node) -> tuple[State, ...]:
-    attrs, count = node.attrs, node.attrs.states
-    end = count + attrs.scanned
+def turns(flow: Any, node: Node) -> tuple[State, ...]:
+    """A Loop or a Scan."""
+    from onernn.ops.control import Turns  # whose operators have this rule
+
+    own = Turns.of(node.attrs)
+    front, begin, scanned, rest = own.parts(node.inputs)
+    flow.expect_alike(node, front)
     elements = list[State]()
-    for name, axis in zip(node.inputs[count:end], attrs.input_axes, strict=True):
+    for name, axis in zip(scanned, own.input_axes, strict=True):
         state, along = flow[name], at_axis(axis, flow.rank(node, name))
         if not flow.is_own(flow.shape(node, name)[along]):
             raise UnknownRows(node, "takes as many turns as there are rows", True)
@@ -259,18 +263,10 @@ def scan(flow: Any, node: Node) -> tuple[State, ...]:
                 raise UnknownRows(node, "goes from row to row", True)
             state = Rows(state.axis - (state.axis > along), state.inner, state.lod)
         elements.append(state)
-    rest = [flow[name] for name in node.inputs[end:]]
-    states, result = _turns(flow, node, 0, [], node.inputs[:count], [*elements, *rest])
-    pairs = zip(result, attrs.output_axes, strict=True)
+    more = [*elements, *(flow[name] for name in rest)]
+    states, result = _turns(flow, node, own.skip, [ALIKE] * own.front, begin, more)
+    pairs = zip(result, own.output_axes, strict=True)
     return (*states, *(_stacked(flow, node, each, axis) for each, axis in pairs))
-
-
-def loop(flow: Any, node: Node) -> tuple[State, ...]:
-    flow.expect_alike(node, node.inputs[:2])
-    end = 2 + node.attrs.carried
-    rest = [flow[name] for name in node.inputs[end:]]
-    states, result = _turns(flow, node, 1, [ALIKE, ALIKE], node.inputs[2:end], rest)
-    return (*states, *(_stacked(flow, node, each, 0) for each in result))
 
 
 def branches(flow: Any, node: Node) -> tuple[State, ...]:
