@@ -23,6 +23,7 @@ from onernn.adapters.paddle.table import (
 from onernn.ir.activations import DEFAULTS
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.operator import OPERATORS
+from onernn.ir.types import dense
 
 # The rules of Paddle's operators that have a row in the table.
 
@@ -36,8 +37,10 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
     canonical, attributes, x = OPERATORS[row.op], _attributes(row, op), _input(op, "X")
     if canonical.slots[0].ragged:
         x.with_lod()
-    mixed = canonical.mixed(canonical.attrs(attributes, 1), 0) or ()
-    words = x.ragged and any(axis in (0, -x.rank) for axis in mixed)
+    words = False
+    if x.ragged and canonical.paths:
+        known = dense(None, [None] * x.rank)
+        words = canonical.paths(canonical.attrs(attributes, 1), known)[0][0] is None
     out = getattr(x.dense if words or not row.keeps_lod else x, row.op)(**attributes)
     return out.under(x).name if words and row.keeps_lod else out.name
 
