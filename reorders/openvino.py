@@ -86,7 +86,6 @@ def _read_layer(arrays: Arrays, cell: Cell, prefix: str, seen: set[str]) -> list
 
 def write(layer: PivotLayer) -> dict[str, Array]:
     """The weights of a layer. Raises `UnsupportedError` for what OpenVINO cannot say."""
-    FRAMEWORK.check(layer)
     spec, out = layer.spec, {}
     layout, gates = gate_layout(spec.cell, GATES[spec.cell]), spec.gates
     for k, weights in enumerate(layer.weights):
