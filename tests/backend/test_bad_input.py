@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.checking import assert_close, check_layer
 from support.layers import (
     CELLS,
-    DIRECTIONS,
     attention_for,
     random_ragged,
     random_state,
@@ -29,7 +26,6 @@ from onernn.backend import open_backend, reference_stack
 
 BACKENDS = ["reference", "onednn", "kernels"]
 pytestmark = pytest.mark.usefixtures("built")
-TOLERANCES = {"f32": (1e-5, 1e-6), "bf16": (2e-2, 1e-2), "f16": (4e-3, 1e-3), "u8": (0.0, 2e-2)}
 both = pytest.mark.parametrize("backend", BACKENDS)
 DTYPES = [
     ("reference", "f32"),
@@ -444,60 +440,6 @@ def test_weights_written_to_afterwards_change_nothing_of_a_prepared_layer(backen
         expected, *_ = other.run(X)
         got, *_ = other.run_training(X)
         assert_close(got, expected)
-
-
-PRIMES = st.sampled_from([1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 31])
-
-
-@given(
-    st.sampled_from(CELLS),
-    st.sampled_from(DIRECTIONS),
-    st.sampled_from(list(TOLERANCES)),
-    st.integers(1, 2),
-    PRIMES,
-    PRIMES,
-    PRIMES,
-    st.one_of(
-        st.tuples(PRIMES, PRIMES), st.lists(st.sampled_from([0, 1, 2, 3, 5, 13]), max_size=7)
-    ),
-    st.booleans(),
-    st.integers(0, 999),
-)
-def test_sizes_of_one_and_odd_primes_are_right(
-    cell: Any,
-    direction: Any,
-    dtype: str,
-    layers: int,
-    inputs: int,
-    hidden: int,
-    projection: int,
-    batch: Any,
-    has_state: bool,
-    seed: int,
-) -> None:
-    more = dict(cell[1])
-    if "projection_size" in more:
-        more["projection_size"] = min(projection, hidden)
-    spec = RnnSpec(cell[0], inputs, hidden, layers=layers, direction=direction, **more)
-    weights = random_weights(spec, seed)
-    rng = np.random.default_rng(seed)
-    if isinstance(batch, tuple):
-        x: Any = rng.uniform(-1, 1, (*batch, inputs)).astype(np.float32)
-        scale: Any = rng.uniform(0, 1, (*batch, 1)).astype(np.float32)
-        sentences = batch[1]
-    else:
-        x = random_ragged(batch, inputs, seed)
-        x = x.with_data(x.data / 2)
-        scale, sentences = attention_for(spec, x, seed), len(batch)
-    state = random_state(spec, sentences, seed)
-    if not has_state:
-        state = tuple(np.zeros_like(s) for s in state)
-    layer = open_backend("onednn", threads=1).prepare(spec, weights, dtype=dtype)
-    attention = scale if spec.cell.has_attention else None
-    rtol, atol = TOLERANCES[layer.dtype]
-    steps = 2 if layer.dtype == "u8" and direction == "bidirectional_sum" else 1
-    deeper = layers if layer.dtype == "u8" else 1  # a layer adds its own steps
-    check_layer(layer, spec, weights, x, state, attention, rtol, atol * steps * deeper)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
