@@ -13,7 +13,7 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.spec import Cell, Update
-from onernn.ir.weights import PartViews, RnnWeights
+from onernn.ir.weights import RnnWeights
 from onernn.reorders import torch
 from onernn.reorders.gates import GateLayout, input_layer, summed_bias
 from onernn.reorders.layers import PivotLayer, layer_of
@@ -114,12 +114,6 @@ def rnn_weights(arrays: Sequence[Array], mode: str, layers: int, directions: int
     )
 
 
-def rnn_views(arrays: Sequence[Array], mode: str) -> list[PartViews]:
-    """``WeightList`` of the operator ``rnn``, see `rnn_weights`, without a copy."""
-    parts = len(arrays) // (4 if arrays[-1].ndim == 1 else 2)
-    return torch.NAMES.views(_name(arrays, parts), RNN_CELLS[mode][0], parts, 1)
-
-
 def _name(arrays: Sequence[Array], parts: int) -> dict[str, Array]:
     """Names the arrays of a ``WeightList`` as PyTorch those of as many layers."""
     kinds = (torch.NAMES.matrices, torch.NAMES.biases)
@@ -133,11 +127,6 @@ def rnn_weights_back(weights: Sequence[RnnWeights], mode: str) -> list[Array]:
     Sums of biases go into b_ih; b_hh is zero except for a GRU's candidate.
     """
     return _list(torch.NAMES.write(_layer(weights, mode)))
-
-
-def rnn_gradients_back(layers: Sequence[RnnWeights], mode: str) -> list[Array]:
-    """Gradients of one-layer weights for each layer -> of ``WeightList``."""
-    return _list(torch.NAMES.write_gradients(_layer(layers, mode)))
 
 
 def _layer(weights: Sequence[RnnWeights], mode: str) -> PivotLayer:
