@@ -33,7 +33,7 @@ def _batch(name: str, value: Any) -> Batch:
     if isinstance(value, Ragged):
         return value
     if type(value).__name__ == "PackedSequence":
-        return _unpacked(value)
+        return _unpack(value)
     array = _array(value)
     if array.dtype.kind not in "biuf":
         raise UnsupportedError(
@@ -57,7 +57,7 @@ def _array(value: Any) -> Array:
     return np.array(as_array(value, "recording"))
 
 
-def _unpacked(packed: Any) -> Ragged:
+def _unpack(packed: Any) -> Ragged:
     """PyTorch's packed words in the caller's order of sentences."""
     words, sizes = _array(packed.data), _array(packed.batch_sizes)
     starts = np.concatenate([[0], np.cumsum(sizes)])

@@ -24,10 +24,10 @@ import numpy as np, numpy.random  # paddle 2.6.2 wants it and zlib to be there b
 def ours():
     from onernn.backend import open_backend
     from onernn.backend.onednn.library import other_copies
-    from onernn.verification.doctor import Combination, examined
+    from onernn.verification.doctor import Combination, examine_one
     for cell, dtype in (("GRU", "f32"), ("LSTM", "bf16"), ("LBR GRU", "u8")):
         combination = Combination(cell, "left2right", dtype, "inference")
-        finding = examined(open_backend("onednn"), combination)
+        finding = examine_one(open_backend("onednn"), combination)
         assert finding.verdict in ("works", "slower path"), finding
         assert dtype != "f32" or "oneDNN" in finding.kernel, finding
     return other_copies()

@@ -13,10 +13,10 @@ import numpy as np
 
 def ours():
     from onernn.backend import open_backend
-    from onernn.verification.doctor import Combination, examined
+    from onernn.verification.doctor import Combination, examine_one
     for cell, dtype in (("GRU", "f32"), ("LSTM", "bf16"), ("LBR GRU", "u8")):
         wanted = Combination(cell, "left2right", dtype, "inference")
-        finding = examined(open_backend("onednn"), wanted)
+        finding = examine_one(open_backend("onednn"), wanted)
         assert finding.verdict in ("works", "slower path"), finding
         assert dtype != "f32" or "oneDNN" in finding.kernel, finding
 

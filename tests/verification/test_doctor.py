@@ -34,7 +34,7 @@ from onernn.verification.doctor import (
     Combination,
     Examination,
     examine,
-    examined,
+    examine_one,
 )
 from onernn.verification.suite import DIRECTIONS, KINDS
 
@@ -147,8 +147,8 @@ def test_a_wrong_number_is_seen(
     built: Path, backend: str, direction: Any, dtype: str, distort: Any
 ) -> None:
     combination = Combination("GRU", direction, dtype, "inference")
-    assert examined(open_backend(backend), combination).verdict == WORKS
-    finding = examined(Distorted(distort, backend), combination)
+    assert examine_one(open_backend(backend), combination).verdict == WORKS
+    finding = examine_one(Distorted(distort, backend), combination)
     assert finding.verdict == WRONG and finding.reason
 
 
@@ -156,11 +156,11 @@ def test_a_wrong_number_is_seen(
 @pytest.mark.parametrize("cell", ["LBR AUGRU", "LSTM peephole projection", "RNN relu"])
 def test_the_types_of_kernels_work_and_only_there(built: Path, cell: str, dtype: str) -> None:
     combination = Combination(cell, "bidirectional_sum", dtype, "inference")
-    finding = examined(open_backend("kernels"), combination)
+    finding = examine_one(open_backend("kernels"), combination)
     assert finding.verdict == WORKS and 0 < finding.max_error, finding
-    finding = examined(open_backend("onednn"), combination)
+    finding = examine_one(open_backend("onednn"), combination)
     assert finding.verdict == REFUSED and f"oneDNN has no {dtype}" in finding.reason
-    finding = examined(open_backend("kernels"), combination._replace(mode="training"))
+    finding = examine_one(open_backend("kernels"), combination._replace(mode="training"))
     assert finding.verdict == REFUSED and "prepare the layer in f32" in finding.reason
 
 
@@ -175,7 +175,7 @@ def test_columns_in_which_nothing_runs_are_left_out(here: Examination) -> None:
 def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     combination = Combination("GRU", "left2right", "f32", "training")
     backend = open_backend("onednn")
-    assert examined(backend, combination).verdict == WORKS
+    assert examine_one(backend, combination).verdict == WORKS
     from onernn.backend import Stack
 
     true = Stack.backward
@@ -185,7 +185,7 @@ def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(gradients, state=tuple(-s for s in gradients.state))
 
     monkeypatch.setattr(Stack, "backward", backward)
-    finding = examined(backend, combination)
+    finding = examine_one(backend, combination)
     assert finding.verdict == WRONG and finding.reason.startswith("dstate0")
 
 
@@ -194,9 +194,9 @@ def test_attention_lost_between_blocks_of_a_batch_is_seen(
     direction: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     combination = Combination("AUGRU", direction, "bf16", "inference")
-    assert examined(open_backend("onednn", threads=1), combination).verdict != WRONG
+    assert examine_one(open_backend("onednn", threads=1), combination).verdict != WRONG
     monkeypatch.setattr(kernels, "OWN_LAYOUTS", ())  # the routing removed
-    finding = examined(open_backend("onednn", threads=1), combination)
+    finding = examine_one(open_backend("onednn", threads=1), combination)
     if "brgemm" not in finding.kernel:
         pytest.skip(f"{finding.kernel} is right by itself")
     assert finding.verdict == WRONG
@@ -207,10 +207,10 @@ def test_gradients_of_a_wide_projection_are_looked_at(
     direction: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     combination = Combination("LSTM projection", direction, "f32", "training")
-    finding = examined(open_backend("onednn", threads=1), combination)
+    finding = examine_one(open_backend("onednn", threads=1), combination)
     assert finding.verdict == WORKS and "wider than the gates" in finding.reason
     monkeypatch.setattr(training, "GRADIENTS", ())
-    assert examined(open_backend("onednn", threads=1), combination).verdict == WRONG
+    assert examine_one(open_backend("onednn", threads=1), combination).verdict == WRONG
 
 
 def test_what_runs_on_numpy_is_told_as_slower(here: Examination) -> None:
@@ -284,11 +284,11 @@ def test_u8_is_refused_where_sums_of_its_products_saturate(cap: str) -> None:
     code = """
     from onernn.backend import open_backend
     from onernn.backend.onednn.library import load_library
-    from onernn.verification.doctor import Combination, examined
+    from onernn.verification.doctor import Combination, examine_one
 
     def told():
         asked = Combination("GRU", "left2right", "u8", "inference")
-        found = examined(open_backend("onednn", threads=1), asked)
+        found = examine_one(open_backend("onednn", threads=1), asked)
         return f"{found.verdict}: {found.reason}"
 
     print(load_library().effective_isa)

@@ -13,7 +13,7 @@ import pytest
 from support.fault_pairs import FAULTS, Pair, across, fitting, pairs, rewritten, sound
 from support.planted import read
 
-from onernn.verification.diagnosis.cause import ADVICE, repaired
+from onernn.verification.diagnosis.cause import ADVICE, undo_causes
 from onernn.verification.references import Against
 from onernn.verification.verifying import Report, verify
 
@@ -43,7 +43,7 @@ def test_planted_faults_are_named_all_of_them_and_nothing_else(name: str) -> Non
     assert sorted(each.id for each in report.causes) == sorted(pair.causes), report.causes
     assert all(each.evidence == "proved" and each.advice for each in report.causes)
     assert all(each.after < 1e-5 < each.before for each in report.causes)
-    fixed = repaired(read(pair.wrong), report.causes)
+    fixed = undo_causes(read(pair.wrong), report.causes)
     assert verify(fixed, against=Against(read(pair.sound)), diagnose=False).passed
 
 

@@ -19,7 +19,7 @@ from onernn import Graph, convert
 from onernn.ir.graph import Node
 from onernn.ir.weights import LayerPrecision
 from onernn.verification.conversion import repair
-from onernn.verification.diagnosis.cause import Cause, repaired
+from onernn.verification.diagnosis.cause import Cause, undo_causes
 from onernn.verification.references import Against
 from onernn.verification.verifying import Report, verify
 
@@ -89,7 +89,7 @@ PLANTED = [(scaled_norm,), (forget,), (swapped, scaled_norm)]
 def remaining(model: Graph, cause: Cause, causes: tuple[Cause, ...]) -> Graph:
     """The model in which this cause alone remains."""
     others = [each for each in causes if each is not cause]
-    return repaired(model, others) if others else model
+    return undo_causes(model, others) if others else model
 
 
 @pytest.mark.parametrize("faults", PLANTED, ids=lambda each: "+".join(f.__name__ for f in each))
@@ -105,7 +105,7 @@ def test_each_cause_is_needed_and_harmless_differences_are_none(
     report = verify(model, against=Against(right), seconds=60)
     found = [(each.id, each.evidence) for each in report.causes]
     assert sorted(found) == [(id, "proved") for id in wanted], report.causes
-    assert verify(repaired(model, report.causes), against=Against(right), diagnose=False).passed
+    assert verify(undo_causes(model, report.causes), against=Against(right), diagnose=False).passed
     for cause in report.causes:
         alone = remaining(model, cause, report.causes)
         assert not verify(alone, against=Against(right), diagnose=False).matches, cause.text

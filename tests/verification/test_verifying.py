@@ -304,7 +304,7 @@ def test_equal_models_are_neither_traced_nor_probed(monkeypatch: pytest.MonkeyPa
         raise AssertionError("a run that keeps every value")
 
     for module in (verifying, references):
-        monkeypatch.setattr(module, "traced", traced)
+        monkeypatch.setattr(module, "trace_layers", traced)
     graph = read(model("GRU", planted.weights("GRU", 2)))
     report = verify(graph, against=Against(graph))
     assert report.passed and json.loads(report.to_json())["details"]["profiles"] == []

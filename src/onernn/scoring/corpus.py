@@ -78,7 +78,7 @@ class Corpus:
             raise UnsupportedError(f"{root}: there are {what}; give a folder of one format")
         (self._json,) = kinds
         if self._json:
-            self._schema = self._sampled()
+            self._schema = self._sample_schema()
         else:
             base = FileSystem.from_uri(root)[1] if "://" in root else root
             folders = _folders(base, self.paths)
@@ -88,7 +88,7 @@ class Corpus:
             self._schema = folders
             for each in self._fragments:
                 with _format_errors(each.path):
-                    self._schema = _joined(each.physical_schema, self._schema)
+                    self._schema = _join_schemas(each.physical_schema, self._schema)
                     self.rows += each.count_rows()
             first = self._fragments[0].physical_schema.metadata or {}
             self._schema = self._schema.with_metadata(
@@ -153,7 +153,7 @@ class Corpus:
                     if text.strip():
                         yield _Line(path, number, text)
 
-    def _sampled(self) -> pa.Schema:
+    def _sample_schema(self) -> pa.Schema:
         """The columns of the first rows. Rows after these give the type of a column that has no
         values there; a column without any is of text, or if the model takes it, of integers."""
         rows, lines = list[dict[str, Any]](), self._lines()
@@ -175,12 +175,12 @@ class Corpus:
             with suppress(pa.ArrowException, ValueError, OverflowError, RecursionError):
                 row = _row(next_line.text)
                 for name in unknown:
-                    types[name] = _unified(types[name], pa.array([row.get(name)]).type)
+                    types[name] = _unify(types[name], pa.array([row.get(name)]).type)
         for name in unknown:
             if name not in self._inputs:
-                types[name] = _settled(types[name], pa.string())
+                types[name] = _settle(types[name], pa.string())
             elif not pa.types.is_null(types[name]):
-                types[name] = _settled(types[name], pa.int64())
+                types[name] = _settle(types[name], pa.int64())
         return pa.schema(types.items())
 
     def _read(self, lines: list[_Line]) -> tuple[pa.Table, dict[int, str]]:
@@ -190,10 +190,10 @@ class Corpus:
         rows, bad = list[dict[str, Any]](), dict[int, str]()
         for index, line in enumerate(lines):
             try:
-                rows.append(self._checked(_row(line.text), schema))
+                rows.append(self._check_row(_row(line.text), schema))
             except (ValueError, RecursionError) as error:
                 rows.append({})
-                bad[index] = _told(line, error)
+                bad[index] = _explain_line(line, error)
         try:
             table = _table(rows, schema)
             if not any(map(_is_infinite, table.combine_chunks().columns)):
@@ -206,10 +206,10 @@ class Corpus:
                 if index not in bad:
                     json.loads(line.text, parse_float=_finite)
             except (pa.ArrowException, ValueError, OverflowError) as error:
-                rows[index], bad[index] = {}, _told(line, error)
+                rows[index], bad[index] = {}, _explain_line(line, error)
         return _table(rows, schema), bad
 
-    def _checked(self, row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    def _check_row(self, row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
         """The row. Raises `ValueError` for values that their column would change or lose."""
         late = row.keys() - {*self._schema.names}
         if late and self._all:
@@ -234,7 +234,7 @@ def _format_errors(path: str) -> Iterator[None]:
         raise ModelFormatError(f"the rows cannot be read: {error}", path) from error
 
 
-def _joined(own: pa.Schema, schema: pa.Schema) -> pa.Schema:
+def _join_schemas(own: pa.Schema, schema: pa.Schema) -> pa.Schema:
     """The columns of both, each of a type that holds the values of both."""
     result = pa.unify_schemas([schema, own.remove_metadata()], promote_options="permissive")
     for field in own:
@@ -262,7 +262,7 @@ def _folders(base: str, paths: Iterable[str]) -> pa.Schema:
     )
 
 
-def _unified(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _unify(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The type that holds values of both. Raises `pa.ArrowException` if there is none."""
     schemas = [pa.schema([("", one)]), pa.schema([("", other)])]
     return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
@@ -277,11 +277,11 @@ def _is_known(kind: pa.DataType) -> bool:
     return not pa.types.is_null(kind) and all(_is_known(each.type) for each in _inner(kind))
 
 
-def _settled(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
+def _settle(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
     """The type with ``leaf`` for what no row has a value of."""
     if pa.types.is_null(kind):
         return leaf
-    inner = [each.with_type(_settled(each.type, leaf)) for each in _inner(kind)]
+    inner = [each.with_type(_settle(each.type, leaf)) for each in _inner(kind)]
     if pa.types.is_list(kind):
         return pa.list_(*inner)
     return pa.struct(inner) if pa.types.is_struct(kind) else kind
@@ -321,7 +321,7 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _told(line: _Line, error: Exception) -> str:
+def _explain_line(line: _Line, error: Exception) -> str:
     """Why a line is not a row: the file, the line, and its text."""
     text = line.text.strip()
     cut = f"... ({len(text):,} bytes)" if len(text) > _RAW else ""

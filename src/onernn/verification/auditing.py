@@ -16,7 +16,7 @@ from onernn.ir.ragged import Batch
 from onernn.ir.records import dataclass
 from onernn.verification.comparing import TOLERANCES, OutputComparison, compare, json_text
 from onernn.verification.input_generation import make_inputs
-from onernn.verification.recording import INPUTS, opened, read_inputs
+from onernn.verification.recording import INPUTS, open_recording, read_inputs
 from onernn.verification.tracing import trace
 
 
@@ -116,7 +116,7 @@ class AuditRun:
         self.values: dict[str, Any] = {}
         if data is not None:
             graph = model.model
-            arrays, self.batch = opened(data, INPUTS)
+            arrays, self.batch = open_recording(data, INPUTS)
             self.feed = read_inputs(arrays, graph.inputs, self.batch)
             self.values = _values(graph, self.feed)
         elif any(fault.repeats or fault.measure for fault in model.faults):

@@ -37,13 +37,13 @@ from onernn.verification.comparing import (
     outputs_for,
     tolerance_of,
 )
-from onernn.verification.diagnosis.cause import repaired
+from onernn.verification.diagnosis.cause import undo_causes
 from onernn.verification.diagnosis.matching import Operation
-from onernn.verification.diagnosis.model_diff import shuffled
+from onernn.verification.diagnosis.model_diff import shuffle
 from onernn.verification.input_generation import make_inputs
-from onernn.verification.recording import keyed_inputs, opened, read_inputs, read_outputs
+from onernn.verification.recording import keyed_inputs, open_recording, read_inputs, read_outputs
 from onernn.verification.references import Against, run_framework
-from onernn.verification.tracing import expanded, with_layers
+from onernn.verification.tracing import expand, with_layers
 from onernn.verification.verifying import Progress, Report, either, rounding, verify
 
 _log = logging.getLogger("onernn")
@@ -96,9 +96,9 @@ def convert(
     path, model = Path(path), graph_of(model)
     writer_for(path)  # refuse before all else
     options = {"names": names or None, "output_dtype": output_dtype, **options}
-    with staging(path) as (written, keep), _named(written, path):
+    with staging(path) as (written, keep), _name_file(written, path):
         if check is not None:
-            report = _checked(model, written, check, atol, rtol, options)
+            report = _check_recording(model, written, check, atol, rtol, options)
             if report.passed:
                 keep()
             return report
@@ -125,7 +125,7 @@ def convert(
 
 
 @contextmanager
-def _named(written: Path, path: Path) -> Iterator[None]:
+def _name_file(written: Path, path: Path) -> Iterator[None]:
     """Errors name the file, not the trial that gets its name later; no warning names the trial."""
 
     def names_others(record: logging.LogRecord) -> bool:
@@ -158,12 +158,12 @@ def _beside_its_model(
         raise UnsupportedError("it draws random numbers, which each framework draws in its own way")
     dtype, inputs = options["output_dtype"], options.get("inputs")
     if dtype != "float32":
-        model = _rounded(fuse(model).model, dtype)
+        model = _round_weights(fuse(model).model, dtype)
         rtol = TOLERANCES[_TOLERANCES[dtype]].rtol if rtol is None else rtol
     old = {new: name for name, new in (options["names"] or {}).items()}
     report: Report | None = None
     for semantics in SEMANTICS:  # a quantized layer of ONNX Runtime may be read in two ways
-        read = _renamed(load(written, None, semantics), old)
+        read = _rename(load(written, None, semantics), old)
         if inputs is None:
             inputs = make_inputs(*either(read, Against(model)))
         report = _same_outputs(model, read, inputs, atol, rtol)
@@ -203,7 +203,7 @@ def _same_outputs(
     return Report(outputs, runner.explain(), notes=("all outputs are empty",) * empty)
 
 
-def _rounded(model: Graph, dtype: str) -> Graph:
+def _round_weights(model: Graph, dtype: str) -> Graph:
     """The model with the weights that a file of narrow weights holds."""
 
     def rounded(array: Array) -> Array:
@@ -220,7 +220,7 @@ def _rounded(model: Graph, dtype: str) -> Graph:
     return replace(with_layers(model, layer) or model, constants=constants)
 
 
-def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+def _rename(graph: Graph, names: Mapping[str, str]) -> Graph:
     """The graph with other names of its inputs and outputs."""
 
     def values(of: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -230,7 +230,7 @@ def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
     return replace(graph, inputs=values(graph.inputs), outputs=values(graph.outputs), nodes=nodes)
 
 
-def _checked(
+def _check_recording(
     model: Graph,
     path: Path,
     check: str | Path | Mapping[str, Array],
@@ -240,7 +240,7 @@ def _checked(
 ) -> Report:
     """Writes a file, and compares its outputs with those of a recording."""
     writer, names, output_dtype = writer_for(path), options["names"], options["output_dtype"]
-    arrays, where = opened(check)
+    arrays, where = open_recording(check)
     inputs = checked_feed(model.inputs, read_inputs(arrays, model.inputs, where))
     runtime = writer.runtime
     if runtime is None or writer.pads is None:
@@ -256,14 +256,16 @@ def _checked(
     outputs = run_framework(runtime.name, str(path), None, feed, [v.name for v in model.outputs])
     dtype = _TOLERANCES[output_dtype]
     compared = (
-        _compared(name, array, want, tolerance_of(dtype, atol, rtol, want, array))
+        _compare_padded(name, array, want, tolerance_of(dtype, atol, rtol, want, array))
         for name, want in expected.items()
         for array in [data_of(outputs[name])]
     )
     return Report(tuple(compared), f"{runtime.name} {runtime.version}")
 
 
-def _compared(name: str, array: Array, reference: Batch, tolerance: Tolerance) -> OutputComparison:
+def _compare_padded(
+    name: str, array: Array, reference: Batch, tolerance: Tolerance
+) -> OutputComparison:
     """As `compare`; what is ragged must be zero behind the sentences."""
     if not isinstance(reference, Ragged):
         return compare(name, array, reference, tolerance)
@@ -305,9 +307,9 @@ def over_time(
     """
     graph = graph_of(model)
     step = forms.bound(graph, checked_given(graph, given), inputs)
-    whole = _sized(forms.over_time(step, states), None)
+    whole = _fix_sizes(forms.over_time(step, states), None)
     frames = _frames(step)
-    step = _sized(step, None)
+    step = _fix_sizes(step, None)
     start = {name: frames[0][name] for name in states}
     once, walked = Session(whole), Session(step)
     for part in (_FRAMES, 1):
@@ -315,7 +317,7 @@ def over_time(
         result, expected = [], []
         for first in range(0, _FRAMES, part):
             few = [{**each, **state} for each in frames[first : first + part]]
-            result.append(once.run(_stacked(whole, few, states)))
+            result.append(once.run(_stack_frames(whole, few, states)))
             for each in few:
                 outputs = walked.run({**each, **state})
                 state = {name: outputs[after] for name, after in states.items()}
@@ -327,14 +329,14 @@ def over_time(
 def _frames(step: Graph) -> list[dict[str, Batch]]:
     """Two of each size that is open; where the model does not run on these, sizes that fit."""
     try:
-        sized = _sized(step, 2)
+        sized = _fix_sizes(step, 2)
         return [make_inputs(sized, empty=False, seed=seed) for seed in range(_FRAMES)]
     except OnernnError:
-        sized = _sized(step, None)
+        sized = _fix_sizes(step, None)
         return [make_inputs(sized, empty=False, seed=seed) for seed in range(_FRAMES)]
 
 
-def _sized(model: Graph, size: int | None) -> Graph:
+def _fix_sizes(model: Graph, size: int | None) -> Graph:
     """The model with this size in the place of every one that is open or has a name."""
 
     def shape(value: Value) -> tuple[int | None, ...] | None:
@@ -343,7 +345,7 @@ def _sized(model: Graph, size: int | None) -> Graph:
     return replace(model, inputs=tuple(replace(v, shape=shape(v)) for v in model.inputs))
 
 
-def _stacked(
+def _stack_frames(
     whole: Graph, frames: list[dict[str, Batch]], states: Mapping[str, str]
 ) -> dict[str, Batch]:
     first = frames[0]
@@ -426,11 +428,11 @@ def repair(
         unknown = "; ".join(report.unseen) or "no known fault explains the difference"
         return Repair(refused=report.stopped or unknown)
     try:
-        fixed = repaired(evidence.model, report.causes)
+        fixed = undo_causes(evidence.model, report.causes)
     except UnsupportedError as error:
         return Repair(refused=str(error))
     read = all(cause.form == "read" for cause in report.causes)
-    before = evidence.model if read else expanded(fuse(evidence.model).model)[0]
+    before = evidence.model if read else expand(fuse(evidence.model).model)[0]
     changes = tuple(differences(before, fixed))
     after: Report | None = None
     with staging(path) as (written, keep):
@@ -462,7 +464,7 @@ def _fresh(
         try:
             yield make_inputs(*either(model, against), empty=not against.kind, seed=seed)
         except UnsupportedError:
-            yield shuffled(known, seed, lengths=False)
+            yield shuffle(known, seed, lengths=False)
 
 
 # --- what was changed in a graph, in lines for a reader
@@ -482,9 +484,9 @@ def differences(before: Graph, after: Graph) -> Iterator[str]:
         if one is None or other is None:
             node = one or other
             assert node is not None
-            yield f"{'-' if other is None else '+'} {node.label}: {_written(node)}"
+            yield f"{'-' if other is None else '+'} {node.label}: {_format_node(node)}"
         elif one.op != other.op:
-            yield f"~ {one.label}: {_written(one)} -> {_written(other)}"
+            yield f"~ {one.label}: {_format_node(one)} -> {_format_node(other)}"
         else:
             mine, theirs = Operation(before, one).content, Operation(after, other).content
             for key in mine | theirs:
@@ -492,7 +494,7 @@ def differences(before: Graph, after: Graph) -> Iterator[str]:
                     yield f"~ {one.label}: {key}{change}"
 
 
-def _written(node: Node) -> str:
+def _format_node(node: Node) -> str:
     return f"{', '.join(filter(None, node.outputs))} = {node.op}({', '.join(node.inputs)})"
 
 

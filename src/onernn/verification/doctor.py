@@ -117,7 +117,7 @@ def outputs(case: Case, layer: Stack) -> Outputs:
     """The outputs of a run by name."""
     x, attention = _batches(case)
     y, final = layer.run(x, case.state, attention)
-    return {"y": data_of(y), **_numbered("state", final)}
+    return {"y": data_of(y), **_number("state", final)}
 
 
 def gradients(case: Case, layer: Stack) -> tuple[Outputs, str, str]:
@@ -129,7 +129,7 @@ def gradients(case: Case, layer: Stack) -> tuple[Outputs, str, str]:
         rng.uniform(-1, 1, each.shape).astype(np.float32) for each in (data_of(y), *final)
     )
     grads = layer.backward(tape, y.with_data(dy) if isinstance(y, Ragged) else dy, tuple(dstate))
-    out = {"y": data_of(y), **_numbered("state", final), **_numbered("dstate", grads.state)}
+    out = {"y": data_of(y), **_number("state", final), **_number("dstate", grads.state)}
     out["dx"] = data_of(grads.x)
     if grads.attention is not None:
         out["dattention"] = data_of(grads.attention)
@@ -138,7 +138,7 @@ def gradients(case: Case, layer: Stack) -> tuple[Outputs, str, str]:
     return out, tape.kernel, tape.why
 
 
-def _numbered(name: str, arrays: Sequence[Array]) -> Outputs:
+def _number(name: str, arrays: Sequence[Array]) -> Outputs:
     return {f"{name}{k}": array for k, array in enumerate(arrays)}
 
 
@@ -161,7 +161,7 @@ def examine(
         onednn = "", "missing", str(error)
     every = itertools.product(KINDS, DIRECTIONS, MODES, DTYPES)
     wanted = [Combination(cell, way, dtype, mode) for cell, way, mode, dtype in every]
-    findings = tuple(examined(engine, combination) for combination in watch(wanted))
+    findings = tuple(examine_one(engine, combination) for combination in watch(wanted))
     return Examination(
         *onednn,
         threads or 0,
@@ -171,7 +171,7 @@ def examine(
     )
 
 
-def examined(backend: Backend, combination: Combination) -> Finding:
+def examine_one(backend: Backend, combination: Combination) -> Finding:
     """The verdict on one combination, over batches odd and even, ragged and dense."""
     cell, direction, dtype, mode = combination
     guide = in_guide(combination)
@@ -180,7 +180,7 @@ def examined(backend: Backend, combination: Combination) -> Finding:
         shapes.append(LARGE)
     kernels, worst, slower, key = [], 0.0, list[str](), (cell, direction, mode)
     for shape in shapes:
-        case, expected = _expected(*key, shape)
+        case, expected = _expect(*key, shape)
         try:
             layer = backend.prepare(case.spec, [*case.weights], dtype=dtype)
             if mode == "inference":
@@ -195,7 +195,7 @@ def examined(backend: Backend, combination: Combination) -> Finding:
         tolerance = _tolerance(layer.dtype, direction)
         rounded = expected
         if layer.dtype == CODES:  # only weights are rounded: compared with what these are then
-            tolerance, rounded = TOLERANCES["f32"], _expected(*key, shape, rounds=True)[1]
+            tolerance, rounded = TOLERANCES["f32"], _expect(*key, shape, rounds=True)[1]
         for name, want in expected.items():
             exact = compare(name, got[name], want, tolerance)
             apart = exact.max_rel if name.startswith("d") else exact.max_abs
@@ -232,7 +232,7 @@ def _tolerance(dtype: str, direction: Direction) -> Tolerance:
 
 
 @lru_cache(maxsize=8)
-def _expected(
+def _expect(
     cell: str, direction: Direction, mode: str, shape: Shape, *, rounds: bool = False
 ) -> tuple[Case, Outputs]:
     """A layer and what the reference makes of it; the data types share it.
@@ -340,13 +340,13 @@ def _cells(row: Row, like: Row | None = None) -> str:
 def kernels(examination: Examination) -> list[str]:
     """Each kernel that ran, and the cells, data types and modes that it ran."""
     ran = [finding for finding in examination.findings if finding.kernel]
-    return _grouped((finding.kernel, _brief(finding)) for finding in ran)
+    return _group((finding.kernel, _brief(finding)) for finding in ran)
 
 
 def reasons(examination: Examination) -> list[str]:
     """Why combinations run slower, are refused or are wrong; each reason once, with its cells."""
     explained = [finding for finding in examination.findings if finding.reason]
-    return _grouped(
+    return _group(
         (f"{finding.verdict}: {finding.reason}", _brief(finding)) for finding in explained
     )
 
@@ -365,7 +365,7 @@ def _brief(finding: Finding) -> str:
     return f"{cell}{direction} {dtype}{' training' if mode == 'training' else ''}"
 
 
-def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
+def _group(pairs: Iterable[tuple[str, str]]) -> list[str]:
     groups: dict[str, dict[str, None]] = {}
     for head, item in pairs:
         groups.setdefault(head, {})[item] = None

@@ -114,7 +114,7 @@ def make_inputs(
         return seen
 
     usual = (sorted(_LENGTHS), _FEW) if short else (_LENGTHS, BATCH)
-    guesses = _shapes(inputs, roles, _padded(inputs, twins), *usual)
+    guesses = _shapes(inputs, roles, _padded_sizes(inputs, twins), *usual)
     for shapes, usual_time, batch in itertools.islice(guesses, _ATTEMPTS):
         for with_empty in (True, False) if empty else (False,):
             time, before, seen = usual_time, -2.0, -1.0
@@ -137,7 +137,7 @@ def united_inputs(model: Graph, *others: Graph) -> tuple[Value, ...]:
     """The inputs of a model with the sizes and dtypes that other models declare of them."""
     twins = [paired_inputs(model.inputs, each.inputs) for each in others]
     return tuple(
-        _united(value, [pairs.get(value.name) for pairs in twins]) for value in model.inputs
+        _unite(value, [pairs.get(value.name) for pairs in twins]) for value in model.inputs
     )
 
 
@@ -145,7 +145,7 @@ def _steps_of(session: StepCounter, feed: Mapping[str, Batch], inputs: tuple[Val
     """Runs a model, and returns the fewest steps of its layers that may make more or fewer."""
     session.run(feed_for(session.graph.inputs, feed, session.graph.name)[0])
     twins = paired_inputs(session.graph.inputs, inputs)
-    declared = (_united(value, [twins.get(value.name)]) for value in session.graph.inputs)
+    declared = (_unite(value, [twins.get(value.name)]) for value in session.graph.inputs)
     steps = session.steps(declared)
     return min((s.count for s in steps if s.count is not None and s.most is None), default=math.inf)
 
@@ -160,7 +160,7 @@ def _keys(inputs: tuple[Value, ...]) -> str:
     return ", ".join(f"{key!r}: ..." for key in names)
 
 
-def _united(value: Value, twins: list[Value | None]) -> Value:
+def _unite(value: Value, twins: list[Value | None]) -> Value:
     """An input with the sizes and the dtype that any model declares of it."""
     for twin in filter(None, twins):
         shape = value.shape
@@ -174,7 +174,7 @@ def _united(value: Value, twins: list[Value | None]) -> Value:
     return value
 
 
-def _padded(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> dict[str, int]:
+def _padded_sizes(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> dict[str, int]:
     """N and T of sentences, where another model takes them padded and fixes these."""
     result: dict[str, int] = {}
     for value, pairs in itertools.product(inputs, twins):

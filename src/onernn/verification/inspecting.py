@@ -63,7 +63,7 @@ def picture(
     """
     boxes = _boxes(graph, fused, apart, notes, most)
     ranks = _ranks(boxes)
-    rows = _ordered(boxes, ranks)
+    rows = _order_rows(boxes, ranks)
     widest = max(map(len, rows), default=1)
     width = widest * (_WIDE + _ACROSS) + _ACROSS
     height = len(rows) * (_HIGH + _DOWN) + _DOWN
@@ -79,7 +79,7 @@ def picture(
     ]
     for box in boxes:
         lines += [_edge(places[key], places[box.key]) for key in box.inputs if key in places]
-    lines += [_drawn(box, *places[box.key]) for box in boxes]
+    lines += [_draw(box, *places[box.key]) for box in boxes]
     return "\n".join([*lines, "</svg>"])
 
 
@@ -186,7 +186,7 @@ def _ranks(boxes: list[_Box]) -> dict[str, int]:
     return ranks
 
 
-def _ordered(boxes: list[_Box], ranks: Mapping[str, int]) -> list[list[_Box]]:
+def _order_rows(boxes: list[_Box], ranks: Mapping[str, int]) -> list[list[_Box]]:
     """Rows; within each by the middle of what a box reads."""
     rows: list[list[_Box]] = [[] for _ in range(max(ranks.values(), default=0) + 1)]
     for box in boxes:
@@ -213,7 +213,7 @@ def _edge(start: tuple[float, float], end: tuple[float, float]) -> str:
     )
 
 
-def _drawn(box: _Box, x: float, y: float) -> str:
+def _draw(box: _Box, x: float, y: float) -> str:
     round_ = _HIGH / 2 if box.oval else 6
     thick = 3 if box.border == _RED else 1
     middle = y + _HIGH / 2 + 4 - 8 * (len(box.lines) - 1)
@@ -239,7 +239,7 @@ def _drawn(box: _Box, x: float, y: float) -> str:
 # --- pages
 
 
-def filled(name: str, content: Mapping[str, Any]) -> str:
+def fill_page(name: str, content: Mapping[str, Any]) -> str:
     """The page that a template makes; all texts are escaped, but SVGs that it calls safe."""
     import jinja2  # 20 ms, which few commands need
 
@@ -247,7 +247,7 @@ def filled(name: str, content: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda each: templates.joinpath(each).read_text("utf-8")),
         autoescape=True,
-        finalize=_shown,
+        finalize=_make_printable,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -262,7 +262,7 @@ def write_text(page: str, path: str | Path) -> None:
         stream.write(page.encode())
 
 
-def _shown(value: Any) -> Any:
+def _make_printable(value: Any) -> Any:
     """A text as the page shows it, before it is escaped; SVGs were escaped when drawn."""
     return printable(value, "\n") if type(value) is str else value
 
@@ -318,8 +318,8 @@ class Inspection:
         return {
             "model": self.model.name,
             "interface": {
-                "inputs": list(map(_described, self.model.inputs)),
-                "outputs": list(map(_described, self.model.outputs)),
+                "inputs": list(map(_describe, self.model.inputs)),
+                "outputs": list(map(_describe, self.model.outputs)),
             },
             "operators": {op: list(counts) for op, counts in self.operators.items()},
             "fused": self.fused,
@@ -349,7 +349,7 @@ def inspect_model(
     return Inspection(model, result, (), session.explained)
 
 
-def _described(value: Value) -> dict[str, Any]:
+def _describe(value: Value) -> dict[str, Any]:
     shape = None if value.shape is None else list(value.shape)
     return {"name": value.name, "dtype": value.dtype, "shape": shape, "lod_depth": value.lod_depth}
 
@@ -368,7 +368,7 @@ def write_graph_page(inspection: Inspection, path: str | Path) -> None:
 
 def render_graph_page(inspection: Inspection) -> str:
     """The page as text. It loads nothing, and runs no script but its own, which a hash names."""
-    return filled("graph.html.jinja", _content(inspection))
+    return fill_page("graph.html.jinja", _content(inspection))
 
 
 def _content(inspection: Inspection) -> dict[str, Any]:

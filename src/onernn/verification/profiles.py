@@ -48,12 +48,12 @@ def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
     for rnn in reversed(recurrent_layers(graph).values()):
         for name in filter(None, (rnn.y, *rnn.finals)):
             if any(output.name not in result for output in graph.outputs):
-                for output, axes in _probed(graph, rnn, name, values).items():
+                for output, axes in _probe(graph, rnn, name, values).items():
                     result.setdefault(output, axes)
     return result
 
 
-def _probed(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str, Axes]:
+def _probe(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str, Axes]:
     """The axes of the outputs that one value of a layer reaches: its y, or a final state."""
     reached, x, state = values[name], values.get(rnn.x), name != rnn.y
     lengths = x.lengths if isinstance(x, Ragged) else None
@@ -77,9 +77,9 @@ def _probed(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str
         return {}
     one, every = np.zeros(data.shape, bool), np.ones(data.shape, bool)
     one[(*place, ...)] = True
-    marks = {k: mark for k, mark in marked(graph, values, {name: one}).items() if mark.any()}
+    marks = {k: m for k, m in mark_reached(graph, values, {name: one}).items() if m.any()}
     paired = rnn.y.endswith((".forward", ".backward"))  # see ExpandLayers
-    halves = marked(graph, values, {name: every}) if paired else {}
+    halves = mark_reached(graph, values, {name: every}) if paired else {}
     out: dict[str, Axes] = {}
     for output, mark in marks.items():
         sides = _sides(halves[output]) if output in halves else None
@@ -105,7 +105,7 @@ def _hit(mark: Array, axis: int) -> Array:
     return np.asarray(np.moveaxis(mark, axis, 0).reshape(mark.shape[axis], -1).any(axis=1))
 
 
-def marked(graph: Graph, values: Values, places: Mapping[str, Array]) -> dict[str, Array]:
+def mark_reached(graph: Graph, values: Values, places: Mapping[str, Array]) -> dict[str, Array]:
     """For each output: which of its numbers become NaN where values of these names are NaN.
 
     ``places``: by the name of a value where it is NaN. Operators that decide by NaN let it through;

@@ -31,7 +31,7 @@ from onernn.ir.spec import Cell
 from onernn.ir.weights import UNIT, LayerPrecision, PartScales, Scale
 from onernn.verification.comparing import differences, json_text
 from onernn.verification.profiles import Axes, axes_of
-from onernn.verification.recording import INPUTS, opened, read_inputs
+from onernn.verification.recording import INPUTS, open_recording, read_inputs
 from onernn.verification.tracing import recurrent_layers, trace
 
 Feed = Mapping[str, Batch]
@@ -159,7 +159,7 @@ class Labels:
         if not self._labels.size:
             raise UnsupportedError(f"budget labels: {self._name!r}: the batches have no steps")
         self._counts = np.bincount(self._sequences)
-        self._effect = design_effect(self._changed(narrowest), self._counts)
+        self._effect = design_effect(self._count_changes(narrowest), self._counts)
         self._total = int(self._counts.sum())
         self.counted = (
             f"{self._total:,} labels of {self._name!r} in {len(self._counts):,} sequences"
@@ -171,14 +171,14 @@ class Labels:
         labels = [a if a.dtype.kind in "biu" else a.argmax(axis=-1) for a in arrays]
         return np.concatenate([each.ravel() for each in labels])[self._real]
 
-    def _changed(self, outputs: Sequence[Feed]) -> Int64:
+    def _count_changes(self, outputs: Sequence[Feed]) -> Int64:
         """(K,): how many labels of each sequence change."""
         different = self._sequences[self._read(outputs) != self._labels]
         return np.bincount(different, minlength=len(self._counts))
 
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
         """The share of labels that change, and its upper bound on new data."""
-        changed = float(self._changed(outputs).sum())
+        changed = float(self._count_changes(outputs).sum())
         return changed / self._total, upper_bound(changed, self._total, self._effect)
 
 
@@ -253,7 +253,7 @@ def scales_of(part: Part, x: tuple[float, float], h: tuple[float, float]) -> Par
     return PartScales(scale_over(*x), UNIT if bounded else scale_over(*h))
 
 
-def observed(
+def observe_scales(
     graph: Graph, batches: Sequence[Feed], backend: str
 ) -> dict[str, tuple[PartScales, ...]]:
     """By the y of each recurrent node outside of loops: the scales of its parts, of float32 runs.
@@ -286,7 +286,7 @@ def _finite(value: Batch, where: str) -> Array:
     return numbers
 
 
-def separated(model: Graph) -> Graph:
+def separate_layers(model: Graph) -> Graph:
     """The fused model without precisions, each of its layers a node."""
     passes = tuple(each for each in PASSES if each is not stack_layers)
     graph = fuse(with_precision(model, {}), passes).model
@@ -391,7 +391,7 @@ def quantize(
     wanted = Budget.of(budget) if budget is not None else Budget("max_abs", np.inf)
     if labels_of and wanted.name != "labels":
         raise UnsupportedError("labels_of (--labels-of) belongs to a budget of labels")
-    graph, notes = separated(graph_of(model)), []
+    graph, notes = separate_layers(graph_of(model)), []
     if not (layers := recurrent_layers(graph)):
         raise UnsupportedError(f"{graph.name}: it has no recurrent layer outside of loops")
     feeds = _read(graph, [batches] if isinstance(batches, str | PathLike) else batches)
@@ -401,7 +401,7 @@ def quantize(
     elif not measured:
         measured = feeds
         notes = ["the error was measured on the batch that calibrated: give more, or --held-out"]
-    scales = observed(graph, calibration, backend)
+    scales = observe_scales(graph, calibration, backend)
     search = _Search(graph, scales, measured, wanted, labels_of, backend=backend, threads=threads)
     chosen = search.within_budget()
     error, bound = search.trial(chosen)
@@ -487,7 +487,7 @@ def _read(graph: Graph, batches: Iterable[Feed | str | PathLike[str]]) -> list[F
     feeds: list[Feed] = []
     for index, each in enumerate(batches):
         if isinstance(each, str | PathLike):
-            arrays, where = opened(str(each), INPUTS)
+            arrays, where = open_recording(str(each), INPUTS)
             each = read_inputs(arrays, graph.inputs, where)
         feed = checked_feed(graph.inputs, each)
         numbers = [_finite(v, f"batch {index}: input {n!r} has") for n, v in feed.items()]

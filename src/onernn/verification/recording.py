@@ -33,7 +33,7 @@ def read_arrays(
     return npz_arrays(file, prefixes)
 
 
-def opened(
+def open_recording(
     recording: str | Path | Mapping[str, Array], prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
 ) -> tuple[Mapping[str, Array], str]:
     """The arrays of a recording, a file or these themselves, and what messages call it."""
@@ -114,14 +114,14 @@ def write_inputs(file: str | Path, inputs: Mapping[str, Batch]) -> None:
 
 def keyed_inputs(inputs: Mapping[str, Batch]) -> dict[str, Array]:
     """The arrays of a recording, by their names in it."""
-    return _keyed(*INPUTS, inputs)
+    return _key_arrays(*INPUTS, inputs)
 
 
 def keyed_outputs(outputs: Mapping[str, Batch]) -> dict[str, Array]:
-    return _keyed(*OUTPUTS, outputs)
+    return _key_arrays(*OUTPUTS, outputs)
 
 
-def _keyed(data: str, lod: str, values: Mapping[str, Batch]) -> dict[str, Array]:
+def _key_arrays(data: str, lod: str, values: Mapping[str, Batch]) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for name, value in values.items():
         if isinstance(value, Ragged):

@@ -31,7 +31,7 @@ from onernn.verification.recording import (
     write_inputs,
     write_outputs,
 )
-from onernn.verification.tracing import StepCounter, Traced, traced
+from onernn.verification.tracing import StepCounter, Traced, trace_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +47,9 @@ class Reference:
     feed: Mapping[str, Batch] = field(default_factory=dict)
     session: StepCounter | None = None
 
-    def traced(self) -> Traced | None:
+    def trace_layers(self) -> Traced | None:
         """All values of a run of the model behind it."""
-        return None if self.graph is None else traced(self.graph, self.feed)
+        return None if self.graph is None else trace_layers(self.graph, self.feed)
 
 
 @dataclass(frozen=True, eq=False)

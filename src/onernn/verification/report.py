@@ -13,7 +13,7 @@ from onernn.fuse_passes import fuse
 from onernn.ir.errors import LibraryError, MissingDependencyError, OnernnError
 from onernn.ir.ragged import Batch, Ragged
 from onernn.verification.diagnosis.cause import Cause
-from onernn.verification.inspecting import Inspection, filled, pictures, write_text
+from onernn.verification.inspecting import Inspection, fill_page, pictures, write_text
 from onernn.verification.profiles import Profile
 from onernn.verification.verifying import Report
 
@@ -51,7 +51,7 @@ def write_report(report: Report, path: str | Path, command: str = "") -> None:
 
 def render(report: Report, command: str = "") -> str:
     """The page as text."""
-    return filled("report.html.jinja", _content(report, command))
+    return fill_page("report.html.jinja", _content(report, command))
 
 
 def _content(report: Report, command: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _content(report: Report, command: str) -> dict[str, Any]:
         "model": evidence.model.name,
         "headline": _headline(report),
         "outputs": [(each, report.errors[each.name]) for each in report.outputs],
-        "inputs": [(name, _described(value)) for name, value in evidence.inputs.items()],
+        "inputs": [(name, _describe(value)) for name, value in evidence.inputs.items()],
         "profiles": sorted(report.profiles, key=lambda each: passed[each.name])[:_PROFILES],
         "passed": passed,
         "kinds": _KINDS,
@@ -93,7 +93,7 @@ def _headline(report: Report) -> str:
     return f"{which} from the reference."
 
 
-def _described(value: Batch) -> str:
+def _describe(value: Batch) -> str:
     if isinstance(value, Ragged):
         lengths = ", ".join(map(str, value.lengths[:12])) + (", …" if len(value) > 12 else "")
         return f"{value.data.dtype} {value.data.shape}, {len(value)} sentences of {lengths} words"

@@ -441,7 +441,7 @@ class Conformance:
             raise
         if not (isinstance(returned, tuple | list) and len(returned) == 2):
             raise TypeError(
-                f"outputs: expected (y, final state), got {_described(returned)}; {_OUTPUTS}"
+                f"outputs: expected (y, final state), got {_describe(returned)}; {_OUTPUTS}"
             )
         y, state = returned
         if self.final_states and state is None:
@@ -450,7 +450,7 @@ class Conformance:
             return _ragged(y, case), None
         if not isinstance(state, tuple | list):
             raise TypeError(
-                f"outputs: expected a state as a tuple, got {_described(state)}; {_OUTPUTS}"
+                f"outputs: expected a state as a tuple, got {_describe(state)}; {_OUTPUTS}"
             )
         return _ragged(y, case), tuple(np.asarray(part) for part in state)
 
@@ -476,11 +476,11 @@ _OUTPUTS = (
 _REFUSING_EMPTY = ("torch",)
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     """The type of a value, with its shape or its elements."""
     name = type(value).__name__
     if isinstance(value, tuple | list):
-        return f"{name} of {len(value)}: {', '.join(map(_described, value[:4]))}"
+        return f"{name} of {len(value)}: {', '.join(map(_describe, value[:4]))}"
     return f"{name} {tuple(value.shape)}" if hasattr(value, "shape") else name
 
 
@@ -488,7 +488,7 @@ def _read(returned: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
     """Spec and weights that `Conformance.weights` returned; the case's spec if it gave none."""
     if isinstance(returned, tuple) and returned and isinstance(returned[0], RnnSpec):
         if len(returned) != 2:
-            raise TypeError(f"weights: expected (RnnSpec, weights), got {_described(returned)}")
+            raise TypeError(f"weights: expected (RnnSpec, weights), got {_describe(returned)}")
         read, returned = returned
         if replace(read, update=spec.update) != spec:
             raise ValueError(f"weights: expected those of {spec}, read {read}")
@@ -501,7 +501,7 @@ def _read(returned: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
     ):
         raise TypeError(
             "weights: expected RnnWeights, a list of one for each layer, or (RnnSpec, one of"
-            f" these); got {_described(returned)}"
+            f" these); got {_describe(returned)}"
         )
     return read, list(returned)
 
@@ -516,7 +516,7 @@ def _ragged(y: Any, case: Case) -> Ragged:
     if isinstance(y, Ragged):
         return y
     if not isinstance(y, Sequence):
-        raise TypeError(f"outputs: expected a list of sentences, got {_described(y)}; {_OUTPUTS}")
+        raise TypeError(f"outputs: expected a list of sentences, got {_describe(y)}; {_OUTPUTS}")
     if len(y) != len(case.x):
         raise TypeError(f"outputs: expected {len(case.x)} sentences, got {len(y)}")
     return Ragged.from_list([np.asarray(sentence) for sentence in y])

@@ -102,7 +102,7 @@ def run_nodes(
         outputs=wanted,
         nodes=tuple(nodes),
     ).pruned()
-    result = _Run(part, backend, packed or {}).run(taken, _walked) if wanted else {}
+    result = _Run(part, backend, packed or {}).run(taken, _ignore) if wanted else {}
     return {
         each.name: result[each.name]
         if each.name in result
@@ -111,7 +111,7 @@ def run_nodes(
     }
 
 
-def _walked(*_: Any) -> None:
+def _ignore(*_: Any) -> None:
     """An observer: a session that has one runs node by node, and plans nothing for one run."""
 
 
@@ -318,7 +318,7 @@ def in_words(parts: Iterable[LayerName]) -> str:
     return " and ".join(f"{place}, {side}" for place, side in both.items())
 
 
-def expanded(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
+def expand(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
     """A graph in which every Rnn is one layer in one direction; and what part each is, by its y.
 
     What exporters write in several ways has one form.
@@ -345,9 +345,9 @@ class Traced:
     values: Values
 
 
-def traced(model: Graph, feed: Mapping[str, Batch], backend: str = "reference") -> Traced:
+def trace_layers(model: Graph, feed: Mapping[str, Batch], backend: str = "reference") -> Traced:
     """A model fused, taken apart and run."""
-    graph, parts = expanded(fuse(model).model)
+    graph, parts = expand(fuse(model).model)
     return Traced(graph, parts, trace(graph, feed, backend))
 
 

@@ -32,14 +32,14 @@ from onernn.verification.diagnosis.cause import Cause
 from onernn.verification.diagnosis.matching import NodeComparison, compare_nodes
 from onernn.verification.input_generation import make_inputs, united_inputs
 from onernn.verification.profiles import Errors, Profile, axes_of, errors, profile
-from onernn.verification.recording import opened, read_given, read_inputs, read_outputs
+from onernn.verification.recording import open_recording, read_given, read_inputs, read_outputs
 from onernn.verification.references import Against, Reference, live_against, open_against
 from onernn.verification.tracing import (
     StepCounter,
     Steps,
     Traced,
     fast_backend,
-    traced,
+    trace_layers,
     with_layers,
 )
 
@@ -69,12 +69,12 @@ class Evidence:
     @cached_property
     def mine(self) -> Traced:
         """All values of the model's run, on the reference backend."""
-        return traced(self.model, self.inputs)
+        return trace_layers(self.model, self.inputs)
 
     @cached_property
     def theirs(self) -> Traced | None:
         """All values of the reference's run, where it is a model."""
-        return self.reference.traced()
+        return self.reference.trace_layers()
 
     def feeds(self, all_inputs: Mapping[str, Batch]) -> tuple[dict[str, Batch], dict[str, Batch]]:
         """The inputs of both models, taken from other batches."""
@@ -153,14 +153,14 @@ class Report:
     @property
     def layers(self) -> tuple[NodeComparison, ...]:
         """Matched nodes of both models in order, compared; if outputs match, both run for it."""
-        return self._shown("layers")
+        return self._show("layers")
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
         """The errors of each output by place; if outputs match, both models run for it."""
-        return self._shown("profiles")
+        return self._show("profiles")
 
-    def _shown(self, part: str) -> tuple[Any, ...]:
+    def _show(self, part: str) -> tuple[Any, ...]:
         try:
             result: tuple[Any, ...] = getattr(self.evidence, part) if self.evidence else ()
         except OnernnError:  # a verdict stands without its explanation
@@ -255,7 +255,7 @@ def verify(
         report = comparison.on(case)
         for case in cases if report.passed else ():  # a short batch
             short = comparison.on(case)
-            note = f"a short batch matches: {_listed(case.inputs)}"
+            note = f"a short batch matches: {_list_shapes(case.inputs)}"
             report = replace(report, notes=(*report.notes, note)) if short.matches else short
         if report.matches:
             return report
@@ -348,7 +348,7 @@ def _steps(graph: Graph, inputs: Mapping[str, Batch], reference: Reference) -> t
     return mine if counts[0] == counts[1] else (*mine, *named)
 
 
-def _listed(inputs: Mapping[str, Batch]) -> str:
+def _list_shapes(inputs: Mapping[str, Batch]) -> str:
     return ", ".join(f"{name} {data_of(value).shape}" for name, value in inputs.items())
 
 
@@ -360,7 +360,7 @@ def _cases(
 ) -> Iterator[_Case]:
     """What is compared: a recording, or a long and a short made batch."""
     if recording is not None:
-        arrays, where = opened(recording)
+        arrays, where = open_recording(recording)
         if against is not None:
             yield _both(model, against, read_given(arrays), progress)
             return
@@ -449,7 +449,7 @@ def rounding(
     try:
         still = _run(model, inputs)
         for _ in range(_DRAWS):
-            moved = {name: _moved(value, rng) for name, value in inputs.items()}
+            moved = {name: _move_floats(value, rng) for name, value in inputs.items()}
             other = _run(_moved_graph(model, rng), moved)
             for name, want in expected.items():
                 out[name] = _wider(out[name], still[name], other[name], want)
@@ -473,10 +473,10 @@ def _wider(tolerance: Tolerance, one: Batch, other: Batch, want: Batch) -> Toler
     return replace(tolerance, atol=max(tolerance.atol, min(allowed, _MOST * float(largest))))
 
 
-def _moved(value: Any, rng: np.random.Generator) -> Any:
+def _move_floats(value: Any, rng: np.random.Generator) -> Any:
     """Floats one unit in the last place up or down; everything else as it is."""
     if isinstance(value, Ragged):
-        return value.with_data(_moved(value.data, rng))
+        return value.with_data(_move_floats(value.data, rng))
     array: Array = np.asarray(value)
     if array.dtype.kind != "f":
         return value
@@ -486,8 +486,8 @@ def _moved(value: Any, rng: np.random.Generator) -> Any:
 
 def _moved_graph(model: Graph, rng: np.random.Generator) -> Graph:
     def moved(rnn: Recurrent) -> Recurrent:
-        layers = [each.mapped(lambda array: _moved(array, rng)) for each in rnn.layers]
+        layers = [each.mapped(lambda array: _move_floats(array, rng)) for each in rnn.layers]
         return replace(rnn, weights=layers)
 
-    constants = {name: _moved(array, rng) for name, array in model.constants.items()}
+    constants = {name: _move_floats(array, rng) for name, array in model.constants.items()}
     return replace(with_layers(model, moved) or model, constants=constants)

@@ -13,7 +13,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.records import dataclass
-from onernn.verification.tracing import expanded
+from onernn.verification.tracing import expand
 
 ADVICE = {
     "gates_swapped": "Compare the order of the gates in both files with the frameworks'"
@@ -97,7 +97,7 @@ class Edit:
         return not set(self.old).isdisjoint(other.old)
 
 
-def edited(graph: Graph, edits: Iterable[Edit]) -> Graph:
+def apply_edits(graph: Graph, edits: Iterable[Edit]) -> Graph:
     """The graph with all edits, its nodes in an order in which they can run.
 
     Raises `ModelFormatError` if edits contradict each other.
@@ -170,7 +170,7 @@ class Cause:
         return {key: getattr(self, key) for key in keys}
 
 
-def repaired(model: Graph, causes: Iterable[Cause]) -> Graph:
+def undo_causes(model: Graph, causes: Iterable[Cause]) -> Graph:
     """The model without these faults: an edit of the graph as it was read, or of its fused form.
 
     Raises `UnsupportedError` if one is only a candidate or cannot be undone in the model.
@@ -184,7 +184,7 @@ def repaired(model: Graph, causes: Iterable[Cause]) -> Graph:
     if all(cause.form == "read" for cause in result):
         graph = model
     elif all(cause.form == "taken apart" for cause in result):
-        graph = expanded(fuse(model).model)[0]
+        graph = expand(fuse(model).model)[0]
     else:
         raise UnsupportedError("the causes are of different forms of the model")
-    return edited(graph, (edit for cause in result for edit in cause.edits))
+    return apply_edits(graph, (edit for cause in result for edit in cause.edits))

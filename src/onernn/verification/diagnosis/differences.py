@@ -222,18 +222,18 @@ class Names:
         left = list(chosen)
         result = []
         for one, other in combinations(chosen, 2):
-            if one in left and other in left and (both := self._exchanged(one, other)):
+            if one in left and other in left and (both := self._name_exchange(one, other)):
                 result += both
                 left = [each for each in left if each is not one and each is not other]
         for units in by_node(left):
-            result += [self._wired(each) for each in units if each.is_wiring]
+            result += [self._name_wiring(each) for each in units if each.is_wiring]
             if computed := [each for each in units if not each.is_wiring]:
-                result += self._computed(computed)
+                result += self._name_computed(computed)
         return list(_agree(result))
 
     # --- what is computed
 
-    def _computed(self, units: Sequence[Difference]) -> Iterator[Named]:
+    def _name_computed(self, units: Sequence[Difference]) -> Iterator[Named]:
         mine, theirs = units[0].model, units[0].reference
         assert mine is not None and theirs is not None
         node, every = mine.node.outputs[0], tuple(units)
@@ -300,7 +300,7 @@ class Names:
 
     # --- what is read
 
-    def _wired(self, each: Difference) -> Named:
+    def _name_wiring(self, each: Difference) -> Named:
         where, node = self._place(each)
         state = self._state(each)
         graphs = self.matching.graph, self.matching.other
@@ -327,11 +327,11 @@ class Names:
             padded = there != (each.wanted in self.ragged[1])
         if padded and layer is not None:
             places = self._layers(layer.node)
-            where, node = _joined(places), layer.node.outputs[0]
+            where, node = _join_names(places), layer.node.outputs[0]
             result = _lengths_relation(there, [rnn.spec.direction for _, rnn in places])
         elif state and not (each.reads and each.wanted):
             result = _state_relation(state, bool(each.reads))
-        elif state_of := self._returned(each):
+        elif state_of := self._returned_state(each):
             root = _sources(graphs[0], each.reads)[-1]
             text = f"returns its input {root!r} unchanged, the reference returns {state_of}, as"
             result = Relation("state_returned", text)
@@ -355,17 +355,18 @@ class Names:
             copies = [self.matching.graph.producer(name) for name in path if name in named]
             operations = [Operation(self.matching.graph, node) for node in copies if node]
             gone = [op for op in other if not named.isdisjoint(op.node.outputs)]
-            text = f"has {_listed(operations)} where the reference has {_listed(gone)}, before"
+            said = [_list_labels(each) for each in (operations, gone)]
+            text = f"has {said[0]} where the reference has {said[1]}, before"
             return Relation("operator_missing", text)
         if own and other:
-            text = f"has {_listed(own)} where the reference has {_listed(other)}, before"
+            text = f"has {_list_labels(own)} where the reference has {_list_labels(other)}, before"
             return Relation("operator_changed", text)
         if own:
-            text = f"has {_listed(own)}, which the reference has not, before"
+            text = f"has {_list_labels(own)}, which the reference has not, before"
             return Relation("operator_added", text)
         passed = {name for op in other for name in op.inputs}
         if not passed.isdisjoint(map(self.matching.values.get, path)):
-            text = f"skips what the reference has as {_listed(other)}, before"
+            text = f"skips what the reference has as {_list_labels(other)}, before"
             return Relation("operator_missing", text)
         return None
 
@@ -383,7 +384,7 @@ class Names:
             text = f"reads {said[0]}{kind} of other values than the reference"
         return Relation("states_exchanged" if state else "input_exchanged", text)
 
-    def _returned(self, each: Difference) -> str:
+    def _returned_state(self, each: Difference) -> str:
         """Returns the final state that the reference returns, if the model returns an input; else
         "".
         """
@@ -402,7 +403,7 @@ class Names:
             return f"output {each.key!r}", each.key
         node = each.model.node
         if each.model.is_layer:
-            return _joined(self._layers(node)), node.outputs[0]
+            return _join_names(self._layers(node)), node.outputs[0]
         return each.model.label, node.outputs[0]
 
     def _state(self, each: Difference) -> str:
@@ -419,7 +420,7 @@ class Names:
 
     # --- pairs
 
-    def _exchanged(self, one: Difference, other: Difference) -> list[Named]:
+    def _name_exchange(self, one: Difference, other: Difference) -> list[Named]:
         """Returns the names of both, if each reads what the other one should."""
         values = self.matching.values
         crossed = values.get(one.reads) == other.wanted and values.get(other.reads) == one.wanted
@@ -436,7 +437,7 @@ class Names:
         return [Named(Relation(cause, text), *self._place(e), (e,)) for e in (one, other)]
 
 
-def _joined(layers: Sequence[tuple[LayerName, Recurrent]]) -> LayerName | str:
+def _join_names(layers: Sequence[tuple[LayerName, Recurrent]]) -> LayerName | str:
     names = [name for name, _ in layers]
     return names[0] if len(names) == 1 else in_words(names)
 
@@ -498,7 +499,7 @@ def _nodes_before(graph: Graph, name: str, known: Container[str]) -> list[Operat
     return [Operation(graph, node) for node in graph.nodes if id(node) in seen]
 
 
-def _listed(operations: Sequence[Operation]) -> str:
+def _list_labels(operations: Sequence[Operation]) -> str:
     labels = list(dict.fromkeys(each.label for each in operations))
     return ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
 

@@ -62,12 +62,12 @@ def alike(one: Array, other: Array) -> bool:
     return all(np.abs(a.astype(np.float64) - b).max(initial=0) <= allowed for a, b in pairs)
 
 
-def stored(value: Any) -> str:
+def as_stored(value: Any) -> str:
     """A setting as text; its floats are float32, as most formats store them."""
     if is_dataclass(value):
-        return repr([(each.name, stored(getattr(value, each.name))) for each in fields(value)])
+        return repr([(each.name, as_stored(getattr(value, each.name))) for each in fields(value)])
     if isinstance(value, tuple | list):
-        return repr([*map(stored, value)])
+        return repr([*map(as_stored, value)])
     return repr(float(np.float32(value)) if isinstance(value, float) else value)
 
 
@@ -78,7 +78,7 @@ def bias_of(spec: RnnSpec, weights: RnnWeights) -> Array:
     return np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), weights.iter.dtype)
 
 
-def merged(bias: Array) -> Array:
+def merge_rows(bias: Array) -> Array:
     """Both rows of an LBR cell's candidate as one, outside r*(...)."""
     out = bias.copy()
     out[..., 2, :] += out[..., 3, :]
@@ -131,7 +131,7 @@ def permutations(spec: RnnSpec) -> Iterator[PartFault]:
     """Yields gates taken for each other; those that swap two of them first."""
     gates = spec.cell.gates
     every = list(itertools.permutations(range(len(gates))))[1:]
-    for order in sorted(every, key=_moved):
+    for order in sorted(every, key=_count_moved):
         moved = [gates[a] for a, b in enumerate(order) if a != b]
         if len(moved) == 2:
             text = f"gates {' and '.join(gate_name(spec, gate) for gate in moved)} are swapped"
@@ -140,7 +140,7 @@ def permutations(spec: RnnSpec) -> Iterator[PartFault]:
         yield Fault("gates_swapped", text, _permuting(order))
 
 
-def _moved(order: tuple[int, ...]) -> int:
+def _count_moved(order: tuple[int, ...]) -> int:
     return sum(a != b for a, b in enumerate(order))
 
 
@@ -161,12 +161,14 @@ def _permuting(order: tuple[int, ...]) -> Callable[[Part], Array | None]:
 def permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
     """Rows as gates. LBR cells hold the candidate's in two rows; any other gate has their sum."""
     if bias.shape[-2] > len(order) and order[2] != 2:
-        return np.concatenate([merged(bias)[..., list(order), :], bias[..., 3:, :] * 0], axis=-2)
+        return np.concatenate(
+            [merge_rows(bias)[..., list(order), :], bias[..., 3:, :] * 0], axis=-2
+        )
     return np.concatenate([bias[..., list(order), :], bias[..., len(order) :, :]], axis=-2)
 
 
 def _negate_update(part: Part) -> Array | None:
-    return scaled(part[2], 0, -1) if part[0].cell.is_gru else None
+    return scale(part[2], 0, -1) if part[0].cell.is_gru else None
 
 
 UPDATE_NEGATED: PartFault = Fault(
@@ -174,14 +176,14 @@ UPDATE_NEGATED: PartFault = Fault(
 )
 
 
-def scaled(array: Array, rows: int | slice, by: float) -> Array:
+def scale(array: Array, rows: int | slice, by: float) -> Array:
     """With some gates' numbers multiplied."""
     out = array.copy()
     out[..., rows, :] *= array.dtype.type(by)
     return out
 
 
-def transposed(name: str) -> PartFault:
+def transpose_fault(name: str) -> PartFault:
     """Returns the fault of a matrix that is stored as (out, in) and read as (in, out)."""
 
     def apply(part: Part) -> Array | None:
@@ -255,7 +257,7 @@ def _reset_later(layer: Layer, inside: float) -> Layer | None:
 
 def _reset_sooner(layer: Layer) -> Layer | None:
     spec, weights = layer
-    bias = None if weights.bias is None else merged(weights.bias)[..., :3, :]
+    bias = None if weights.bias is None else merge_rows(weights.bias)[..., :3, :]
     return replace(spec, cell=_PLAIN[spec.cell]), replace(weights, bias=bias)
 
 
@@ -292,16 +294,16 @@ def bias_faults(two: bool) -> Iterator[PartFault]:
         return Fault(id, text, lambda part: change(part[2]) if part[1] == "bias" else None)
 
     for by, how in _TWICE:
-        change = partial(scaled, rows=slice(None), by=by)
+        change = partial(scale, rows=slice(None), by=by)
         yield fault("bias_doubled", f"its bias is {how}", change)
     if two:
         text = "both biases of the candidate are merged into one outside the reset gate's product"
-        yield fault("bias_merged", text, merged)
+        yield fault("bias_merged", text, merge_rows)
         for row, name in ((3, "recurrent"), (2, "input")):
             text = f"the candidate's {name} bias is"
-            yield fault("bias_merged", f"{text} left out", partial(scaled, rows=row, by=0))
+            yield fault("bias_merged", f"{text} left out", partial(scale, rows=row, by=0))
             for by, how in _TWICE:
-                yield fault("bias_doubled", f"{text} {how}", partial(scaled, rows=row, by=by))
+                yield fault("bias_doubled", f"{text} {how}", partial(scale, rows=row, by=by))
 
 
 def _biases(spec: RnnSpec) -> Iterator[LayerFault]:
@@ -310,10 +312,10 @@ def _biases(spec: RnnSpec) -> Iterator[LayerFault]:
     if spec.cell is Cell.LSTM:
         for by, how in ((1, "larger"), (-1, "smaller")):
             text = f"the bias of gate f (forget) is {how} by 1"
-            yield Fault("bias_shifted", text, partial(_shifted, by=by))
+            yield Fault("bias_shifted", text, partial(_shift_forget, by=by))
 
 
-def _shifted(layer: Layer, by: float) -> Layer:
+def _shift_forget(layer: Layer, by: float) -> Layer:
     spec, weights = layer
     bias = bias_of(spec, weights).copy()
     bias[..., 1, :] += bias.dtype.type(by)
@@ -335,7 +337,9 @@ def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
         if getattr(spec, name) is not None:
             yield setting(name, None)
     yield from _functions(spec)
-    yield from (in_arrays(transposed(name), (name,), transposed(name).text) for name in MATRICES)
+    for name in MATRICES:
+        matrix = transpose_fault(name)
+        yield in_arrays(matrix, (name,), matrix.text)
     swaps = (fault for fault in permutations(spec) if " and " in fault.text)
     yield from (in_arrays(fault, arrays) for fault in swaps for arrays in PARTS)
 
@@ -375,8 +379,10 @@ def relate(one: Array, other: Array) -> Relation:
         said = f"is {one.reshape(-1)[0]:g}, the reference's {other.reshape(-1)[0]:g}"
         return Relation("constant_changed", said)
     if one.dtype.kind != "f" or other.dtype.kind != "f":
-        return Relation("constant_changed", f"is {_listed(one)}, the reference's {_listed(other)}")
-    if rounded := _rounded(one, other):
+        return Relation(
+            "constant_changed", f"is {_list_numbers(one)}, the reference's {_list_numbers(other)}"
+        )
+    if rounded := _narrow_type(one, other):
         return Relation("weights_rounded", f"is rounded to {rounded}")
     if one.ndim == 2 and one.shape[0] == one.shape[1] and alike(one.T, other):
         return Relation("weight_transposed", "is transposed")
@@ -403,11 +409,11 @@ def _rule(one: Array, other: Array, verb: str) -> tuple[str, str, float]:
     return "", f"{'differs' if verb == 'is' else 'differ'} from the reference's", apart
 
 
-def _listed(array: Array) -> str:
+def _list_numbers(array: Array) -> str:
     return str(array.tolist()) if array.size <= 8 else "other integers"
 
 
-def _rounded(one: Array, other: Array) -> str:
+def _narrow_type(one: Array, other: Array) -> str:
     """The narrow type that numbers went through, "" if there is none."""
     if one.shape != other.shape:
         return ""
@@ -459,7 +465,7 @@ def relate_layers(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
     if one.linear_before_reset == other.linear_before_reset:
         now["cell"] = other  # plain cells, which their activations tell apart
     for name, value in now.items():
-        if stored(value) != stored(then[name]):
+        if as_stored(value) != as_stored(then[name]):
             text = f"has {name} {_show(value)}, the reference {_show(then[name])},"
             yield Relation(_SETTINGS.get(name, "attribute_changed"), text)
     yield from _relate_weights(mine.spec, mine.layers[0], theirs.spec, theirs.layers[0])
@@ -476,11 +482,11 @@ def _relate_weights(
     }
     biases = (bias_of(spec, mine), bias_of(their, theirs))
     if biases[0].shape != biases[1].shape:  # an LBR cell's, and another's: the rows that both have
-        one, other = (merged(b)[..., :3, :] if b.shape[2] == 4 else b for b in biases)
+        one, other = (merge_rows(b)[..., :3, :] if b.shape[2] == 4 else b for b in biases)
         biases = one, other
     pairs["bias"] = biases
     left = [name for name, both in pairs.items() if not alike(*both)]
-    matrices = [transposed(name) for name in MATRICES]
+    matrices = [transpose_fault(name) for name in MATRICES]
     for fault in (*permutations(spec), UPDATE_NEGATED, *matrices):
         hit = [name for name in left if _explains(fault, spec, name, *pairs[name])]
         if not hit:
@@ -490,7 +496,7 @@ def _relate_weights(
         only = "" if every else f" in the {named(hit)} only"
         yield Relation(fault.id, f"matches when {fault.text}{only}")
         left = [name for name in left if name not in hit]
-    rounded = {name: kind for name in left if (kind := _rounded(*pairs[name]))}
+    rounded = {name: kind for name in left if (kind := _narrow_type(*pairs[name]))}
     for kind in dict.fromkeys(rounded.values()):
         yield Relation("weights_rounded", f"has weights rounded to {kind}")
     for name in (name for name in left if name not in rounded):
@@ -513,7 +519,7 @@ def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Arr
     if changed is None:
         return False
     if name == "bias" and changed.shape[2] == 4 and not changed[..., 3, :].any():
-        other = merged(other)  # two rows became one
+        other = merge_rows(other)  # two rows became one
     return alike(changed, other)
 
 

@@ -23,7 +23,7 @@ from onernn.verification.comparing import (
     in_one_form,
     paired_inputs,
 )
-from onernn.verification.diagnosis.faults import stored
+from onernn.verification.diagnosis.faults import as_stored
 from onernn.verification.tracing import LayerName, Traced, Values, run_nodes
 
 _MOST = 10**6
@@ -149,7 +149,7 @@ class Operation:
         if _is_input(key) or arrays:
             return not _is_input(key)
         texts, wanted = self.settings.get(key), other.settings.get(key)
-        return texts != wanted or (texts is None and stored(one) != stored(two))
+        return texts != wanted or (texts is None and as_stored(one) != as_stored(two))
 
 
 def _is_input(key: str) -> bool:
@@ -174,7 +174,7 @@ def _text(value: Any) -> str:
             for n in value.nodes
         ]
         return repr((nodes, digest([*value.constants.values()])))
-    return digest(value) if isinstance(value, np.ndarray) else stored(value)
+    return digest(value) if isinstance(value, np.ndarray) else as_stored(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,7 +338,7 @@ def equal_values(
     of the reference's run.
     """
     taken = set(pairs.values())
-    recomputed = _recomputed(pairs, graph, theirs)
+    recomputed = _recompute(pairs, graph, theirs)
     forms = {_form(value) for value in recomputed.values()}
     there: dict[Any, list[str]] = {}
     for name in (name for node in other.nodes for name in node.outputs if name in theirs):
@@ -363,7 +363,7 @@ def moves(op: str) -> bool:
     return known is not None and known.kind in ("view", "moves")
 
 
-def _recomputed(pairs: Mapping[str, str], graph: Graph, theirs: Values) -> dict[str, Any]:
+def _recompute(pairs: Mapping[str, str], graph: Graph, theirs: Values) -> dict[str, Any]:
     """The model's values without a counterpart, of the reference's values before them."""
     known = {mine: theirs[their] for mine, their in pairs.items() if their in theirs}
     computed: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph
 from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.records import dataclass
-from onernn.verification.diagnosis.cause import Cause, Edit, edited
+from onernn.verification.diagnosis.cause import Cause, Edit, apply_edits
 from onernn.verification.diagnosis.differences import (
     Difference,
     Named,
@@ -52,14 +52,14 @@ def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
     for whole in (True, False):
         reading = _Reading.of(evidence, whole)
         causes = reading.causes(ends) if reading is not None else ()
-        if causes and (not best or _unmatched(causes) < _unmatched(best)):
+        if causes and (not best or _count_unmatched(causes) < _count_unmatched(best)):
             best = causes
-        if best and not _unmatched(best):
+        if best and not _count_unmatched(best):
             break
     return best
 
 
-def _unmatched(causes: Sequence[Cause]) -> int:
+def _count_unmatched(causes: Sequence[Cause]) -> int:
     """A weight of the causes that are operators which one file lacks: others may do the same."""
     weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
     return sum(weights.get(each.id, 0) for each in causes)
@@ -122,14 +122,14 @@ class _Reading:
             batches.append(fresh)
         return tuple(self._causes_of(needed, evidence))
 
-    def _patched(self, chosen: Sequence[Difference]) -> Graph | None:
+    def _patch(self, chosen: Sequence[Difference]) -> Graph | None:
         try:
             return patch(self.matching, chosen)
         except OnernnError:  # values that would be made of each other
             return None
 
     def _passes(self, chosen: Sequence[Difference], batches: Sequence[Trial]) -> bool:
-        changed = self._patched(chosen)
+        changed = self._patch(chosen)
         return changed is not None and all(each.passes(changed) for each in batches)
 
     def _copies_layers(self) -> bool:
@@ -181,7 +181,7 @@ class _Reading:
     def _causes_of(
         self, needed: Sequence[Difference], evidence: Literal["proved", "candidate"]
     ) -> Iterator[Cause]:
-        whole = self._patched(needed)
+        whole = self._patch(needed)
         assert whole is not None
         after = self.trial.distance(whole)
         causes = list(_together(self.names.of(needed)))
@@ -224,7 +224,7 @@ class _Reading:
             groups[met[0]] |= groups.pop(met[1])
 
     def _edit(self, chosen: Sequence[Difference]) -> Edit | None:
-        changed = self._patched(chosen)
+        changed = self._patch(chosen)
         return None if changed is None else Edit.between(self.graph, changed)
 
     def _layers(self) -> int:
@@ -232,13 +232,13 @@ class _Reading:
         return len(self.evidence.mine.parts)
 
 
-def tested(evidence: Evidence, cause: Cause) -> Cause:
+def prove(evidence: Evidence, cause: Cause) -> Cause:
     """A cause that was found by searching: proved, where it also holds on another batch."""
     if cause.evidence == "proved" or not cause.edits or evidence.theirs is None:
         return cause
     graph = evidence.model if cause.form == "read" else evidence.mine.graph
     fresh = _fresh(evidence, graph, 1)
-    if fresh is None or not fresh.passes(edited(graph, cause.edits)):
+    if fresh is None or not fresh.passes(apply_edits(graph, cause.edits)):
         return cause
     return replace(cause, evidence="proved")
 
@@ -248,7 +248,7 @@ def _fresh(evidence: Evidence, graph: Graph, seed: int) -> Trial | None:
     reference = evidence.reference.graph
     assert reference is not None
     for lengths in (True, False):
-        all_inputs = shuffled(evidence.all_inputs, seed, lengths)
+        all_inputs = shuffle(evidence.all_inputs, seed, lengths)
         try:
             _, theirs = evidence.feeds(all_inputs)
             with np.errstate(all="ignore"):
@@ -277,7 +277,7 @@ def _trial(
     return Trial(graph, {}, {**theirs, **values}, expected, evidence.tolerances)
 
 
-def shuffled(inputs: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, Batch]:
+def shuffle(inputs: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, Batch]:
     """Another batch of the same numbers; with ``lengths`` vectors of integers are others, too."""
     rng = np.random.default_rng(seed)
 

@@ -18,7 +18,7 @@ from onernn.verification.diagnosis.graph_faults import (
     graph_faults,
     in_cells,
 )
-from onernn.verification.diagnosis.model_diff import in_place, read_causes, tested
+from onernn.verification.diagnosis.model_diff import in_place, prove, read_causes
 from onernn.verification.tracing import Trial
 from onernn.verification.verifying import Report
 
@@ -154,6 +154,6 @@ def explain(report: Report, seconds: float, progress: Progress) -> Report:
             result = _search(trial, ends, seconds, progress)
             if isinstance(result, str):
                 return replace(report, stopped=result)
-            return replace(report, causes=(tested(evidence, result),))
+            return replace(report, causes=(prove(evidence, result),))
     except OnernnError as error:
         return replace(report, stopped=f"not explained: {error}")
