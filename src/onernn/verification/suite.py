@@ -20,6 +20,7 @@ contractive, so that rounding does not grow.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -252,29 +253,22 @@ def combinations(
     The first of each axis stands wherever another one is varied. Raises `ValueError` naming an
     axis with nothing, or something unknown, on it.
     """
-    for axis, chosen, known in (
-        ("cells", cells, CELLS),
-        ("directions", directions, DIRECTIONS),
-        ("layers", layers, range(1, 100)),
-        ("lengths", lengths, LENGTHS),
-        ("states", states, STATES),
-        ("dtypes", dtypes, DTYPES),
-        ("sizes", sizes, SIZES),
-    ):
-        if wrong := [one for one in chosen if one not in known] or not chosen:
-            listed = "numbers from 1 on" if axis == "layers" else ", ".join(map(str, known))
+    axes: tuple[Sequence[Any], ...]
+    axes = (cells, directions, layers, lengths, states, dtypes, sizes)
+    known = (CELLS, DIRECTIONS, range(1, 100), LENGTHS, STATES, DTYPES, SIZES)
+    names = ("cells", "directions", "layers", "lengths", "states", "dtypes", "sizes")
+    for axis, chosen, every in zip(names, axes, known, strict=True):
+        if wrong := [one for one in chosen if one not in every] or not chosen:
+            listed = "numbers from 1 on" if axis == "layers" else ", ".join(map(str, every))
             raise ValueError(
                 f"{axis}: expected some of {listed}; got {wrong if chosen else 'none'}"
             )
     result: dict[Combination, None] = {}
-    for cell in cells:
-        for way in directions:
-            main = Combination(cell, way, layers[0], lengths[0], states[0], dtypes[0], sizes[0])
-            result |= dict.fromkeys(main._replace(layers=each) for each in layers)
-            result |= dict.fromkeys(main._replace(lengths=each) for each in lengths)
-            result |= dict.fromkeys(main._replace(state=each) for each in states)
-            result |= dict.fromkeys(main._replace(dtype=each) for each in dtypes)
-            result |= dict.fromkeys(main._replace(size=each) for each in sizes)
+    for cell, way in itertools.product(cells, directions):
+        main = Combination(cell, way, layers[0], lengths[0], states[0], dtypes[0], sizes[0])
+        for k, chosen in enumerate(axes[2:], 2):
+            others = ((*main[:k], each, *main[k + 1 :]) for each in chosen)
+            result |= dict.fromkeys(map(Combination._make, others))
     return list(result)
 
 
