@@ -36,6 +36,7 @@ from onernn.ops.rules import (
     broadcast,
     common,
     integers,
+    quotient,
     same,
     volume,
     with_size,
@@ -376,17 +377,8 @@ def _reshaped(context: Context, x: Type, shape: Type) -> Type:
         at = sizes.index(Size.of(-1))
         rest = volume([*sizes[:at], *sizes[at + 1 :]])
         whole = None if x.shape is None else volume(x.shape)
-        sizes[at] = _quotient(whole, rest)
+        sizes[at] = quotient(whole, rest)
     return Type(x.dtype, tuple(sizes))
-
-
-def _quotient(whole: Size | None, by: Size | None) -> Size | None:
-    if whole is None or by is None or by == Size(()):
-        return None
-    try:
-        return whole // by
-    except ValueError:
-        return None
 
 
 def _reshaped_rows(m: Any, node: Node) -> None:
