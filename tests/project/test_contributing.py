@@ -70,7 +70,7 @@ def follow(folder: Path, step: Step) -> None:
         return
     lines = file.read_text().splitlines(keepends=True)
     if step.place == "at the end":
-        apart = "\n\n" if step.text.startswith(("def ", "class ")) else ""
+        apart = "\n\n" if step.text.startswith(("def ", "class ", "@")) else ""
         lines.append(apart + step.text)
     else:
         (at,) = (k for k, line in enumerate(lines) if line.rstrip("\n") == step.line)
