@@ -1,1 +1,1 @@
-"""Framework adapters: read a model, lower it to canonical operators."""
+"""Frameworks: reads and writes their files, and runs inside them."""

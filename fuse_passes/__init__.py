@@ -1,4 +1,4 @@
-"""Framework-independent rewrites: Graph in, Graph out."""
+"""Rewrites of a graph: cells and loops become layers, layers become larger layers."""
 
 from onernn.fuse_passes.pipeline import PASSES, Applied, FuseResult, Pass, fuse, passes_for
 

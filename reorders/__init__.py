@@ -1,1 +1,1 @@
-"""Pure NumPy functions from a framework's arrays to the pivot, and back."""
+"""Gate orders, signs and LoD: every framework's weight layouts to oneDNN's, and back."""

@@ -134,6 +134,8 @@ def test_the_front_page_is_short_and_says_what_is_asked_of_it() -> None:
 PICTURES = {
     "benchmarks/front_plot.py": "from benchmarks.front_plot import RESULT, drawn;"
     " told = {'speed': drawn(json.loads(RESULT.read_text()))}",
+    "docs/architecture_picture.py": "from architecture_picture import draw, read_imports;"
+    " told = {'architecture': draw(read_imports())}",
     "docs/fusion_picture.py": "from fusion_picture import drawn; told = {'fusion': drawn()}",
     "docs/layout_pictures.py": "from layout_pictures import PICTURES;"
     " told = {name: drawn() for name, drawn in PICTURES.items()}",

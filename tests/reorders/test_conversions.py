@@ -20,6 +20,7 @@ from support.oracle import run_oracle
 import onernn
 from onernn import Activation, Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.adapters.weight_conversion import read_layer
+from onernn.reorders import torch
 from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import FRAMEWORKS, table
 
@@ -54,9 +55,6 @@ def options(name: str, spec: RnnSpec) -> dict[str, Any]:
     if name.startswith("onednn"):
         return {"cell": spec.cell.value, "direction": spec.direction}
     if name == "onnx":
-        lbr = spec.cell.linear_before_reset
-        return {"linear_before_reset": lbr, "direction": spec.direction, "function": function}
-    if name == "openvino":
         lbr = spec.cell.linear_before_reset
         return {"linear_before_reset": lbr, "direction": spec.direction, "function": function}
     if name == "keras":
@@ -151,7 +149,6 @@ OBSTACLES = [
     ("onnx", one(Cell.LSTM, projection_size=2), "a projection"),
     ("onnx", one(Cell.LSTM, direction="bidirectional_sum"), "run bidirectional_sum"),
     ("keras", one(Cell.LSTM, projection_size=2), "a projection"),
-    ("openvino", one(Cell.LSTM, peephole=True), "peepholes"),
     ("paddle-gru", one(Cell.LBR_GRU), "GRU with the reset gate behind the product"),
     ("paddle-gru", one(Cell.GRU, layers=2), "stacks of layers"),
     ("paddle-rnn", one(Cell.GRU), "GRU with the reset gate before the product"),
@@ -225,6 +222,20 @@ def test_the_table_in_the_documentation_is_what_the_code_says(repo: Path) -> Non
     assert table() in page
 
 
+@pytest.mark.parametrize("cell", [Cell.RNN_TANH, Cell.LSTM, Cell.LBR_GRU])
+def test_gradients_of_a_summed_bias_go_to_both_of_its_terms(cell: Cell) -> None:
+    """By the definition: the numeric derivative of a sum of pivot biases."""
+    layer = one(cell)
+    gradients = torch.NAMES.write_gradients(layer)
+    arrays = onernn.convert_weights(layer, "torch")
+    for name in ("bias_ih_l0", "bias_hh_l0"):
+        for place in range(len(cell.gates) * 4):
+            moved = {each: np.zeros_like(array) for each, array in arrays.items()}
+            moved[name][place] = 1
+            (weights,) = read_layer(moved, "torch").weights
+            assert gradients[name][place] == (weights.bias * layer.weights[0].bias).sum()
+
+
 def drawn(*shape: int) -> np.ndarray:
     return np.random.default_rng([*shape]).uniform(-0.5, 0.5, shape)
 
@@ -250,12 +261,6 @@ DOCUMENTED: dict[str, tuple[str, dict[str, np.ndarray], str, Callable[..., list[
         {"kernel": drawn(3, 12), "recurrent_kernel": drawn(4, 12), "bias": drawn(12)},
         "zrn",
         lambda w, r, b: [w.T, r.T, [b, 0 * b]],
-    ),
-    "OpenVINO's LSTM: f, i, c, o, one bias": (
-        "openvino",
-        {"W": drawn(1, 16, 3), "R": drawn(1, 16, 4), "B": drawn(1, 16)},
-        "fico",
-        lambda w, r, b: [w[0], r[0], [b[0], 0 * b[0]]],
     ),
 }  # fmt: skip
 

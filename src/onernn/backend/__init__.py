@@ -1,4 +1,4 @@
-"""Backends of recurrent layers: the package's kernels, oneDNN, the NumPy reference."""
+"""Runs recurrent layers: on onernn's kernels, on oneDNN, or as the NumPy reference."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Runs a graph: as a plan in one call of C, and in NumPy for what a plan lacks."""
+"""Turns a graph into a plan that one C call runs; sessions, streams, generated C++."""

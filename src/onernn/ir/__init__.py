@@ -1,1 +1,1 @@
-"""The few central types: specification, weights, ragged batches, graphs and errors."""
+"""Graphs, types, ragged batches, specifications, weights and errors."""

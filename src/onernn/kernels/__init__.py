@@ -1,4 +1,4 @@
-"""The C++17 of recurrent cells, products and elementwise functions: headers, and their order."""
+"""The C++17 headers of cells, products and elementwise functions, and their order."""
 
 from __future__ import annotations
 

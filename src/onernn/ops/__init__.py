@@ -1,4 +1,4 @@
-"""The canonical operators: one definition each, by name."""
+"""The canonical operators: one definition for each."""
 
 from onernn.ir.operator import OPERATORS, Operator, op
 from onernn.ops import (

@@ -1,4 +1,4 @@
-"""Corpora: tables whose rows a model scores."""
+"""Scores the rows of tables, on this machine or in Ray, Beam and Spark."""
 
 from onernn.adapters.common.adapter import require
 

@@ -1,1 +1,1 @@
-"""Comparing a model with recorded outputs, and telling the result."""
+"""Compares a model with recorded outputs and finds the cause of a difference."""
