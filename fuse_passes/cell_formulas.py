@@ -122,7 +122,7 @@ class _Letters:
     def gate(self, place: int, value: Polynomial) -> Polynomial:
         return 1 - value if self.turned and value.atoms == {"u"} else value
 
-    def function(self, place: int, value: Polynomial) -> Polynomial:
+    def apply(self, place: int, value: Polynomial) -> Polynomial:
         return _letter("tanh")
 
 
