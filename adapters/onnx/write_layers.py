@@ -143,9 +143,9 @@ class _Step(ProtoGraph):
 
     def gate(self, place: int, value: _Named) -> _Named:
         bound = self.spec.gate_clip
-        return self.function(place, self.make("Clip", value, -bound, bound) if bound else value)
+        return self.apply(place, self.make("Clip", value, -bound, bound) if bound else value)
 
-    def function(self, place: int, value: _Named) -> _Named:
+    def apply(self, place: int, value: _Named) -> _Named:
         name, *numbers = completed(self.spec.functions[place])
         alpha, beta = (number or 0.0 for number in numbers)
         if name == "affine":
