@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,24 @@ _MOST = 4**4  # choices of ranks: four such inputs
 
 Progress = Callable[[str, int, int], None]
 """Is called with what is done, how many of these are done, and how many there are."""
+
+
+class Rule:
+    """A function that writes a kind of node: its signature says what it reads.
+
+    Positional parameters are the node's inputs, None if they are absent. Keywords are its
+    attributes, and ``w`` is what writes.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        parameters = signature(function).parameters.values()
+        self.function = function
+        self.keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+    def __call__(self, w: Any) -> Any:
+        """Returns what the function makes of the node ``w.node`` with the values ``w.inputs``."""
+        chosen = {name: w if name == "w" else getattr(w.node.attrs, name) for name in self.keywords}
+        return self.function(*w.inputs, **chosen)
 
 
 class NodeWriter:

@@ -99,19 +99,18 @@ def _inputs(w: GraphWriter, graph: Graph) -> None:
                 raise UnsupportedError(f"input {value.name}: {value.name}_lengths is one, too")
             w.proto.input.append(value_info(value.name, dtype, shape))
             w.proto.input.append(value_info(lengths, "int32", ["batch"]))
-            w.bind(value.name, OnnxValue(value.name, dtype, len(sizes), lengths))
+            w.bind(value.name, value.name, OnnxValue(w, lengths))
         else:
             named = [f"{value.name}_{k}" if size is None else size for k, size in enumerate(sizes)]
             w.proto.input.append(value_info(value.name, dtype, named))
-            w.bind(value.name, OnnxValue(value.name, dtype, len(sizes)))
+            w.bind(value.name, value.name)
 
 
 def _output(w: GraphWriter, name: str, output: Value) -> None:
     result = w.value(output.name)
-    if result.data != name and result.lengths:
-        w.add("Identity", w.filled(result), outputs=(name,))
-    elif result.data != name:
-        w.add("Identity", result.data, outputs=(name,))
+    if result.name != name:
+        held = result.end_with() if result.lengths else result
+        w.add("Identity", held.name, outputs=(name,))
     sizes = w.types[output.name].counts
     shape = (None, None, *sizes[1:]) if result.lengths else sizes
     w.proto.output.append(value_info(name, result.dtype, shape))
