@@ -267,16 +267,6 @@ def sized(op: str, sizes: tuple[int | None, ...], before: str = "", h: str = "")
     return parsed(f"(float[{named}, 5] x) => (y) {{ {before} {node} }}", constants)
 
 
-@pytest.mark.parametrize("threads", [None, 1, 2, 3, 4, 8, 16])
-@pytest.mark.parametrize("sizes", [(1, 1), (7, None), (None, None)])
-def test_every_layer_is_replaced_on_any_number_of_threads(
-    sizes: tuple[int | None, ...], threads: int | None
-) -> None:
-    for model in (sized("GRU", sizes), sized("LSTM", sizes)):
-        session = optimize(model, threads=threads)
-        assert len(session.replaced) == 1 and not session.refusals
-
-
 @pytest.mark.parametrize("mode", ["ORT_SEQUENTIAL", "ORT_PARALLEL"])
 def test_any_pools_of_onnx_runtime_give_the_same_bits(mode: str) -> None:
     """For such a batch a layer asks for six threads more; 0 threads are ONNX Runtime's choice."""

@@ -19,14 +19,6 @@ CUBE = RNG.uniform(-2, 2, (2, 3, 5)).astype(np.float32)
 MATRIX = RNG.uniform(-2, 2, (4, 3)).astype(np.float32)
 
 
-@pytest.mark.parametrize("opset, form", [(7, "attribute"), (13, "input"), (13, "none")])
-def test_squeeze_takes_axes_in_both_forms_and_none(opset: int, form: str) -> None:
-    x, forms = CUBE[:1, :, :1], {"attribute": "<axes = [0]> (x)", "input": "(x, axes)"}
-    node = f"y = Squeeze {forms.get(form, '(x)')}"
-    constants = {"axes": np.array([0])} if form == "input" else {}
-    check(model(node, {"x": x}, ["y"], opset, constants), {"x": x})
-
-
 @pytest.mark.parametrize(
     "attributes",
     [
