@@ -44,31 +44,6 @@ class Rule:
         return self.function(*w.inputs, **chosen)
 
 
-class NodeWriter:
-    """Writes the nodes of a graph. ``node``: the one that a rule writes now."""
-
-    graph: Graph
-    node: Node
-
-    @property
-    def attrs(self) -> Any:
-        """The node's attributes, defaults too."""
-        return self.node.attrs
-
-    def array(self, index: int, role: str) -> Array:
-        """The array of a constant input. Raises `UnsupportedError` where it is computed."""
-        name = self.node.input(index)
-        if name not in self.graph.constants:
-            raise UnsupportedError(f"{role} {name!r} is computed at run time")
-        return self.graph.constants[name]
-
-    def numbers(self, index: int, role: str) -> list[int]:
-        """The integers of a constant input, none where it is absent."""
-        if not self.node.input(index):
-            return []
-        return [int(number) for number in self.array(index, role).reshape(-1)]
-
-
 def write_nodes(graph: Graph, write: Callable[[Node], None], progress: Progress | None) -> None:
     """Writes all nodes in order; what cannot be written is refused by the name of its node."""
     for at, node in enumerate(graph.nodes):

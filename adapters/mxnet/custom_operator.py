@@ -83,19 +83,6 @@ def custom_attributes(
     return {**{k: str(v) for k, v in attributes.items()}, **ours, "op_type": operator}
 
 
-def new_seed(functions: Any, numpy: bool) -> Any:
-    """Two numbers of MXNet's generator, in order with all others that it gives.
-
-    ``functions``: mx.nd or mx.sym. Where nothing is trained they are not read: none are drawn then,
-    but a symbol cannot know that.
-    """
-    mx = live_mxnet()
-    own = functions.np if numpy else functions
-    if functions is mx.nd and not mx.autograd.is_training():
-        return own.zeros((2,))
-    return own.random.uniform(0, 1, **{"size" if numpy else "shape": (2,)})
-
-
 def loaded(graph: Any, like: Any) -> Any:
     """The symbol of a graph in JSON, of the kind of another symbol."""
     mx = live_mxnet()
@@ -105,8 +92,8 @@ def loaded(graph: Any, like: Any) -> Any:
 
 def restored_symbol(symbol: Any) -> Any:
     """The symbol with MXNet's operators in the place of ours; itself where there are none."""
-    graph = json.loads(symbol.tojson(remove_amp_cast=False))
-    return loaded(graph, symbol) if restore_graph(graph) else symbol
+    graph = restore_graph(symbol.tojson(remove_amp_cast=False))
+    return loaded(graph, symbol) if graph else symbol
 
 
 @cache
@@ -146,12 +133,13 @@ def register() -> None:
             self._live, self._name, self._order = live, name, order
             alive.add(self)
             self._recorded: Any = None
-            self._drops = False
 
         def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
             with _logged_errors(self._name):
-                arrays, self._recorded, self._drops = self._views(in_data), None, is_train
+                arrays, self._recorded = self._views(in_data), None
                 if is_train:
+                    if self._live.drops:
+                        _warn_of_dropout(self._name)
                     results, self._recorded = self._live.run_training(arrays)
                 else:
                     results = self._live.run(arrays)
@@ -166,8 +154,7 @@ def register() -> None:
                 # A second way back; or an executor of symbols ran forward with the ``is_train`` of
                 # the call queued last, a prediction behind the training.
                 if recorded is None:
-                    given = {k: a for k, a in arrays.items() if self._drops or k != "seed"}
-                    _, recorded = self._live.run_training(given)
+                    _, recorded = self._live.run_training(arrays)
                 grads = self._live.backward(arrays, recorded, heads)
                 _put([grads[name] for name in self._order], in_grad, req)
 
@@ -242,6 +229,15 @@ def _logged_errors(name: str) -> Iterator[None]:
         raise
 
 
+DROPS = "dropout between its layers in training, which is not drawn on the CPU"
+"""Why a layer stays MXNet's in training."""
+
+
+@cache
+def _warn_of_dropout(name: str) -> None:
+    _log.warning("node %r (RNN): %s; semantics='mxnet-cpu' says so, too", name, DROPS)
+
+
 UNFOUND = "no steps of it were found that follow each other"
 """Why a cell stays MXNet's of which each step stands by itself, or none is recognized."""
 
@@ -274,7 +270,7 @@ def slower_operator(
     folds: bool = False,
     trains: bool | None = None,
 ) -> str | None:
-    """Why MXNet keeps an RNN operator, None where ours is faster or computes something else.
+    """Returns why MXNet keeps an RNN operator; None if ours is faster or computes something else.
 
     Both run oneDNN or kernels of its speed: ours wins with large layers, whose weights MXNet packs
     in each call, and where it ``folds`` a FullyConnected. ``data``: the shape (T, N, I) of its
@@ -282,9 +278,11 @@ def slower_operator(
     MXNet has no float16, and computes float64 without oneDNN. ``trains``: None where it may, as in
     a symbol; then ours has to be faster in both.
     """
-    others = dtype is not None and np.dtype(dtype) != np.float32
-    drops = live.dropout and trains is not False  # MXNet's CPU drops nothing
-    if not options.may_leave or live.only_ours or drops or others:
+    if live.only_ours:
+        return None
+    if live.drops and trains:
+        return DROPS
+    if not options.may_leave or dtype is not None and np.dtype(dtype) != np.float32:
         return None
     steps, sequences, _ = data if data and len(data) == 3 else (0, 0, 0)
     stack, is_known = live.stack, min(steps, sequences) > 0

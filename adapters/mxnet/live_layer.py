@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -64,8 +64,8 @@ def unfolded(
 FLOATS = ("float16", "float32", "float64")
 """Dtypes of a layer's arrays; float16 is computed in float32."""
 
-_OWN_TYPES = ("sequence_length", "seed")
-"""Arguments that are of another type than the data."""
+_LENGTHS = "sequence_length"
+"""The argument that is of another type than the data."""
 
 _OPEN = (-1, -1, -1)
 """The sizes of data of unknown shape. MXNet crashes if an output has no axes."""
@@ -93,8 +93,8 @@ class LiveOperator:
     """An operator in MXNet's graph on arrays by name.
 
     ``arguments`` and ``outputs`` are in MXNet's order; ``parameters`` and ``states`` are arguments.
-    ``dropout``: the fraction p of each layer's output, but the last's, that training drops; the
-    input ``seed``, two numbers in [0, 1), chooses it, and the rest is divided by 1 - p.
+    ``drops``: whether training would drop a part of a layer's output, which neither MXNet on the
+    CPU nor onernn does.
     """
 
     arguments: Sequence[str]
@@ -102,16 +102,14 @@ class LiveOperator:
     parameters: Sequence[str]
     states: Sequence[str]
     layer: LiveLayer
-    dropout = 0.0
+    drops = False
 
     def types(self, inputs: Mapping[str, type | None]) -> tuple[dict[str, type], list[type]]:
-        """Types of the arguments and the outputs: the data's; lengths and seed have their own."""
+        """Types of the arguments and the outputs: the data's; lengths have their own."""
         dtype = next((kind for kind in inputs.values() if kind is not None), np.float32)
         types: dict[str, type] = {**dict.fromkeys(inputs, dtype)}
-        if own := inputs.get("sequence_length"):
-            types["sequence_length"] = own
-        if "seed" in inputs:
-            types["seed"] = np.float32
+        if own := inputs.get(_LENGTHS):
+            types[_LENGTHS] = own
         return types, [dtype] * len(self.outputs)
 
     def shapes(self, inputs: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
@@ -127,12 +125,9 @@ class LiveOperator:
 
     def run_training(self, arrays: Arrays) -> tuple[list[Array], Recorded | str]:
         """The results of `run`, and the record for `backward`, or the reason why there is none."""
-        call, seed = self._checked(arrays), arrays.get("seed")
         try:
-            results, recorded = self.layer.run_training(call, self._mask(seed))
+            results, recorded = self.layer.run_training(self._checked(arrays))
         except UnsupportedError as error:
-            if seed is not None:
-                raise  # a run would drop nothing
             return self.run(arrays), str(error)
         return self._shown(results), recorded
 
@@ -145,7 +140,7 @@ class LiveOperator:
         parameters = [arrays[name] for name in self.parameters]
         result = self.layer.backward(recorded, self._hidden(grads), parameters)
         gradients = dict(zip(("data", *self.states, *self.parameters), result, strict=True))
-        zeros = {name: np.zeros_like(a) for name, a in arrays.items() if name in _OWN_TYPES}
+        zeros = {name: np.zeros_like(a) for name, a in arrays.items() if name == _LENGTHS}
         return zeros | {
             name: grad.astype(arrays[name].dtype, copy=False).reshape(arrays[name].shape)
             for name, grad in gradients.items()
@@ -154,7 +149,7 @@ class LiveOperator:
     def _checked(self, arrays: Arrays) -> Call:
         dtype = arrays["data"].dtype
         for name, array in arrays.items():
-            if name in _OWN_TYPES:
+            if name == _LENGTHS:
                 continue
             if array.dtype.name not in FLOATS:
                 raise UnsupportedError(f"{name}: {array.dtype}, only {', '.join(FLOATS)} are run")
@@ -175,14 +170,6 @@ class LiveOperator:
     def _hidden(self, grads: Sequence[Array]) -> Sequence[Array]:
         """The inverse of `_shown`."""
         return grads
-
-    def _mask(self, seed: Array | None) -> Callable[[tuple[int, ...]], Array] | None:
-        """Makes factors for the words of a layer: 0, or 1 / (1 - p)."""
-        if seed is None:
-            return None
-        random = np.random.default_rng(np.asarray(seed, np.float32).view(np.uint32).tolist())
-        scale = np.float32(1 / (1 - self.dropout))
-        return lambda shape: (random.random(shape, np.float32) >= self.dropout) * scale
 
 
 class LiveRnn(LiveOperator):
@@ -210,18 +197,18 @@ class LiveRnn(LiveOperator):
         dropout = parse.number(attributes.get("p", "0"))
         if not 0 <= dropout < 1:
             raise UnsupportedError(f"dropout p={dropout:g}: expected 0 <= p < 1")
-        self.dropout = dropout if self.stack.layers > 1 and documented else 0.0
+        self.drops = documented and dropout > 0 and self.stack.layers > 1
         self._clip = clip = parse.cell_clip(attributes) if documented else None
         self._stops_nan = clip is not None and parse.is_set(attributes, parse.CLIPS[2])
         # MXNet ignores these or crashes: no speed makes up for that.
         self.only_ours = bool(self._masks or self.stack.projection or clip)
-        lengths, seed = ["sequence_length"] * takes_lengths, ["seed"] * bool(self.dropout)
-        self.arguments = ["data", "parameters", *self.states, *lengths, *self.linear, *seed]
+        lengths = [_LENGTHS] * takes_lengths
+        self.arguments = ["data", "parameters", *self.states, *lengths, *self.linear]
         self.layer = LiveLayer(self._pack, self._unpack, options, views=self._views)
 
     def shapes(self, inputs: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
         t, n, channels = inputs["data"] if len(inputs["data"]) == 3 else _OPEN
-        shapes: Any = {**parse.input_shapes(self.stack, t, n, channels), "seed": (2,)}
+        shapes: Any = {**parse.input_shapes(self.stack, t, n, channels)}
         if self._units:
             shapes["parameters"] = (self.stack.elements(self._units),)
             shapes |= {"linear_weight": (self._units, channels), "linear_bias": (self._units,)}
@@ -232,7 +219,7 @@ class LiveRnn(LiveOperator):
         return {name: list(shapes[name]) for name in inputs}, outputs
 
     def _call(self, arrays: Arrays) -> Call:
-        lengths = arrays["sequence_length"] if self._masks else None
+        lengths = arrays[_LENGTHS] if self._masks else None
         return super()._call(arrays)._replace(lengths=lengths)
 
     def _shown(self, results: list[Array]) -> list[Array]:

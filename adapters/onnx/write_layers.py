@@ -13,6 +13,7 @@ from onernn.adapters.onnx.table import DTYPES
 from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, ProtoGraph
 from onernn.ir.activations import NAMES, completed
 from onernn.ir.arrays import Array
+from onernn.ir.cells import step
 from onernn.ir.rnn import Limits, Recurrent, why_not
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import LayerPrecision, RnnWeights, own_factors
@@ -20,7 +21,7 @@ from onernn.reorders import onnx
 
 # A recurrent layer of one direction as a Scan: every cell, in any float.
 #
-# Equations: RNN developer guide of oneDNN, as in `backend.reference`.
+# The formula is that of `ir.cells`.
 
 
 class LayerInputs(NamedTuple):
@@ -71,7 +72,7 @@ def scan_layer(
     source = body.input("x", dtype)
     inside = body.input("inside", "bool") if running else None
     attention = body.input("attention", dtype) if layer.attention else None
-    after = _step(spec, weights, source, states, attention)
+    after = step(spec, _Cell(spec, weights, source, attention), *states)
     if inside:
         after = [inside.Where(new, old) for new, old in zip(after, states, strict=True)]
     body.output(*after, *(state.Identity() for state in after[: 1 + cells]))
@@ -92,78 +93,53 @@ def scan_layer(
     return LayerOutputs(collected[0], states, collected[1] if cells else None)
 
 
-def _step(
-    spec: RnnSpec,
-    weights: RnnWeights,
-    source: OnnxValue,
-    states: Sequence[OnnxValue],
-    attention: OnnxValue | None,
-) -> list[OnnxValue]:
-    """Writes one step of a cell from its projected input (N, G*O); returns the next states."""
-    x, h = [source], states[0]
-    if spec.gates > 1:
-        x = source.Split([spec.hidden_size] * spec.gates, axis=1, outputs=spec.gates)
+class _Cell:
+    """What `step` computes with, from a projected input (N, G*O)."""
 
-    def times(gate: int, state: OnnxValue = h) -> OnnxValue:
-        return state.MatMul(np.ascontiguousarray(weights.iter[0, 0, :, gate]))
+    def __init__(
+        self, spec: RnnSpec, weights: RnnWeights, x: OnnxValue, attention: OnnxValue | None
+    ) -> None:
+        self.spec, self.weights, self.attention = spec, weights, attention
+        sizes = [spec.hidden_size] * spec.gates
+        self._gates = x.Split(sizes, axis=1, outputs=spec.gates) if spec.gates > 1 else [x]
 
-    def apply(chosen: Activation, a: OnnxValue) -> OnnxValue:
-        """Clips a gate, and applies its function."""
-        if spec.gate_clip is not None:
-            a = a.Clip(-spec.gate_clip, spec.gate_clip)
-        return _function(chosen, a)
+    def x(self, gate: int) -> OnnxValue:
+        return self._gates[gate]
 
-    if spec.cell is Cell.LSTM:
-        i, f, g, o = (part + times(k) for k, part in enumerate(x))
-        return _lstm(spec, weights, (i, f, g, o), states[1], apply)
-    gate, candidate = (spec.functions * 2)[:2]
-    if not spec.cell.is_gru:
-        return [apply(gate, x[0] + times(0))]
-    u, r = (apply(gate, x[k] + times(k)) for k in (0, 1))
-    if spec.cell.linear_before_reset:
-        inner = times(2)
-        if weights.bias is not None:
-            inner = inner.Add(weights.bias[0, 0, 3])
-        o = apply(candidate, x[2] + r * inner)
-    else:
-        o = apply(candidate, x[2] + times(2, r * h))
-    one = h.scalar(1.0)
-    if attention:
-        u = (one - attention) * u
-    kept, new = (o, h) if spec.update == "replace" else (h, o)
-    return [u * kept + (one - u) * new]
+    def h(self, gate: int, state: OnnxValue) -> OnnxValue:
+        return state.MatMul(self.weights.iter[0, 0, :, gate])
 
+    def inner(self, product: OnnxValue) -> OnnxValue:
+        bias = self.weights.bias
+        return product if bias is None else product.Add(bias[0, 0, 3])
 
-def _lstm(
-    spec: RnnSpec, weights: RnnWeights, gates: Sequence[OnnxValue], c: OnnxValue, apply: Any
-) -> list[OnnxValue]:
-    (gate, candidate, cell), (i, f, g, o) = spec.functions, gates
+    def gate(self, place: int, value: OnnxValue) -> OnnxValue:
+        bound = self.spec.gate_clip
+        return self.function(place, value if bound is None else value.Clip(-bound, bound))
 
-    def see(part: OnnxValue, k: int, state: OnnxValue) -> OnnxValue:
-        return part if weights.peephole is None else part + state.Mul(weights.peephole[0, 0, k])
+    def function(self, place: int, value: OnnxValue) -> OnnxValue:
+        name, *numbers = completed(self.spec.functions[place])
+        alpha, beta = (number or 0.0 for number in numbers)
+        if name == "affine":
+            return value.Mul(alpha).Add(beta)
+        if name == "scaledtanh":
+            return value.Mul(beta).Tanh().Mul(alpha)
+        pairs = zip(("alpha", "beta"), numbers, strict=True)
+        return getattr(value, NAMES[name])(**{k: v for k, v in pairs if v is not None})
 
-    i = apply(gate, see(i, 0, c))
-    f = c.scalar(1.0) - i if spec.input_forget else apply(gate, see(f, 1, c))
-    new = f * c + i * apply(candidate, g)
-    if spec.cell_clip is not None:
-        low, high = map(c.scalar, spec.cell_clip)
-        lost = low if spec.cell_clip_nan else new  # what becomes of NaN
-        new = new.IsNaN().Where(lost, new.Clip(low, high))
-    out = apply(gate, see(o, 2, new)) * _function(cell, new)
-    if weights.projection is not None:
-        out = out.MatMul(weights.projection[0, 0])
-    return [out, new]
+    def peephole(self, row: int, state: OnnxValue) -> OnnxValue:
+        assert self.weights.peephole is not None
+        return state.Mul(self.weights.peephole[0, 0, row])
 
+    def clip(self, state: OnnxValue) -> OnnxValue:
+        assert self.spec.cell_clip is not None
+        low, high = map(state.scalar, self.spec.cell_clip)
+        lost = low if self.spec.cell_clip_nan else state  # what becomes of NaN
+        return state.IsNaN().Where(lost, state.Clip(low, high))
 
-def _function(chosen: Activation, a: OnnxValue) -> OnnxValue:
-    name, *numbers = completed(chosen)
-    alpha, beta = (number or 0.0 for number in numbers)
-    if name == "affine":
-        return a.Mul(float(alpha)).Add(float(beta))
-    if name == "scaledtanh":
-        return a.Mul(float(beta)).Tanh().Mul(float(alpha))
-    pairs = zip(("alpha", "beta"), numbers, strict=True)
-    return getattr(a, NAMES[name])(**{k: v for k, v in pairs if v is not None})
+    def project(self, h: OnnxValue) -> OnnxValue:
+        assert self.weights.projection is not None
+        return h.MatMul(self.weights.projection[0, 0])
 
 
 # A layer in bytes, as ONNX says it: QuantizeLinear and DequantizeLinear around the operator.

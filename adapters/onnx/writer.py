@@ -208,6 +208,9 @@ class OnnxValue(Tensor):
         """Returns another tensor of the same graph and dtype."""
         return type(self)(self.op, name, self.dtype)
 
+    def __rsub__(self, number: float) -> Self:
+        return self.scalar(number) - self
+
     def replace(self, **changes: Any) -> Self:
         return type(self)(**{**self.parts, **changes})
 
@@ -231,9 +234,8 @@ class OnnxValue(Tensor):
     def padded_rank(self) -> int:
         return self.rank + 1
 
-    def size(self, axis: int) -> Self:
-        """Returns a size as a list of one."""
-        return self.new(self.op.size(self.name, axis))
+    def cast(self, dtype: str) -> Self:
+        return self.Cast(to=number_of(dtype))
 
     def swap_time(self, rank: int) -> Self:
         """Exchanges batch and time; what was exchanged is taken back."""

@@ -123,11 +123,11 @@ def _attributes(
     """`arguments` but for the number of threads, which the environment may change."""
     if chosen.backend not in ("auto", "kernels"):
         raise UnsupportedError(
-            f"programs of Paddle 3 run on kernels; take backend='kernels', not {chosen.backend!r}"
+            f"layers in Paddle run on kernels; take backend='kernels', not {chosen.backend!r}"
         )
     if chosen.dtype not in STORED:
         raise UnsupportedError(
-            f"{chosen.dtype} is not there in programs of Paddle 3; take f32, bf16 or f16"
+            f"layers in Paddle do not run in {chosen.dtype}; take f32, bf16 or f16"
         )
     if chosen.dtype == "f16" and not is_test:
         raise UnsupportedError("no training in f16; take bf16 or f32, or call eval() before")
@@ -194,7 +194,7 @@ def _compiled(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
         command = build.compiler()
     except build.NoCompiler as error:
         raise NoOperators(
-            "programs of Paddle 3 need an operator that is compiled here once: install g++ or"
+            "layers in Paddle need an operator that is compiled here once: install g++ or"
             f" clang++, or set CXX; {error}"
         ) from None
     headers = paddle / "include"

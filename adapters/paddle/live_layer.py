@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,10 +14,7 @@ from onernn.adapters.common.adapter import require
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.live import (
     NOT_SEEN,
-    Call,
     Explained,
-    LiveLayer,
-    Recorded,
     array_at,
     derived,
     leave,
@@ -37,7 +33,6 @@ from onernn.adapters.paddle.custom_operators import (
     is_pir,
     live_paddle,
     missing_operators,
-    register_operators,
 )
 from onernn.adapters.paddle.partition import LayerKind, Options
 from onernn.ir.arrays import Array
@@ -108,9 +103,6 @@ def tensor_of(value: Ragged | Array) -> Any:
 
 _log = logging.getLogger("onernn")
 
-_LIVE: WeakKeyDictionary[Any, tuple[LayerKind, LiveLayer]] = WeakKeyDictionary()
-"""What is packed of each layer; copies of a layer pack their own."""
-
 Results = tuple[Any, tuple[Any, ...]]
 """The output, and the final states one by one."""
 
@@ -137,33 +129,18 @@ class LayerCall(NamedTuple):
         paddle = live_paddle()
         return paddle.is_grad_enabled() and not all(each.stop_gradient for each in self.tensors)
 
-    def unread(self, *dtypes: Any) -> str:
-        """Why its tensors are not read: not all are of one of these types; "" where they are."""
-        dtype = self.weights[-1].dtype
-        for each in self.tensors:
-            if each.dtype != dtype or dtype not in dtypes:
-                return f"{each.name}: {each.dtype}, ours reads {' or '.join(map(str, dtypes))}"
-        return ""
-
-
-def forget(layer: Any) -> None:
-    """Drops what is packed of the layer."""
-    _LIVE.pop(layer, None)
-
 
 def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
-    """What the layer gives; None where it stays with Paddle, for a reason that is logged."""
+    """Returns what the layer computes; None if it stays with Paddle, for a reason that is logged.
+
+    The compiled operator runs it, whose gradients Paddle knows. Raises `ShapeError`.
+    """
     paddle = live_paddle()
     if not plugins_enabled() and not call.must:
         return None
     in_program = not paddle.in_dynamic_mode()
     try:
-        if call.is_drawn:
-            raise UnsupportedError("dropout between its layers is drawn in training")
-        if in_program:
-            return _traced(layer, call, chosen)
-        with paddle.profiler.RecordEvent(NAME):
-            return _by_operator(call, chosen) or _by_arrays(layer, call, chosen)
+        return _run_operator(layer, call, chosen, in_program)
     except (UnsupportedError, LibraryError) as error:
         if not in_program and (call.must or isinstance(error, LibraryError)):
             raise
@@ -172,39 +149,29 @@ def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
         return None
 
 
-def _traced(layer: Any, call: LayerCall, chosen: Options) -> Results:
-    """The layer in a program that is being made: our operator, in those of PIR."""
-    paddle = require("paddle", "paddle")
-    if not is_pir(call.inputs):
+def _run_operator(layer: Any, call: LayerCall, chosen: Options, in_program: bool) -> Results:
+    """Runs the operator, or puts it into the program that is being made."""
+    paddle, kind = live_paddle(), call.kind
+    if call.is_drawn:
+        raise UnsupportedError("dropout between its layers is drawn in training")
+    if in_program and not is_pir(call.inputs):
         raise UnsupportedError("programs of Paddle 2's format hold Paddle's operators")
-    if reason := call.unread(paddle.float32):
-        raise UnsupportedError(reason)
-    attributes = arguments(
-        call.kind, time_major=call.time_major, is_test=not call.training, chosen=chosen
-    )
-    register_operators()
-    results = append_operator(call.tensors, call.lengths, attributes)
-    _log.info("%s: operator %s in the program that is made", layer.full_name(), NAME)
-    return results
-
-
-def _by_operator(call: LayerCall, chosen: Options) -> Results | None:
-    """The call by the compiled operator, whose gradients Paddle knows; None where it has none.
-
-    Raises `ShapeError`; what the operator itself says reads like a failure of Paddle.
-    """
-    paddle = live_paddle()
-    if 0 in call.inputs.shape or call.unread(paddle.float32) or missing_operators():
-        return None
-    records = call.records()
-    try:
-        attributes = arguments(
-            call.kind, time_major=call.time_major, is_test=not records, chosen=chosen
-        )
-    except UnsupportedError:
-        return None
+    for each in call.tensors:
+        if each.dtype != paddle.float32:
+            raise UnsupportedError(f"{each.name}: {each.dtype}, ours reads {paddle.float32}")
+    records = call.training if in_program else call.records()
+    attributes = arguments(kind, time_major=call.time_major, is_test=not records, chosen=chosen)
+    if missing := missing_operators():
+        raise UnsupportedError(missing)
+    if in_program:
+        _log.info("%s: operator %s in the program that is made", layer.full_name(), NAME)
+        return append_operator(call.tensors, call.lengths, attributes)
     _check_shapes(call)
-    out, states = append_operator(call.tensors, call.lengths, attributes)
+    if 0 in call.inputs.shape:  # Paddle divides by this
+        y = paddle.zeros([*call.inputs.shape[:2], kind.directions * kind.hidden_size])
+        return y, tuple(state * 1 for state in call.states)
+    with paddle.profiler.RecordEvent(NAME):
+        out, states = append_operator(call.tensors, call.lengths, attributes)
     if not records:
         for each in (out, *states):
             each.stop_gradient = True
@@ -250,80 +217,6 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
                 evaluate_by(callback)
 
     return call
-
-
-def _by_arrays(layer: Any, call: LayerCall, chosen: Options) -> Results:
-    """The call in Python, as Paddle's tensors that know their gradients."""
-    paddle = require("paddle", "paddle")
-    if reason := call.unread(paddle.float32, paddle.float64):
-        raise UnsupportedError(reason)
-    if len(call.inputs.shape) != 3:
-        raise ShapeError(f"inputs: expected 3 axes, got {tuple(call.inputs.shape)}")
-    kind, live = _LIVE.get(layer) or (None, None)
-    if live is None or kind != call.kind:
-        live = call.kind.live_layer(chosen)
-        _LIVE[layer] = call.kind, live
-    x, *others = [view_eager(each, each.name) for each in call.tensors]
-    states, weights = others[: len(call.states)], others[len(call.states) :]
-    lengths = None if call.lengths is None else view_eager(call.lengths, "sequence_length")
-    arrays = Call(x, states, weights, lengths, call.time_major)
-    if not call.records():
-        out, *after = [paddle.to_tensor(each) for each in live.run(arrays)]
-        return out, tuple(after)
-    results, recorded = live.run_training(arrays)
-    once = _Once(live, recorded, results, [not each.stop_gradient for each in call.tensors])
-    out, *after = _function().apply(once, *call.tensors)
-    for each in (out, *after):
-        each.register_hook(untraced(once.check))
-    return out, tuple(after)
-
-
-class _Once:
-    """A call that may go backward, once: over a node that ran, Paddle's PyLayer crashes."""
-
-    def __init__(
-        self, live: LiveLayer, recorded: Recorded, results: Sequence[Array], needed: Sequence[bool]
-    ) -> None:
-        self._live, self._recorded, self._needed = live, [recorded], needed
-        self.results = results
-
-    def check(self, _: Any) -> None:
-        """Raises where it went backward already; Paddle calls this before it does so."""
-        if not self._recorded:
-            raise UnsupportedError(
-                "no gradients a second time (retain_graph=True): onernn's layers go backward once"
-            )
-
-    def backward(self, incoming: Sequence[Any]) -> list[Array | None]:
-        """Gradients of all tensors that went in, None where none is needed."""
-        self.check(None)
-        heads = [None if each is None else view_eager(each, "gradient") for each in incoming]
-        result = self._live.backward(self._recorded.pop(), heads)
-        return [grad if needed else None for grad, needed in zip(result, self._needed, strict=True)]
-
-
-@cache
-def _function() -> Any:
-    """How Paddle's autograd calls our backward."""
-    paddle = require("paddle", "paddle")
-
-    class Function(paddle.autograd.PyLayer):  # type: ignore[misc, name-defined]
-        @staticmethod
-        def forward(ctx: Any, once: _Once, *_: Any) -> Any:
-            ctx.set_materialize_grads(False)  # Paddle 2.6.2 crashes over those that it makes
-            ctx.once = once
-            return tuple(paddle.to_tensor(result) for result in once.results)
-
-        @staticmethod
-        @untraced
-        def backward(ctx: Any, *incoming: Any) -> Any:
-            if paddle.is_grad_enabled():
-                raise UnsupportedError("no gradients of gradients (create_graph=True)")
-            with paddle.profiler.RecordEvent(f"{NAME}_grad"):
-                grads = ctx.once.backward(incoming)
-            return tuple(None if grad is None else paddle.to_tensor(grad) for grad in grads)
-
-    return Function
 
 
 # ``paddle.nn.RNN`` and ``BiRNN`` of Paddle's own cells, which Paddle runs step by step.
@@ -439,8 +332,6 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
             left,
         )
     warn_of_left(HOST, left)
-    if missing := missing_operators():
-        _log.info("layers run in Python, 0.1 ms a call: %s", missing)
     for each in result:
         if not reasons[id(each)]:
             kind = original(type(each))
@@ -449,7 +340,6 @@ def optimized_layer(target: Any, chosen: Options) -> Any:
                 if isinstance(each, rnn.RNNBase)
                 else cells_class(kind, chosen)
             )
-            forget(each)
     _forget_traces(target)
     return target
 
@@ -489,7 +379,6 @@ def restored_layer(target: Any) -> Any:
     for each in target.sublayers(include_self=True):
         if (kind := original(type(each))) is not type(each):
             each.__class__ = kind
-            forget(each)
     _forget_traces(target)
     return target
 

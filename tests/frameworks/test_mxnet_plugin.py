@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import mxnet as mx
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
-from tests.frameworks.mxnet_models import Around, contractive
+from tests.frameworks.mxnet_models import around
 from tests.frameworks.mxnet_rnn import (
     MODES,
     OPTIONS,
@@ -80,50 +79,10 @@ def test_numpy_arrays_of_mxnet_come_out_as_such() -> None:
             close(got.asnumpy(), want)
 
 
-def test_module_predicts_with_our_operator_inside() -> None:
-    data = mx.sym.Variable("data")
-    cell = mx.rnn.FusedRNNCell(H, 2, "lstm", prefix="lstm_", get_next_state=False)
-    outputs, _ = cell.unroll(T, data, layout="NTC", merge_outputs=True)
-    symbol = mx.sym.FullyConnected(outputs, num_hidden=3, flatten=False, name="fc")
-    x = uniform(N, T, C, seed=1)
-    made = ndarrays(contractive(np.random.default_rng(2), symbol, {"data": x}, "float32"))
-    found = []
-    for chosen in (symbol, optimize(symbol, made)):
-        module = mx.mod.Module(chosen, data_names=["data"], label_names=None)
-        module.bind([("data", x.shape)], for_training=False)
-        module.set_params(made, {})
-        module.forward(mx.io.DataBatch([mx.nd.array(x)]), is_train=False)
-        found.append(module.get_outputs()[0].asnumpy())
-    close(*found)
-
-
-@pytest.mark.parametrize("numpy", [False, True])
-def test_an_imported_block_becomes_ours_in_place(numpy: bool, tmp_path: Path) -> None:
-    x = uniform(N, T, C, seed=1)
-    with numpy_mode(numpy):
-        array = (mx.np if numpy else mx.nd).array
-        layer = mx.gluon.rnn.GRU(H, 2, bidirectional=True, layout="NTC")
-        layer.initialize(mx.init.Uniform(0.3))
-        layer.hybridize()
-        state = layer.begin_state(batch_size=N)
-        want, after = layer(array(x), state)
-        layer.export(str(tmp_path / "m"))
-        files = str(tmp_path / "m-symbol.json"), ["data0", "data1"], str(tmp_path / "m-0000.params")
-        block = mx.gluon.SymbolBlock.imports(*files)
-        for options in ({}, {"backend": "reference"}):  # a second time, too
-            assert optimize(block, **options) is block
-            text = block._cached_graph[1].tojson()
-            assert f'"onernn_backend": "{options.get("backend", "kernels")}"' in text
-            got, *states = block(array(x), state[0])
-            assert type(got) is type(want)
-            close(got.asnumpy(), want.asnumpy())
-            close(states[0].asnumpy(), after[0].asnumpy())
-
-
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_the_layers_of_a_block_become_ours_in_place(kind: str, hybrid: bool) -> None:
-    block = Around(lambda: getattr(mx.gluon.rnn, kind)(H, 2, bidirectional=True), False)
+    block = around(lambda: getattr(mx.gluon.rnn, kind)(H, 2, bidirectional=True))
     # Large enough for the LayerNorm behind the layer, which multiplies by one over the deviation.
     block.initialize(mx.init.Uniform(1))
     if hybrid:
@@ -150,42 +109,40 @@ def test_a_write_to_one_gate_or_one_number_is_read_by_the_next_call(
     kind: str, hybrid: bool
 ) -> None:
     """Written by set_data, in place, by MXNet's memory, and by a Trainer's step."""
+
+    def train(parameter: Any, wanted: Any) -> None:
+        trainer = mx.gluon.Trainer({parameter.name: parameter}, "sgd", {"learning_rate": 1.0})
+        change = parameter.data() - wanted
+        with mx.autograd.record():
+            loss = (parameter.data() * change).sum()
+        loss.backward()
+        trainer.step(1)
+
+    def write_memory(parameter: Any, wanted: Any) -> None:
+        view(parameter.data(), parameter.name)[:] = wanted.asnumpy()
+
+    writes = mx.gluon.Parameter.set_data, lambda p, w: w.copyto(p.data()), write_memory, train
     more = {"activation": "tanh"} if kind == "RNN" else {}  # a relu may hide a write
     theirs, ours = (getattr(mx.gluon.rnn, kind)(H, 2, bidirectional=True, **more) for _ in range(2))
     batches = [mx.nd.array(uniform(t, N, C, seed=[t])) for t in (1, 40)]
     for net in (theirs, ours):
         net.initialize(mx.init.Uniform(0.5))
         net(batches[0])
-    optimize(ours, backend="kernels")  # small layers would stay with MXNet
+    optimize(ours)
     if hybrid:
         ours.hybridize(static_alloc=True)
-    for turn, mine in enumerate(ours.collect_params().values()):
+    parameters = [*zip(*(net.collect_params().values() for net in (theirs, ours)), strict=True)]
+    for turn, (_, mine) in enumerate(parameters):
         gate = len(mine.data()) // H - 1
         for rows in (slice(gate * H, gate * H + H), slice(turn % H, turn % H + 1)):
-            written = mine.data().asnumpy()
-            before = [ours(x).asnumpy() for x in batches]
+            written, before = mine.data().asnumpy(), ours(batches[1]).asnumpy()
             written[rows] = uniform(*written[rows].shape, seed=[turn, rows.stop - rows.start]) * 0.6
-            if turn % 4 == 0:
-                mine.set_data(mx.nd.array(written))
-            elif turn % 4 == 1:
-                mine.data()[rows] = mx.nd.array(written[rows])
-            elif turn % 4 == 2:
-                view(mine.data(), mine.name)[rows] = written[rows]
-            else:
-                trainer = mx.gluon.Trainer({mine.name: mine}, "sgd", {"learning_rate": 1.0})
-                change = mine.data() - mx.nd.array(written)
-                with mx.autograd.record():
-                    loss = (mine.data() * change).sum()
-                loss.backward()
-                trainer.step(1)
-            for other, own in zip(
-                theirs.collect_params().values(), ours.collect_params().values(), strict=True
-            ):
+            writes[turn % 4](mine, mx.nd.array(written))
+            for other, own in parameters:
                 other.set_data(own.data())
-            after = [theirs(x).asnumpy() for x in batches]
-            for x, want in zip(batches, after, strict=True):
-                close(ours(x).asnumpy(), want)
-            assert np.abs(after[1] - before[1]).max() > 1e-5
+            for x in batches:
+                close(ours(x).asnumpy(), theirs(x).asnumpy())
+            assert np.abs(ours(batches[1]).asnumpy() - before).max() > 1e-5
 
 
 def test_parameters_of_a_frozen_block_are_those_of_its_first_call() -> None:

@@ -28,8 +28,7 @@ def arrays(live: LiveRnn, dtype: str = "float32") -> dict[str, np.ndarray]:
     shapes = {"data": (T, N, C), "parameters": (live.stack.elements(C),)}
     shapes |= dict.fromkeys(live.states, state)
     made = {name: rng.uniform(-0.5, 0.5, shape).astype(dtype) for name, shape in shapes.items()}
-    own = {"sequence_length": [5, 1, 3], "seed": [0.25, 0.75]}
-    made |= {n: np.array(v, "f4") for n, v in own.items() if n in live.arguments}
+    made["sequence_length"] = np.array([5, 1, 3], "f4")
     return {name: made[name] for name in live.arguments}
 
 
@@ -81,26 +80,12 @@ def test_gradients_that_there_are_not_are_refused_with_the_reason() -> None:
         narrow.backward(given, recorded, outputs)
 
 
-@pytest.mark.parametrize("more", [{}, LENGTHS], ids=["whole", "lengths"])
-def test_dropout_between_layers_is_drawn_from_its_seed_in_training_only(
-    more: dict[str, str],
-) -> None:
-    live, kept = operator("lstm", p="0.3", **more), operator("lstm", **more)
-    given = arrays(live, "float64")
-    plain = {name: given[name] for name in kept.arguments}
-    assert all(map(np.array_equal, live.run(given), kept.run(plain)))
-    outputs, recorded = live.run_training(given)
-    other = {**given, "seed": np.array([0.5, 0.75], np.float32)}
-    for arrays_, same in ((given, True), (other, False), (plain, False)):
-        again, _ = (live if "seed" in arrays_ else kept).run_training(arrays_)
-        assert np.array_equal(again[0], outputs[0]) is same
-    assert not live.backward(given, recorded, outputs)["seed"].any()
-
-
-def test_dropout_is_a_part_of_one_and_between_layers() -> None:
-    with pytest.raises(UnsupportedError, match="dropout p=1: expected 0 <= p < 1"):
+def test_only_documented_dropout_between_layers_counts_and_is_a_part_of_one() -> None:
+    with pytest.raises(UnsupportedError, match="p=1"):
         operator("lstm", p="1")
-    assert not operator("lstm", layers=1, p="0.3").dropout
+    cpu = Options(semantics="mxnet-cpu", backend="reference")
+    found = [operator("lstm", *more, p="0.3").drops for more in ((), (cpu,), (REFERENCE, 1))]
+    assert found == [True, False, False]
 
 
 def test_shapes_are_completed_from_those_of_the_data() -> None:
@@ -114,12 +99,11 @@ def test_shapes_are_completed_from_those_of_the_data() -> None:
     assert outputs == [[-1, -1, 2 * H], [4, -1, H], [4, -1, H]]
 
 
-def test_types_are_those_of_the_data_but_for_lengths_and_seed() -> None:
-    live = operator("gru", p="0.5", **LENGTHS)
+def test_types_are_those_of_the_data_but_for_lengths() -> None:
+    live = operator("gru", **LENGTHS)
     given = {**dict.fromkeys(live.arguments), "data": np.float64, "sequence_length": np.int32}
     types, outputs = live.types(given)
-    own = {"sequence_length": np.int32, "seed": np.float32}
-    assert types == {**dict.fromkeys(live.arguments, np.float64), **own}
+    assert types == {**dict.fromkeys(live.arguments, np.float64), "sequence_length": np.int32}
     assert outputs == [np.float64] * 2
 
 

@@ -14,7 +14,6 @@ from support.mxnet_files import symbol, var
 
 from onernn import Graph, Session, ShapeError, UnsupportedError
 from onernn.adapters.mxnet import rnn_param_size
-from onernn.adapters.mxnet.live_layer import LiveRnn, Options
 from onernn.adapters.mxnet.lower import lower
 from onernn.ir.graph import UNSUPPORTED
 
@@ -227,22 +226,6 @@ def test_cell_states_are_inputs_of_lstms_only(mode: str) -> None:
     assert {value.name: value.shape for value in lstm.inputs} == {
         "data": (None, None, C), "state": state, "state_cell": state, "sequence_length": (None,)
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("layers, drops", [(1, False), (2, True)])
-def test_dropout_is_between_layers_and_the_last_drops_nothing(layers: int, drops: bool) -> None:
-    """In training. The first of two layers is as ever; the second has no zeros in its output."""
-    feed, flat = arrays("gru", layers=layers)
-    told = {"mode": "gru", "state_size": str(H), "num_layers": str(layers), "bidirectional": "True"}
-    told["state_outputs"] = "True"
-    live = LiveRnn({**told, "p": "0.5"}, Options(backend="reference"))
-    seed = {"seed": np.array([0.25, 0.75], np.float32)} if drops else {}
-    assert ("seed" in live.arguments) == drops
-    given = {"data": feed["data"], "parameters": flat, "state": feed["state"], **seed}
-    (trained, states), _ = live.run_training(given)
-    right, ends = documented("gru", feed, flat, layers=layers)
-    np.testing.assert_allclose(states[:2], ends[:2], rtol=0, atol=2e-6)
-    assert (np.abs(trained - right).max() > 1e-3) == drops and trained.all()
 
 
 def test_dropout_drops_nothing_in_inference_and_is_a_rate() -> None:
