@@ -28,13 +28,15 @@ _SHARED = 64  # elements of a constant that is looked up before it is written ag
 class ProtoGraph(Tape):
     """A graph, or the body of an operator or a function; each name is made once.
 
-    A graph ``around`` it lends what is made there, and its names are not made again.
+    A graph ``around`` it lends what is made there, and its names are not made again. ``narrow``:
+    in what float32 arrays of two axes or more are stored, to be widened by a Cast.
     Masks and exchanged axes are made once for each value.
     """
 
     def __init__(self, proto: Any = None, around: ProtoGraph | None = None) -> None:
         self.proto = MESSAGES.message("GraphProto")() if proto is None else proto
         self.proto.name = "onernn"
+        self.narrow: str = "float32" if around is None else around.narrow
         self._names: Names = Names({"": 0}) if around is None else around._names
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self.masks: dict[tuple[str, str], Any] = {}
@@ -48,14 +50,26 @@ class ProtoGraph(Tape):
         """A constant; small ones of equal numbers are one, unless they have a name."""
         array = np.asarray(array, dtype)
         if name or array.size > _SHARED:
-            chosen = self.fresh(name or "constant")
-            self.proto.initializer.append(tensor(array, chosen))
-            return chosen
+            return self._store(array, self.fresh(name or "constant"))
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
-            self._constants[key] = self.fresh("constant")
-            self.proto.initializer.append(tensor(array, self._constants[key]))
+            self._constants[key] = self._store(array, self.fresh("constant"))
         return self._constants[key]
+
+    def _store(self, array: Array, name: str) -> str:
+        stored = array, name
+        if self.narrow != "float32" and array.dtype == np.float32 and array.ndim > 1:
+            stored = array, self.fresh(f"{name}/{self.narrow}")
+            self.add("Cast", stored[1], outputs=(name,), to=NUMBERS["float32"])
+            if self.narrow == "bfloat16":
+                self.proto.initializer.append(bfloat16_tensor(*stored))
+                return name
+            with np.errstate(over="ignore"):
+                stored = array.astype(np.float16), stored[1]
+            if not np.array_equal(np.isfinite(stored[0]), np.isfinite(array)):
+                refuse(f"weight {name!r} does not fit into float16; use bfloat16")
+        self.proto.initializer.append(tensor(*stored))
+        return name
 
     def ints(self, *values: int | None) -> str:
         return self.constant(values, "int64")
@@ -166,21 +180,21 @@ def _attribute(name: str, value: Any) -> Any:
     elif isinstance(value, np.ndarray):
         field = "t"
         out.t.CopyFrom(tensor(value))
-    elif isinstance(value, str):
-        field, out.s = "s", value.encode()
-    elif isinstance(value, bool | int | np.integer):
-        field, out.i = "i", int(value)
-    elif isinstance(value, float | np.floating):
-        field, out.f = "f", float(value)
-    elif all(isinstance(each, str) for each in value) and len(value):
-        field = "strings"
-        out.strings.extend(each.encode() for each in value)
-    elif all(isinstance(each, int | np.integer) for each in value):
-        field = "ints"
-        out.ints.extend(map(int, value))
     else:
-        field = "floats"
-        out.floats.extend(map(float, value))
+        single = isinstance(value, str) or not hasattr(value, "__len__")
+        values = [value] if single else value
+        kinds = {type(each) for each in values}
+        if kinds == {str}:
+            field, values = "s", [each.encode() for each in values]
+        elif all(issubclass(kind, int | np.integer) for kind in kinds):
+            field, values = "i", [int(each) for each in values]
+        else:
+            field, values = "f", [float(each) for each in values]
+        if single:
+            setattr(out, field, values[0])
+        else:
+            field = {"s": "strings", "i": "ints", "f": "floats"}[field]
+            getattr(out, field).extend(values)
     out.type = _ATTRIBUTE_TYPES[field]
     return out
 
