@@ -15,8 +15,8 @@ from onernn import Session, UnsupportedError, convert
 
 RNG = np.random.default_rng(4)
 REALS = {
-    "x": (2, 3, 5, 4), "one": (1, 3, 1), "waves": (2, 9, 1), "u": (2, 5, 6), "v": (2, 5, 6),
-    "bias": (6,), "m": (4, 6), "k": (6, 3), "c": (3,), "image": (1, 4, 7, 8),
+    "x": (2, 3, 5, 4), "one": (1, 3, 1), "waves": (2, 9, 1), "real": (2, 20), "u": (2, 5, 6),
+    "v": (2, 5, 6), "bias": (6,), "m": (4, 6), "k": (6, 3), "c": (3,), "image": (1, 4, 7, 8),
     "kernels": (3, 4, 3, 3), "sum": (1, 3, 7, 8), "back": (3, 1, 5, 3),
 }  # fmt: skip
 ARRAYS = {name: RNG.normal(size=shape).astype("f4") for name, shape in REALS.items()} | {
@@ -91,6 +91,7 @@ OLDER = [
     ("y = LeakyRelu <alpha = 0.3> (x)", 7),
     ("y = Shape (x)", 13),
     ("y = Transpose (x)", 7),
+    ("y = STFT (real, step, , frame)", 17),  # without its last axis, as Kokoro's file has it
 ]
 
 
