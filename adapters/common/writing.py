@@ -40,8 +40,10 @@ class Rule:
 
     def __call__(self, w: Any) -> Any:
         """Returns what the function makes of the node ``w.node`` with the values ``w.inputs``."""
-        chosen = {name: w if name == "w" else getattr(w.node.attrs, name) for name in self.keywords}
-        return self.function(*w.inputs, **chosen)
+        attributes = {
+            name: w if name == "w" else getattr(w.node.attrs, name, None) for name in self.keywords
+        }
+        return self.function(*w.inputs, **attributes)
 
 
 def write_nodes(graph: Graph, write: Callable[[Node], None], progress: Progress | None) -> None:
