@@ -420,6 +420,13 @@ def cast_like(x, _, *, w):
     return x.cast(dtype) if dtype else _copy(w)
 
 
+@DENSE("Pad")
+def pad(*inputs, w):
+    if len(inputs) > 3 and w.opset < 18:
+        refuse("the input axes needs opset 18")
+    return _copy(w)
+
+
 @DENSE("QuantizeLinear DequantizeLinear")
 def quantize(*_, w):
     dtypes = {w.types[name].dtype for name in (*w.node.inputs, *w.node.outputs) if name}
