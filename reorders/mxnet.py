@@ -194,20 +194,6 @@ def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array
     return named
 
 
-def gradients_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array]:
-    """Gradients of one-layer weights -> of the parts by gluon's names.
-
-    Both biases of a gate stand in one sum, so each has the gradient of the sum; a GRU's h2h_bias
-    of n has its own.
-    """
-    named = weights_back(spec, layers)
-    summed = 2 * spec.hidden_size if spec.cell is Cell.LBR_GRU else None
-    for name in [name for name in named if name.endswith("_i2h_bias")]:
-        recurrent = name.replace("_i2h_", "_h2h_")
-        named[recurrent][:summed] = named[name][:summed]
-    return named
-
-
 def _rows(one: RnnWeights, spec: RnnSpec, direction: int) -> Array:
     if one.bias is None:
         return np.zeros((spec.cell.bias_rows, spec.hidden_size), one.iter.dtype)

@@ -219,7 +219,9 @@ def _replace_rnn(
             region_text = original(nodes, heads, _as_inputs(node["inputs"]))
         vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
         if vector is not None and not live.linear:
-            live.layer.stack([view(vector, "parameters")])  # raises now, not at the first run
+            live.prepare(
+                {"parameters": view(vector, "parameters")}
+            )  # raises now, not at the first run
     node["op"] = "Custom"
     node["attrs"] = custom_attributes(attributes, node["name"], options, operator or OPERATOR)
     node["attrs"][ORIGINAL] = region_text

@@ -27,8 +27,6 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from onernn.adapters.torch import explain, optimize
-from onernn.adapters.torch.live_layer import batch_of, run_recorded
-from onernn.adapters.torch.plugin import live_of
 
 __all__ = ["one_thread", "small_batches_run_here"]  # fixtures
 pytestmark = pytest.mark.usefixtures("one_thread", "small_batches_run_here")
@@ -54,25 +52,6 @@ def test_gradients_are_those_of_float64(
                 wanted = gradients(exact, *arguments)
                 assert_close(gradients(ours, *arguments, backwards=2), wanted)
         assert "PyTorch" not in explain(ours)
-
-
-@pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("kind, more", STACKS)
-def test_gradcheck_of_our_function_in_float64(kind: Any, more: dict[str, Any]) -> None:
-    module = optimize(kind(3, 4, 2, bidirectional=True, **more).double())
-    live, names = live_of(module), list(module._flat_weights_names)
-    live.check = lambda _: None  # PyTorch is faster in float64; the function can do it
-
-    def run(x: torch.Tensor, *weights: torch.Tensor) -> Any:
-        batch = batch_of(x, batch_first=False)
-        assert batch is not None
-        y, ends = run_recorded(live, "f32", weights, batch, [], 0.0)
-        return (y, *ends)
-
-    x = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
-    given = x, *[getattr(module, name) for name in names]
-    assert torch.autograd.gradcheck(run, given, check_batched_grad=True)
-    assert torch.autograd.gradgradcheck(run, given)
 
 
 def test_small_batches_train_on_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,21 +87,6 @@ def test_weights_there_and_back_are_the_same_to_the_bit(stack: mxnet.Stack) -> N
     assert mxnet.stack_of(spec) == stack
 
 
-def test_gradients_of_a_summed_bias_go_to_both_of_its_terms() -> None:
-    """By the definition: the numeric derivative of a sum of pivot biases."""
-    for mode in GATES:
-        stack = mxnet.Stack(mode, 2, 1, 1)
-        spec = stack.spec(INPUT)
-        (weights,) = random_weights(spec, 5)
-        named = mxnet.gradients_back(spec, [weights])
-        size = len(GATES[mode]) * 2
-        for place, name in itertools.product(range(size), ("i2h", "h2h")):
-            biases = {kind: np.zeros(size, np.float32) for kind in ("i2h", "h2h")}
-            biases[name][place] = 1
-            moved = mxnet.bias(mode, biases["i2h"], biases["h2h"])
-            assert named[f"l0_{name}_bias"][place] == (moved * weights.bias[0, 0]).sum()
-
-
 def test_states_are_layer_major() -> None:
     stack = mxnet.Stack("gru", 2, 3, 2)
     state = np.arange(6 * 4 * 2, dtype=np.float32).reshape(6, 4, 2)
