@@ -17,6 +17,7 @@ from tests.frameworks.torch_modules import (
     STACKS,
     UNITS,
     assert_close,
+    assert_same,
     gradients,
     one_thread,
     small_batches_run_here,
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "small_batches_run_here")
 
 @pytest.mark.parametrize("layers, bidirectional", [(1, False), (2, True)])
 @pytest.mark.parametrize("kind, more", STACKS)
-def test_gradients_are_those_of_float64(
+def test_results_are_pytorchs_and_gradients_those_of_float64(
     kind: Any, more: dict[str, Any], layers: int, bidirectional: bool
 ) -> None:
     for batch_first, bias in itertools.product((False, True), repeat=2):
@@ -45,10 +46,13 @@ def test_gradients_are_those_of_float64(
         sequences = [torch.randn(t, INPUT) for t in (2, 5, 1)]
         for given, batch in (
             (x, (5 if batch_first else 3,)),
+            (x.transpose(0, 1), (3 if batch_first else 5,)),
             (x[:, 0], ()),
             (pack_sequence(sequences, enforce_sorted=False), (3,)),
         ):
             for arguments in ((given,), (given, states(theirs, *batch))):
+                with torch.no_grad():
+                    assert_same(ours(*arguments), theirs(*arguments))
                 wanted = gradients(exact, *arguments)
                 assert_close(gradients(ours, *arguments, backwards=2), wanted)
         assert "PyTorch" not in explain(ours)
