@@ -228,7 +228,9 @@ class LiveOperator:
 
     def _words(self, x: Array, axis: int, lengths: Array | None) -> Ragged | Array:
         """Returns an array whose time is this axis as (T, N, ...), without steps after lengths."""
-        x = computed(x.reshape(*x.shape[:2], math.prod(x.shape[2:]))).swapaxes(0, axis)
+        if not self.is_stack:
+            x = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+        x = computed(x.swapaxes(0, axis))
         if lengths is None:
             return x
         return Ragged.from_padded(x, lengths.astype(np.int64), time_major=True)
