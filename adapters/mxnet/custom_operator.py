@@ -92,8 +92,8 @@ def loaded(graph: Any, like: Any) -> Any:
 
 def restored_symbol(symbol: Any) -> Any:
     """The symbol with MXNet's operators in the place of ours; itself where there are none."""
-    graph = json.loads(symbol.tojson(remove_amp_cast=False))
-    return loaded(graph, symbol) if restore_graph(graph) else symbol
+    graph = restore_graph(symbol.tojson(remove_amp_cast=False))
+    return loaded(graph, symbol) if graph else symbol
 
 
 @cache

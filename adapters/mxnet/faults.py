@@ -6,15 +6,15 @@ stands in convert_RNN of mxnet/onnx/mx2onnx.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, unchanged
+from onernn.adapters.common.fault import FaultyModel, FrameworkFault, unchanged
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.lower import lower, read_model
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
@@ -26,122 +26,79 @@ PATHS = {
     "cpu": "MXNet 1.9.1 on a CPU, as installed",
     "native": "the same with MXNET_USE_MKLDNN_RNN=0",
 }
-EXPORT, TRAINING = "export", "training"
+EXPORT, TRAINING = ("export",), ("training",)
 
 MxnetFault = FrameworkFault[Symbol]
-
-
-class _Layer(NamedTuple):
-    at: NativeOp
-    node: SymbolNode
-    native: bool  # runs on MXNet's own kernels wherever it runs: float64, or a projection
+_NO_LENGTHS = {"use_sequence_length": "False"}
+_NO_CLIPS = dict.fromkeys(parse.CLIPS, "None")
 
 
 def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyModel[Symbol]:
-    """The symbol in a file with its faults; see `load_mxnet`."""
+    """Returns the symbol in a file with its faults; see `load_mxnet`."""
     files, symbol, result = read_model(path, params)
     doubles = all(array.dtype == np.float64 for array in result.arrays.values())
     faults: list[MxnetFault] = []
     for position, node in enumerate(symbol.nodes):
         if node.op in ("RNN", "_npx_rnn"):
-            native = doubles or node.attributes.get("projection_size", "None") != "None"
-            faults += _faults(_Layer(NativeOp(position, node.op, node.name), node, native))
+            with suppress(UnsupportedError):  # the graph says why it cannot be run
+                faults += _find(NativeOp(position, node.op, node.name), node, doubles)
 
-    def lowered(symbol: Symbol) -> Graph:
+    def lower_changed(symbol: Symbol) -> Graph:
         return lower(symbol, result.arrays, "documented", str(files.symbol))
 
-    return FaultyModel("MXNet 1.9.1", symbol, lowered, PATHS, tuple(faults))
+    return FaultyModel("MXNet 1.9.1", symbol, lower_changed, PATHS, tuple(faults))
 
 
-def _faults(layer: _Layer) -> Iterator[MxnetFault]:
-    try:
-        stack = parse.stack_of(layer.node.attributes)
-    except UnsupportedError:
-        return  # the graph says why it cannot be run
-    read = layer.node.attributes
-    clips = (
-        all(read.get(name, "None") != "None" for name in parse.CLIPS[:2]) and stack.mode == "lstm"
-    )
-    for what, name, change in (
-        (
-            "sequence lengths",
-            "lengths",
-            _without_lengths if parse.is_set(read, "use_sequence_length") else None,
-        ),
-        ("clips of the cell state", "clip", _without_clips if clips else None),
+def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]:
+    read, stack = node.attributes, parse.stack_of(node.attributes)
+    everywhere, fault = tuple(PATHS), partial(FrameworkFault, at=at, value=output_name(node, 0, 1))
+    native = doubles or stack.projection is not None  # it runs on MXNet's own kernels in any path
+    has_lengths = parse.is_set(read, "use_sequence_length")
+    has_clips = stack.mode == "lstm" and all(read.get(n, "None") != "None" for n in parse.CLIPS[:2])
+    hides_states = not parse.is_set(read, "state_outputs")
+    no_clips = partial(_change, at.position, _NO_CLIPS)
+    for what, name, hit, change in (
+        ("sequence lengths", "lengths", has_lengths, partial(_change, at.position, _NO_LENGTHS)),
+        ("clips of the cell state", "clip", has_clips, no_clips),
     ):
-        if change is None:
-            continue
-        refusing = tuple(PATHS) if layer.native else ("native",)
-        if not layer.native:
+        if hit and not native:
             text = f"{what} are ignored without a word"
-            changed = partial(change, position=layer.at.position)
-            yield _fault(layer, f"{name}_ignored", "wrong", ("cpu",), text, changed)
-        text = f"{what} raise an error in MXNet's own kernels"
-        yield _fault(layer, f"{name}_refused", "refuses", refusing, text)
-    if stack.projection and not parse.is_set(read, "state_outputs"):
+            yield fault(f"{name}_ignored", text, change, "wrong", ("cpu",))
+        if hit:
+            text = f"{what} raise an error in MXNet's own kernels"
+            paths = everywhere if native else ("native",)
+            yield fault(f"{name}_refused", text, unchanged, "refuses", paths)
+    if stack.projection and hides_states:
         text = "a projection with state_outputs=False: a segmentation fault"
-        yield _fault(layer, "projection_crashes", "crashes", tuple(PATHS), text)
-    if parse.number(read.get("p", "0")) > 0 and stack.layers > 1 and not layer.native:
+        yield fault("projection_crashes", text, unchanged, "crashes", everywhere)
+    if parse.number(read.get("p", "0")) > 0 and stack.layers > 1 and not native:
         text = f"dropout p={read['p']} between layers is ignored in training"
-        yield _fault(layer, "dropout_ignored", "unmeasured", (TRAINING,), text)
-    yield from _exported(layer, clips)
-
-
-def _exported(layer: _Layer, clips: bool) -> Iterator[MxnetFault]:
-    read, stack = layer.node.attributes, parse.stack_of(layer.node.attributes)
+        yield fault("dropout_ignored", text, unchanged, "unmeasured", TRAINING)
     both = stack.directions == 2
-    refused = [
-        reason
-        for reason, hit in (
-            ("two directions", both and (stack.mode != "lstm" or stack.layers == 2)),
-            ("sequence lengths", parse.is_set(read, "use_sequence_length")),
-            ("a projection", stack.projection),
-            ("state_outputs=False", not parse.is_set(read, "state_outputs")),
-            (f"{stack.layers} layers", stack.layers > 2),
-        )
-        if hit
-    ]
-    if refused:
-        text = f"its ONNX exporter raises NotImplementedError for {', '.join(refused)}"
-        yield _fault(layer, "export_refused", "refuses", (EXPORT,), text)
+    refused = {
+        "two directions": both and (stack.mode != "lstm" or stack.layers == 2),
+        "sequence lengths": has_lengths,
+        "a projection": stack.projection,
+        "state_outputs=False": hides_states,
+        f"{stack.layers} layers": stack.layers > 2,
+    }
+    if reasons := [reason for reason, hit in refused.items() if hit]:
+        text = f"its ONNX exporter raises NotImplementedError for {', '.join(reasons)}"
+        yield fault("export_refused", text, unchanged, "refuses", EXPORT)
         return
-    if clips:
-        change = partial(_without_clips, position=layer.at.position)
+    if has_clips:
         text = "its ONNX exporter drops the clips of the cell state"
-        yield _fault(layer, "export_drops_clip", "wrong", (EXPORT,), text, change)
+        yield fault("export_drops_clip", text, no_clips, "wrong", EXPORT)
     if stack.layers == 2:
         text = "its ONNX exporter cuts the weights of two layers as if the input had state_size"
         text += f" = {stack.hidden} channels: broken where it has not"
-        yield _fault(layer, "export_two_layers", "unmeasured", (EXPORT,), text)
+        yield fault("export_two_layers", text, unchanged, "unmeasured", EXPORT)
 
 
-def _fault(
-    layer: _Layer,
-    name: str,
-    effect: Effect,
-    paths: tuple[str, ...],
-    text: str,
-    change: Any = unchanged,
-) -> MxnetFault:
-    value = output_name(layer.node, 0, 1)
-    return FrameworkFault(name, text, change, effect, paths, layer.at, value)
-
-
-def _without_lengths(symbol: Symbol, *, position: int) -> Symbol:
+def _change(position: int, attributes: Mapping[str, str], symbol: Symbol) -> Symbol:
+    """Returns the symbol with other attributes of a node; lengths are its last input."""
     node = symbol.nodes[position]
-    attributes = {**node.attributes, "use_sequence_length": "False"}
-    count = 4 if attributes.get("mode") == "lstm" else 3
-    changed = replace(node, attributes=attributes, inputs=node.inputs[:count])
-    return _with_node(symbol, position, changed)
-
-
-def _without_clips(symbol: Symbol, *, position: int) -> Symbol:
-    node = symbol.nodes[position]
-    kept = {name: text for name, text in node.attributes.items() if name not in parse.CLIPS}
-    return _with_node(symbol, position, replace(node, attributes=kept))
-
-
-def _with_node(symbol: Symbol, position: int, node: SymbolNode) -> Symbol:
+    inputs = node.inputs[:-1] if attributes is _NO_LENGTHS else node.inputs
+    node = replace(node, attributes={**node.attributes, **attributes}, inputs=inputs)
     nodes = (*symbol.nodes[:position], node, *symbol.nodes[position + 1 :])
     return replace(symbol, nodes=nodes)

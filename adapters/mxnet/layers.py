@@ -12,7 +12,7 @@ import numpy as np
 from onernn.adapters.common.bodies import NEAREST, pooled, pooled_whole, recurrent_stack
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.table import Dtype, Maybe, mxnet
+from onernn.adapters.mxnet.table import Dtype, Parsed, mxnet
 from onernn.ir.spec import RnnSpec
 from onernn.reorders import mxnet as layout
 
@@ -41,7 +41,7 @@ def _check_rows(weight: Any, rows: int) -> None:
 
 def _clip_index(index: Any, table: Any, axis: int) -> Any:
     """Returns the indices with those outside moved to the ends, as MXNet's CPU kernels do."""
-    size = table.new(table.op.size(table.name, axis))
+    size = table.size(axis)
     return index.Max([0]).Min(size.Sub([1]))
 
 
@@ -59,7 +59,7 @@ def take(a, indices, *, axis=0, mode="clip"):
         case "clip":
             index = _clip_index(index, a, axis)
         case "wrap":
-            index = index.Mod(a.new(a.op.size(a.name, axis)))
+            index = index.Mod(a.size(axis))
         case _:
             refuse(f"attribute mode={mode!r}")
     return a.Gather(index, axis=axis)
@@ -150,7 +150,7 @@ def softmax(
     length=None,
     *,
     axis=-1,
-    temperature=Maybe("number"),
+    temperature=Parsed("number"),
     use_length=False,
     dtype=Dtype(none=None),
     op,
@@ -204,7 +204,7 @@ REDUCTIONS = "sum mean max min prod _np_sum _npi_mean _np_max _np_min _np_prod"
 
 
 @mxnet(REDUCTIONS)
-def reduction(data, *, axis=Maybe("sizes"), keepdims=False, exclude=False, op):
+def reduction(data, *, axis=Parsed("sizes"), keepdims=False, exclude=False, op):
     kind, axes = f"Reduce{op.name.rpartition('_')[2].capitalize()}", axis
     x = data.floats
     if op.numpy:
@@ -224,7 +224,7 @@ def reduction(data, *, axis=Maybe("sizes"), keepdims=False, exclude=False, op):
 
 
 @mxnet("argmax argmin _npi_argmax _npi_argmin")
-def extreme(data, *, axis=Maybe("integer"), keepdims=False, op):
+def extreme(data, *, axis=Parsed("integer"), keepdims=False, op):
     """The legacy operators return values of the input's dtype; NumPy's return int64."""
     kind = "ArgMax" if op.name.endswith("max") else "ArgMin"
     if axis is None:
@@ -260,7 +260,7 @@ def matmul(a, b):
 
 @mxnet("_contrib_div_sqrt_dim")
 def div_sqrt_dim(data, *, op):
-    size = data.floats.new(op.size(data.name, -1))
+    size = data.floats.size(-1)
     return data.Div(size.cast(data.dtype).Sqrt())
 
 
@@ -502,7 +502,7 @@ def _lengths(op: Any, lengths: Any) -> str:
 
 def _clip(op: Any, spec: RnnSpec) -> RnnSpec:
     """NaN is only stopped if there is a range."""
-    clip, stops_nan = parse.cell_clip(op.node.attributes), op.flag(parse.CLIPS[2])
+    clip, stops_nan = parse.cell_clip(op.node.attributes), op.keyword(parse.CLIPS[2], False)
     op.ignore(*parse.CLIPS[:2])
     if clip is None:
         return spec

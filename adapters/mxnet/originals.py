@@ -1,4 +1,4 @@
-"""What our operators in a symbol stand for: kept in an attribute, and put back for files.
+"""Exchanges operators of a symbol, and puts them back: an operator keeps what it replaced.
 
 Works on symbols as JSON, without MXNet.
 """
@@ -8,24 +8,65 @@ from __future__ import annotations
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onernn.adapters.mxnet.read import Entry
 
 ORIGINAL = "onernn_original"
-"""The attribute: nodes in JSON, compressed. In their inputs -1 - k is input k of our operator."""
+"""The attribute: nodes in JSON, compressed.
+
+In their inputs [-1 - k, 0, 0] is input k of onernn's operator. [-1 - k, t, 1] is what the node
+before input k, a stack, reads as its input t.
+"""
 
 Read = list[int]
 
 
-def original(
-    nodes: Any, heads: Sequence[Entry], leaves: Mapping[Entry, Read], steps: Sequence[Entry] = ()
-) -> str:
-    """The nodes from ``heads``, the outputs of an operator of ours, back to ``leaves``.
+class Rewriting:
+    """A symbol in which other nodes are read. MXNet drops nodes that have no readers any more.
 
-    ``leaves``: where each is read instead, -1 - k for input k of the operator. ``steps``: what a
-    SliceChannel of the first output gives.
+    ``instead``: what is read in place of an output. Positions of nodes do not change.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.graph = json.loads(text)
+        self.nodes: list[Any] = self.graph["nodes"]
+        self.instead: dict[Entry, Sequence[int]] = {}
+
+    def add(self, op: str, name: str, reads: Iterable[Sequence[int]], **attributes: Any) -> Entry:
+        """Adds a node; returns its first output."""
+        attrs = {key: str(value) for key, value in attributes.items()}
+        self.nodes.append({"op": op, "name": name, "attrs": attrs, "inputs": [*map(list, reads)]})
+        return Entry(len(self.nodes) - 1)
+
+    def resolve(self, read: Sequence[int]) -> Read:
+        """Returns what is read in place of ``read``."""
+        while (entry := Entry(*read[:2])) in self.instead:
+            read = self.instead[entry]
+        return [*read]
+
+    def finish(self) -> Any:
+        """Returns the rewritten graph; outputs of the symbol keep their names."""
+        for node in self.nodes:
+            node["inputs"] = [*map(self.resolve, node["inputs"])]
+        for head in self.graph["heads"]:
+            name, read = self.nodes[head[0]]["name"], self.resolve(head)
+            same = self.nodes[read[0]]["name"] == name
+            head[:] = read if same else self.add("_copy", name, [read])
+        self.graph.pop("node_row_ptr", None)  # a Custom operator shows all of its outputs
+        return self.graph
+
+
+def keep(
+    nodes: Sequence[Any],
+    heads: Sequence[Entry],
+    leaves: Mapping[Entry, Read],
+    steps: Sequence[Entry] = (),
+) -> str:
+    """Returns `ORIGINAL` of the nodes from ``heads``, an operator's outputs, back to ``leaves``.
+
+    ``leaves``: how it names each. ``steps``: what a SliceChannel of the first output returns.
     """
     inside, waiting = set[int](), [each.node for each in (*heads, *steps)]
     while waiting:
@@ -36,65 +77,65 @@ def original(
             waiting += [read.node for read in reads if read not in leaves]
     order = {at: place for place, at in enumerate(sorted(inside))}
 
-    def moved(read: Sequence[int]) -> Read:
+    def rename(read: Sequence[int]) -> Read:
         entry = Entry(*read[:2])
         return leaves.get(entry) or [order[entry.node], entry.output, 0]
 
-    kept = [{**nodes[at], "inputs": [*map(moved, nodes[at]["inputs"])]} for at in order]
-    whole = {"nodes": kept, "heads": [*map(moved, heads)], "steps": [*map(moved, steps)]}
+    kept = [{**nodes[at], "inputs": [*map(rename, nodes[at]["inputs"])]} for at in order]
+    whole = {"nodes": kept, "heads": [*map(rename, heads)], "steps": [*map(rename, steps)]}
     return b64encode(zlib.compress(json.dumps(whole).encode())).decode()
 
 
-def original_rnn(op: str, attributes: Mapping[str, Any], inputs: int, outputs: int) -> str:
-    """`original` of an RNN operator that reads the first inputs of ours, in its own order."""
+def name_inputs(reads: Iterable[Sequence[int]]) -> dict[Entry, Read]:
+    """Returns the leaves of `keep` for an operator with these inputs."""
+    return {Entry(*read[:2]): [-1 - k, 0, 0] for k, read in enumerate(reads)}
+
+
+def keep_rnn(
+    op: str, attributes: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str]
+) -> str:
+    """Returns `ORIGINAL` of an RNN operator that reads the first inputs of onernn's operator."""
     attrs = {name: str(value) for name, value in attributes.items() if value is not None}
-    reads = [[-1 - k, 0, 0] for k in range(inputs)]
+    reads = [[-1 - k, 0, 0] for k in range(len(inputs))]
     node = {"op": op, "name": "", "attrs": attrs, "inputs": reads}
-    leaves = {Entry(*read[:2]): read for read in reads}
-    return original([node], [Entry(0, k) for k in range(outputs)], leaves)
+    return keep([node], [Entry(0, k) for k in range(len(outputs))], name_inputs(reads))
 
 
-def restore_graph(graph: Any) -> bool:
-    """Puts MXNet's operators back into a symbol; whether there were any of ours."""
-    nodes, instead = graph["nodes"], dict[Entry, Read]()
-    cuts = dict[str, tuple[int, list[Read]]]()  # SliceChannels around ours, and what they give
+def restore_graph(text: str) -> Any:
+    """Returns the graph of a symbol with MXNet's own operators; None if it has no others."""
+    rewriting = Rewriting(text)
+    nodes, instead = rewriting.nodes, rewriting.instead
+    cuts = dict[tuple[str, int], list[Read]]()
     for at, node in enumerate([*nodes]):
         if ORIGINAL in node.get("attrs", {}):
             heads, steps = _put_back(nodes, node)
             instead |= {Entry(at, k): head for k, head in enumerate(heads)}
-            cuts[f"{node['name'].removesuffix('_onernn')}_steps"] = at, steps
-        elif node["op"] == "stack" and node["name"].endswith("_input"):
-            cuts[f"{node['name']}s"] = at, node["inputs"]
+            cuts[f"{node['name'].removesuffix('_onernn')}_steps", at] = steps
+    if not instead:
+        return None
     for at, node in enumerate(nodes):
-        cut, steps = cuts.get(node["name"], (-1, []))
-        if node["op"] == "SliceChannel" and node["inputs"][0][0] == cut:
+        if node["op"] == "SliceChannel":
+            steps = cuts.get((node["name"], node["inputs"][0][0]), [])
             instead |= {Entry(at, k): step for k, step in enumerate(steps)}
-
-    def now(read: Read) -> Read:
-        while (entry := Entry(*read[:2])) in instead:
-            read = instead[entry]
-        return read
-
-    for node in nodes:
-        node["inputs"] = [*map(now, node["inputs"])]
-    for head in graph["heads"]:
-        head[:] = now(head)
-        node = nodes[head[0]]
-        if node["op"] == "_copy" and nodes[node["inputs"][0][0]]["name"] == node["name"]:
-            head[:] = node["inputs"][0]  # it kept the name of an output
-    graph.pop("node_row_ptr", None)
-    return bool(instead)
+        elif node["op"] == "_copy":
+            read = rewriting.resolve(node["inputs"][0])
+            if nodes[read[0]]["name"] == node["name"]:  # it kept the name of an output
+                instead[Entry(at)] = read
+    return rewriting.finish()
 
 
 def _put_back(nodes: list[Any], node: Any) -> tuple[list[Read], list[Read]]:
-    """Adds what an operator of ours stands for; gives what are its outputs, and their steps."""
+    """Adds what an operator replaced; returns what are its outputs, and their steps."""
     whole = json.loads(zlib.decompress(b64decode(node["attrs"][ORIGINAL])))
     first, reads = len(nodes), node["inputs"]
 
-    def moved(read: Read) -> Read:
-        return reads[-1 - read[0]] if read[0] < 0 else [first + read[0], *read[1:]]
+    def rename(read: Read) -> Read:
+        if read[0] >= 0:
+            return [first + read[0], *read[1:]]
+        source: Read = reads[-1 - read[0]]
+        return nodes[source[0]]["inputs"][read[1]] if read[2] else source
 
     for each in whole["nodes"]:
         name = each["name"] or node["name"]
-        nodes.append({**each, "name": name, "inputs": [*map(moved, each["inputs"])]})
-    return [*map(moved, whole["heads"])], [*map(moved, whole["steps"])]
+        nodes.append({**each, "name": name, "inputs": [*map(rename, each["inputs"])]})
+    return [*map(rename, whole["heads"])], [*map(rename, whole["steps"])]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,13 +25,14 @@ from onernn.adapters.mxnet.custom_operator import (
     loaded,
     original_attributes,
     register,
+    restored_symbol,
     slower_cells,
     slower_operator,
     view,
 )
-from onernn.adapters.mxnet.live_layer import LINEAR, Formula, LiveRnn, Options, checked
-from onernn.adapters.mxnet.originals import ORIGINAL, original
-from onernn.adapters.mxnet.read import VARIABLE, Entry, parse_symbol
+from onernn.adapters.mxnet.live_layer import LINEAR, LiveRnn, Options, checked
+from onernn.adapters.mxnet.originals import ORIGINAL, Read, Rewriting, keep, name_inputs
+from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode, parse_symbol
 from onernn.ir.errors import Refusal
 from onernn.ir.spec import Cell
 
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("onernn")
 _WARNED: deque[tuple[str, str]] = deque(maxlen=256)
-"""What warnings said last: each bucket's symbol says the same again."""
+"""The last warnings: the symbol of each bucket would repeat them."""
 
 
 Cells = Mapping[str, Collection[str]]
-"""The names of gluon's cells, and of their weights; its layers, which have none of their own."""
+"""The weights of gluon's cells by the names of the cells; its layers have no weights here."""
 
 
 def explain(symbol: Any, cells: Cells = MappingProxyType({}), **options: Any) -> Explained:
-    """What `optimize` has replaced in an MXNet symbol, and which layers stay MXNet's.
+    """Returns what `optimize` has replaced in an MXNet symbol, and which layers stay in MXNet.
 
-    ``cells``: those that it was traced of. ``options``: those of `optimize`.
+    ``cells``: those that it was traced from. ``options``: the same as for `optimize`.
     """
-    layers = _layers(symbol, {}, Options(**options), cells)
-    nodes = [node for node in layers.graph["nodes"] if _operator(node) in (OPERATOR, CELLS)]
-    replaced = tuple(original_attributes(node["attrs"])[1] for node in nodes)
-    return Explained(replaced, tuple(layers.refusals))
+    plan = _plan(symbol, {}, Options(**options), cells)
+    nodes = filter(_is_replaced, plan.symbol.nodes)
+    replaced = tuple(original_attributes(node.attributes)[1] for node in nodes)
+    return Explained(replaced, tuple(plan.refusals))
 
 
 def optimized_symbol(
@@ -67,387 +67,237 @@ def optimized_symbol(
     *,
     predicts: bool = False,
 ) -> Any:
-    """The symbol with onernn's operators; itself if there is nothing to replace.
+    """Returns the symbol with onernn's operators; itself if there is nothing to replace.
 
-    ``params``: arrays by name. ``cells``: those that it was traced of. ``predicts``: it is never
+    ``params``: arrays by name. ``cells``: those that it was traced from. ``predicts``: it is never
     trained. Raises `UnsupportedError`, with its name, for an RNN operator that cannot run.
     """
     register()
+    symbol = restored_symbol(symbol)
     if predicts:
-        symbol = _predicting(symbol)
-    layers = _layers(symbol, params, options, cells)
-    graph, sizes = layers.graph, layers.sizes
-    result = [_replace_rnn(graph, node, params, options, sizes) for node in layers.operators]
-    cutter = _Cutter(graph, options)
-    for region in layers.regions:
-        cutter.cut(region)
-        result.append(region.name)
+        symbol = _drop_training(symbol)
+    plan = _plan(symbol, params, options, cells)
+    for at, linear in plan.operators.items():
+        _replace_rnn(plan.rewriting, at, linear, params, options)
+    for region in plan.regions:
+        _replace_region(plan.rewriting, region, options)
     # A bucket has another count of steps, and other names of operators.
-    said = {(each.where, re.sub(r"^\d+|'.*?'", "", each.reason)): each for each in layers.refusals}
-    new = [key for key in said if key not in _WARNED]
+    reasons = {(each.where, re.sub(r"^\d+|'.*?'", "", each.reason)): each for each in plan.refusals}
+    new = [key for key in reasons if key not in _WARNED]
     _WARNED.extend(new)
-    warn_of_left(HOST, map(said.__getitem__, new))
-    if not result:
+    warn_of_left(HOST, map(reasons.__getitem__, new))
+    names = [plan.symbol.nodes[at].name for at in plan.operators]
+    names += [region.name for region in plan.regions]
+    if not names:
         return symbol
-    _log.info("replaced in MXNet's symbol: %s", ", ".join(result))
-    graph.pop("node_row_ptr", None)  # a Custom operator shows all of its outputs
-    return loaded(graph, symbol)
+    _log.info("replaced in MXNet's symbol: %s", ", ".join(names))
+    return loaded(plan.rewriting.finish(), symbol)
 
 
-def _predicting(symbol: Any) -> Any:
-    """The symbol without what does nothing in prediction: Dropout, and masks that it makes of ones.
+def _drop_training(symbol: Any) -> Any:
+    """Returns the symbol without what does nothing in prediction.
 
-    These are zoneout, which chooses among a new and an old state, and dropout that is the same in
-    all steps, which scales a state.
+    These are Dropout, and masks that it makes of ones: zoneout, which chooses between a new and an
+    old state, and dropout that is the same in all steps, which scales a state.
     """
-    graph, instead = json.loads(symbol.tojson()), dict[tuple[int, int], Any]()
-    nodes = graph["nodes"]
-
-    def read(entry: Any) -> Any:
-        return instead.get((entry[0], entry[1]), entry)
-
+    rewriting = Rewriting(symbol.tojson())
+    nodes, instead = rewriting.nodes, rewriting.instead
     for at, node in enumerate(nodes):
-        reads = node["inputs"] = [*map(read, node["inputs"])]
-        ones = [nodes[entry[0]]["op"] == "ones_like" for entry in reads]
+        reads = [*map(rewriting.resolve, node["inputs"])]
+        ones = [nodes[read[0]]["op"] == "ones_like" for read in reads]
         always = node.get("attrs", {}).get("mode") == "always"
         if node["op"] == "BlockGrad" or node["op"] == "Dropout" and not always:
-            instead[at, 0] = reads[0]
+            instead[Entry(at)] = reads[0]
         elif node["op"] == "where" and ones[0]:
-            instead[at, 0] = reads[1]
+            instead[Entry(at)] = reads[1]
         elif node["op"] == "elemwise_mul" and any(ones):
-            instead[at, 0] = reads[ones.index(True) - 1]
-    graph["heads"] = [*map(read, graph["heads"])]
-    return loaded(graph, symbol) if instead else symbol
+            instead[Entry(at)] = reads[ones.index(True) - 1]
+    return loaded(rewriting.finish(), symbol) if instead else symbol
 
 
-def _operator(node: Mapping[str, Any]) -> str:
-    """The op_type of a Custom operator; else ""."""
-    return str(node.get("attrs", {}).get("op_type", ""))
+def _is_replaced(node: SymbolNode) -> bool:
+    return node.attributes.get("op_type") in (OPERATOR, CELLS)
 
 
-class _Layers(NamedTuple):
-    """The recurrent layers of a symbol: nodes and regions to replace, and what stays.
+class _Plan(NamedTuple):
+    """The recurrent layers of a symbol: what to replace, and what stays in MXNet.
 
-    ``graph``: the symbol in JSON. ``sizes``: of its variables.
+    ``operators``: positions of RNN operators, and of the projection that becomes part of each.
     """
 
-    graph: Any
-    sizes: Shapes
-    operators: list[Any]
+    symbol: Symbol
+    rewriting: Rewriting
+    operators: dict[int, int | None]
     regions: list[Region]
     refusals: list[Refusal]
 
 
-def _layers(symbol: Any, params: Mapping[str, Any], options: Options, cells: Cells) -> _Layers:
-    text, sizes = symbol.tojson(), _variables(symbol, params)
-    graph = json.loads(text)
-    nodes, result = graph["nodes"], _Layers(graph, sizes, [], [], [])
-    for node in nodes:
-        operator, attributes = _operator(node), node.get("attrs", {})
-        if node["op"] not in RNN and operator not in (OPERATOR, CELLS):
+def _plan(live: Any, params: Mapping[str, Any], options: Options, cells: Cells) -> _Plan:
+    text, sizes = live.tojson(), _infer_variables(live, params)
+    symbol, rewriting = parse_symbol(text), Rewriting(text)
+    nodes, plan = symbol.nodes, _Plan(symbol, rewriting, {}, [], [])
+    readers = [node for node in nodes if node.op == "_foreach" or _is_replaced(node)]
+    for at, node in enumerate(nodes):
+        if node.op not in RNN:
             continue
-        if node["op"] in RNN:
-            live = checked(node["name"], attributes, options)
-            folds = _linear(graph, node, live, sizes) is not None
-            data = _data_of(symbol, graph, node, params)
-            if why := slower_operator(options, live, *data, folds=folds):
-                if (
-                    node["name"].rpartition("_rnn")[0] not in cells
-                ):  # gluon's layers warn themselves
-                    result.refusals.append(Slower(why, node["name"]))
-                continue
-        result.operators.append(node)
-    operators = {node["op"] for node in nodes}
-    if "_foreach" in operators or "FullyConnected" in operators and operators & parse.GATES:
-        regions = _regions(text, tuple(sizes.items()))
-    else:
-        regions = ()
-    for region in regions:
-        if isinstance(region, Refusal):
-            result.refusals.append(region)
-            continue
-        cell, steps = Cell(region.formula.cell), len(region.h)
-        why = slower_cells(options, cell, region.formula.hidden, steps)
-        if why and region.loop is None:  # MXNet's loop costs more a step
-            result.refusals.append(Slower(why, region.cell))
-        elif name := _late_variable(nodes, region):
-            why = f"only some of its steps read {name!r}: the order of arguments would change"
-            result.refusals.append(Refusal(why, region.cell))
+        layer = checked(node.name, node.attributes, options)
+        linear = _find_linear(symbol, node, layer, sizes)
+        data = _infer_data(live, rewriting.graph, node, params)
+        if why := slower_operator(options, layer, *data, folds=linear is not None):
+            if node.name.rpartition("_rnn")[0] not in cells:  # gluon's layers warn themselves
+                plan.refusals.append(Slower(why, node.name))
         else:
-            result.regions.append(region)
-    loops = [node for node in nodes if node["op"] == "_foreach"]
-    read = {nodes[at]["name"] for node in (*result.operators, *loops) for at, *_ in node["inputs"]}
-    read |= {nodes[entry.node]["name"] for region in result.regions for entry in region.weights}
-    names = {refusal.where for refusal in result.refusals}
+            plan.operators[at] = linear
+            readers.append(node)
+    kinds = {node.op for node in nodes}
+    if "_foreach" in kinds or "FullyConnected" in kinds and kinds & parse.GATES:
+        for region in _find_regions(text, tuple(sizes.items())):
+            refusal = region if isinstance(region, Refusal) else _refuse(symbol, region, options)
+            if refusal:
+                plan.refusals.append(refusal)
+            else:
+                plan.regions.append(region)
+    entries = [entry for node in readers for entry in node.inputs]
+    entries += [entry for region in plan.regions for entry in region.weights]
+    read = {nodes[entry.node].name for entry in entries}
+    names = {refusal.where for refusal in plan.refusals}
     for name, weights in cells.items():
         if weights and read.isdisjoint(weights) and parse.cell_of(weights) not in names:
-            result.refusals.append(Refusal(UNFOUND, name))
-    return result
+            plan.refusals.append(Refusal(UNFOUND, name))
+    return plan
 
 
 @lru_cache(maxsize=32)
-def _regions(text: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Region | Refusal, ...]:
+def _find_regions(text: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Any, ...]:
     """`find_regions`, which takes long to import; modules make a bucket's symbol several times."""
     from onernn.adapters.mxnet.regions import find_regions
 
     return tuple(find_regions(parse_symbol(text), dict(sizes)))
 
 
-def _replace_rnn(
-    graph: Any, node: Any, params: Mapping[str, Any], options: Options, sizes: Shapes
-) -> str:
-    """Replaces an RNN operator, or the options of a replaced one; returns its name."""
-    operator = _operator(node)
-    _, _, attributes = original_attributes(node.get("attrs", {}))
-    region_text = node.get("attrs", {}).get(ORIGINAL, "")
-    if operator != CELLS:
-        live = checked(node["name"], attributes, options)
-        del node["inputs"][len(live.arguments) :]
-        at, before = graph["nodes"].index(node), {**node, "inputs": [*node["inputs"]]}
-        if node["op"] in RNN and (linear := _linear(graph, node, live, sizes)):
-            linear_attributes = linear["attrs"]
-            node["inputs"][0] = linear["inputs"][0]
-            node["inputs"] += linear["inputs"][1:]
-            for name in ("num_hidden", "no_bias"):
-                attributes[f"{LINEAR}{name}"] = linear_attributes.get(name, "False")
-            live = checked(node["name"], attributes, options)
-            came = [entry[0] for entry in node["inputs"]]
-            node["inputs"], attributes[INPUTS] = _in_order(came, node["inputs"], live.arguments)
-        if not operator:
-            heads = [Entry(at, k) for k in range(len(live.outputs))]
-            nodes = [*graph["nodes"][:at], before]
-            region_text = original(nodes, heads, _as_inputs(node["inputs"]))
-        vector = params.get(graph["nodes"][node["inputs"][1][0]]["name"])
-        if vector is not None and not live.linear:
-            live.prepare(
-                {"parameters": view(vector, "parameters")}
-            )  # raises now, not at the first run
-    node["op"] = "Custom"
-    node["attrs"] = custom_attributes(attributes, node["name"], options, operator or OPERATOR)
-    node["attrs"][ORIGINAL] = region_text
-    return str(node["name"])
+def _refuse(symbol: Symbol, region: Region, options: Options) -> Refusal | None:
+    """Returns why a region stays in MXNet, None if it is replaced."""
+    why = slower_cells(options, Cell(region.formula.cell), region.formula.hidden, len(region.h))
+    if why and not region.is_loop:  # a step of MXNet's loop costs more
+        return Slower(why, region.cell)
+    # A variable that inputs of later steps read, but not the input of the first step.
+    made = {entry.node for entry in region.x}
+    for at in reversed(range(min(made) + 1, max(made) + 1)):
+        if at in made:
+            made |= symbol.native.parents[at]
+            if symbol.nodes[at].op == VARIABLE:
+                name = symbol.nodes[at].name
+                why = f"only some of its steps read {name!r}: the order of arguments would change"
+                return Refusal(why, region.cell)
+    return None
 
 
-def _as_inputs(reads: Iterable[Sequence[int]]) -> dict[Entry, list[int]]:
-    """The inputs of onernn's operator, as `original` names them."""
-    return {Entry(*read[:2]): [-1 - k, 0, 0] for k, read in enumerate(reads)}
-
-
-def _late_variable(nodes: Sequence[Any], region: Region) -> str:
-    """A variable that inputs of later steps read, but not that of the first step."""
-    waiting, seen = [entry.node for entry in region.x], set[int]()
-    first = min(waiting)
-    while waiting:
-        at = waiting.pop()
-        if at <= first or at in seen:
-            continue
-        seen.add(at)
-        if nodes[at]["op"] == VARIABLE:
-            return str(nodes[at]["name"])
-        waiting += [entry[0] for entry in nodes[at]["inputs"]]
-    return ""
-
-
-def _in_order(
-    came: Sequence[int], reads: Sequence[Any], names: Sequence[str]
-) -> tuple[list[Any], str]:
-    """An operator's inputs in the order of the nodes ``came``, and the names for `INPUTS`.
+def _order(names: Iterable[str], places: Iterable[int], reads: Iterable[Read]) -> tuple[Any, str]:
+    """Returns an operator's inputs in the order of ``places``, and their names for `INPUTS`.
 
     MXNet lists arguments as a walk from the outputs meets them, which is the order of the nodes in
     JSON. Modules and their buckets keep the state of an optimizer by the position of its argument.
     """
-    order = sorted(range(len(came)), key=came.__getitem__)
-    return [reads[at] for at in order], " ".join(names[at] for at in order)
+    rows = sorted(zip(places, names, reads, strict=True), key=itemgetter(0))
+    return [read for _, _, read in rows], " ".join(name for _, name, _ in rows)
 
 
-def _linear(graph: Any, node: Any, live: LiveRnn, sizes: Shapes) -> Any:
-    """The FullyConnected in front of an RNN operator that becomes part of it; None if none does.
+def _replace_rnn(
+    rewriting: Rewriting, at: int, linear: int | None, params: Mapping[str, Any], options: Options
+) -> None:
+    """Makes an RNN operator onernn's, with the projection before it."""
+    nodes, node = rewriting.nodes, rewriting.nodes[at]
+    name, attributes = node["name"], original_attributes(node["attrs"])[2]
+    live = checked(name, attributes, options)
+    reads = node["inputs"][: len(live.arguments)]
+    before = [*nodes[:at], {**node, "inputs": reads}]
+    if linear is not None:
+        projection = nodes[linear]
+        for key in ("num_hidden", "no_bias"):
+            attributes[f"{LINEAR}{key}"] = projection["attrs"].get(key, "False")
+        live = checked(name, attributes, options)
+        reads = [projection["inputs"][0], *reads[1:], *projection["inputs"][1:]]
+        reads, attributes[INPUTS] = _order(live.arguments, [read[0] for read in reads], reads)
+    heads = [Entry(at, k) for k in range(len(live.outputs))]
+    kept = keep(before, heads, name_inputs(reads))
+    vector = params.get(nodes[reads[1][0]]["name"])
+    if vector is not None and not live.linear:
+        live.prepare({"parameters": view(vector, "parameters")})  # raises now, not at the first run
+    attrs = custom_attributes(attributes, name, options)
+    node |= {"op": "Custom", "inputs": reads, "attrs": {**attrs, ORIGINAL: kept}}
 
-    One product takes the place of two where it costs less, as in files.
+
+def _replace_region(rewriting: Rewriting, region: Region, options: Options) -> None:
+    """Adds an operator, and lets readers of the region's results read it."""
+    formula, name, count = region.formula, region.name, len(region.h)
+    steps = () if region.is_loop else region.h[:: -1 if formula.backwards else 1]
+    data = region.whole
+    data = data or rewriting.add("stack", f"{name}_input", region.x, axis=0, num_args=count)
+    places = [min(region.x).node, *(entry.node for entry in (*region.weights, *region.states))]
+    values = [data, *region.weights, *region.states]
+    reads, inputs = _order(formula.arguments, places, values)
+    leaves = name_inputs(reads)
+    if not region.whole:
+        leaves |= {entry: [leaves[data][0], t, 1] for t, entry in enumerate(region.x)}
+    axis = formula.y_axis
+    merged, *_ = *region.merged, *steps
+    if not region.merged:
+        merged = rewriting.add("stack", f"{name}_outputs", steps, axis=axis, num_args=count)
+    ends = [region.h[-1], *filter(None, [region.c])]
+    attributes = {"formula": formula.text, INPUTS: inputs}
+    attrs = custom_attributes(attributes, name, options, CELLS)
+    attrs[ORIGINAL] = keep(rewriting.nodes, [merged, *ends], leaves, steps)
+    operator = rewriting.add("Custom", f"{name}_onernn", reads, **attrs)
+    if steps:
+        cut = {"num_outputs": count, "axis": axis, "squeeze_axis": True}
+        whole = rewriting.add("SliceChannel", f"{name}_steps", [operator], **cut)
+        rewriting.instead |= {entry: (whole.node, t) for t, entry in enumerate(steps)}
+    rewriting.instead |= dict.fromkeys(region.merged, operator)
+    rewriting.instead |= {entry: (operator.node, 1 + k) for k, entry in enumerate(ends)}
+
+
+def _find_linear(symbol: Symbol, node: SymbolNode, live: LiveRnn, sizes: Shapes) -> int | None:
+    """Returns the FullyConnected before an RNN operator that becomes part of it, None without one.
+
+    One product replaces two if it costs less, as in files.
     """
-    nodes, (at, *_) = graph["nodes"], node["inputs"][0]
-    result = nodes[at]
-    readers = [read for reader in nodes for read in reader["inputs"] if read[0] == at]
-    attrs = result.get("attrs", {})
-    if result["op"] != "FullyConnected" or len(readers) > 1:
+    at = node.inputs[0].node
+    linear = symbol.nodes[at]
+    entries = [*symbol.heads, *(entry for each in symbol.nodes for entry in each.inputs)]
+    if linear.op != "FullyConnected" or [entry.node for entry in entries].count(at) > 1:
         return None
-    if any(head[0] == at for head in graph["heads"]) or parse.flag(attrs.get("flatten", "True")):
-        return None
-    weight = sizes.get(nodes[result["inputs"][1][0]]["name"], ())
-    if len(weight) != 2 or min(weight) < 1:
+    weight = sizes.get(symbol.nodes[linear.inputs[1].node].name, ())
+    if parse.flag(linear.attributes.get("flatten", "True")) or len(weight) != 2 or min(weight) < 1:
         return None
     outer, inner = weight
     columns = live.stack.directions * live.stack.gates * live.stack.hidden
-    return result if inner * columns < inner * outer + outer * columns else None
+    return at if inner * columns < inner * outer + outer * columns else None
 
 
-def _variables(symbol: Any, params: Mapping[str, Any]) -> Shapes:
-    """The known shapes of the symbol's variables."""
+def _infer_variables(symbol: Any, params: Mapping[str, Any]) -> Shapes:
+    """Returns the known shapes of the symbol's variables."""
     shapes = {name: tuple(params[name].shape) for name in symbol.list_inputs() if name in params}
-    result = _inferred(symbol.infer_shape_partial, shapes)
+    result = _infer(symbol.infer_shape_partial, shapes)
     return {**dict(zip(symbol.list_arguments(), result[0] or (), strict=False)), **shapes}
 
 
-def _data_of(symbol: Any, graph: Any, node: Any, params: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The shape and the type of an RNN operator's data, None where unknown.
+def _infer_data(
+    symbol: Any, graph: Any, node: SymbolNode, params: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Returns the shape and the type of an RNN operator's data, None if unknown.
 
     Names do not tell nodes apart: a layer that is called twice gives both of its operators one.
     """
-    x = loaded({**graph, "heads": [node["inputs"][0]]}, symbol)
+    x = loaded({**graph, "heads": [node.inputs[0]]}, symbol)
     arrays = {name: params[name] for name in x.list_inputs() if name in params}
-    _, shape, _ = _inferred(x.infer_shape_partial, {k: tuple(a.shape) for k, a in arrays.items()})
-    _, dtype, _ = _inferred(x.infer_type_partial, {k: a.dtype for k, a in arrays.items()})
+    _, shape, _ = _infer(x.infer_shape_partial, {k: tuple(a.shape) for k, a in arrays.items()})
+    _, dtype, _ = _infer(x.infer_type_partial, {k: a.dtype for k, a in arrays.items()})
     return (shape or [None])[0], (dtype or [None])[0]
 
 
-def _inferred(infer: Any, arguments: Mapping[str, Any]) -> Any:
-    """Infers arguments, outputs and auxiliary states; None where MXNet finds a contradiction."""
+def _infer(infer: Any, arguments: Mapping[str, Any]) -> Any:
+    """Infers arguments, outputs and auxiliary states; None if MXNet finds a contradiction."""
     try:
         return infer(**arguments)
     except live_mxnet().MXNetError:  # it will say so again when it is bound
         return None, None, None
-
-
-class _Cutter:
-    """Puts operators in the place of regions, one after the other, into a symbol as JSON.
-
-    The old nodes stay without readers: MXNet drops them. Entries of regions are those of the
-    original symbol; ``_now`` maps them to their replacements.
-    """
-
-    def __init__(self, graph: Any, options: Options) -> None:
-        self._graph, self._nodes, self._options = graph, graph["nodes"], options
-        self._now: dict[Entry, Entry] = {}
-
-    def cut(self, region: Region) -> None:
-        formula = region.formula
-        if region.loop is None:
-            x, formula = self._joined(region)
-            merges = self._merges(region, formula.backwards)
-            axis = next(iter(merges.values()), formula.x_axis)
-            formula = replace(formula, y_axis=axis)
-        else:
-            x = self._resolved(region.x[0])
-        name = f"{region.name}_onernn"
-        reads = [x, *region.weights, *map(self._resolved, region.states)]
-        came = [min(region.x).node, *(e.node for e in (*region.weights, *region.states))]
-        reads, inputs = _in_order(came, reads, formula.arguments)
-        attributes = {"formula": formula.text, INPUTS: inputs}
-        whole = next(iter(merges), None) if region.loop is None else region.h[0]
-        attrs = custom_attributes(attributes, region.name, self._options, CELLS)
-        attrs[ORIGINAL] = self._original(region, formula, whole, x, reads)
-        operator = self._add(_node("Custom", name, reads, **attrs))
-        instead = {region.h[-1]: operator._replace(output=1)}
-        if region.c:
-            instead[region.c] = operator._replace(output=2)
-        if region.loop is not None:
-            instead |= dict.fromkeys(region.h[:-1], operator)
-        else:
-            instead |= {entry: operator for entry, on in merges.items() if on == axis}
-            self._steps(region, formula.backwards, axis, operator, instead)
-        self._redirect(instead)
-
-    def _original(
-        self, region: Region, formula: Formula, whole: Entry | None, x: Entry, reads: Sequence[Any]
-    ) -> str:
-        """The region as it is. ``whole``: the states of all steps together, ``x`` the inputs."""
-        nodes, leaves = [*self._nodes], _as_inputs(reads)
-        if nodes[x.node]["name"] == f"{region.name}_input":  # of single steps: cut apart again
-            pieces = {self._resolved(e): [len(nodes), k, 0] for k, e in enumerate(region.x)}
-            nodes = [
-                {**node, "inputs": [pieces.get(Entry(*e[:2]), e) for e in node["inputs"]]}
-                for node in nodes
-            ]
-            nodes.append(_cut(f"{region.name}_inputs", x, len(region.x), axis=0))
-        steps = [] if region.loop is not None else region.h[:: -1 if formula.backwards else 1]
-        if whole is None:
-            whole = Entry(len(nodes))
-            nodes.append(_stack(f"{region.name}_outputs", steps, axis=formula.y_axis))
-        heads = [whole, region.h[-1], *filter(None, [region.c])]
-        return original(nodes, heads, leaves, steps)
-
-    def _resolved(self, entry: Entry) -> Entry:
-        return self._now.get(entry, entry)
-
-    def _add(self, node: Any) -> Entry:
-        self._nodes.append(node)
-        return Entry(len(self._nodes) - 1)
-
-    def _joined(self, region: Region) -> tuple[Entry, Any]:
-        """The input of all steps, and the formula with the axis of time, and the direction."""
-        pieces = [self._resolved(entry) for entry in region.x]
-        count, formula = len(pieces), region.formula
-        node = self._nodes[pieces[0].node]
-        if node["op"] == "SliceChannel" and len({e.node for e in pieces}) == 1:
-            attributes = node["attrs"]
-            axis = parse.integer(attributes.get("axis", "1"))
-            places = [entry.output for entry in pieces]
-            whole = parse.integer(attributes["num_outputs"]) == count and axis in (0, 1)
-            if whole and parse.flag(attributes.get("squeeze_axis", "False")):
-                for backwards in (False, True):
-                    if places == list(range(count))[:: -1 if backwards else 1]:
-                        x = Entry(*node["inputs"][0])
-                        return x, replace(formula, x_axis=axis, backwards=backwards)
-        return self._add(_stack(f"{region.name}_input", pieces, axis=0)), formula
-
-    def _merges(self, region: Region, backwards: bool) -> dict[Entry, int]:
-        """The operators that join the states of all steps, and their axis of time."""
-        result = {}
-        states = [list(entry[:2]) for entry in region.h[:: -1 if backwards else 1]]
-        for at, node in enumerate(self._nodes):
-            kind, inputs = node["op"], [read[:2] for read in node["inputs"]]
-            attributes = node.get("attrs", {})
-            if kind == "Concat":  # of steps with a new axis each
-                before = [self._nodes[read[0]] for read in inputs]
-                axis = attributes.get("dim", "1")
-                alike = {(each["op"], each.get("attrs", {}).get("axis")) for each in before}
-                if alike != {("expand_dims", axis)}:
-                    continue
-                inputs = [each["inputs"][0][:2] for each in before]
-            elif kind == "stack":
-                axis = attributes.get("axis", "0")
-            else:
-                continue
-            if inputs == states and axis in ("0", "1"):
-                result[Entry(at)] = int(axis)
-        return result
-
-    def _steps(
-        self,
-        region: Region,
-        backwards: bool,
-        axis: int,
-        operator: Entry,
-        instead: dict[Entry, Entry],
-    ) -> None:
-        """Adds the new state of each step but the last, for readers of a single step."""
-        count = len(region.h)
-        cut = self._add(_cut(f"{region.name}_steps", operator, count, axis=axis))
-        for step, entry in enumerate(region.h):
-            place = count - 1 - step if backwards else step
-            instead.setdefault(entry, cut._replace(output=place))
-
-    def _redirect(self, instead: dict[Entry, Entry]) -> None:
-        """Makes readers read other entries; outputs of the symbol keep their names."""
-        self._now |= instead
-        for node in self._nodes:
-            node["inputs"] = [list(instead.get(Entry(*e[:2]), e)) for e in node["inputs"]]
-        for head in self._graph["heads"]:
-            entry = Entry(*head[:2])
-            if entry in instead:
-                name = self._nodes[entry.node]["name"]
-                head[:] = self._add(_node("_copy", name, [instead[entry]]))
-
-
-def _node(op: str, name: str, reads: Iterable[Entry], **attributes: Any) -> dict[str, Any]:
-    attrs = {key: str(value) for key, value in attributes.items()}
-    return {"op": op, "name": name, "attrs": attrs, "inputs": [*map(list, reads)]}
-
-
-def _stack(name: str, steps: Sequence[Entry], axis: int) -> dict[str, Any]:
-    return _node("stack", name, steps, axis=axis, num_args=len(steps))
-
-
-def _cut(name: str, whole: Entry, steps: int, axis: int) -> dict[str, Any]:
-    """The inverse of `_stack`."""
-    return _node("SliceChannel", name, [whole], num_outputs=steps, axis=axis, squeeze_axis=True)

@@ -6,9 +6,10 @@ MXNet is imported inside: this package must import without it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
+from itertools import chain
 from typing import Any
 
 from onernn.adapters.common.live import (
@@ -33,7 +34,7 @@ from onernn.adapters.mxnet.custom_operator import (
     view,
 )
 from onernn.adapters.mxnet.live_layer import LiveRnn, Options, checked
-from onernn.adapters.mxnet.originals import ORIGINAL, original_rnn
+from onernn.adapters.mxnet.originals import ORIGINAL, keep_rnn
 from onernn.adapters.mxnet.partition import explain as explain_symbol
 from onernn.adapters.mxnet.partition import optimized_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
@@ -191,18 +192,15 @@ def rnn(
     }
     symbolic = isinstance(data, mx.sym.Symbol)
     numpy = isinstance(data, mx.np.ndarray | mx.sym.np._Symbol)
+    native, custom = _operators(mx.sym if symbolic else mx.nd, numpy)
     drops = live.drops and not symbolic and mx.autograd.is_training() and not live.only_ours
     if drops or not plugins_enabled():
-        legacy, new = (mx.sym.RNN, mx.sym.npx.rnn) if symbolic else (mx.nd.RNN, mx.npx.rnn)
         arguments = {**arrays, **attributes, "name": name}
-        return (new if numpy else legacy)(**{k: v for k, v in arguments.items() if v is not None})
+        return native(**{k: v for k, v in arguments.items() if v is not None})
+    attrs = custom_attributes(attributes, name or "rnn", chosen)
     if symbolic:
         register()
-        custom = mx.sym.np._internal.Custom if numpy else mx.sym.Custom
-        attrs = custom_attributes(attributes, name or "rnn", chosen)
-        attrs[ORIGINAL] = original_rnn(
-            RNN[numpy], attributes, len(live.arguments), len(live.outputs)
-        )
+        attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, live.arguments, live.outputs)
         inputs = {slot: arrays[slot] for slot in live.arguments if arrays[slot] is not None}
         return custom(**inputs, **attrs, name=name)
     missing = [slot for slot in live.arguments if arrays[slot] is None]
@@ -210,10 +208,7 @@ def rnn(
         raise ShapeError(f"missing: {', '.join(missing)}; mode={mode!r} takes {live.arguments}")
     if mx.autograd.is_recording():
         register()
-        custom = mx.nd.np._internal.Custom if numpy else mx.nd.Custom
-        return custom(
-            *map(arrays.get, live.arguments), **custom_attributes(attributes, "rnn", chosen)
-        )
+        return custom(*map(arrays.get, live.arguments), **attrs)
     results = live.run({slot: view(arrays[slot], slot) for slot in live.arguments})
     kind = mx.np.array if numpy else mx.nd.array
     outputs = [kind(result, dtype=result.dtype) for result in results]
@@ -244,24 +239,20 @@ def _optimized_block(block: Any, options: Options) -> Any:
     for layer in layers:
         sizes = {"state_size": layer._hidden_size, "num_layers": layer._num_layers}
         checked(layer.name, {"mode": layer._mode, "p": layer._dropout, **sizes}, options)
-    symbols = [optimized_symbol(child._cached_graph[1], {}, options) for child in imported]
-    changed = [
-        child._cached_graph[1] is not symbol
-        for child, symbol in zip(imported, symbols, strict=True)
-    ]
-    cells = any(_is_cell(inner) for child in traced for inner in _blocks(child))
-    if not layers and not cells and not any(changed):
-        graphs = [child._cached_graph[1] for child in imported]
-        left = [r for graph in graphs for r in explain_symbol(graph, **vars(options)).refusals]
-        _check(Explained((), tuple(left)), type(block).__name__)
+    graphs = [child._cached_graph for child in imported]
+    symbols = [optimized_symbol(symbol, {}, options) for _, symbol in graphs]
+    done = [explain_symbol(symbol, **vars(options)) for symbol in symbols]
+    if not layers and not any(_is_cell(inner) for child in traced for inner in _blocks(child)):
+        parts = zip(*done, strict=True) if done else ((), ())
+        _check(Explained(*(tuple(chain(*part)) for part in parts)), type(block).__name__)
     for layer in layers:
         layer.__class__ = _ours(original(type(layer)), options)
     for child in traced:
         child.__class__ = _traced(original(type(child)), options)
     warn_of_left(HOST, (Refusal(STEPWISE, name) for name in _stepwise(blocks)))
-    for child, symbol in zip(imported, symbols, strict=True):
-        child.__class__ = _imported(original(type(child)), options)
-        child._cached_graph = child._cached_graph[0], symbol
+    for child, (inputs, _), symbol in zip(imported, graphs, symbols, strict=True):
+        child.__class__ = _switched(original(type(child)), options)
+        child._cached_graph = inputs, symbol
     for child in blocks:
         if hasattr(child, "_clear_cached_op"):
             child._clear_cached_op()  # what was traced before holds MXNet's operators
@@ -324,7 +315,7 @@ def _ours(kind: Any, options: Options) -> type:
     """A gluon layer's class on onernn's operator; parameters, states and layouts stay."""
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
-        functions = _Replaced(F, self, options) if plugins_enabled() else F
+        functions = _Replaced(F, partial(_run_layer, F, self, options)) if plugins_enabled() else F
         return kind._forward_kernel(self, functions, *arguments, **parameters)
 
     return _switched(kind, options, _forward_kernel=forward_kernel)
@@ -359,12 +350,6 @@ def _traced(kind: Any, options: Options) -> type:
     return _switched(kind, options, _get_graph=get_graph, export=export)
 
 
-@cache
-def _imported(kind: Any, options: Options) -> type:
-    """A SymbolBlock."""
-    return _switched(kind, options)
-
-
 _TRAINS: ContextVar[bool | None] = ContextVar("_TRAINS", default=None)
 """Whether the current trace is for training only, or for all else; None: for both."""
 
@@ -372,22 +357,23 @@ _TRACED = "_cached_graph _cached_op _cached_op_args _in_format _out_format onern
 """Attributes in which MXNet keeps a block's trace; and the trace as it was, for files."""
 
 
+@cache
 def _switched(kind: Any, options: Options, **members: Any) -> type:
     """A block whose hybridized calls follow `plugins_disabled`.
 
     Training has its own trace: MXNet may be the faster one there, or elsewhere.
     """
-    autograd, is_imported = live_mxnet().autograd, issubclass(kind, live_mxnet().gluon.SymbolBlock)
+    is_imported = issubclass(kind, live_mxnet().gluon.SymbolBlock)
 
     def call_cached_op(self: Any, *arguments: Any) -> Any:
-        trains = None if is_imported else autograd.is_recording() or autograd.is_training()
+        trains = None if is_imported else _is_training()
         own, now = vars(self), (plugins_enabled(), trains)
         before, graphs = own.setdefault("onernn_traced", (now, {}))
         if before != now and is_imported:
             inputs, symbol = self._cached_graph
-            symbol = restored_symbol(symbol)
             self._clear_cached_op()
-            self._cached_graph = inputs, optimized_symbol(symbol, {}, options) if now[0] else symbol
+            restore = optimized_symbol(symbol, {}, options) if now[0] else restored_symbol(symbol)
+            self._cached_graph = inputs, restore
         elif before != now:
             graphs[before] = {name: own[name] for name in _TRACED if name in own}
             self._clear_cached_op()
@@ -411,37 +397,46 @@ def _switched(kind: Any, options: Options, **members: Any) -> type:
 
 
 class _Replaced:
-    """``F`` of a hybrid_forward, in which RNN is onernn's operator."""
+    """``F`` of a hybrid_forward, or its ``npx``, in which ``rnn`` runs the RNN operator."""
 
-    def __init__(self, functions: Any, layer: Any, options: Options, outer: Any = None) -> None:
-        self._functions, self._layer, self._options = functions, layer, options
-        self._outer = outer  # of NumPy mode's functions
+    def __init__(self, functions: Any, rnn: Callable[..., Any]) -> None:
+        self._functions, self._rnn = functions, rnn
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("RNN", "rnn"):
+            return partial(self._rnn, name == "rnn")
         result = getattr(self._functions, name)
-        if name == "npx":  # NumPy mode has its own
-            return _Replaced(result, self._layer, self._options, self._functions)
-        return self._rnn if name in ("RNN", "rnn") else result
+        return _Replaced(result, self._rnn) if name == "npx" else result
 
-    def _rnn(self, *arguments: Any, **attributes: Any) -> Any:
-        attrs = custom_attributes(attributes, self._layer.name, self._options)
-        functions, numpy = self._outer or self._functions, self._outer is not None
-        live = _live(tuple((k, str(v)) for k, v in attributes.items()), self._options)
-        shape = getattr(arguments[0], "shape", None)  # a symbol has none
-        autograd = live_mxnet().autograd
-        trains = autograd.is_recording() or autograd.is_training()
-        trains = _TRAINS.get() if shape is None else trains
-        why = slower_operator(self._options, live, shape, self._layer._dtype, trains=trains)
-        left = vars(self._layer).setdefault("onernn_left", {})
-        left.pop(None, None)  # of a trace for shapes
-        left[trains] = why or ""
-        if why:
-            leave(self._layer, HOST, why, lambda: str(self._layer.name))
-            native = functions.npx.rnn if numpy else functions.RNN
-            return native(*arguments, **attributes)
-        if shape is None:
-            attrs[ORIGINAL] = original_rnn(
-                RNN[numpy], attributes, len(arguments), len(live.outputs)
-            )
-        custom = functions.np._internal.Custom if numpy else functions.Custom
-        return custom(*arguments, **attrs)
+
+def _run_layer(
+    functions: Any, layer: Any, options: Options, numpy: bool, *arguments: Any, **attributes: Any
+) -> Any:
+    """Runs or traces the RNN operator of a gluon layer."""
+    native, custom = _operators(functions, numpy)
+    live = _live(tuple((k, str(v)) for k, v in attributes.items()), options)
+    shape = getattr(arguments[0], "shape", None)  # a symbol has none
+    trains = _TRAINS.get() if shape is None else _is_training()
+    why = slower_operator(options, live, shape, layer._dtype, trains=trains)
+    left = vars(layer).setdefault("onernn_left", {})
+    left.pop(None, None)  # of a trace for shapes
+    left[trains] = why or ""
+    if why:
+        leave(layer, HOST, why, lambda: str(layer.name))
+        return native(*arguments, **attributes)
+    attrs = custom_attributes(attributes, layer.name, options)
+    if shape is None:
+        attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, live.arguments, live.outputs)
+    return custom(*arguments, **attrs)
+
+
+def _operators(functions: Any, numpy: bool) -> tuple[Any, Any]:
+    """Returns MXNet's RNN operator and its Custom operator, of NDArrays or of Symbols."""
+    if numpy:
+        return functions.npx.rnn, functions.np._internal.Custom
+    return functions.RNN, functions.Custom
+
+
+def _is_training() -> bool:
+    autograd = live_mxnet().autograd
+    return bool(autograd.is_recording() or autograd.is_training())

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from onernn.adapters.common.files import (
     parsed_json,
     typed,
 )
+from onernn.adapters.common.native import NativeGraph, NativeNode
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
 from onernn.ir.arrays import Array
@@ -49,6 +51,11 @@ class Entry(NamedTuple):
     node: int
     output: int = 0
     version: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the output in a `NativeGraph`."""
+        return f"{self.node}:{self.output}"
 
 
 @dataclass(frozen=True)
@@ -81,9 +88,26 @@ class Symbol:
         return int(self._attribute("mxnet_version", _FIRST))
 
     @property
+    def is_old(self) -> bool:
+        """Whether auxiliary states are no inputs in the file: until 0.9.0."""
+        return self.version < 900
+
+    @property
     def np_shape(self) -> bool:
         """Whether a size of 0 means empty, as in NumPy, and -1 unknown; else 0 is unknown."""
         return bool(self._attribute("is_np_shape", 0))
+
+    @cached_property
+    def native(self) -> NativeGraph:
+        """The nodes with those of their outputs that are read."""
+        read: list[set[str]] = [set() for _ in self.nodes]
+        for entry in (*self.heads, *(entry for node in self.nodes for entry in node.inputs)):
+            read[entry.node].add(entry.name)
+        nodes = (
+            NativeNode(node.op, frozenset(entry.name for entry in node.inputs), frozenset(writes))
+            for node, writes in zip(self.nodes, read, strict=True)
+        )
+        return NativeGraph(nodes, outputs=[head.name for head in self.heads])
 
     def _attribute(self, name: str, default: int) -> int:
         result = self.attributes.get(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,8 @@ from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.table import (
     FIRST,
     LAST,
-    Bounds,
     Dtype,
-    Maybe,
+    Parsed,
     mxnet,
 )
 from onernn.ir.graph import Value
@@ -49,17 +49,14 @@ PLAIN = {
 """The operators that are one canonical operator; attributes have its names and defaults."""
 
 
-def _plain(kind: str) -> Callable[..., Any]:
-    def rule(data: Any, *, op: Any) -> Any:
-        defaults = OPERATORS[kind].attributes
-        numbers = {name: op.number(name, default) for name, default in defaults.items()}
-        return getattr(data.floats, kind)(**numbers)
-
-    return rule
+def _plain(kind, data, *, op):
+    defaults = OPERATORS[kind].attributes
+    numbers = {name: op.keyword(name, default) for name, default in defaults.items()}
+    return getattr(data.floats, kind)(**numbers)
 
 
 for kind, names in PLAIN.items():
-    mxnet(names, inferred="all")(_plain(kind))
+    mxnet(names, inferred="all")(partial(_plain, kind))
 
 
 @mxnet("_copy _np_copy BlockGrad make_loss", inferred="all")
@@ -156,29 +153,21 @@ def fill_like(data, *, op):
 Formula = Callable[[Any, Any], Any]
 
 
-def _compute(kind: str) -> Formula:
-    def formula(x: Any, y: Any) -> Any:
-        pair = (x.floats, y.floats) if kind in ("Div", "Pow") else (x, y)
-        return getattr(pair[0], kind)(pair[1])
-
-    return formula
+def _compute(kind: str, x: Any, y: Any) -> Any:
+    return getattr(x, kind)(y)
 
 
-def _compare(kind: str) -> Formula:
-    def formula(x: Any, y: Any) -> Any:
-        out = getattr(x, kind)(y)
-        return out if x.op.numpy else out.cast(x.dtype)
-
-    return formula
+def _compute_floats(kind: str, x: Any, y: Any) -> Any:
+    return getattr(x.floats, kind)(y.floats)
 
 
-def _combine(kind: str) -> Formula:
-    return lambda x, y: getattr(x.cast(bool), kind)(y.cast(bool)).cast(x.dtype)
-
-
-def _not_equal(x: Any, y: Any) -> Any:
-    out = x.Equal(y).Not()
+def _compare(kind: str, x: Any, y: Any) -> Any:
+    out = x.Equal(y).Not() if kind == "NotEqual" else getattr(x, kind)(y)
     return out if x.op.numpy else out.cast(x.dtype)
+
+
+def _combine(kind: str, x: Any, y: Any) -> Any:
+    return getattr(x.cast(bool), kind)(y.cast(bool)).cast(x.dtype)
 
 
 def _remainder(x: Any, y: Any) -> Any:
@@ -196,26 +185,25 @@ def _hypotenuse(x: Any, y: Any) -> Any:
     return (x * x + y * y).Sqrt().cast(np.float32)
 
 
-FORMULAS: dict[str, Formula] = {
-    "add": _compute("Add"),
-    "sub": _compute("Sub"),
-    "mul": _compute("Mul"),
-    "div": _compute("Div"),
-    "maximum": _compute("Max"),
-    "minimum": _compute("Min"),
-    "power": _compute("Pow"),
-    "mod": _remainder,
-    "hypot": _hypotenuse,
-    "equal": _compare("Equal"),
-    "not_equal": _not_equal,
-    "greater": _compare("Greater"),
-    "greater_equal": _compare("GreaterOrEqual"),
-    "lesser": _compare("Less"),
-    "lesser_equal": _compare("LessOrEqual"),
-    "logical_and": _combine("And"),
-    "logical_or": _combine("Or"),
-    "logical_xor": _combine("Xor"),
+_KINDS: dict[Callable[..., Any], dict[str, str]] = {
+    _compute: {"add": "Add", "sub": "Sub", "mul": "Mul", "maximum": "Max", "minimum": "Min"},
+    _compute_floats: {"div": "Div", "power": "Pow"},
+    _compare: {
+        "equal": "Equal",
+        "not_equal": "NotEqual",
+        "greater": "Greater",
+        "greater_equal": "GreaterOrEqual",
+        "lesser": "Less",
+        "lesser_equal": "LessOrEqual",
+    },
+    _combine: {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"},
 }
+FORMULAS: dict[str, Formula] = {
+    name: partial(function, kind)
+    for function, kinds in _KINDS.items()
+    for name, kind in kinds.items()
+}
+FORMULAS |= {"mod": _remainder, "hypot": _hypotenuse}
 NUMPY = {
     "sub": "subtract",
     "mul": "multiply",
@@ -228,33 +216,26 @@ NUMPY = {
 """The names of NumPy mode that differ."""
 
 
-def _on_two(formula: Formula) -> Callable[..., Any]:
-    def rule(lhs: Any, rhs: Any) -> Any:
-        dtypes = {lhs.dtype, rhs.dtype}
-        if len(dtypes) > 1:
-            refuse(f"of {' and '.join(sorted(map(str, dtypes)))} values")
-        return formula(lhs, rhs)
-
-    return rule
+def _on_two(formula, lhs, rhs):
+    dtypes = {lhs.dtype, rhs.dtype}
+    if len(dtypes) > 1:
+        refuse(f"of {' and '.join(sorted(map(str, dtypes)))} values")
+    return formula(lhs, rhs)
 
 
-def _on_alike(formula: Formula) -> Callable[..., Any]:
-    """Returns a rule for values of the same shape, which MXNet ensures."""
-
-    def rule(lhs: Any, rhs: Any) -> Any:
-        lhs.op.share_rank(lhs.name, rhs.name)
-        return _on_two(formula)(lhs, rhs)
-
-    return rule
+def _on_alike(formula, lhs, rhs):
+    """Computes with values of the same shape, which MXNet ensures."""
+    lhs.share_rank(rhs)
+    return _on_two(formula, lhs, rhs)
 
 
-def _with_scalar(formula: Formula, *, scalar_first: bool = False) -> Callable[..., Any]:
-    def rule(data: Any, *, scalar: Any = 1.0, is_int: Any = True, op: Any) -> Any:
-        x = _widen(data, op.name.endswith("true_divide_scalar"), is_int)
-        y = x.scalar(scalar)
-        return formula(y, x) if scalar_first else formula(x, y)
+def _with_scalar(formula, data, *, scalar=1.0, is_int=True, op):
+    x = _widen(data, op.name.endswith("true_divide_scalar"), is_int)
+    return formula(x, x.scalar(scalar))
 
-    return rule
+
+def _scalar_first(formula, data, *, scalar=1.0, is_int=True, op):
+    return _with_scalar(lambda x, y: formula(y, x), data, scalar=scalar, is_int=is_int, op=op)
 
 
 def _widen(x: Any, divides: bool, is_int: bool) -> Any:
@@ -276,13 +257,13 @@ for name, formula in FORMULAS.items():
     two, scalar = f"broadcast_{name}", f"_{legacy}_scalar"
     if numpy:
         two, scalar = f"{two} _npi_{numpy}", f"{scalar} _npi_{numpy}_scalar"
-    mxnet(alike, inferred="all")(_on_alike(formula))
-    mxnet(two)(_on_two(formula))
-    mxnet(scalar, inferred="all")(_with_scalar(formula))
+    mxnet(alike, inferred="all")(partial(_on_alike, formula))
+    mxnet(two)(partial(_on_two, formula))
+    mxnet(scalar, inferred="all")(partial(_with_scalar, formula))
     if name in ("sub", "div", "power", "mod"):
         reverse = f"_r{legacy}_scalar _npi_r{numpy}_scalar"
-        mxnet(reverse, inferred="all")(_with_scalar(formula, scalar_first=True))
-mxnet("_npi_hypot")(_on_two(_hypotenuse))
+        mxnet(reverse, inferred="all")(partial(_scalar_first, formula))
+mxnet("_npi_hypot")(partial(_on_two, _hypotenuse))
 
 
 @mxnet("add_n", inferred="all")
@@ -348,16 +329,12 @@ def _reshape(x: Any, target: tuple[int, ...], *, reverse: bool) -> Any:
             pieces.append(size(at).Mul(size(at + 1)))
             at += 2
         elif code >= -1:
-            pieces.append(size(at) if code == 0 else _integers(x, code))
+            pieces.append(size(at) if code == 0 else x.constant(np.array([code])))
             at += 1
         else:
             refuse(f"attribute shape={target}")
     first, *others = pieces[::-1] if reverse else pieces
     return x.Reshape(first.join(*others))
-
-
-def _integers(x: Any, *values: int) -> Any:
-    return x.constant(np.asarray(values, np.int64))
 
 
 def _split(size: Any, codes: list[int], reverse: bool) -> list[Any]:
@@ -367,8 +344,8 @@ def _split(size: Any, codes: list[int], reverse: bool) -> list[Any]:
     if max(pair) <= 0 or min(pair) < -1 or 0 in pair or reverse:
         refuse(f"attribute shape: -4 with {pair}")
     if -1 not in pair:
-        return [_integers(size, each) for each in pair]
-    known = _integers(size, max(pair))
+        return [size.constant(np.array([each])) for each in pair]
+    known = size.constant(np.array([max(pair)]))
     rest = size.Div(known)
     return [rest, known] if pair[0] == -1 else [known, rest]
 
@@ -391,10 +368,9 @@ def expand_dims(data, *, axis):
 
 
 @mxnet("squeeze _np_squeeze")
-def squeeze(data, *, axis=Maybe("sizes")):
-    return (
-        data.Squeeze().at_least_one() if axis is None else data.squeeze(*axis).at_least_one(*axis)
-    )
+def squeeze(data, *, axis=Parsed("sizes")):
+    out = data.Squeeze() if axis is None else data.squeeze(*axis)
+    return out.at_least_one(*axis or ())
 
 
 @mxnet("SwapAxis")
@@ -403,23 +379,19 @@ def swap_axis(data, *, dim1=0, dim2=0):
 
 
 @mxnet("transpose _np_transpose")
-def transpose(data, *, axes=Maybe("sizes")):
+def transpose(data, *, axes=Parsed("sizes")):
     return data.transpose(*(axis % len(axes) for axis in axes)) if axes else data.Transpose()
 
 
-@mxnet("Concat _npi_concatenate")
-def concat(*data, dim=Maybe("integer"), axis=1):
+@mxnet("Concat _npi_concatenate _rnn_param_concat")
+def concat(*data, dim=Parsed("integer"), axis=1):
     return data[0].Concat(*data[1:], axis=axis if dim is None else dim)
-
-
-@mxnet("_rnn_param_concat", dim="0")
-def rnn_param_concat(*data):
-    return data[0].Concat(*data[1:], axis=0)
 
 
 @mxnet("stack _npi_stack")
 def stack(*data, axis=0):
-    return data[0].new(bodies.stacked(data[0].op, [each.name for each in data], axis))
+    first, *others = (each.unsqueeze(axis) for each in data)
+    return first.Concat(*others, axis=axis)
 
 
 @mxnet("SliceChannel", inferred="first")
@@ -451,7 +423,9 @@ def _cut(x: Any, axis: int, count: int, squeeze: bool, starts: tuple[int, ...] =
 
 
 @mxnet("slice")
-def slice_(data, *, begin=Bounds(), end=Bounds(), step=Bounds()):
+def slice_(
+    data, *, begin=Parsed("numbers", ()), end=Parsed("numbers", ()), step=Parsed("numbers", ())
+):
     steps = [1 if by is None else by for by in step or (1,) * len(begin)]
     if not len(begin) == len(end) == len(steps) or 0 in steps:
         refuse(f"attributes begin={begin} end={end} step={step}")
@@ -464,7 +438,7 @@ def slice_(data, *, begin=Bounds(), end=Bounds(), step=Bounds()):
 
 
 @mxnet("slice_axis")
-def slice_axis(data, *, axis, begin, end=Maybe("integer")):
+def slice_axis(data, *, axis, begin, end=Parsed("integer")):
     return data.Slice([begin], [LAST if end is None else end], [axis], [1])
 
 
@@ -521,7 +495,7 @@ def full(*, shape=(), dtype=Dtype(), value=0.0, op):
 
 
 @mxnet("_arange _npi_arange", infer_range="False")
-def arange(*, start=0.0, stop=Maybe("number"), step=1.0, repeat=1, dtype=Dtype(), op):
+def arange(*, start=0.0, stop=Parsed("number"), step=1.0, repeat=1, dtype=Dtype(), op):
     if stop is None:
         start, stop = 0.0, start
     first, last, _ = map(parse.finite, (start, stop, step))
@@ -539,7 +513,7 @@ def tile(data, *, reps=()):
 
 
 @mxnet("repeat")
-def repeat(data, *, repeats, axis=Maybe("integer")):
+def repeat(data, *, repeats, axis=Parsed("integer")):
     """Each element several times: a new axis of size one, enlarged, and joined with the old one."""
     x, axis = (data.reshape(-1), 0) if axis is None else (data, axis)
     if axis < 0 or repeats < 0:
@@ -575,23 +549,17 @@ def _sample(distribution: str, op: Any, shape: Any, dtype: Any, *parameters: str
     return op.emit("Sample", context.seed, *parameters, dtype=dtype.name, **given)
 
 
-def _draw(kind: str) -> Callable[..., Any]:
-    def rule(*, shape: Any = (), dtype: Any = Dtype(none="float32"), op: Any) -> str:
-        named = _DISTRIBUTIONS[kind].items()
-        numbers = [op.number(name.split()[-1], default) for name, default in named]
-        parameters = [op.constant(np.float32(each), "parameter") for each in numbers]
-        return _sample(kind, op, shape or (1,), dtype, *parameters)
-
-    return rule
+def _draw(kind, *, shape=(), dtype=Dtype(none="float32"), op):
+    named = _DISTRIBUTIONS[kind].items()
+    numbers = [op.keyword(name.split()[-1], default) for name, default in named]
+    parameters = [op.constant(np.float32(each), "parameter") for each in numbers]
+    return _sample(kind, op, shape or (1,), dtype, *parameters)
 
 
-def _draw_each(kind: str) -> Callable[..., Any]:
-    def rule(*parameters: Any, shape: Any = (), dtype: Any = Dtype(none="float32"), op: Any) -> str:
-        return _sample(kind, op, shape, dtype, *(each.name for each in parameters))
-
-    return rule
+def _draw_each(kind, *parameters, shape=(), dtype=Dtype(none="float32"), op):
+    return _sample(kind, op, shape, dtype, *(each.name for each in parameters))
 
 
 for kind in _DISTRIBUTIONS:
-    mxnet(f"_sample_{kind}")(_draw_each(kind))
-    mxnet(f"_random_{kind}")(_draw(kind))
+    mxnet(f"_sample_{kind}")(partial(_draw_each, kind))
+    mxnet(f"_random_{kind}")(partial(_draw, kind))

@@ -8,58 +8,56 @@ from typing import Any
 
 import onernn.adapters.mxnet.lower  # noqa: F401  # its rules fill the table
 from onernn.adapters.common.adapter import require
-from onernn.adapters.mxnet.read import Files, find, parse_symbol, read_symbol
+from onernn.adapters.mxnet.originals import Rewriting
+from onernn.adapters.mxnet.read import find, parse_symbol, read_symbol
 from onernn.adapters.mxnet.table import slots_of_node
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.ragged import Batch, Ragged
 
 
 def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """The outputs, in order. Raises what MXNet raises."""
+    """Returns the outputs, in order. Raises what MXNet raises."""
     mx = require("mxnet", "mxnet")
     files = find(path, params or None)
-    numpy = read_symbol(files.symbol).np_shape
-    with mx.util.np_shape(numpy):
-        return _bound(mx, files, feed)
+    with mx.util.np_shape(read_symbol(files.symbol).np_shape):
+        symbol, labels = _replace_labels(mx, mx.sym.load(str(files.symbol)))
+        saved = mx.nd.load(str(files.params)) if files.params else {}
+        arrays = {key.partition(":")[2] or key: value for key, value in saved.items()}
+        arrays |= {name: _array(mx, value) for name, value in feed.items()}
+        names = symbol.list_arguments()
+        shapes = {name: arrays[name].shape for name in feed if name in names}
+        for name, shape in zip(names, symbol.infer_shape_partial(**shapes)[0], strict=True):
+            if name in labels:
+                arrays[name] = mx.nd.zeros(shape)
+            elif name not in arrays:
+                raise UnsupportedError(
+                    f"{files.params} holds no {name!r}: was it unpacked on saving?"
+                )
+        taken, auxiliary = (
+            {name: arrays[name] for name in each}
+            for each in (names, symbol.list_auxiliary_states())
+        )
+        bound = symbol.bind(mx.cpu(), taken, aux_states=auxiliary, grad_req="null")
+        return [each.asnumpy() for each in bound.forward(is_train=False)]
 
 
-def _bound(mx: Any, files: Files, feed: Mapping[str, Batch]) -> list[Batch]:
-    symbol, labels = _without_labels(mx, mx.sym.load(str(files.symbol)))
-    saved = mx.nd.load(str(files.params)) if files.params else {}
-    arrays = {key.partition(":")[2] or key: value for key, value in saved.items()}
-    arrays |= {name: mx.nd.array(value, dtype=_plain(value)) for name, value in feed.items()}
-    taken = {name: arrays[name] for name in symbol.list_arguments() if name in arrays}
-    shapes = {name: taken[name].shape for name in feed if name in taken}
-    for name, shape in zip(
-        symbol.list_arguments(), symbol.infer_shape_partial(**shapes)[0], strict=True
-    ):
-        if name in labels:
-            taken[name] = mx.nd.zeros(shape)
-        elif name not in taken:
-            raise UnsupportedError(f"{files.params} holds no {name!r}: was it unpacked on saving?")
-    auxiliary = {name: arrays[name] for name in symbol.list_auxiliary_states()}
-    bound = symbol.bind(mx.cpu(), taken, aux_states=auxiliary, grad_req="null")
-    return [each.asnumpy() for each in bound.forward(is_train=False)]
+def _replace_labels(mx: Any, symbol: Any) -> tuple[Any, set[str]]:
+    """Returns the symbol with a variable in place of each label, and these variables' names.
 
-
-def _without_labels(mx: Any, symbol: Any) -> tuple[Any, set[str]]:
-    """The symbol with a variable in the place of each label, and these variables' names.
-
-    In inference MXNet reads no label, but wants one. A variable's shape it infers from what it is
-    compared with, which it cannot where the symbol computes the label.
+    In inference MXNet reads no label, but requires one. It infers a variable's shape from what it
+    is compared with, which it cannot if the symbol computes the label.
     """
-    text = symbol.tojson()
-    graph, labels = json.loads(text), set()
-    for node, read in zip(graph["nodes"], parse_symbol(text).nodes, strict=False):
-        for at, slot in enumerate(slots_of_node(read)):
+    text, labels = symbol.tojson(), set[str]()
+    rewriting = Rewriting(text)
+    for at, node in enumerate(parse_symbol(text).nodes):
+        for place, slot in enumerate(slots_of_node(node)):
             if slot == "label":
-                labels.add(name := f"the label of {node['name']}")
-                node["inputs"][at] = [len(graph["nodes"]), 0, 0]
-                graph["nodes"].append({"op": "null", "name": name, "inputs": []})
-    return mx.sym.load_json(json.dumps(graph)), labels
+                labels.add(name := f"the label of {node.name}")
+                rewriting.nodes[at]["inputs"][place] = rewriting.add("null", name, [])
+    return mx.sym.load_json(json.dumps(rewriting.graph)), labels
 
 
-def _plain(value: Batch) -> Any:
+def _array(mx: Any, value: Batch) -> Any:
     if isinstance(value, Ragged):
         raise UnsupportedError("MXNet has no ragged inputs")
-    return value.dtype
+    return mx.nd.array(value, dtype=value.dtype)

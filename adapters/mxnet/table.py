@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -20,9 +21,9 @@ from onernn.adapters.common.lowering import (
     Slot,
     lower_steps,
 )
-from onernn.adapters.common.signatures import Signature, Tensor
+from onernn.adapters.common.signatures import Signature, Tensor, refuse
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.read import VARIABLE, Symbol, SymbolNode
+from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import NativeOp, Value
 from onernn.ir.records import dataclass
@@ -74,7 +75,6 @@ def names_of(name: str) -> list[str]:
 
 # One MXNet operator as a rule of the tables reads it, and the graph that it is lowered into.
 
-T = TypeVar("T")
 DType = np.dtype[Any]
 FIRST, LAST = -(2**62), 2**62
 """Beyond every axis: slices are cut there."""
@@ -109,9 +109,18 @@ class Context:
         if node not in nodes:
             nodes.append(node)
 
-    def labelled(self, texts: Iterable[str]) -> list[str]:
-        """The notes with their nodes in front, each once."""
+    def label(self, texts: Iterable[str]) -> list[str]:
+        """Returns the notes after the names of their nodes, each once."""
         return [": ".join(filter(None, [", ".join(self.notes[text]), text])) for text in texts]
+
+
+_PARSERS: Mapping[type, Callable[[str], Any]] = {
+    bool: parse.flag,
+    int: parse.integer,
+    float: parse.number,
+    tuple: parse.sizes,
+}
+"""Parsers of attributes by the types of their defaults."""
 
 
 class MxnetOperator(NativeOperator):
@@ -144,78 +153,35 @@ class MxnetOperator(NativeOperator):
                 raise UnsupportedError(f"input {slot}: {dtype} numbers are not supported")
         return result
 
-    def _parsed(self, name: str, default: T, parser: Callable[[str], T]) -> T:
+    def parse(self, name: str, default: Any, parser: Callable[[str], Any]) -> Any:
+        """Returns an attribute, None for the text "None"."""
         text = self.attribute(name, None)
-        if text is None:
-            return default
+        if text is None or text == "None":
+            return default if text is None else None
         try:
             return parser(text)
         except UnsupportedError as error:
             raise UnsupportedError(f"attribute {name}: {error}") from None
 
-    def maybe(self, name: str, default: T | None, parser: Callable[[str], T]) -> T | None:
-        return None if self.attribute(name, None) == "None" else self._parsed(name, default, parser)
-
     def keyword(self, name: str, default: Any) -> Any:
         """Returns an attribute, parsed as text of the kind of its default."""
-        readers: Any = {bool: self.flag, int: self.integer, float: self.number, tuple: self.sizes}
-        return readers.get(type(default), self.text)(name, default)
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        return bool(self.maybe(name, default, parse.flag))
+        if isinstance(default, str):
+            return str(self.attribute(name, default))
+        result = self.parse(name, default, _PARSERS[type(default)])
+        if result is None:
+            return False if default is False or default is True else self._refuse_missing(name)
+        return result
 
     def integer(self, name: str, default: int | None = None) -> int:
-        result = self.maybe(name, default, parse.integer)
-        if result is None:
-            raise UnsupportedError(f"attribute {name} is missing")
-        return result
+        result = self.parse(name, default, parse.integer)
+        return self._refuse_missing(name) if result is None else result
 
-    def number(self, name: str, default: float) -> float:
-        return self._parsed(name, default, parse.number)
-
-    def sizes(self, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
-        return self._parsed(name, default, parse.sizes)
-
-    def bounds(self, name: str) -> tuple[int | None, ...]:
-        return self._parsed(name, (), parse.numbers)
-
-    def text(self, name: str, default: str) -> str:
-        return str(self.attribute(name, default))
-
-    def dtype(self, name: str, default: str = "float32") -> DType:
-        """A dtype that is an attribute. Raises `UnsupportedError` for those not computed in."""
-        result = self.text(name, default)
-        if result not in COMPUTED:
-            raise UnsupportedError(f"attribute {name}={result}: only {', '.join(sorted(COMPUTED))}")
-        return np.dtype(result)
-
-    def rank(self, value: str) -> int | None:
-        """How many axes a value has, None where the symbol does not say."""
-        return self.builder.type_of(value).rank
-
-    def known_rank(self, value: str, why: str) -> int:
-        """The same. Raises `UnsupportedError` where the symbol does not say."""
-        result = self.rank(value)
-        if result is None:
-            self.context.unranked.add(value)
-            silent = [each.name for each in self.builder.inputs if self.rank(each.name) is None]
-            raise UnsupportedError(
-                f"{why}: the symbol does not say how many axes {value!r} has; it declares no shape"
-                f" (__shape__) of {', '.join(silent)}"
-            )
-        return result
+    def _refuse_missing(self, name: str) -> Any:
+        raise UnsupportedError(f"attribute {name} is missing")
 
     def dtype_of(self, value: str) -> DType:
-        """A value's dtype, MXNet's default where the symbol does not say."""
+        """Returns a value's dtype, MXNet's default if the symbol does not say."""
         return np.dtype(self.builder.type_of(value).dtype or np.float32)
-
-    def share_rank(self, *values: str) -> None:
-        """What is known of the rank of one holds for all: they have one shape."""
-        ranks = {value: self.rank(value) for value in values}
-        known = next((rank for rank in ranks.values() if rank is not None), None)
-        for value, rank in ranks.items():
-            if rank is None and known is not None:
-                self.declare_rank(value, known)
 
     def declare_rank(self, value: str, rank: int) -> None:
         """Notes the rank that an operator wants of a value; inputs of the graph declare it."""
@@ -227,22 +193,12 @@ class MxnetOperator(NativeOperator):
             for given in self.builder.inputs
         ]
 
-    def check_floats(self, *values: str) -> None:
-        """Refuses whole numbers, which NumPy would promote where MXNet does not."""
-        for value in values:
-            dtype = self.dtype_of(value)
-            if dtype.kind != "f":
-                raise UnsupportedError(f"of {dtype} values")
-
-    def is_inferred(self, value: str) -> bool:
-        return value in self.inferred
-
     def note(self, text: str) -> None:
-        """What a user should know of this operator."""
+        """Adds what a user should know of this operator."""
         self.context.note(text, f"{self.node.name} ({self.node.op})")
 
     def as_documented(self, documented: str, on_cpu: str) -> bool:
-        """Whether to compute what is documented, or what MXNet's CPU gave; noted either way."""
+        """Returns whether to compute what is documented, or what MXNet's CPU returned; notes it."""
         chosen = self.context.semantics == "documented"
         if chosen:
             text = f"{documented}, as documented; MXNet 1.9.1 on CPU did otherwise: {on_cpu}"
@@ -254,36 +210,6 @@ class MxnetOperator(NativeOperator):
         self.note(text)
         return chosen
 
-    def matrix(self, value: str) -> str:
-        """The value with all axes but the first as one."""
-        return value if self.rank(value) == 2 else self.emit("Flatten", value, axis=1)
-
-    def part(self, value: str, first: int, end: int, axis: int = 0) -> str:
-        """A part of a list, such as a shape, or of a value along an axis."""
-        return self.emit("Slice", value, *map(self.ints, (first, end, axis)))
-
-    def resized(self, whole: str, axis: int, size: int) -> str:
-        """A shape with another size at an axis."""
-        before, after = self.part(whole, 0, axis), self.part(whole, axis + 1 or LAST, LAST)
-        return self.joined(before, [size], after)
-
-    def listed(self, value: str, *gone: int) -> str:
-        """The value; a list of one number where it would be a scalar, which only NumPy mode knows.
-
-        ``gone``: the axes that it has lost, where not all of them may be.
-        """
-        rank = self.rank(value)
-        some_left = gone and not (max(gone) < len(gone) and min(gone) >= -len(gone))
-        if rank or some_left or self.numpy:
-            return value
-        if rank == 0:
-            return self.reshaped(value, 1)
-        sizes = self.sizes_of(value)
-        skipped = self.emit("Min", self.sizes_of(sizes), [1])  # 0 for a scalar
-        whole = self.joined([1], sizes)
-        kept = self.emit("Slice", whole, skipped, [LAST], [0])
-        return self.emit("Reshape", value, kept)
-
 
 # The registry of the tables: MXNet's operators and the rules that lower them.
 
@@ -291,22 +217,21 @@ class MxnetOperator(NativeOperator):
 class Rule(NamedTuple):
     """How an operator is lowered.
 
-    ``name``: its name in the table. ``slots``: those of its inputs; ``rest`` takes all others.
-    ``inferred``: what becomes of inputs whose sizes MXNet infers (`Context.inferred`). Outputs
-    are of inferred size if the "first" input is, or "all" are, or "none"; "" refuses.
+    ``name``: its name in the table. ``inferred``: what becomes of inputs whose sizes MXNet infers
+    (`Context.inferred`). Outputs are of inferred size if the "first" input is, or "all" are, or
+    "none"; "" refuses.
     """
 
     name: str
-    slots: tuple[str, ...]
-    rest: str
-    lower: Callable[[MxnetOperator], Results]
+    lower: Signature
     inferred: str
 
     def slots_of(self, count: int) -> list[str]:
         """Returns the slot of each of ``count`` inputs; raises `UnsupportedError` for too many."""
-        if count > len(self.slots) and not self.rest:
-            raise UnsupportedError(f"{count} inputs, expected {', '.join(self.slots)}")
-        return [*self.slots, *[self.rest] * count][:count]
+        slots, rest = self.lower.slots, self.lower.rest
+        if count > len(slots) and not rest:
+            raise UnsupportedError(f"{count} inputs, expected {', '.join(slots)}")
+        return [*slots, *[rest] * count][:count]
 
 
 RULES: dict[str, Rule] = {}
@@ -318,55 +243,79 @@ class MxnetTensor(Tensor):
     @property
     def rank(self) -> Any:
         """The number of axes, None if the symbol does not say."""
-        return self.op.rank(self.name)
+        return self.type.rank
 
     def known_rank(self, why: str) -> int:
         """Returns the rank; raises `UnsupportedError` if the symbol does not say."""
-        return self.op.known_rank(self.name, why)
+        if self.rank is None:
+            self.op.context.unranked.add(self.name)
+            builder = self.op.builder
+            names = [
+                each.name for each in builder.inputs if builder.type_of(each.name).rank is None
+            ]
+            refuse(
+                f"{why}: the symbol does not say how many axes {self.name!r} has; it declares no"
+                f" shape (__shape__) of {', '.join(names)}"
+            )
+        return int(self.rank)
+
+    def share_rank(self, other: MxnetTensor) -> None:
+        """Notes that two values have the same shape: the rank of one is the rank of both."""
+        for one, known in ((self, other.rank), (other, self.rank)):
+            if one.rank is None and known is not None:
+                self.op.declare_rank(one.name, known)
 
     @property
     def floats(self) -> Self:
         """The value; raises `UnsupportedError` for integers, which MXNet does not promote."""
-        self.op.check_floats(self.name)
-        return self
+        return self if self.dtype.kind == "f" else refuse(f"of {self.dtype} values")
 
     @property
     def inferred(self) -> bool:
         """Whether MXNet infers its size from other inputs."""
-        return self.op.is_inferred(self.name)
+        return self.name in self.op.inferred
 
     @property
     def matrix(self) -> Self:
         """The value with all axes after the first as one."""
-        return self.new(self.op.matrix(self.name))
+        return self if self.rank == 2 else self.Flatten(axis=1)
+
+    def size(self, axis: int) -> Self:
+        """Returns the size of an axis as a list of one."""
+        return self.sizes.Gather([axis], axis=0)
 
     def part(self, first: int, end: int, axis: int = 0) -> Self:
         """Returns a part of a list, such as a shape, or of a value along an axis."""
-        return self.new(self.op.part(self.name, first, end, axis))
+        return self.Slice([first], [end], [axis])
 
     def resize(self, axis: int, size: int) -> Self:
         """Returns a shape with another size at an axis."""
-        return self.new(self.op.resized(self.name, axis, size))
+        return self.part(0, axis).join([size], self.part(axis + 1 or LAST, LAST))
 
     def at_least_one(self, *gone: int) -> Self:
-        """Returns a list of one element in place of a scalar, which only NumPy mode knows."""
-        return self.new(self.op.listed(self.name, *gone))
+        """Returns a list of one element in place of a scalar, which only NumPy mode knows.
+
+        ``gone``: the axes that the value has lost, if some are left.
+        """
+        some_left = gone and not (max(gone) < len(gone) and min(gone) >= -len(gone))
+        if self.rank or some_left or self.op.numpy:
+            return self
+        if self.rank == 0:
+            return self.reshape(1)
+        sizes = self.sizes
+        skipped = sizes.sizes.Min([1])  # 0 for a scalar
+        whole = self.new(self.op.joined([1], sizes.name))
+        return self.Reshape(whole.Slice(skipped, [LAST], [0]))
 
 
-class Maybe(NamedTuple):
-    """An attribute without a default, or "None"; ``kind``: its parser in `attributes`."""
+class Parsed(NamedTuple):
+    """An attribute that may be "None"; ``kind``: its parser in `attributes`."""
 
     kind: str
+    default: Any = None
 
     def read(self, op: MxnetOperator, name: str) -> Any:
-        return op.maybe(name, None, getattr(parse, self.kind))
-
-
-class Bounds(NamedTuple):
-    """An attribute that holds a list of integers, some of which may be None."""
-
-    def read(self, op: MxnetOperator, name: str) -> tuple[int | None, ...]:
-        return op.bounds(name)
+        return op.parse(name, self.default, getattr(parse, self.kind))
 
 
 class Dtype(NamedTuple):
@@ -375,9 +324,12 @@ class Dtype(NamedTuple):
     none: str | None = ""
 
     def read(self, op: MxnetOperator, name: str) -> DType | None:
-        if self.none != "" and op.text(name, "None") == "None":
+        result = str(op.attribute(name, "float32" if self.none == "" else "None"))
+        if self.none != "" and result == "None":
             return None if self.none is None else np.dtype(self.none)
-        return op.dtype(name)
+        if result not in COMPUTED:
+            refuse(f"attribute {name}={result}: only {', '.join(sorted(COMPUTED))}")
+        return np.dtype(result)
 
 
 def mxnet(names: str, *, inferred: str = "", **only: Any) -> Any:
@@ -386,7 +338,7 @@ def mxnet(names: str, *, inferred: str = "", **only: Any) -> Any:
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = Signature(function, only, MxnetTensor)
         for name in names.split():
-            RULES[name] = Rule(name, signature.slots, signature.rest, signature, inferred)
+            RULES[name] = Rule(name, signature, inferred)
         return function
 
     return enter
@@ -433,90 +385,71 @@ _OUTPUTS = {
 }
 """What an operator calls its outputs, where it names them (FListOutputNames)."""
 
-_NAMED_BEFORE = 900  # until 0.9.0 auxiliary states were no inputs in the file
-
 
 def lower_nodes(context: Context) -> list[str]:
-    """The value of each head, under MXNet's name of it.
+    """Returns the value of each head, under MXNet's name of it.
 
     The builder has the variables already, as inputs or constants. What cannot be lowered becomes a
     node with the reason.
     """
     builder, symbol = context.builder, context.symbol
-    heads = [(entry.node, entry.output) for entry in symbol.heads]
-    used, ends = needed(symbol), set(heads)
-    read: dict[int, set[int]] = {}
+    used, ends = needed(symbol), {head.name for head in symbol.heads}
+    read = defaultdict[int, set[int]](set)
     for entry in (*symbol.heads, *(each for at in used for each in symbol.nodes[at].inputs)):
-        read.setdefault(entry.node, set()).add(entry.output)
+        read[entry.node].add(entry.output)
     # Nodes may share a name: those whose values are outputs come first.
-    taken = {output_name(symbol.nodes[at], out, n) for at, out in heads for n in (1, 2)}
+    taken = {output_name(symbol.nodes[at], out, n) for at, out, _ in symbol.heads for n in (1, 2)}
     counts: dict[int, int] = {}
 
     def step(position: int, node: SymbolNode) -> LoweringStep:
         def outputs(count: int) -> Iterator[Output]:
-            counts[position] = count or len(read[position])  # none where it was refused
+            counts[position] = count or len(read[position])  # none if it was refused
             for k in sorted({*range(count), *read[position]}):
-                name = output_name(node, k, counts[position])
-                if name in taken and (position, k) not in ends:
-                    name = f"{name}#{position}"
-                yield Output(str(k), variable_of(position, k), name)
+                name, variable = output_name(node, k, counts[position]), Entry(position, k).name
+                unique = name if variable in ends or name not in taken else f"{name}#{position}"
+                yield Output(str(k), variable, unique)
 
-        reads = tuple(variable_of(*each[:2]) if each.node in used else "" for each in node.inputs)
-        lower = partial(_lower, context, position, node, reads)
-        return LoweringStep(NativeOp(position, node.op, node.name), reads, lower, outputs)
+        at = NativeOp(position, node.op, node.name)
+        reads = tuple(each.name if each.node in used else "" for each in node.inputs)
+        return LoweringStep(at, reads, partial(_lower, context, at, node, reads), outputs)
 
     steps = [step(at, node) for at, node in enumerate(symbol.nodes) if at in used]
-    lower_steps(builder, steps, [variable_of(*head) for head in heads])
-    values: dict[str, None] = {}
-    for at, out in heads:
-        node, result = symbol.nodes[at], builder.value(variable_of(at, out))
-        name = output_name(node, out, counts[at])
-        if (
-            result in values or result.split("#")[0] != name
-        ):  # another node's value, or a second time
-            builder.origin = (NativeOp(at, node.op, node.name),)
+    lower_steps(builder, steps, [head.name for head in symbol.heads])
+    values: list[str] = []
+    for head in symbol.heads:
+        node, result = symbol.nodes[head.node], builder.value(head.name)
+        name = output_name(node, head.output, counts[head.node])
+        if result in values or result.split("#")[0] != name:  # a second time, or another node's
+            builder.origin = (NativeOp(head.node, node.op, node.name),)
             result = builder.copied(result, name)
-        values[result] = None
-    return list(values)
+        values.append(result)
+    return values
 
 
-def variable_of(position: int, output: int) -> str:
-    """What the builder calls an output of a node."""
-    return f"{position}:{output}"
-
-
-def _lower(context: Context, position: int, node: SymbolNode, reads: Sequence[str]) -> Results:
+def _lower(context: Context, at: NativeOp, node: SymbolNode, reads: Sequence[str]) -> Results:
     if node.op == VARIABLE:
         return node.name
-    result = find_rule(node.op)
-    if result is None:
+    rule = find_rule(node.op)
+    if rule is None:
         raise UnsupportedError("this operator is not known")
     inputs = [each and context.builder.value(each) for each in reads]
-    inputs += late_inputs(context, result, node, len(inputs))
-    slots: dict[str, list[str]] = {}
-    for slot, value in zip(result.slots_of(len(inputs)), inputs, strict=True):
-        slots.setdefault(slot, []).append(value)
+    if context.symbol.is_old:  # it leaves out auxiliary states
+        names = [f"{node.name}_{slot}" for slot in rule.lower.slots[len(inputs) :]]
+        inputs += [name for name in names if name in context.builder.constants]
+    slots = defaultdict[str, list[str]](list)
+    for slot, value in zip(rule.slots_of(len(inputs)), inputs, strict=True):
+        slots[slot].append(value)
     unsized = [each in context.inferred for each in reads]
-    if any(unsized) and not result.inferred:
+    if any(unsized) and not rule.inferred:
         raise UnsupportedError("an input of zeros, whose size MXNet would infer from other inputs")
     inferred = {value for value, each in zip(inputs, unsized, strict=False) if each}
-    op = MxnetOperator(
-        context, NativeOp(position, node.op, node.name), result.name, node, slots, inferred
-    )
-    results = op.lowered(result.lower)
-    decisive = unsized[:1] if result.inferred == "first" else unsized
-    if op.gives_inferred or decisive and all(decisive) and result.inferred != "none":
+    op = MxnetOperator(context, at, rule.name, node, slots, inferred)
+    results = op.lowered(rule.lower)
+    decisive = unsized[:1] if rule.inferred == "first" else unsized
+    if op.gives_inferred or decisive and all(decisive) and rule.inferred != "none":
         count = 1 if isinstance(results, str) else len(results)
-        context.inferred.update(variable_of(position, k) for k in range(count))
+        context.inferred.update(Entry(at.position, k).name for k in range(count))
     return results
-
-
-def late_inputs(context: Context, chosen: Rule, node: SymbolNode, count: int) -> list[str]:
-    """The auxiliary states that files of MXNet before 0.9 leave out."""
-    if context.symbol.version >= _NAMED_BEFORE:
-        return []
-    names = [f"{node.name}_{slot}" for slot in chosen.slots[count:]]
-    return [name for name in names if name in context.builder.constants]
 
 
 def output_name(node: SymbolNode, output: int, count: int) -> str:

@@ -127,7 +127,7 @@ def types_of_results(
     PyTorch's own module runs a step: the rules differ by kernel and are not documented. ``given``:
     the types of x and of the initial states.
     """
-    sizes = (1,)
+    sizes: tuple[int, ...] = (1,)
     if batch.begin is not None:
         counts = batch.begin[1:] - batch.begin[:-1]
         sizes = (2, 1) if (counts != counts[0]).any() else (1,)

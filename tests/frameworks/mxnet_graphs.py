@@ -44,6 +44,27 @@ def run(symbol: Any, arrays: Arrays, *, numpy: bool = False) -> list[Array]:
         return [out.asnumpy() for out in bound.forward(is_train=False)]
 
 
+class Block(mx.gluon.HybridBlock):  # type: ignore[misc]
+    """A block of children that are made in its scope; ``run(block, F, *inputs)`` is its forward."""
+
+    def __init__(self, run: Callable[..., Any], **children: Callable[[], Any]) -> None:
+        super().__init__()
+        self._run = run
+        with self.name_scope():
+            for name, make in children.items():
+                setattr(self, name, make())
+
+    def hybrid_forward(self, F: Any, *inputs: Any) -> Any:  # noqa: N803
+        return self._run(self, F, *inputs)
+
+
+def imported(block: Any, folder: Path, *inputs: str) -> Any:
+    """The SymbolBlock of the files that a block's export writes, ``m-symbol.json`` in a folder."""
+    block.export(str(folder / "m"))
+    symbol, params = (str(folder / name) for name in ("m-symbol.json", "m-0000.params"))
+    return mx.gluon.SymbolBlock.imports(symbol, [*inputs], params)
+
+
 def losses_of(
     block: Any, *given: Array, plug: Callable[[Any], Any] = lambda block: block, steps: int = 20
 ) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from tests.frameworks.mxnet_graphs import run, save
+from tests.frameworks.mxnet_graphs import Block, run, save
 
 from onernn.ir.arrays import Array
 
@@ -124,24 +124,18 @@ def _flat(value: Any) -> list[Any]:
     )
 
 
-class Around(mx.gluon.HybridBlock):
+def around(layer: Callable[[], Any]) -> Block:
     """Embedding -> recurrent layer -> projection, as in language models and taggers."""
 
-    def __init__(self, layer: Any, with_state: bool) -> None:
-        super().__init__()
-        self._with_state = with_state
-        with self.name_scope():
-            self.embed = mx.gluon.nn.Embedding(11, 5)
-            self.layer = layer()
-            self.norm = mx.gluon.nn.LayerNorm()
-            self.out = mx.gluon.nn.Dense(4, flatten=False, activation="tanh")
+    def run(net: Any, F: Any, ids: Any, *states: Any) -> Any:  # noqa: N803
+        embedded = net.embed(ids)
+        y, after = net.layer(embedded, list(states)) if states else (net.layer(embedded), ())
+        made = net.out(net.norm(y))
+        return (made, *after) if states else made
 
-    def hybrid_forward(self, F: Any, ids: Any, *states: Any) -> Any:  # noqa: N803
-        embedded = self.embed(ids)
-        if not self._with_state:
-            return self.out(self.norm(self.layer(embedded)))
-        y, after = self.layer(embedded, list(states))
-        return (self.out(self.norm(y)), *after)
+    nn = mx.gluon.nn
+    dense = lambda: nn.Dense(4, flatten=False, activation="tanh")  # noqa: E731
+    return Block(run, embed=lambda: nn.Embedding(11, 5), layer=layer, norm=nn.LayerNorm, out=dense)
 
 
 def gluon_layer(rng: Random, folder: Path) -> Saved:
@@ -161,25 +155,19 @@ def gluon_layer(rng: Random, folder: Path) -> Saved:
     inputs = [ids]
     if with_state:
         inputs += [uniform(rng, layers * sides, n, h) for _ in range(1 + (kind == "LSTM"))]
-    return exported(rng, "gluon_layer", Around(layer, with_state), inputs, folder, 1)
+    return exported(rng, "gluon_layer", around(layer), inputs, folder, 1)
 
 
-class Unrolled(mx.gluon.HybridBlock):
+def unrolled(cell: Callable[[], Any], steps: int, **options: Any) -> Block:
     """A cell over a fixed number of steps."""
 
-    def __init__(self, cell: Any, steps: int, **options: Any) -> None:
-        super().__init__()
-        self._steps, self._options = steps, options
-        with self.name_scope():
-            self.cell = cell()
-            self.out = mx.gluon.nn.Dense(3, flatten=False)
-
-    def hybrid_forward(self, F: Any, x: Any, *rest: Any) -> Any:  # noqa: N803
-        states = list(rest) if rest else None
-        outputs, after = self.cell.unroll(self._steps, x, states, **self._options)
+    def run(net: Any, F: Any, x: Any) -> Any:  # noqa: N803
+        outputs, after = net.cell.unroll(steps, x, **options)
         if isinstance(outputs, list):
-            return (self.out(F.concat(*outputs, dim=-1)), outputs[0], *after)
-        return (self.out(outputs), *after)
+            return (net.out(F.concat(*outputs, dim=-1)), outputs[0], *after)
+        return (net.out(outputs), *after)
+
+    return Block(run, cell=cell, out=lambda: mx.gluon.nn.Dense(3, flatten=False))
 
 
 def _gluon_cell(rng: Random, h: int) -> Callable[[], Any]:
@@ -234,51 +222,42 @@ def gluon_cells(rng: Random, folder: Path) -> Saved:
     make, rnns = FORMS[form]
     x = uniform(rng, *((n, t, i) if layout == "NTC" else (t, n, i)))
     merge = bool(rng.random() < 0.6)
-    block = Unrolled(lambda: make(one, other), t, layout=layout, merge_outputs=merge)
+    block = unrolled(lambda: make(one, other), t, layout=layout, merge_outputs=merge)
     return exported(rng, f"gluon_cells_{form}", block, [x], folder, rnns)
 
 
-class Masked(mx.gluon.HybridBlock):
-    """A cell over padded sentences of given lengths."""
+def masked(cell: Callable[[], Any], steps: int) -> Block:
+    """A cell over padded sequences of given lengths."""
 
-    def __init__(self, cell: Any, steps: int) -> None:
-        super().__init__()
-        self._steps = steps
-        with self.name_scope():
-            self.cell = cell()
-
-    def hybrid_forward(self, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
-        outputs, after = self.cell.unroll(
-            self._steps, x, layout="NTC", merge_outputs=True, valid_length=lengths
-        )
+    def run(net: Any, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
+        outputs, after = net.cell.unroll(steps, x, None, "NTC", True, valid_length=lengths)
         return (outputs, *after)
+
+    return Block(run, cell=cell)
 
 
 def gluon_lengths(rng: Random, folder: Path) -> Saved:
     t, n, i, h = sizes(rng)
     one = _gluon_cell(rng, h)
     both = bool(rng.integers(0, 2))
-    block = Masked((lambda: mx.gluon.rnn.BidirectionalCell(one(), one())) if both else one, t)
+    block = masked((lambda: mx.gluon.rnn.BidirectionalCell(one(), one())) if both else one, t)
     lengths = rng.integers(1, t + 1, n).astype(np.float32)
     return exported(rng, "gluon_lengths", block, [uniform(rng, n, t, i), lengths], folder, None)
 
 
-class Looped(mx.gluon.HybridBlock):
-    def __init__(self, cell: Any) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.cell = cell()
-
-    def hybrid_forward(self, F: Any, x: Any, *states: Any) -> Any:  # noqa: N803
-        outputs, after = F.contrib.foreach(self.cell, x, list(states))
+def looped(cell: Callable[[], Any]) -> Block:
+    def run(net: Any, F: Any, x: Any, *states: Any) -> Any:  # noqa: N803
+        outputs, after = F.contrib.foreach(net.cell, x, list(states))
         return (outputs, *after)
+
+    return Block(run, cell=cell)
 
 
 def gluon_loop(rng: Random, folder: Path) -> Saved:
     t, n, i, h = (int(rng.integers(1, high)) for high in (7, 5, 8, 7))
     kind = str(rng.choice(["LSTMCell", "GRUCell", "RNNCell"]))
     states = [uniform(rng, n, h) for _ in range(1 + (kind == "LSTMCell"))]
-    block = Looped(lambda: getattr(mx.gluon.rnn, kind)(h, input_size=i))
+    block = looped(lambda: getattr(mx.gluon.rnn, kind)(h, input_size=i))
     return exported(rng, "gluon_loop", block, [uniform(rng, t, n, i), *states], folder, 1)
 
 
@@ -306,28 +285,6 @@ def legacy_cells(rng: Random, folder: Path) -> Saved:
     )
 
 
-def legacy_language_model(rng: Random, folder: Path) -> Saved:
-    """As the example of bucketing had it: the label goes through a Reshape, too."""
-    t, n, h = (int(rng.integers(low, high)) for low, high in ((2, 7), (1, 5), (1, 7)))
-    layers = int(rng.integers(1, 3))
-    stack = mx.rnn.SequentialRNNCell()
-    for layer in range(layers):
-        stack.add(mx.rnn.LSTMCell(h, prefix=f"lstm_l{layer}_"))
-    embedded = mx.sym.Embedding(mx.sym.Variable("data"), input_dim=11, output_dim=5, name="embed")
-    outputs, _ = stack.unroll(t, embedded, merge_outputs=True)
-    flat = mx.sym.Reshape(outputs, shape=(-1, h))
-    scores = mx.sym.FullyConnected(flat, num_hidden=11, name="scores")
-    label = mx.sym.Reshape(mx.sym.Variable("softmax_label"), shape=(-1,))
-    symbol = mx.sym.SoftmaxOutput(scores, label, name="softmax")
-    inputs = {"data": rng.integers(0, 11, (n, t)).astype(np.float32)}
-    labels = {"softmax_label": np.zeros((n, t), np.float32)}
-    params = contractive(rng, symbol, inputs | labels, "float32")
-    file = save(symbol, params, folder / "model")
-    expected = run(symbol, {**inputs, **labels, **params})
-    names = symbol.list_outputs()
-    return Saved("legacy_language_model", file, inputs, expected, names, layers)
-
-
 KINDS = [
     rnn_operator,
     gluon_layer,
@@ -335,7 +292,6 @@ KINDS = [
     gluon_lengths,
     gluon_loop,
     legacy_cells,
-    legacy_language_model,
 ]
 
 

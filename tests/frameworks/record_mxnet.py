@@ -22,8 +22,16 @@ import numpy as np
 from support.arrays import uniform
 from support.recorded_operators import Recorded, read_recorded, write_recorded
 from tests.frameworks.mxnet_crnn import Crnn
-from tests.frameworks.mxnet_graphs import numpy_mode, run, run_recorded, save
-from tests.frameworks.mxnet_models import Around, Looped, Masked, Unrolled, _sequential, contractive
+from tests.frameworks.mxnet_graphs import Block, numpy_mode, run, run_recorded, save
+from tests.frameworks.mxnet_models import (
+    _flat,
+    _sequential,
+    around,
+    contractive,
+    looped,
+    masked,
+    unrolled,
+)
 
 from onernn.ir.arrays import Array
 
@@ -57,12 +65,7 @@ def exported(folder: Path, block: Any, *inputs: Array, gluon: bool = False) -> N
         bound = 1 / np.sqrt(parameter.shape[-1])
         low = 0.1 * bound if name.endswith("running_var") else -bound
         parameter.set_data(mx.nd.array(rng.uniform(low, bound, parameter.shape)))
-    found = block(*made)
-    flat = (
-        [each for part in found for each in (part if isinstance(part, list) else [part])]
-        if isinstance(found, tuple | list)
-        else [found]
-    )
+    flat = _flat(block(*made))
     block.export(str(folder / "model"))
     if gluon:
         block.save_parameters(str(folder / "gluon.params.saved"))
@@ -73,14 +76,14 @@ def exported(folder: Path, block: Any, *inputs: Array, gluon: bool = False) -> N
 @model
 def gluon_language_model(folder: Path) -> None:
     ids = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 0, 1]], np.float32)
-    block = Around(lambda: mx.gluon.rnn.LSTM(H, 2, dropout=0.2), True)
+    block = around(lambda: mx.gluon.rnn.LSTM(H, 2, dropout=0.2))
     exported(folder, block, ids, words(2, 3, H), words(2, 3, H, seed=2), gluon=True)
 
 
 @model
 def gluon_bidirectional_ntc(folder: Path) -> None:
     ids = np.array([[1, 2, 3, 4], [4, 5, 6, 7]], np.float32)
-    block = Around(lambda: mx.gluon.rnn.GRU(H, 2, bidirectional=True, layout="NTC"), False)
+    block = around(lambda: mx.gluon.rnn.GRU(H, 2, bidirectional=True, layout="NTC"))
     exported(folder, block, ids, gluon=True)
 
 
@@ -90,19 +93,19 @@ def gluon_unrolled_stack(folder: Path) -> None:
     both = lambda: cells.BidirectionalCell(cells.GRUCell(H), cells.GRUCell(H))  # noqa: E731
     stack = lambda: _sequential(both(), cells.LSTMCell(H), cells.RNNCell(H))  # noqa: E731
     exported(
-        folder, Unrolled(stack, T, layout="NTC", merge_outputs=True), words(N, T, C), gluon=True
+        folder, unrolled(stack, T, layout="NTC", merge_outputs=True), words(N, T, C), gluon=True
     )
 
 
 @model
 def gluon_lengths(folder: Path) -> None:
-    block = Masked(lambda: mx.gluon.rnn.GRUCell(H), T)
+    block = masked(lambda: mx.gluon.rnn.GRUCell(H), T)
     exported(folder, block, words(N, T, C), np.array([5, 1, 3], np.float32))
 
 
 @model
 def gluon_foreach(folder: Path) -> None:
-    block = Looped(lambda: mx.gluon.rnn.LSTMCell(H, input_size=C))
+    block = looped(lambda: mx.gluon.rnn.LSTMCell(H, input_size=C))
     exported(folder, block, words(T, N, C), words(N, H), words(N, H, seed=2))
 
 
@@ -111,31 +114,25 @@ def gluon_crnn(folder: Path) -> None:
     exported(folder, Crnn(), words(N, 1, 16, 20))
 
 
-class Controlled(mx.gluon.HybridBlock):  # type: ignore[misc]
+def run_controlled(net: Any, F: Any, x: Any) -> Any:  # noqa: N803
     """A projected LSTM unrolled, a loop over its mean while a count is small, and a branch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.cell = mx.gluon.contrib.rnn.LSTMPCell(H, C, input_size=H)
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
-        begin = [F.mean(F.slice_axis(x, axis=2, begin=0, end=size), axis=1) for size in (C, H)]
-        y, _ = self.cell.unroll(T, x, begin, layout="NTC", merge_outputs=True)
-        rows, (_, state) = F.contrib.while_loop(
-            lambda n, s: n < 3,
-            lambda n, s: (s * 0.5, [n + 1, F.tanh(s + F.sum(y, axis=1))]),
-            [F.zeros((1,)), F.mean(y, axis=1)],
-            max_iterations=4,
-        )
-        kept = F.slice_axis(rows, axis=0, begin=0, end=3)
-        turned = F.contrib.cond(F.sum(x) > 0, lambda: -state, lambda: state * 2)
-        return y, kept, turned
+    begin = [F.mean(F.slice_axis(x, axis=2, begin=0, end=size), axis=1) for size in (C, H)]
+    y, _ = net.cell.unroll(T, x, begin, layout="NTC", merge_outputs=True)
+    rows, (_, state) = F.contrib.while_loop(
+        lambda n, s: n < 3,
+        lambda n, s: (s * 0.5, [n + 1, F.tanh(s + F.sum(y, axis=1))]),
+        [F.zeros((1,)), F.mean(y, axis=1)],
+        max_iterations=4,
+    )
+    kept = F.slice_axis(rows, axis=0, begin=0, end=3)
+    turned = F.contrib.cond(F.sum(x) > 0, lambda: -state, lambda: state * 2)
+    return y, kept, turned
 
 
 @model
 def gluon_control(folder: Path) -> None:
-    exported(folder, Controlled(), words(N, T, H))
+    cell = lambda: mx.gluon.contrib.rnn.LSTMPCell(H, C, input_size=H)  # noqa: E731
+    exported(folder, Block(run_controlled, cell=cell), words(N, T, H))
 
 
 @model
@@ -145,22 +142,14 @@ def numpy_mode_model(folder: Path) -> None:
         block.initialize(mx.init.Uniform(0.3))
         block.hybridize()
         x = words(N, T, C)
-        y = block(mx.np.array(x)).asnumpy()
+        block(mx.np.array(x))
         block.export(str(folder / "model"))
         symbol = mx.sym.load(str(folder / "model-symbol.json"))
-        names = [name for name in symbol.list_arguments() if "data" in name]
-        state = np.zeros((2, N, H), np.float32)
-        values = dict(zip(names, [x, state], strict=False))
-    record(folder, values, [y, *_rest(folder, values)])
-
-
-def _rest(folder: Path, inputs: dict[str, Array]) -> list[Array]:
-    """The other outputs, from the files."""
-    with numpy_mode():
-        symbol = mx.sym.load(str(folder / "model-symbol.json"))
         saved = mx.npx.load(str(folder / "model-0000.params"))
-        arrays = {key.split(":", 1)[1]: value.asnumpy() for key, value in saved.items()}
-    return run(symbol, {**inputs, **arrays}, numpy=True)[1:]
+    arrays = {key.split(":", 1)[1]: value.asnumpy() for key, value in saved.items()}
+    names = [name for name in symbol.list_arguments() if name not in arrays]
+    values = dict(zip(names, [x, np.zeros((2, N, H), np.float32)], strict=False))
+    record(folder, values, run(symbol, {**values, **arrays}, numpy=True))
 
 
 def _legacy(folder: Path, cell: Any) -> tuple[Any, dict[str, Array]]:

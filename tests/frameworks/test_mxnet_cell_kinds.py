@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mxnet.gluon import contrib
 from support.arrays import uniform
-from tests.frameworks.mxnet_graphs import losses_of, operators_of, optimize
+from tests.frameworks.mxnet_graphs import Block, losses_of, operators_of, optimize
 from tests.frameworks.mxnet_rnn import close
 
 from onernn.adapters.mxnet import explain, plugin, restore
@@ -26,23 +26,17 @@ LENGTHS = np.array([12, 3, 7], np.float32)
 cells = mx.gluon.rnn
 
 
-class Net(mx.gluon.HybridBlock):  # type: ignore[misc]
+def network(cell: Callable[[], Any], states: bool) -> Block:
     """A cell unrolled, with lengths or without; the sum of its last states is added."""
 
-    def __init__(self, cell: Callable[[], Any], states: bool) -> None:
-        super().__init__()
-        self.states = states
-        with self.name_scope():
-            self.cell = cell()
-            self.out = mx.gluon.nn.Dense(3, flatten=False)
-
-    def hybrid_forward(self, F: Any, x: Any, *lengths: Any) -> Any:  # noqa: N803
-        told = {"valid_length": lengths[0]} if lengths else {}
-        y, states = self.cell.unroll(T, x, layout="NTC", merge_outputs=True, **told)
-        made = self.out(y)
-        for state in states if self.states else ():
+    def run(net: Any, F: Any, x: Any, lengths: Any = None) -> Any:  # noqa: N803
+        y, after = net.cell.unroll(T, x, None, "NTC", True, valid_length=lengths)
+        made = net.out(y)
+        for state in after if states else ():
             made = F.broadcast_add(made, F.mean(state))
         return made
+
+    return Block(run, cell=cell, out=lambda: mx.gluon.nn.Dense(3, flatten=False))
 
 
 KINDS: dict[str, tuple[int, Callable[[], Any]]] = {
@@ -71,7 +65,7 @@ def curve(block: Any, *given: Array, **how: Any) -> list[float]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cell_gives_the_same_and_trains_the_same(kind: str, lengths: bool, states: bool) -> None:
     given = [X, LENGTHS] if lengths else [X]
-    want, block = curve(Net(KINDS[kind][1], states), *given), Net(KINDS[kind][1], states)
+    want, block = curve(network(KINDS[kind][1], states), *given), network(KINDS[kind][1], states)
     got = curve(block, *given, plug=optimize)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
     replaced, refusals = explain(block._cached_graph[1])
@@ -126,7 +120,7 @@ def test_what_drops_between_steps_is_ours_in_prediction_only(
     name: str, states: bool, tmp_path: Path
 ) -> None:
     count, cell, reason = DROPPING[name]
-    block, x = Net(cell, states), mx.nd.array(X)
+    block, x = network(cell, states), mx.nd.array(X)
     block.initialize(mx.init.Uniform(0.4))
     block.hybridize()
     want, trained = block(x).asnumpy(), step(block)
@@ -153,21 +147,21 @@ def test_what_drops_between_steps_is_ours_in_prediction_only(
     np.testing.assert_array_equal(block(x).asnumpy(), want)
 
 
+def hybridized(run: Callable[..., Any], **children: Callable[[], Any]) -> Block:
+    block = Block(run, **children)
+    block.initialize(mx.init.Uniform(0.4))
+    block.hybridize()
+    return block
+
+
 def test_zoneout_in_a_loop_is_traced_again() -> None:
     """It keeps a symbol from step to step, which a trace must not take from the one before."""
 
-    class Loop(mx.gluon.HybridBlock):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            with self.name_scope():
-                self.cell = cells.ZoneoutCell(cells.GRUCell(H, input_size=C), 0.3, 0.3)
+    def run(net: Any, F: Any, x: Any) -> Any:  # noqa: N803
+        return F.contrib.foreach(net.cell, F.swapaxes(x, 0, 1), [F.zeros((N, H))])[0]
 
-        def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
-            return F.contrib.foreach(self.cell, F.swapaxes(x, 0, 1), [F.zeros((N, H))])[0]
-
-    block, x = Loop(), mx.nd.array(X)
-    block.initialize(mx.init.Uniform(0.4))
-    block.hybridize()
+    block = hybridized(run, cell=zoneout(lambda: cells.GRUCell(H, input_size=C), 0.3, 0.3))
+    x = mx.nd.array(X)
     want, trained = block(x).asnumpy(), step(block)
     optimize(block)
     np.testing.assert_array_equal(block(x).asnumpy(), want)
@@ -176,22 +170,18 @@ def test_zoneout_in_a_loop_is_traced_again() -> None:
 
 
 def test_cells_behind_a_layer_are_found_and_others_are_named() -> None:
-    class Convolved(mx.gluon.HybridBlock):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            with self.name_scope():
-                self.cell = contrib.rnn.Conv1DGRUCell((2, C), 3, 3, 3, i2h_pad=1)
-                self.layer, self.behind = cells.GRU(H, layout="NTC"), cells.GRUCell(H)
+    def run(net: Any, F: Any, x: Any) -> Any:  # noqa: N803
+        y, _ = net.cell.unroll(T, F.stack(x, x, axis=2), layout="NTC", merge_outputs=True)
+        y = net.layer(F.reshape(y, (0, 0, -1)))
+        return net.behind.unroll(T, y, layout="NTC", merge_outputs=True)[0]
 
-        def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
-            x = F.stack(x, x, axis=2)
-            y, _ = self.cell.unroll(T, x, layout="NTC", merge_outputs=True)
-            y = self.layer(F.reshape(y, (0, 0, -1)))
-            return self.behind.unroll(T, y, layout="NTC", merge_outputs=True)[0]
-
-    block, x = Convolved(), mx.nd.array(X)
-    block.initialize()
-    block.hybridize()
+    block = hybridized(
+        run,
+        cell=lambda: contrib.rnn.Conv1DGRUCell((2, C), 3, 3, 3, i2h_pad=1),
+        layer=lambda: cells.GRU(H, layout="NTC"),
+        behind=lambda: cells.GRUCell(H),
+    )
+    x = mx.nd.array(X)
     want = block(x).asnumpy()
     plugin.optimize(block)
     close(block(x).asnumpy(), want)
@@ -203,19 +193,11 @@ def test_cells_behind_a_layer_are_found_and_others_are_named() -> None:
 
 
 def test_dropout_that_is_always_wanted_stays() -> None:
-    class Sampled(mx.gluon.HybridBlock):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            with self.name_scope():
-                self.cell = cells.RNNCell(H, input_size=C)
+    def run(net: Any, F: Any, x: Any) -> Any:  # noqa: N803
+        x = F.Dropout(x, p=0.5, mode="always")
+        return net.cell.unroll(T, x, layout="NTC", merge_outputs=True)[0]
 
-        def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
-            x = F.Dropout(x, p=0.5, mode="always")
-            return self.cell.unroll(T, x, layout="NTC", merge_outputs=True)[0]
-
-    block, x = Sampled(), mx.nd.array(X)
-    block.initialize(mx.init.Uniform(0.4))
-    block.hybridize()
+    block, x = hybridized(run, cell=lambda: cells.RNNCell(H, input_size=C)), mx.nd.array(X)
     mx.random.seed(7)
     want = block(x).asnumpy()
     optimize(block)

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import (
+    Block,
+    imported,
     losses_of,
     numpy_mode,
     operators_of,
@@ -89,6 +91,7 @@ def test_unrolled_cells_become_one_operator_a_layer_and_are_restored_to_the_bit(
         assert operators_of(ours) == {"Custom", "FullyConnected", "_zeros", "_copy"}
     assert ours.list_outputs() == symbol.list_outputs()
     assert ours.list_arguments() == symbol.list_arguments()
+    assert ours.infer_shape(data=X.shape) == symbol.infer_shape(data=X.shape)
     given = {"data": X, **params_of(symbol)}
     for got, want in zip(run(ours, given), run(symbol, given), strict=True):
         close(got, want)
@@ -131,18 +134,6 @@ def test_cells_whose_steps_have_variables_of_their_own_stay_mxnets(layers: int) 
     assert all("only some of its steps read 'x" in each.reason for each in refused)
     with pytest.raises(UnsupportedError, match="the order of arguments would change"):
         optimize(symbol)
-
-
-def test_weights_are_inferred_from_the_data_as_before() -> None:
-    symbol = unrolled("two")
-    ours = optimize(symbol)
-    for shapes in (symbol.infer_shape(data=(N, T, C)), ours.infer_shape(data=(N, T, C))):
-        assert None not in shapes[0]
-    sizes = [
-        dict(zip(s.list_arguments(), s.infer_shape(data=(N, T, C))[0], strict=True))
-        for s in (symbol, ours)
-    ]
-    assert sizes[0] == sizes[1]
 
 
 def test_a_variable_of_ones_is_no_constant() -> None:
@@ -268,25 +259,19 @@ def test_bucketing_module_shares_weights_and_states_of_all_lengths(
     np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
-class Tagger(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """A gluon block whose cell is unrolled, or run by foreach."""
+def tagger(kind: str, loop: bool = False) -> Block:
+    """A block whose cell is unrolled, or run by foreach."""
 
-    def __init__(self, kind: str, loop: bool = False, **options: Any) -> None:
-        super().__init__()
-        self.loop, self.kind = loop, kind
-        with self.name_scope():
-            self.cell = getattr(mx.gluon.rnn, kind)(H, **options)
-            self.out = mx.gluon.nn.Dense(3, flatten=False)
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
-        if not self.loop:
-            y, _ = self.cell.unroll(T, x, layout="NTC", merge_outputs=True)
-            return self.out(y)
-        steps = F.swapaxes(x, dim1=0, dim2=1)
+    def run(net: Any, F: Any, x: Any) -> Any:  # noqa: N803
+        if not loop:
+            return net.out(net.cell.unroll(T, x, layout="NTC", merge_outputs=True)[0])
         first = F.slice_axis(x, axis=2, begin=0, end=H).mean(axis=1)
-        states = [first * k for k in range(1 + (self.kind == "LSTMCell"))]
-        y, states = F.contrib.foreach(self.cell, steps, states)
-        return F.broadcast_add(self.out(y), F.mean(states[-1]))
+        states = [first * k for k in range(1 + (kind == "LSTMCell"))]
+        y, states = F.contrib.foreach(net.cell, F.swapaxes(x, dim1=0, dim2=1), states)
+        return F.broadcast_add(net.out(y), F.mean(states[-1]))
+
+    dense = lambda: mx.gluon.nn.Dense(3, flatten=False)  # noqa: E731
+    return Block(run, cell=lambda: getattr(mx.gluon.rnn, kind)(H), out=dense)
 
 
 KINDS = ["LSTMCell", "GRUCell", "RNNCell"]
@@ -295,63 +280,33 @@ KINDS = ["LSTMCell", "GRUCell", "RNNCell"]
 @pytest.mark.parametrize("loop", [False, True], ids=["unroll", "foreach"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hybridized_block_trains_the_same_curve(kind: str, loop: bool) -> None:
-    block = Tagger(kind, loop)
-    want, got = losses_of(Tagger(kind, loop), X), losses_of(block, X, plug=optimize)
+    block = tagger(kind, loop)
+    want, got = losses_of(tagger(kind, loop), X), losses_of(block, X, plug=optimize)
     assert "Custom" in operators_of(block._cached_graph[1])
     assert "_foreach" not in operators_of(block._cached_graph[1])
     assert want[-1] < 0.8 * want[0]
     np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
-@pytest.mark.parametrize("loop", [False, True], ids=["unroll", "foreach"])
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_symbol_block_runs_them(kind: str, static: bool, loop: bool, tmp_path: Path) -> None:
-    block = Tagger(kind, loop)
-    block.initialize(mx.init.Uniform(0.3))
-    block.hybridize()
-    want = block(mx.nd.array(X)).asnumpy()
-    block.export(str(tmp_path / "m"))
-    files = str(tmp_path / "m-symbol.json"), ["data"], str(tmp_path / "m-0000.params")
-    imported = optimize(mx.gluon.SymbolBlock.imports(*files))
-    symbol = optimize(mx.sym.load(files[0]))
-    made = mx.gluon.SymbolBlock(symbol, mx.sym.var("data"))
-    made.load_parameters(files[2])
-    for each in (imported, made):
-        each.hybridize(static_alloc=static, static_shape=static)
-        for _ in range(2):
-            close(each(mx.nd.array(X)).asnumpy(), want)
-        close(each(mx.nd.array(X[:1])).asnumpy(), block(mx.nd.array(X[:1])).asnumpy())
-
-
-class Written(mx.gluon.HybridBlock):  # type: ignore[misc]
+def run_written(net: Any, F: Any, x: Any, h: Any) -> Any:  # noqa: N803
     """A cell written out with the operators of NumPy mode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name, shape in {"w": (H, C), "u": (H, H), "b": (H,)}.items():
-            parameter = self.params.get(name, shape=shape, init=mx.init.Uniform(0.5))
-            setattr(self, name, parameter)
-
-    def hybrid_forward(self, F: Any, x: Any, h: Any, w: Any, u: Any, b: Any) -> Any:  # noqa: N803
-        outputs = []
-        for t in range(T):
-            of_x = F.npx.fully_connected(x[:, t], w, b, num_hidden=H)
-            h = F.np.tanh(of_x + F.npx.fully_connected(h, u, num_hidden=H, no_bias=True))
-            outputs.append(h)
-        return F.np.stack(outputs, axis=1)
+    outputs = []
+    for t in range(T):
+        h = F.np.tanh(net.of_x(x[:, t]) + net.of_h(h))
+        outputs.append(h)
+    return F.np.stack(outputs, axis=1)
 
 
 def test_in_numpy_mode_cells_become_ours(tmp_path: Path) -> None:
     with numpy_mode():
-        net = Written()
-        net.initialize()
+        dense = mx.gluon.nn.Dense
+        parts = {"of_x": lambda: dense(H, in_units=C), "of_h": lambda: dense(H, use_bias=False)}
+        net = Block(run_written, **parts)
+        net.initialize(mx.init.Uniform(0.5))
         net.hybridize()
         given = mx.np.array(X), mx.np.full((N, H), 0.5)
         want = net(*given)
-        net.export(str(tmp_path / "m"))
-        files = str(tmp_path / "m-symbol.json"), ["data0", "data1"], str(tmp_path / "m-0000.params")
-        block = optimize(mx.gluon.SymbolBlock.imports(*files))
+        block = optimize(imported(net, tmp_path, "data0", "data1"))
         assert "Custom" in operators_of(block._cached_graph[1])
         got = block(*given)
         assert type(got) is type(want)
@@ -412,33 +367,26 @@ def test_an_inner_value_that_somebody_reads_keeps_the_cells() -> None:
         optimize(mx.sym.Group([symbol, middle]))
 
 
-def test_dropout_inside_a_cell_keeps_it() -> None:
-    data = mx.sym.Variable("data")
-    parts = mx.sym.SliceChannel(data, num_outputs=T, axis=1, squeeze_axis=True)
-    w, u, b = (mx.sym.Variable(name) for name in ("w", "u", "b"))
-    h = mx.sym.zeros((0, H))
-    for t in range(T):
-        of_x = mx.sym.FullyConnected(parts[t], w, b, num_hidden=H)
-        of_h = mx.sym.FullyConnected(h, u, no_bias=True, num_hidden=H)
-        h = mx.sym.tanh(mx.sym.Dropout(of_x, p=0.3) + of_h)
-    with pytest.raises(UnsupportedError, match="Dropout .* stands inside of it"):
-        optimize(h)
-
-
-def test_a_cell_written_by_hand_without_a_bias_is_found() -> None:
+def written_by_hand(h: Any, drops: float) -> Any:
     data = mx.sym.Variable("data")
     parts = mx.sym.SliceChannel(data, num_outputs=T, axis=1, squeeze_axis=True)
     w, u = mx.sym.Variable("w"), mx.sym.Variable("u")
-    h = mx.sym.Variable("h0")
     for t in range(T):
         of_x = mx.sym.FullyConnected(parts[t], w, no_bias=True, num_hidden=H)
+        of_x = mx.sym.Dropout(of_x, p=drops) if drops else of_x
         h = mx.sym.tanh(of_x + mx.sym.FullyConnected(h, u, no_bias=True, num_hidden=H))
-    ours = optimize(h)
-    rng = np.random.default_rng(3)
+    return h
+
+
+def test_dropout_inside_a_cell_keeps_it() -> None:
+    with pytest.raises(UnsupportedError, match="Dropout .* stands inside of it"):
+        optimize(written_by_hand(mx.sym.zeros((0, H)), 0.3))
+
+
+def test_a_cell_written_by_hand_without_a_bias_is_found() -> None:
+    h = written_by_hand(mx.sym.Variable("h0"), 0)
     shapes = {"w": (H, C), "u": (H, H), "h0": (N, H)}
-    given = {"data": X} | {
-        k: rng.uniform(-0.5, 0.5, s).astype(np.float32) for k, s in shapes.items()
-    }
-    expected, found = trained(h, given), trained(ours, given)
+    given = {"data": X} | {k: uniform(*s, bound=0.5) for k, s in shapes.items()}
+    expected, found = trained(h, given), trained(optimize(h), given)
     for key, want in expected.items():
         close(found[key], want, 3e-5)

@@ -165,9 +165,7 @@ def test_an_imported_block_that_stays_mxnets_is_given_back(tmp_path: Any) -> Non
     layer.hybridize()
     x, h = mx.nd.ones((3, 2, 4)), mx.nd.ones((1, 2, 8))
     want = layer(x, h)[0].asnumpy()
-    layer.export(str(tmp_path / "m"))
-    files = str(tmp_path / "m-symbol.json"), ["data0", "data1"], str(tmp_path / "m-0000.params")
-    block = mx.gluon.SymbolBlock.imports(*files)
+    block = mxnet_graphs.imported(layer, tmp_path, "data0", "data1")
     assert optimize(block) is block
     assert "Custom" not in operators_of(block._cached_graph[1])
     np.testing.assert_array_equal(block(x, h)[0].asnumpy(), want)

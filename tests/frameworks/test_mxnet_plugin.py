@@ -6,7 +6,6 @@ import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import mxnet as mx
@@ -15,7 +14,7 @@ import pytest
 from support.arrays import uniform
 from tests.frameworks.live_properties import *  # noqa: F403
 from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
-from tests.frameworks.mxnet_models import Around, contractive
+from tests.frameworks.mxnet_models import around
 from tests.frameworks.mxnet_rnn import (
     MODES,
     OPTIONS,
@@ -84,50 +83,10 @@ def test_numpy_arrays_of_mxnet_come_out_as_such() -> None:
             close(got.asnumpy(), want)
 
 
-def test_module_predicts_with_our_operator_inside() -> None:
-    data = mx.sym.Variable("data")
-    cell = mx.rnn.FusedRNNCell(H, 2, "lstm", prefix="lstm_", get_next_state=False)
-    outputs, _ = cell.unroll(T, data, layout="NTC", merge_outputs=True)
-    symbol = mx.sym.FullyConnected(outputs, num_hidden=3, flatten=False, name="fc")
-    x = uniform(N, T, C, seed=1)
-    made = ndarrays(contractive(np.random.default_rng(2), symbol, {"data": x}, "float32"))
-    found = []
-    for chosen in (symbol, optimize(symbol, made)):
-        module = mx.mod.Module(chosen, data_names=["data"], label_names=None)
-        module.bind([("data", x.shape)], for_training=False)
-        module.set_params(made, {})
-        module.forward(mx.io.DataBatch([mx.nd.array(x)]), is_train=False)
-        found.append(module.get_outputs()[0].asnumpy())
-    close(*found)
-
-
-@pytest.mark.parametrize("numpy", [False, True])
-def test_an_imported_block_becomes_ours_in_place(numpy: bool, tmp_path: Path) -> None:
-    x = uniform(N, T, C, seed=1)
-    with numpy_mode(numpy):
-        array = (mx.np if numpy else mx.nd).array
-        layer = mx.gluon.rnn.GRU(H, 2, bidirectional=True, layout="NTC")
-        layer.initialize(mx.init.Uniform(0.3))
-        layer.hybridize()
-        state = layer.begin_state(batch_size=N)
-        want, after = layer(array(x), state)
-        layer.export(str(tmp_path / "m"))
-        files = str(tmp_path / "m-symbol.json"), ["data0", "data1"], str(tmp_path / "m-0000.params")
-        block = mx.gluon.SymbolBlock.imports(*files)
-        for options in ({}, {"backend": "reference"}):  # a second time, too
-            assert optimize(block, **options) is block
-            text = block._cached_graph[1].tojson()
-            assert rf'\"backend\": \"{options.get("backend", "kernels")}\"' in text
-            got, *states = block(array(x), state[0])
-            assert type(got) is type(want)
-            close(got.asnumpy(), want.asnumpy())
-            close(states[0].asnumpy(), after[0].asnumpy())
-
-
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_the_layers_of_a_block_become_ours_in_place(kind: str, hybrid: bool) -> None:
-    block = Around(lambda: getattr(mx.gluon.rnn, kind)(H, 2, bidirectional=True), False)
+    block = around(lambda: getattr(mx.gluon.rnn, kind)(H, 2, bidirectional=True))
     # Large enough for the LayerNorm behind the layer, which multiplies by one over the deviation.
     block.initialize(mx.init.Uniform(1))
     if hybrid:

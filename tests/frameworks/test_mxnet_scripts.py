@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon, nd
+from tests.frameworks.mxnet_graphs import Block
 from tests.frameworks.mxnet_rnn import close
 
 import onernn
@@ -21,6 +22,7 @@ from onernn.ir.arrays import Array
 rnn, nn = gluon.rnn, gluon.nn
 Plug = Callable[[Any], Any]
 STEPS, WORDS, HIDDEN = 14, 20, 12
+CONTEXT, PATHS = 8, 50
 
 
 def rows(*shape: int) -> Any:
@@ -66,68 +68,46 @@ def kinds_of_cells(data: Any) -> Any:
     return mx.sym.SequenceLast(mx.sym.swapaxes(y, dim1=0, dim2=1))
 
 
-def bucketing(plug: Plug) -> list[Array]:
-    """The example of cuDNN's language model: a fused cell, steps first, sentences by length."""
-    sentences = [[1 + (k * n) % 9 for k in range(n)] for n in (4, 6, 6, 4, 6, 4, 6, 4)]
-    batches = mx.rnn.BucketSentenceIter(sentences, 2, buckets=[4, 6], invalid_label=0, layout="TN")
-    cell = mx.rnn.FusedRNNCell(HIDDEN, 2, "gru", prefix="gru_")
-
-    def symbol_of(length: int) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
-        data, label = mx.sym.Variable("data"), mx.sym.Variable("softmax_label")
-        embedded = mx.sym.Embedding(data, input_dim=10, output_dim=8, name="embed")
-        y, _ = cell.unroll(length, embedded, layout="TNC", merge_outputs=True)
-        flat = mx.sym.Reshape(y, shape=(-3, -2))
-        scores = mx.sym.FullyConnected(flat, num_hidden=10, name="scores")
-        flat = mx.sym.Reshape(label, shape=(-1,))
-        made = plug(mx.sym.SoftmaxOutput(scores, flat, name="softmax"))
-        assert explain(made)
-        return made, ("data",), ("softmax_label",)
-
-    made = mx.mod.BucketingModule(symbol_of, batches.default_bucket_key)
-    made.fit(
-        batches, eval_metric=mx.metric.Perplexity(0), initializer=mx.init.Uniform(0.2), num_epoch=2
-    )
-    return [each.asnumpy() for _, each in sorted(made.get_params()[0].items())]
+def fused_cell(data: Any) -> Any:
+    """As in the example of cuDNN's language model: steps first."""
+    cell, steps = mx.rnn.FusedRNNCell(HIDDEN, 2, "gru", prefix="gru_"), mx.sym.swapaxes(data, 0, 1)
+    return cell.unroll(STEPS, steps, layout="TNC", merge_outputs=False)[0][-1]
 
 
-class Classifier(gluon.HybridBlock):
-    """Of sentences of these lengths, by the mean of its steps."""
+def classifier() -> Block:
+    """A classifier of sequences of these lengths, by the mean of its steps."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.words = nn.Embedding(WORDS, 6)
-            self.layer = rnn.LSTM(HIDDEN, 2, bidirectional=True, layout="NTC")
-            self.out = nn.Dense(2)
-
-    def hybrid_forward(self, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
-        y = F.swapaxes(self.layer(self.words(x)), 0, 1)
+    def run(net: Any, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
+        y = F.swapaxes(net.layer(net.words(x)), 0, 1)
         kept = F.SequenceMask(y, lengths, use_sequence_length=True)
-        return self.out(F.broadcast_div(F.sum(kept, axis=0), F.expand_dims(lengths, 1)))
+        return net.out(F.broadcast_div(F.sum(kept, axis=0), F.expand_dims(lengths, 1)))
+
+    layer = lambda: rnn.LSTM(HIDDEN, 2, bidirectional=True, layout="NTC")  # noqa: E731
+    return Block(run, words=embedding, layer=layer, out=lambda: nn.Dense(2))
+
+
+def embedding() -> Any:
+    return nn.Embedding(WORDS, 6)
 
 
 class Translator(gluon.Block):
     """An encoder of cells, with lengths, and a decoder that attends to it."""
 
-    class Encoder(gluon.HybridBlock):
-        def __init__(self) -> None:
-            super().__init__()
-            with self.name_scope():
-                self.words = nn.Embedding(WORDS, 6)
-                self.both = rnn.BidirectionalCell(rnn.LSTMCell(6), rnn.LSTMCell(6))
-                self.up = rnn.GRUCell(HIDDEN)
-
-        def hybrid_forward(self, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
-            y = self.words(x)
-            for cell in (self.both, self.up):
-                y, after = cell.unroll(STEPS, y, None, "NTC", True, valid_length=lengths)
-            return y, after[0]
+    @staticmethod
+    def encode(net: Any, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
+        y = net.words(x)
+        for cell in (net.both, net.up):
+            y, after = cell.unroll(STEPS, y, None, "NTC", True, valid_length=lengths)
+        return y, after[0]
 
     def __init__(self) -> None:
         super().__init__()
         with self.name_scope():
-            self.encoder, self.cell = self.Encoder(), rnn.GRUCell(HIDDEN)
-            self.words, self.out = nn.Embedding(WORDS, 6), nn.Dense(WORDS)
+            both = lambda: rnn.BidirectionalCell(rnn.LSTMCell(6), rnn.LSTMCell(6))  # noqa: E731
+            self.cell = rnn.GRUCell(HIDDEN)
+            up = lambda: rnn.GRUCell(HIDDEN)  # noqa: E731
+            self.encoder = Block(self.encode, words=embedding, both=both, up=up)
+            self.words, self.out = embedding(), nn.Dense(WORDS)
 
     def forward(self, x: Any, lengths: Any) -> Any:
         memory, *states = self.encoder(x, lengths)
@@ -140,20 +120,17 @@ class Translator(gluon.Block):
         return nd.stack(*scores, axis=1)
 
 
-class Siamese(gluon.HybridBlock):
-    """A layer over two inputs, and a cell behind it."""
+def siamese() -> Block:
+    """A layer over two inputs, and a cell after it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.words = nn.Embedding(WORDS, 6)
-            self.layer, self.cell = rnn.GRU(HIDDEN, layout="NTC"), rnn.GRUCell(HIDDEN)
-
-    def hybrid_forward(self, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
-        x = self.words(x)
-        y = F.abs(self.layer(x) - self.layer(F.reverse(x, axis=1)))
-        y, _ = self.cell.unroll(STEPS, y, None, "NTC", True)
+    def run(net: Any, F: Any, x: Any, lengths: Any) -> Any:  # noqa: N803
+        x = net.words(x)
+        y = F.abs(net.layer(x) - net.layer(F.reverse(x, axis=1)))
+        y, _ = net.cell.unroll(STEPS, y, None, "NTC", True)
         return F.SequenceLast(F.swapaxes(y, 0, 1), lengths, use_sequence_length=True)
+
+    layer = lambda: rnn.GRU(HIDDEN, layout="NTC")  # noqa: E731
+    return Block(run, words=embedding, layer=layer, cell=lambda: rnn.GRUCell(HIDDEN))
 
 
 class Stepwise(gluon.Block):
@@ -162,7 +139,7 @@ class Stepwise(gluon.Block):
     def __init__(self) -> None:
         super().__init__()
         with self.name_scope():
-            self.words, self.cells = nn.Embedding(WORDS, 6), rnn.SequentialRNNCell()
+            self.words, self.cells = embedding(), rnn.SequentialRNNCell()
             self.cells.add(rnn.LSTMCell(6))
             self.cells.add(rnn.ResidualCell(rnn.GRUCell(6)))
             self.layer = rnn.RNN(HIDDEN, layout="NTC")
@@ -198,10 +175,10 @@ def gluon_block(plug: Plug, kind: Callable[[], Any]) -> list[Array]:
 SCRIPTS: dict[str, Callable[[Plug], list[Array]]] = {
     "Module": partial(module, body=two_cells),
     "mx.rnn": partial(module, body=kinds_of_cells),
-    "BucketingModule": bucketing,
-    "classifier": partial(gluon_block, kind=Classifier),
+    "fused": partial(module, body=fused_cell),
+    "classifier": partial(gluon_block, kind=classifier),
     "translator": partial(gluon_block, kind=Translator),
-    "siamese": partial(gluon_block, kind=Siamese),
+    "siamese": partial(gluon_block, kind=siamese),
     "step by step": partial(gluon_block, kind=Stepwise),
 }
 
@@ -217,54 +194,45 @@ def test_a_script_gives_what_it_gave(script: Callable[[Plug], list[Array]]) -> N
         close(got, expected)
 
 
-class DeepAR(gluon.HybridBlock):
-    """GluonTS's network, of its formulas: lags and cells, then samples of Student's t from step to
-    step; what the first of them are drawn from comes out, too.
+def forecaster() -> Block:
+    """GluonTS's DeepAR of its formulas: cells over the past, then samples of Student's t from step
+    to step. Outputs also the distribution of the first step.
     """
 
-    lags, context, ahead, paths = (1, 2, 5), 8, 2, 50
-
-    def __init__(self) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.cells = rnn.HybridSequentialRNNCell()
-            self.cells.add(rnn.LSTMCell(HIDDEN))
-            self.cells.add(rnn.ResidualCell(rnn.LSTMCell(HIDDEN)))
-            self.out = nn.Dense(3, flatten=False)
-
-    def lagged(self, F: Any, past: Any, count: int, shift: int) -> Any:  # noqa: N803
-        ends = [shift - lag or None for lag in self.lags]
-        pieces = [F.slice_axis(past, axis=1, begin=(e or 0) - count, end=e) for e in ends]
-        return F.stack(*pieces, axis=-1)
-
-    def unrolled(self, F: Any, past: Any, scale: Any, count: int, states: Any = None) -> Any:  # noqa: N803
-        lags = self.lagged(F, past, count, 0 if states is None else 1)
-        x = F.broadcast_div(lags, F.expand_dims(scale, 2))
-        return self.cells.unroll(count, x, states, "NTC", True)
-
-    def hybrid_forward(self, F: Any, past: Any) -> Any:  # noqa: N803
+    def run(net: Any, F: Any, past: Any) -> Any:  # noqa: N803
         scale = F.mean(F.abs(past), axis=1, keepdims=True)
-        _, states = self.unrolled(F, past, scale, self.context)
-        past, scale, *states = (F.repeat(e, self.paths, axis=0) for e in (past, scale, *states))
+        x = F.expand_dims(F.broadcast_div(past, scale), 2)
+        _, states = net.cells.unroll(CONTEXT, x, None, "NTC", True)
+        last = F.slice_axis(past, axis=1, begin=-1, end=None)
+        last, scale, *states = (F.repeat(e, PATHS, axis=0) for e in (last, scale, *states))
         drawn, first = [], []
-        for _ in range(self.ahead):
-            y, states = self.unrolled(F, past, scale, 1, states)
-            mu, sigma, nu = F.split(self.out(y), 3, axis=2, squeeze_axis=True)
+        for _ in range(2):
+            x = F.expand_dims(F.broadcast_div(last, scale), 2)
+            y, states = net.cells.unroll(1, x, states, "NTC", True)
+            mu, sigma, nu = F.split(net.out(y), 3, axis=2, squeeze_axis=True)
             nu = 2 + F.Activation(nu, act_type="softrelu")
             sigma = F.broadcast_mul(F.Activation(sigma, act_type="softrelu"), scale)
             mu = F.broadcast_mul(mu, scale)
             gammas = F.sample_gamma(nu / 2, 2 / (nu * F.square(sigma)))
-            drawn.append(F.sample_normal(mu, 1 / F.sqrt(gammas)))
-            past = F.concat(past, drawn[-1], dim=1)
+            last = F.sample_normal(mu, 1 / F.sqrt(gammas))
+            drawn.append(last)
             first = first or [mu, sigma, nu]
         return (F.concat(*drawn, dim=1), *first)
 
+    def cells() -> Any:
+        stack = rnn.HybridSequentialRNNCell()
+        for cell in (rnn.LSTMCell(HIDDEN), rnn.ResidualCell(rnn.LSTMCell(HIDDEN))):
+            stack.add(cell)
+        return stack
+
+    return Block(run, cells=cells, out=lambda: nn.Dense(3, flatten=False))
+
 
 def test_deepar_runs_inside_mxnet_and_without_it(tmp_path: Path) -> None:
-    past, outputs = rows(3, 16) + 2, []
+    past, outputs = rows(3, CONTEXT) + 2, []
     for plug in (lambda target: target, partial(optimize, backend="kernels")):
         mx.random.seed(3)
-        net = DeepAR()
+        net = forecaster()
         net.initialize(mx.init.Uniform(0.3))
         net = plug(net)
         net.hybridize()
@@ -277,18 +245,18 @@ def test_deepar_runs_inside_mxnet_and_without_it(tmp_path: Path) -> None:
     model = onernn.load(tmp_path / "m-symbol.json")
     assert any("'seed'" in note for note in model.notes)
     session = onernn.Session(model)
-    runs = [
-        [*session.run({"data": past.asnumpy(), "seed": np.array(seed)}).values()]
-        for seed in range(40)
-    ]
+
+    def sample(seed: int) -> list[Array]:
+        return [*session.run({"data": past.asnumpy(), "seed": np.array(seed)}).values()]
+
+    runs = [*map(sample, range(40))]
     for mine, theirs in zip(runs[0][1:], outputs[0][1:], strict=True):
         close(mine, theirs, 1e-4)
-    again = [*session.run({"data": past.asnumpy(), "seed": np.array(0)}).values()]
-    assert np.array_equal(again[0], runs[0][0]) and not np.array_equal(runs[1][0], runs[0][0])
+    assert np.array_equal(sample(0)[0], runs[0][0]) and not np.array_equal(runs[1][0], runs[0][0])
     _, mu, sigma, nu = (each.reshape(3, -1)[:, 0] for each in runs[0])
-    samples = np.stack([run[0] for run in runs]).reshape(40, 3, -1, DeepAR.ahead)[..., 0]
+    samples = np.stack([run[0] for run in runs]).reshape(40, 3, PATHS, 2)[..., 0]
     below = (samples < mu[:, None]).mean((0, 2))
-    assert np.abs(below - 0.5).max() < 5 * 0.5 / np.sqrt(40 * DeepAR.paths)  # 5 standard errors
+    assert np.abs(below - 0.5).max() < 5 * 0.5 / np.sqrt(40 * PATHS)  # 5 standard errors
     spread = samples.std((0, 2)) / (sigma * np.sqrt(nu / (nu - 2)))
     assert (0.6 < spread).all() and (spread < 1.6).all()  # by a tail this heavy
     with pytest.raises(onernn.ShapeError, match="seed"):

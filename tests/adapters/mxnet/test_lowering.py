@@ -140,8 +140,8 @@ REFUSED = {
     "windows that may see nothing but pads": [
         node("n = Pooling x", kernel="(2,)", stride="(2,)", pad="(1,)", pooling_convention="full")
     ],
-    "0 subgraphs, expected 2": [node("n = _while_loop x")],
-    "0 subgraphs, expected 3": [node("n = _cond x")],
+    "0 subgraphs, expected 2": [node("n = _while_loop x", max_iterations="1", num_out_data="1")],
+    "0 subgraphs, expected 3": [node("n = _cond x", num_outputs="1")],
     "0 subgraphs, expected one": [node("n = _foreach x")],
 }
 """Nodes behind x and w."""
