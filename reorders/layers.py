@@ -315,16 +315,3 @@ class NamedArrays:
             place = (k, d, spec.layers, spec.directions)
             out |= {self.place(name, *place): array for name, array in given.items()}
         return out
-
-    def write_gradients(self, layer: PivotLayer) -> dict[str, Array]:
-        """Returns gradients of a layer of two biases: each has the gradient of their sum.
-
-        An LBR candidate's bias of the state is not summed and has its own.
-        """
-        spec, named = layer.spec, self.write(layer)
-        summed = 2 * spec.hidden_size if spec.cell.linear_before_reset else None
-        for at in np.ndindex(spec.layers, spec.directions):
-            x, h = (self.place(name, *at, spec.layers, spec.directions) for name in self.biases)
-            if x in named:
-                named[h][:summed] = named[x][:summed]
-        return named
