@@ -228,13 +228,11 @@ def _mxnet() -> Mapping[str, Any]:
 
 
 def _onnx() -> Mapping[str, Any]:
-    from onernn.adapters.onnx import microsoft
     from onernn.adapters.onnx.rules import RULES
     from onernn.ops import OPERATORS
 
     plain = {name: one for name, one in OPERATORS.items() if one.since and not one.domain}
-    contributed = {f"com.microsoft {name}": rule for name, rule in microsoft.RULES.items()}
-    return plain | RULES | contributed
+    return plain | RULES
 
 
 def _torch() -> Mapping[str, Any]:

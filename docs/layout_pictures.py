@@ -48,7 +48,7 @@ BOLD = ' font-weight="bold"'
 
 
 NAMES = {"onednn": "onernn, oneDNN", "onnx": "ONNX", "torch": "PyTorch", "keras": "Keras",
-         "openvino": "OpenVINO", "paddle-gru": "Paddle: gru", "paddle-lstm": "Paddle: lstm",
+         "paddle-gru": "Paddle: gru", "paddle-lstm": "Paddle: lstm",
          "paddle-rnn": "paddle.nn", "mxnet": "MXNet"}  # fmt: skip
 
 

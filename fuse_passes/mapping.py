@@ -154,12 +154,14 @@ class Mapper(Tape):
     def over_axes(self, node: Node, default: Iterable[int] | None = None) -> None:
         """An operator with an input of axes, ``default`` where that is absent."""
         operator, (x, *others) = OPERATORS[node.op], node.inputs
-        place, rank = [slot.axes for slot in operator.slots].index(True), self.rank(node, x)
+        place = [slot.axes for slot in operator.slots].index(True)
         self.alike(node, others)
         axes: Any = self.known(node, node.input(place))
         if axes is None or not axes.size:
-            given = (self.graph.types[name].numbers if name else None for name in others)
-            axes = operator.mixed(node.attrs, rank, *given) if default is None else default
+            types = [self.graph.types[name] if name else None for name in node.inputs]
+            axes = default
+            if default is None and operator.paths and (paths := operator.paths(node.attrs, *types)):
+                axes = [axis for axis, to in enumerate(paths[0]) if to is None]
             if axes is None:
                 raise self.refused(node, "its axes are not known before a run")
             if not (axes or node.attributes.get("noop_with_empty_axes")):  # it would be all of them

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onernn.ir.graph import FAILURES, Graph, Node
-from onernn.ir.operator import OPERATORS
+from onernn.ir.operator import OPERATORS, Operator
 from onernn.ir.types import LodName, Size, Type
 from onernn.ops.control import types_inside
-from onernn.ops.row_rules import ALIKE, FAMILIES, SIZED, UNIFORM, Alike, Rows, State, UnknownRows
+from onernn.ops.row_rules import (
+    ALIKE,
+    SIZED,
+    UNIFORM,
+    Alike,
+    Rows,
+    State,
+    UnknownRows,
+    follow,
+    view,
+)
 from onernn.ops.rules import ONE, volume
 
 _COUNT = "rows of the batch"
@@ -114,14 +124,13 @@ class RowFlow:
             result: Sequence[State] = (UNIFORM if uniform else ALIKE,) * len(node.outputs)
             if not all(self.is_own(size) for value in values for size in value or ()):
                 raise UnknownRows(node, "computes with the number of rows")
-        elif operator is None or not operator.rows:
+        elif (rule := _rule_of(operator)) is None:
             raise next(
                 (each for each in given if isinstance(each, UnknownRows)),
                 UnknownRows(node, f"is a {node.op}, which may combine rows"),
             )
         else:
-            rule = operator.rows
-            made = (FAMILIES[rule] if isinstance(rule, str) else rule)(self, node)
+            made = rule(self, node)
             result = made if isinstance(made, tuple) else (made,) * len(node.outputs)
         for index, name in enumerate(node.outputs):
             if index >= len(result):
@@ -243,6 +252,14 @@ class RowFlow:
 
     def _named(self, size: Size) -> Size:
         return size.put(self._renamed)
+
+
+def _rule_of(operator: Operator | None) -> Callable[[Any, Node], Any] | None:
+    if operator is None or operator.rows:
+        return operator and operator.rows
+    if operator.kind == "view" and not operator.offsets:
+        return view
+    return follow if operator.paths else None
 
 
 def _keeps_uniform(node: Node, given: Sequence[Any]) -> bool:

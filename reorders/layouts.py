@@ -11,7 +11,7 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError, did_you_mean
 from onernn.ir.spec import Cell
-from onernn.reorders import keras, mxnet, onednn, onnx, openvino, paddle, torch
+from onernn.reorders import keras, mxnet, onednn, onnx, paddle, torch
 from onernn.reorders.gates import input_layer, input_layer_back
 from onernn.reorders.layers import (
     SIMPLE,
@@ -172,7 +172,6 @@ _ALL: Sequence[Framework] = (
     onnx.FRAMEWORK,
     torch.FRAMEWORK,
     keras.FRAMEWORK,
-    openvino.FRAMEWORK,
     Framework(
         "paddle-gru",
         "Paddle's gru and fusion_gru",

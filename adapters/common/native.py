@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class NativeNode(NamedTuple):
@@ -85,3 +87,50 @@ class NativeGraph:
         ]
         readers.append((None, self.outputs))
         return [(at, name) for at, names in readers for name in sorted(names & hidden)]
+
+    def sources(self, names: Iterable[str], types: Collection[str] | None = None) -> list[int]:
+        """Returns the positions of the operators that these values are computed by.
+
+        ``types``: operators of other types end the search.
+        """
+        needed, result = set(names), list[int]()
+        for at in reversed(range(len(self.nodes))):
+            if self.writes[at] & needed and (types is None or self.nodes[at].type in types):
+                result.insert(0, at)
+                needed |= self.reads[at]
+        return result
+
+
+class Part(NamedTuple):
+    """Operators that others replace. ``reads``: the names that the new ones read."""
+
+    positions: Collection[int]
+    operators: Sequence[Any]
+    reads: Collection[str]
+
+
+def weave(native: NativeGraph, operators: Iterable[T], parts: Sequence[Part]) -> list[T]:
+    """Returns the operators of a program with each part at the place of its last operator.
+
+    Operators whose results only replaced ones read are left out. ``operators``: those of
+    ``native``, in any form.
+    """
+    gone = {at for part in parts for at in part.positions}
+    placed = {max(part.positions): part.operators for part in parts}
+    unread = {name for at in gone for name in native.reads[at]}
+    readers = Counter(native.outputs)
+    for part in parts:
+        readers.update(part.reads)
+    for at, reads in enumerate(native.reads):
+        readers.update(() if at in gone else reads)
+    for at in reversed(range(len(native.nodes))):
+        writes = native.writes[at]
+        if at not in gone and writes & unread and not any(readers[name] for name in writes):
+            gone.add(at)
+            unread |= native.reads[at]
+            readers.subtract(native.reads[at])
+    return [
+        each
+        for at, operator in enumerate(operators)
+        for each in placed.get(at, () if at in gone else (operator,))
+    ]

@@ -37,16 +37,25 @@ class Tensor:
     def __init__(self, op: Any, name: str, slot: str = "", place: int = 0) -> None:
         self.op, self.name, self.slot, self.place = op, name, slot, place
 
+    @classmethod
+    def of(cls, op: Any, slot: str) -> list[Self]:
+        """Returns the values in a slot, none if it is empty."""
+        return [cls(op, name, slot, at) for at, name in enumerate(op.values(slot))]
+
     def new(self, name: str) -> Self:
         """Returns another value of the same operator."""
         return type(self)(self.op, name)
+
+    def read(self) -> str:
+        """Returns the name for a node that computes with this value."""
+        return self.name
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
         if not kind[:1].isupper():
             raise AttributeError(kind)
 
         def emit(*others: Any, outputs: int = 0, **attributes: Any) -> Any:
-            operands = [self.name, *map(self._operand, others)]
+            operands = [self.read(), *map(self._operand, others)]
             if outputs:
                 names = self.op.emit_many(kind, outputs, *operands, **attributes)
                 return tuple(map(self.new, names))
@@ -57,7 +66,7 @@ class Tensor:
     def _operand(self, value: Any) -> Any:
         match value:
             case Tensor():
-                return value.name
+                return value.read()
             case None:
                 return ""
             case float():
@@ -118,7 +127,7 @@ class Tensor:
     @property
     def array(self) -> Array:
         """The elements; raises `UnsupportedError` if they are computed at run time."""
-        return self.op.builder.array(self.name, self.slot)
+        return self.op.builder.array(self.read(), self.slot)
 
     @property
     def known(self) -> Array | None:
@@ -128,32 +137,37 @@ class Tensor:
     @property
     def sizes(self) -> Self:
         """The shape as a list of int64."""
-        return self.new(self.op.sizes_of(self.name))
+        return self.new(self.op.sizes_of(self.read()))
+
+    def size(self, axis: int) -> Self:
+        """Returns the size of an axis as a list of one."""
+        return self.sizes.Gather([axis], axis=0)
 
     def join(self, *lists: Any) -> Self:
         """Returns one list, such as a shape, from this one and others."""
         return self.Concat(*lists, axis=0)
 
     def cast(self, dtype: Any) -> Self:
-        return self.new(self.op.cast(self.name, dtype))
+        name = np.dtype(dtype).name
+        return self if self.type.dtype == name else self.Cast(to=name)
 
     def reshape(self, *sizes: int | None) -> Self:
-        return self.new(self.op.reshaped(self.name, *sizes))
+        return self.Reshape(sizes)
 
     def squeeze(self, *axes: int) -> Self:
-        return self.new(self.op.squeezed(self.name, *axes))
+        return self.Squeeze(axes)
 
     def unsqueeze(self, *axes: int) -> Self:
-        return self.new(self.op.unsqueezed(self.name, *axes))
+        return self.Unsqueeze(axes)
 
     def transpose(self, *perm: int) -> Self:
-        return self.new(self.op.transposed(self.name, *perm))
+        return self.Transpose(perm=perm)
 
     def swap(self, first: int = -1, second: int = -2) -> Self:
-        return self.new(self.op.swapped(self.name, first, second))
+        return self.new(self.op.swapped(self.read(), first, second))
 
     def flip(self, *axes: int) -> Self:
-        return self.new(self.op.flipped(self.name, *axes))
+        return self.new(self.op.flipped(self.read(), *axes))
 
 
 def _is_number(value: Any, number: float) -> bool:
@@ -176,7 +190,7 @@ class Signature:
     ``only``: the one supported value of each further attribute; "" for a slot, whose name begins
     with a capital letter, says that it must be empty. A parameter ``op`` receives the operator. A
     default with a method ``read(op, name)``, such as `OneOf`, reads its attribute by itself. A
-    keyword without a default is a required integer.
+    keyword without a default is a required integer, a slot with the default () holds a list.
     """
 
     def __init__(
@@ -197,7 +211,7 @@ class Signature:
     def __call__(self, op: NativeOperator) -> Results:
         op.absent(*self.absent)
         op.only(**self.only)
-        inputs: list[Tensor | None] = []
+        inputs: list[Any] = []
         attributes: dict[str, Any] = {}
         for each in self.parameters:
             if each.name == "op":
@@ -205,15 +219,17 @@ class Signature:
             elif each.kind is each.KEYWORD_ONLY:
                 attributes[each.name] = self._attribute(op, each.name, each.default)
             elif each.kind is each.VAR_POSITIONAL:
-                inputs += self._values(op, each.name)
-            elif values := self._values(op, each.name):
+                inputs += self.tensor.of(op, each.name)
+            elif each.default == ():
+                inputs.append(self.tensor.of(op, each.name))
+            elif values := self.tensor.of(op, each.name):
                 inputs.append(values[0])
                 op.variable(each.name)  # refuses several
             elif each.default is each.empty:
                 refuse(f"input {each.name} is missing")
             else:
                 inputs.append(each.default)
-        taken = {each.name for each in inputs if each is not None}
+        taken = {each.name for each in inputs if isinstance(each, Tensor)}
         results = self.rule(*inputs, **attributes)
 
         def name(result: Any) -> str:
@@ -231,6 +247,3 @@ class Signature:
         if default is inspect.Parameter.empty:
             return op.integer(name)
         return default.read(op, name) if hasattr(default, "read") else op.keyword(name, default)
-
-    def _values(self, op: NativeOperator, slot: str) -> list[Tensor]:
-        return [self.tensor(op, name, slot, at) for at, name in enumerate(op.values(slot))]

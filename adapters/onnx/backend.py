@@ -62,22 +62,17 @@ class Prepared:
 
 
 def _weight_inputs(model: Model) -> list[str]:
-    """The inputs that recurrent operators take as weights, as they are or rearranged."""
-    makers = {name: op for op in model.graph.operators for name in op.outputs}
-    wanted = [
+    """Returns the inputs that recurrent operators take as weights, as they are or rearranged."""
+    graph = model.graph
+    wanted = {
         op.inputs[at]
-        for op in model.graph.operators
+        for op in graph.operators
         for at in _WEIGHTS.get(op.type, ())
         if at < len(op.inputs)
-    ]
-    seen: set[str] = set()
-    while wanted:
-        name = wanted.pop()
-        if name not in seen:
-            seen.add(name)
-            if name in makers and makers[name].type in FOLDED:
-                wanted += makers[name].inputs
-    return [variable.name for variable in model.graph.inputs if variable.name in seen]
+    }
+    sources = graph.native.sources(wanted, FOLDED)
+    read = wanted.union(*(graph.native.reads[at] for at in sources))
+    return [variable.name for variable in graph.inputs if variable.name in read]
 
 
 def supports_device(device: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Values, unchanged
+from onernn.adapters.common.native import NativeGraph
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import Model, Operator, Subgraph, read_model
 from onernn.fuse_passes.views import is_view
@@ -38,22 +39,13 @@ def find_faults(path: str | Path) -> FaultyModel[Model]:
     runs = not any(node.op == UNSUPPORTED for node in graph.nodes)
     faults = [*_of_file(Path(path)), *_forgotten_states(graph), *_states_of_one_batch(graph)]
     faults += [*_returned_states(graph), *_unread_lengths(model)]
-    for result, op in _operators(model.graph):
+    for result, op in model.graph.everywhere():
         faults += _lengths_of_one_batch(graph, result, op)
         faults += _layout(op)
         faults += _dynamic_quantized(op)
         faults += _projection(result, op)
         faults += _reset_before(model, op, runs and result is model.graph)
     return FaultyModel("ONNX files and ONNX Runtime", model, lower, PATHS, tuple(faults))
-
-
-def _operators(graph: Subgraph) -> Iterator[tuple[Subgraph, Operator]]:
-    """Those of inner graphs, too, each with the graph that it stands in."""
-    for op in graph.operators:
-        yield graph, op
-        for value in op.attributes.values():
-            if isinstance(value, Subgraph):
-                yield from _operators(value)
 
 
 def _of_file(path: Path) -> Iterator[OnnxFault]:
@@ -203,7 +195,7 @@ def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
     Lengths that only later operators read, such as the choice of the last step, are right for
     layers that run forward.
     """
-    layers = [op for _, op in _operators(model.graph) if op.type in _RECURRENT]
+    layers = [op for _, op in model.graph.everywhere() if op.type in _RECURRENT]
     backward = any(op.attributes.get("direction", "forward") != "forward" for op in layers)
     for value in model.graph.inputs if layers else ():
         counts = value.dtype in ("int32", "int64") and len(value.shape or ()) == 1
@@ -223,15 +215,8 @@ def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
 def _reached(graph: Subgraph, name: str) -> list[Operator]:
     """The operators that depend on a value, those in bodies included."""
     names, readers = {name}, list[Operator]()
-    for _, op in _operators(graph):
-        inner = [
-            each
-            for value in op.attributes.values()
-            if isinstance(value, Subgraph)
-            for _, part in _operators(value)
-            for each in part.inputs
-        ]
-        if not names.isdisjoint((*op.inputs, *inner)):
+    for _, op in graph.everywhere():
+        if not names.isdisjoint(NativeGraph([op.node]).reads[0]):
             names.update(filter(None, op.outputs))
             readers.append(op)
     return readers

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +16,7 @@ from onernn.adapters.common.lowering import (
     Results,
     lower_steps,
 )
+from onernn.adapters.common.native import NativeGraph
 from onernn.adapters.onnx.microsoft import MEANINGS
 from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
 from onernn.adapters.onnx.rules import rule_for
@@ -135,8 +135,9 @@ class _Lowering:
             rule = rule_for(op.domain, op.type)
             return OnnxOperator(scope, op, present, self._body).lowered(rule)
 
-        reads = tuple(map(scope.variable, _reads(op)))
-        return LoweringStep(origin, reads, lower, lambda _: outputs)
+        (reads,) = NativeGraph([op.node]).reads
+        names = tuple(map(scope.variable, sorted(reads)))
+        return LoweringStep(origin, names, lower, lambda _: outputs)
 
     def _call(
         self, scope: Scope, op: Operator, origin: NativeOp, arguments: Mapping[str, Any]
@@ -167,14 +168,13 @@ class _Lowering:
         builder = OnnxBuilder(f"body of {op.at.type}", around.budget, around.precisions)
         builder.semantics, builder.notes = around.semantics, around.notes
         scope = Scope(builder, outer.opset, outer.arguments, body=True)
-        builder.stacked |= {
-            name for name in _free_names(graph) if outer.variable(name) in around.stacked
-        }
+        free = sorted(graph.native.outer_reads)
+        builder.stacked |= {name for name in free if outer.variable(name) in around.stacked}
         for variable in graph.inputs:
             if variable.refusal:
                 raise UnsupportedError(f"its body: {variable.name}: {variable.refusal}")
             builder.input(_value(builder, variable))
-        for name in _free_names(graph):
+        for name in free:
             builder.take(around, around.value(outer.variable(name)), name)
         self.run(scope, graph)
         outputs = [_output(builder, variable) for variable in graph.outputs]
@@ -184,18 +184,3 @@ class _Lowering:
 def _resolved(value: Any, arguments: Mapping[str, Any]) -> Any:
     """An attribute's value, inside a function that of the call; None where there is none."""
     return arguments.get(value.name) if isinstance(value, Reference) else value
-
-
-def _free_names(graph: Subgraph) -> list[str]:
-    """What a graph takes from outside."""
-    own = {*(v.name for v in graph.inputs), *graph.constants, *graph.unread}
-    own.update(name for op in graph.operators for name in op.outputs)
-    used = {v.name for v in graph.outputs}.union(*map(_reads, graph.operators))
-    return sorted(used - own)
-
-
-def _reads(op: Operator) -> tuple[str, ...]:
-    """What an operator takes, its bodies too."""
-    bodies = (value for value in op.attributes.values() if isinstance(value, Subgraph))
-    names = chain(op.inputs, *map(_free_names, bodies))
-    return tuple(dict.fromkeys(filter(None, names)))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,10 +16,21 @@ import numpy as np
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.live import Explained, warn_of_left
-from onernn.adapters.common.lowering import FOLDED
+from onernn.adapters.common.lowering import FOLDED, Names
+from onernn.adapters.common.native import NativeGraph, Part, weave
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.onnx.lower import lower
-from onernn.adapters.onnx.read import parse_model
+from onernn.adapters.onnx.read import (
+    SMALL,
+    bodies,
+    graphs,
+    names_in,
+    native_graph,
+    native_node,
+    overridable,
+    parse_model,
+    without_values,
+)
 from onernn.backend.compiled.backend import DOMAIN, OperatorLayers, stored_layer
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn.precision import DTYPES, unknown
@@ -34,370 +44,211 @@ from onernn.ir.errors import (
 )
 from onernn.ir.files import replacing
 from onernn.ir.graph import UNSUPPORTED
-from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import Weights, layers_of
 
-# Recurrent nodes of a ModelProto become nodes that onernn runs, those in bodies, too.
+# Recurrent nodes of a ModelProto become nodes that onernn runs, including those in bodies.
 
 RECURRENT = ("RNN", "GRU", "LSTM")
 _PARAMETERS = (1, 2, 3, 7)
-"""Where W, R, B and P stand."""
-_MAKERS = {*FOLDED, "Constant"}
-"""Nodes that parameters may come from."""
+"""The inputs W, R, B and P."""
+_MAKERS = {*FOLDED, "Constant", ""}
+"""Operators, and initializers, that parameters may come from."""
 _RESIZED = ("Expand", "Slice")
 """Operators that repeat or leave out elements of their first input; views do neither."""
-_MOST_MOVES = 16
-"""The most views between zeros and an initial state."""
-_SMALL = 1024
-"""Elements of a constant whose numbers types may depend on."""
 
 
 def is_recurrent(node: Any) -> bool:
     return node.op_type in RECURRENT and node.domain in ("", "ai.onnx")
 
 
-def named(node: Any) -> str:
-    """The name of a node in messages."""
+def describe(node: Any) -> str:
+    """Returns how messages call a node."""
     return f"node {node.name or next(filter(None, node.output), '')!r} ({node.op_type})"
 
 
-def parameters(node: Any) -> list[str]:
-    """The names of a recurrent node's W, R, B and P, as far as they are there."""
-    return [name for at, name in enumerate(node.input) if at in _PARAMETERS and name]
-
-
-def bodies(node: Any) -> list[Any]:
-    """The graphs in the attributes of a node."""
-    single = [each.g for each in node.attribute if each.HasField("g")]
-    return [*single, *(graph for each in node.attribute for graph in each.graphs)]
-
-
-def everywhere(nodes: Iterable[Any]) -> Iterator[Any]:
-    """The nodes, and those in their bodies."""
-    for node in nodes:
-        yield node
-        for body in bodies(node):
-            yield from everywhere(body.node)
-
-
-def overridable(model: Any) -> set[str]:
-    """The initializers in whose place callers may give other values.
-
-    Before version 4 of the format all initializers were inputs, and constants nevertheless.
-    """
-    names = {each.name for each in model.graph.initializer} if model.ir_version >= 4 else set()
-    return {value.name for value in model.graph.input if value.name in names}
-
-
-def tensors(model: Any) -> Iterator[Any]:
-    """All initializers, those of bodies, too."""
-    yield from model.graph.initializer
-    for node in everywhere(model.graph.node):
-        for body in bodies(node):
-            yield from body.initializer
-
-
-def filled(onnx: Any, tensor: Any, folder: Path) -> Any:
-    """The tensor with its numbers in it, also where they lie in a file of the folder."""
-    beside = onnx.external_data_helper
-    if not beside.uses_external_data(tensor):
-        return tensor
-    result = onnx.TensorProto()
-    result.CopyFrom(tensor)
-    try:
-        beside.load_external_data_for_tensor(result, str(folder))
-    except Exception as error:  # of many kinds, and without the tensor's name
-        raise UnsupportedError(f"{tensor.name!r}: its numbers cannot be read: {error}") from error
-    result.data_location = onnx.TensorProto.DEFAULT
-    del result.external_data[:]
-    return result
-
-
-def fill_small(onnx: Any, model: Any, folder: Path) -> None:
-    """Puts small constants into the model: sizes may depend on them."""
-    for each in tensors(model):
-        if prod(each.dims) <= _SMALL:
-            each.CopyFrom(filled(onnx, each, folder))
+def fill(onnx: Any, tensor: Any, folder: Path) -> Any:
+    """Puts the elements into a tensor if they are in a file of the folder; returns it."""
+    if onnx.external_data_helper.uses_external_data(tensor):
+        try:
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+        except Exception as error:  # of many kinds, and without the tensor's name
+            raise UnsupportedError(f"{tensor.name!r}: cannot be read: {error}") from error
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        del tensor.external_data[:]
+    return tensor
 
 
 def declare_outputs(onnx: Any, model: Any) -> None:
     """Declares the types of the outputs of recurrent nodes.
 
-    ONNX Runtime infers all other types itself, but not those behind an operator of this package.
+    ONNX Runtime infers all other types itself, except after an operator of this package.
     """
-    bare, free = onnx.ModelProto(), overridable(model)
-    bare.opset_import.extend(model.opset_import)
-    bare.functions.extend(model.functions)
-    bare.ir_version = model.ir_version
-    bare.graph.name = "bare"
-    for field in ("node", "input", "output", "value_info"):
-        getattr(bare.graph, field).extend(getattr(model.graph, field))
-    declared = {value.name for value in model.graph.input}
-    for each in model.graph.initializer:
-        if each.name in free:  # whatever a caller puts in its place
-            continue
-        if prod(each.dims) <= _SMALL:  # it may be the shape of something
-            bare.graph.initializer.append(each)
-        elif each.name not in declared:
-            value = onnx.helper.make_tensor_value_info(each.name, each.data_type, each.dims)
-            bare.graph.input.append(value)
+    typed = without_values(model)
     with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime will report it
-        bare = onnx.shape_inference.infer_shapes(bare)
-    names = {n for node in everywhere(model.graph.node) if is_recurrent(node) for n in node.output}
-    graphs = [(model.graph, bare.graph)]
-    for graph, inferred in graphs:  # grows by the graphs in nodes
-        missing = names - {value.name for value in (*graph.value_info, *graph.output)}
-        graph.value_info.extend(value for value in inferred.value_info if value.name in missing)
-        for output, typed in zip(graph.output, inferred.output, strict=True):
+        typed = onnx.shape_inference.infer_shapes(typed)
+    for graph, inferred in zip(graphs(model.graph), graphs(typed.graph), strict=True):
+        names = {name for node in graph.node if is_recurrent(node) for name in node.output}
+        known = {value.name for value in (*graph.value_info, *graph.output)}
+        graph.value_info.extend(v for v in inferred.value_info if v.name in names - known)
+        for output, value in zip(graph.output, inferred.output, strict=True):
             if output.name in names:
-                output.CopyFrom(typed)
-        for node, typed in zip(graph.node, inferred.node, strict=True):
-            graphs += zip(bodies(node), bodies(typed), strict=True)
+                output.CopyFrom(value)
 
 
-@dataclass(frozen=True, eq=False)
-class Scope:
-    """A graph, and those around it."""
+class _Scope(NamedTuple):
+    """What the nodes of a graph may read: initializers and nodes, outer ones first."""
 
-    graph: Any
-    outer: Scope | None = None
-    depth: int = 0
-
-    @cached_property
-    def makers(self) -> dict[str, int]:
-        """The place of the node that makes a value."""
-        return {name: at for at, node in enumerate(self.graph.node) for name in node.output if name}
-
-    @cached_property
-    def constants(self) -> dict[str, int]:
-        """The place of an initializer."""
-        return {each.name: at for at, each in enumerate(self.graph.initializer)}
-
-    @cached_property
-    def inputs(self) -> set[str]:
-        return {value.name for value in self.graph.input}
-
-    def places(self) -> Iterator[Place]:
-        """The nodes of the graph and of all that is inside of it."""
-        for at, node in enumerate(self.graph.node):
-            yield Place(self, at)
-            for body in bodies(node):
-                yield from Scope(body, self, self.depth + 1).places()
-
-    def owner(self, name: str) -> Scope | None:
-        """The scope whose initializer or node makes a value; None for inputs."""
-        scope: Scope | None = self
-        while scope and name not in scope.constants and name not in scope.makers:
-            scope = None if name in scope.inputs else scope.outer
-        return scope
-
-
-class Place(NamedTuple):
-    """Where a node stands, or an initializer."""
-
-    scope: Scope
-    at: int
-
-    @property
-    def node(self) -> Any:
-        return self.scope.graph.node[self.at]
-
-    @property
-    def initializer(self) -> Any:
-        return self.scope.graph.initializer[self.at]
-
-
-def _first_last(place: Place) -> tuple[int, int]:
-    return place.scope.depth, place.at
-
-
-class Constants:
-    """The initializers and nodes that some values come from, without any input."""
-
-    def __init__(self, scope: Scope, names: Iterable[str], free: Collection[str]) -> None:
-        self.initializers: dict[str, Place] = {}
-        nodes: dict[Place, None] = {}
-        pending = [(scope, name) for name in names]
-        seen = set(pending)
-        while pending:
-            here, name = pending.pop()
-            owner = here.owner(name)
-            if owner is None:
-                continue  # the reader refuses it
-            if owner.depth == 0 and name in free:
-                raise UnsupportedError(f"{name!r} is an input, too: callers may give other numbers")
-            if name in owner.constants:
-                self.initializers[name] = Place(owner, owner.constants[name])
-                continue
-            place = Place(owner, owner.makers[name])
-            if place.node.op_type in _MAKERS and place.node.domain in ("", "ai.onnx"):
-                nodes[place] = None
-                more = {(owner, each) for each in place.node.input if each} - seen
-                seen |= more
-                pending += more
-        self.nodes = sorted(nodes, key=_first_last)
-
-
-class Layer(NamedTuple):
-    """What a recurrent node computes; ``half``: between values of float16."""
-
-    spec: RnnSpec
-    weights: Weights
-    batch_major: bool
-    half: bool
-
-    @property
-    def is_double(self) -> bool:
-        return bool(layers_of(self.spec, self.weights)[0].iter.dtype == np.float64)
-
-
-def layer_of(onnx: Any, model: Any, folder: Path, node: Any, sources: Constants) -> Layer:
-    """The layer of a node, lowered by the reader's rules in a model of its own.
-
-    Raises an `OnernnError` where there is none.
-    """
-    helper, proto = onnx.helper, onnx.TensorProto
-    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-    if attributes.get("clip") == 0:
-        raise UnsupportedError("clip=0, which ONNX does not define")
-    before = [place.node for place in sources.nodes]
-    constants = [filled(onnx, each.initializer, folder) for each in sources.initializers.values()]
-    kinds = {each.name: each.data_type for each in constants}
-    kinds |= dict.fromkeys(node.input[4:5], proto.INT32)
-    real = next((kinds[name] for name in parameters(node) if name in kinds), proto.FLOAT)
-    inner = {*sources.initializers, "", *(name for each in before for name in each.output)}
-    inputs = {name: None for each in (*before, node) for name in each.input if name not in inner}
-    graph = helper.make_graph(
-        [*before, node],
-        "alone",
-        [helper.make_tensor_value_info(name, kinds.get(name, real), None) for name in inputs],
-        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
-        constants,
-    )
-    small = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    nodes = lower(parse_model(small.SerializeToString(), Path(named(node)))).nodes
-    if reasons := [each.attributes["reason"] for each in nodes if each.op == UNSUPPORTED]:
-        raise UnsupportedError(reasons[-1])
-    layers = [Recurrent.of(each) for each in nodes if each.op == "Rnn"]
-    if len(layers) != 1:
-        raise UnsupportedError("its directions have functions of their own")
-    half = any(each.op == "Cast" and each.attributes["to"] == "float16" for each in nodes)
-    (rnn,), batch_major = layers, bool(attributes.get("layout", 0))
-    return Layer(rnn.spec, rnn.weights, batch_major, half)
-
-
-def is_zero(onnx: Any, scope: Scope, name: str, free: Collection[str]) -> bool:
-    """Whether a value is zeros in a shape that is computed: an exporter's word for no state."""
-    grown, to_array = False, onnx.numpy_helper.to_array
-    for _ in range(_MOST_MOVES):
-        owner = scope.owner(name)
-        if owner is None or owner.depth == 0 and name in free:
-            return False
-        if name in owner.constants:
-            tensor = Place(owner, owner.constants[name]).initializer
-            is_here = not onnx.external_data_helper.uses_external_data(tensor)
-            return grown and is_here and not to_array(tensor).any()
-        node = Place(owner, owner.makers[name]).node
-        if node.domain not in ("", "ai.onnx"):
-            return False
-        if node.op_type == "ConstantOfShape" or (node.op_type == "Constant" and grown):
-            return not any(each.HasField("t") and to_array(each.t).any() for each in node.attribute)
-        if node.op_type not in _RESIZED and not is_view(node.op_type):
-            return False
-        grown |= node.op_type == "Expand"
-        scope, name = owner, node.input[0]
-    return False
+    messages: list[Any]
+    native: NativeGraph
 
 
 class Replacement:
-    """Replaces recurrent nodes, all at once, and drops what only they have read.
+    """Puts onernn's operators into a model. ``lines``: those; ``refusals``: why others stay.
 
-    ``places``: all nodes of the model.
+    ``folder``: of data beside the model. ``add`` returns the attribute of a new layer's node, the
+    layer or its number, and a line for users.
     """
 
-    def __init__(self, onnx: Any, model: Any) -> None:
-        self.places = list(Scope(model.graph).places())
-        self._onnx, self._model = onnx, model
-        self._new: dict[Place, list[Any]] = {}
-        self._unread: set[str] = set()
-        self._uses = Counter(each.name for each in (*model.graph.output, *model.graph.input))
-        for place in self.places:
-            self._uses.update(place.node.input)
-            for body in bodies(place.node):
-                self._uses.update(each.name for each in body.output)
+    def __init__(
+        self, onnx: Any, model: Any, folder: Path, add: Callable[..., tuple[Any, str]]
+    ) -> None:
+        self._onnx, self._model, self._folder, self._add = onnx, model, folder, add
+        self._free = overridable(model)
+        self._fresh = Names(dict.fromkeys(names_in(model), 0)).fresh
+        self.lines: list[str] = []
+        self.refusals = [
+            Refusal("it stands in a function", describe(node))
+            for function in model.functions
+            for graph in graphs(function)
+            for node in graph.node
+            if is_recurrent(node)
+        ]
+        nodes = [node for graph in graphs(model.graph) for node in graph.node]
+        if any(map(is_recurrent, nodes)):
+            declare_outputs(onnx, model)
+            self._rewrite(model.graph, _Scope([], NativeGraph(())))
+        if self.lines:
+            model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
 
-    def add(self, place: Place, layer: Layer, attribute: Any, free: Collection[str]) -> None:
-        """Replaces a node by one with this ``layer`` attribute: the layer's number, or the layer.
+    def _rewrite(self, graph: Any, outer: _Scope) -> bool:
+        """Replaces the nodes of a graph and its bodies; returns whether there are any."""
+        native, messages = native_graph(graph), [*graph.initializer, *graph.node]
+        scope = _Scope(
+            [*outer.messages, *messages], NativeGraph((*outer.native.nodes, *native.nodes))
+        )
+        parts, constants = list[Part](), len(graph.initializer)
+        for at, node in enumerate(graph.node, constants):
+            if is_recurrent(node):
+                try:
+                    new = self._nodes(node, scope)
+                except OnernnError as error:
+                    reason = str(error).replace("\n", " ")
+                    self.refusals.append(Refusal(reason, describe(node)))
+                    continue
+                parts.append(Part([at], new, [name for each in new for name in each.input]))
+            elif any([self._rewrite(body, scope) for body in bodies(node)]):
+                parts.append(Part([at], [node], NativeGraph([native_node(node)]).outer_reads))
+        if not parts:
+            return False
+        woven = weave(native, messages, parts)
+        left = {id(each) for each in woven}
+        for at in reversed(range(constants)):
+            if id(messages[at]) not in left:
+                del graph.initializer[at]
+        nodes = [each for each in woven if hasattr(each, "op_type")]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        return True
 
-        ``free``: see `overridable`.
+    def _nodes(self, node: Any, scope: _Scope) -> list[Any]:
+        """Returns the nodes that take a recurrent one's place, and adds its line.
+
+        Raises an `OnernnError` if there are none.
         """
-        helper, proto, node = self._onnx.helper, self._onnx.TensorProto, place.node
+        rnn, batch_major, half = self._layer(node, scope)
+        attribute, line = self._add(rnn.spec, rnn.weights, batch_major=batch_major)
         x, lengths, h, c = (node.input[at] if at < len(node.input) else "" for at in (0, 4, 5, 6))
-        zeros = [s for s in (h, c) if s and is_zero(self._onnx, place.scope, s, free)]
-        h, c = ("" if state in zeros else state for state in (h, c))
-        inputs, outputs = [x, h, c], [*node.output, "", ""][:3]
-        before: list[Any] = []
-        after: list[Any] = []
-        if layer.half:  # in float32, rounded once
-            wide_inputs, wide_outputs = [*map(self._fresh, inputs)], [*map(self._fresh, outputs)]
-            before = self._casts(inputs, wide_inputs, proto.FLOAT)
-            after = self._casts(wide_outputs, outputs, proto.FLOAT16)
-            inputs, outputs = wide_inputs, wide_outputs
-        x, h, c = inputs
+        h, c = ("" if state and self._is_zero(state, scope) else state for state in (h, c))
+        helper, proto = self._onnx.helper, self._onnx.TensorProto
+        wide = {n: self._fresh(f"{n}/f32") if half else n for n in (x, h, c, *node.output) if n}
+        before, after = list[Any](), list[Any]()
+        for name, other in wide.items() if half else ():  # computed in float32, rounded once
+            if name in node.output:
+                after.append(helper.make_node("Cast", [other], [name], to=proto.FLOAT16))
+            else:
+                before.append(helper.make_node("Cast", [name], [other], to=proto.FLOAT))
         new = helper.make_node(
-            "Layer64" if layer.is_double else "Layer",
-            [x, lengths, h, c],
-            outputs,
+            "Layer64" if rnn.layers[0].iter.dtype == np.float64 else "Layer",
+            [wide.get(x, ""), lengths, wide.get(h, ""), wide.get(c, "")],
+            [wide.get(name, "") for name in (*node.output, "", "")[:3]],
             node.name,
             domain=DOMAIN,
             layer=attribute if isinstance(attribute, int) else attribute.tobytes(),
         )
-        self._new[place] = [*before, new, *after]
-        self._forget([*parameters(node), *zeros])
+        self.lines.append(f"{describe(node)}: {line}")
+        return [*before, new, *after]
 
-    def finish(self) -> None:
-        """Changes the model."""
-        last_first = sorted(self.places, key=_first_last, reverse=True)
-        for place in last_first:
-            node = place.node
-            if self._are_unread(node.output) and not bodies(node):
-                self._new[place] = []
-                self._forget(node.input)
-        for place in last_first:
-            if place in self._new:
-                nodes = place.scope.graph.node
-                del nodes[place.at]
-                for node in reversed(self._new[place]):
-                    nodes.insert(place.at, node)
-        for scope in dict.fromkeys(place.scope for place in self.places):
-            for name, at in reversed(scope.constants.items()):
-                if self._are_unread([name]):
-                    del scope.graph.initializer[at]
-        self._model.opset_import.append(self._onnx.helper.make_opsetid(DOMAIN, 1))
+    def _layer(self, node: Any, scope: _Scope) -> tuple[Recurrent, bool, bool]:
+        """Returns the layer of a node, and whether it has layout=1 and values of float16.
 
-    def _forget(self, names: Iterable[str]) -> None:
-        """One node less reads them."""
-        self._uses.subtract(names)
-        self._unread.update(names)
+        The reader lowers the node in a model of its own.
 
-    def _are_unread(self, names: Iterable[str]) -> bool:
-        """Whether none of them is read any more, and one was read before."""
-        values = [*filter(None, names)]
-        return not self._unread.isdisjoint(values) and not any(self._uses[name] for name in values)
+        Raises an `OnernnError` if there is none.
+        """
+        helper = self._onnx.helper
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        if attributes.get("clip") == 0:
+            raise UnsupportedError("clip=0, which ONNX does not define")
+        parameters = [node.input[at] for at in _PARAMETERS if at < len(node.input)]
+        sources = [scope.messages[at] for at in scope.native.sources(parameters, _MAKERS)]
+        before = [each for each in sources if hasattr(each, "op_type")]
+        read = {name for each in (*before, node) for name in each.input}
+        if shared := sorted(self._free.intersection(parameters, read)):
+            raise UnsupportedError(f"{shared[0]!r} is an input, too: callers may give other values")
+        constants = []
+        for each in sources:
+            if not hasattr(each, "op_type"):
+                constants.append(self._onnx.TensorProto())
+                constants[-1].CopyFrom(each)
+                fill(self._onnx, constants[-1], self._folder)
+        made = {each.name for each in constants}.union(*(each.output for each in before), [""])
+        graph = helper.make_graph(
+            [*before, node],
+            "alone",
+            [*map(helper.make_empty_tensor_value_info, sorted(read - made))],
+            [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+            constants,
+        )
+        alone = helper.make_model(
+            graph, opset_imports=self._model.opset_import, ir_version=self._model.ir_version
+        )
+        nodes = lower(parse_model(alone.SerializeToString(), Path(describe(node)))).nodes
+        if reasons := [each.attributes["reason"] for each in nodes if each.op == UNSUPPORTED]:
+            raise UnsupportedError(reasons[-1])
+        layers = [Recurrent.of(each) for each in nodes if each.op == "Rnn"]
+        if len(layers) != 1:
+            raise UnsupportedError("its directions have functions of their own")
+        half = any(each.op == "Cast" and each.attributes["to"] == "float16" for each in nodes)
+        return layers[0], bool(attributes.get("layout", 0)), half
 
-    def _casts(self, inputs: list[str], outputs: list[str], to: int) -> list[Any]:
-        pairs = zip(inputs, outputs, strict=True)
-        return [self._onnx.helper.make_node("Cast", [a], [b], to=to) for a, b in pairs if a]
-
-    def _fresh(self, name: str) -> str:
-        """An unused name; "" for none."""
-        result = name and f"{name}/f32"
-        while result and result in self._uses:
-            result += "'"
-        self._uses[result] += 1
-        return result
+    def _is_zero(self, name: str, scope: _Scope) -> bool:
+        """Whether a value is zeros of a computed size: exporters write no state in this way."""
+        grown, to_array = False, self._onnx.numpy_helper.to_array
+        for each, native in zip(
+            reversed(scope.messages), reversed(scope.native.nodes), strict=True
+        ):
+            if name not in native.writes:
+                continue
+            if not native.type:
+                here = not self._onnx.external_data_helper.uses_external_data(each)
+                return grown and here and name not in self._free and not to_array(each).any()
+            if native.type == "ConstantOfShape" or native.type == "Constant" and grown:
+                return not any(a.HasField("t") and to_array(a.t).any() for a in each.attribute)
+            if native.type not in _RESIZED and not is_view(native.type):
+                return False
+            grown |= native.type == "Expand"
+            name = each.input[0]
+        return False
 
 
 # A model for ONNX Runtime, in which our nodes replace recurrent ones.
@@ -439,10 +290,13 @@ def rewritten(
         _check_free(options, providers)
         model, folder = _read(onnx, source)
         names, files = _replaceable(onnx, model)
-        fill_small(onnx, model, folder)
+        for each in tensors(model):
+            if prod(each.dims) <= SMALL:  # sizes may depend on it
+                fill(onnx, each, folder)
     except Exception as error:  # ONNX Runtime reads it all the same, or says why not
         return unchanged(error)
-    lines, refusals = _replace(onnx, model, folder, partial(layers.add, dtype=dtype))
+    result = Replacement(onnx, model, folder, partial(layers.add, dtype=dtype))
+    lines, refusals = tuple(result.lines), tuple(result.refusals)
     if not lines:
         return Rewritten(source, options, (), refusals)
     try:
@@ -453,6 +307,11 @@ def rewritten(
     if outside and not isinstance(source, bytes):
         own.add_session_config_entry(_FOLDER, str(folder))
     return Rewritten(model.SerializeToString(), own, lines, refusals)
+
+
+def tensors(model: Any) -> Iterator[Any]:
+    """Yields all initializers, including those of bodies."""
+    return (each for graph in graphs(model.graph) for each in graph.initializer)
 
 
 def _check_free(options: Any, providers: Any) -> None:
@@ -478,45 +337,6 @@ def _read(onnx: Any, source: Any) -> tuple[Any, Path]:
         return onnx.load_from_string(source), Path()
     file = Path(source).absolute()
     return onnx.load(file, format="protobuf", load_external_data=False), file.parent
-
-
-def _replace(
-    onnx: Any,
-    model: Any,
-    folder: Path,
-    add: Callable[..., tuple[Any, str]],
-) -> tuple[tuple[str, ...], tuple[Refusal, ...]]:
-    """Changes the model; gives a line for each replaced node, and why others are not replaced.
-
-    ``folder``: of data beside the model. ``add`` makes layers.
-    """
-    refusals = [
-        Refusal("it stands in a function", named(node))
-        for function in model.functions
-        for node in everywhere(function.node)
-        if is_recurrent(node)
-    ]
-    if not any(map(is_recurrent, everywhere(model.graph.node))):
-        return (), tuple(refusals)
-    declare_outputs(onnx, model)
-    free, lines = overridable(model), []
-    replacement = Replacement(onnx, model)
-    for place in replacement.places:
-        node = place.node
-        if not is_recurrent(node):
-            continue
-        try:
-            sources = Constants(place.scope, parameters(node), free)
-            layer = layer_of(onnx, model, folder, node, sources)
-            attribute, line = add(layer.spec, layer.weights, batch_major=layer.batch_major)
-        except OnernnError as error:
-            refusals.append(Refusal(str(error).replace("\n", " "), named(node)))
-            continue
-        replacement.add(place, layer, attribute, free)
-        lines.append(f"{named(node)}: {line}")
-    if lines:
-        replacement.finish()
-    return tuple(lines), tuple(refusals)
 
 
 def _replaceable(onnx: Any, model: Any) -> tuple[list[str], list[str]]:
@@ -651,16 +471,16 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
         raise ModelFormatError(f"onnx cannot read it: {error}", model) from error
     with guarded(lambda: model):
         stored = partial(stored_layer, kernels, dtype=dtype)
-        lines, refusals = _replace(onnx, proto, Path(), lambda *at, **by: stored(*at, **by)[:2])
-    if not lines:
-        raise UnsupportedError(f"{model}: no recurrent node that onernn runs", refusals)
+        result = Replacement(onnx, proto, Path(), lambda *at, **by: stored(*at, **by)[:2])
+    if not result.lines:
+        raise UnsupportedError(f"{model}: no recurrent node that onernn runs", result.refusals)
     try:
         content = proto.SerializeToString()
     except Exception as error:  # of protobuf's versions
         raise UnsupportedError(f"{path}: with its weights inside, 2 GB at most: {error}") from error
     with replacing(path) as stream:
         stream.write(content)
-    return Explained(lines, refusals)
+    return Explained(tuple(result.lines), tuple(result.refusals))
 
 
 @cache

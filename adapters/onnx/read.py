@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from onernn.adapters.common.files import (
     read_all,
     stored,
 )
+from onernn.adapters.common.native import NativeGraph, NativeNode
 from onernn.ir.arrays import Array
 from onernn.ir.budget import FileBudget, text_size
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.files import ARRAY, inside
 from onernn.ir.graph import NativeOp
-from onernn.ir.records import dataclass
+from onernn.ir.records import cached_property, dataclass
 
 # ONNX's model as protobuf messages.
 
@@ -101,16 +103,77 @@ NUMBERS = {name: number for number, name in DTYPES.items()}
 """NumPy's name of a dtype -> ONNX's number."""
 
 
-def reads(node: Any) -> Iterable[str]:
-    """What a node reads, its bodies' reads of outside among them."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            own = {v.name for v in (*attribute.g.input, *attribute.g.initializer)}
-            own.update(name for each in attribute.g.node for name in each.output)
-            inside = {name for each in attribute.g.node for name in reads(each)}
-            inside.update(v.name for v in attribute.g.output)
-            yield from sorted(inside - own)
+def graphs(graph: Any) -> Iterator[Any]:
+    """Yields a GraphProto and those inside it."""
+    yield graph
+    for node in graph.node:
+        for body in bodies(node):
+            yield from graphs(body)
+
+
+def bodies(node: Any) -> list[Any]:
+    """Returns the graphs in the attributes of a node."""
+    return [each.g for each in node.attribute if each.HasField("g")]
+
+
+def names_in(model: Any) -> set[str]:
+    """Returns the names of all values of a model, including those in bodies."""
+    names = {""}
+    for graph in graphs(model.graph):
+        names.update(each.name for each in (*graph.input, *graph.output, *graph.initializer))
+        names.update(name for node in graph.node for name in node.output)
+    return names
+
+
+def native_graph(graph: Any) -> NativeGraph:
+    """Returns the view of a GraphProto; initializers are its first operators.
+
+    Initializers that are inputs, too, are kept as the inputs are.
+    """
+    made = [NativeNode("", frozenset(), frozenset([each.name])) for each in graph.initializer]
+    made += map(native_node, graph.node)
+    inputs = [value.name for value in graph.input]
+    local = {*inputs}.union(*(each.writes for each in made))
+    return NativeGraph(made, local, [*inputs, *(value.name for value in graph.output)])
+
+
+def native_node(node: Any) -> NativeNode:
+    reads, writes = (frozenset(filter(None, names)) for names in (node.input, node.output))
+    kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    return NativeNode(kind, reads, writes, tuple(map(native_graph, bodies(node))))
+
+
+def overridable(model: Any) -> set[str]:
+    """Returns the initializers in whose place callers may give other values.
+
+    Before version 4 of the format all initializers were inputs, and constants nevertheless.
+    """
+    names = {each.name for each in model.graph.initializer} if model.ir_version >= 4 else set()
+    return {value.name for value in model.graph.input if value.name in names}
+
+
+SMALL = 1024
+"""Elements of a constant on which types may depend."""
+
+
+def without_values(model: Any) -> Any:
+    """Returns a copy of a ModelProto with large constants as inputs: it has the same types."""
+    out, inputs = type(model)(ir_version=model.ir_version), {v.name for v in model.graph.input}
+    out.opset_import.extend(model.opset_import)
+    out.functions.extend(model.functions)
+    out.graph.name = "types"
+    for part in ("node", "input", "output", "value_info"):
+        getattr(out.graph, part).extend(getattr(model.graph, part))
+    variable = overridable(model)
+    for each in model.graph.initializer:
+        if each.name not in variable and prod(each.dims) <= SMALL:
+            out.graph.initializer.append(each)
+        elif each.name not in inputs:
+            declared = out.graph.input.add(name=each.name).type.tensor_type
+            declared.elem_type = each.data_type
+            for size in each.dims:
+                declared.shape.dim.add(dim_value=size)
+    return out
 
 
 # ONNX's tensors as NumPy arrays, those in files beside the model too.
@@ -326,6 +389,15 @@ class Operator:
         value = next(filter(None, self.outputs), "")
         return NativeOp(self.position, self.type, self.name, value)
 
+    @property
+    def bodies(self) -> list[Subgraph]:
+        return [value for value in self.attributes.values() if isinstance(value, Subgraph)]
+
+    @property
+    def node(self) -> NativeNode:
+        reads, writes = (frozenset(filter(None, names)) for names in (self.inputs, self.outputs))
+        return NativeNode(self.type, reads, writes, tuple(body.native for body in self.bodies))
+
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
@@ -336,6 +408,24 @@ class Subgraph:
     outputs: tuple[Variable, ...]
     constants: Mapping[str, Array]
     unread: Mapping[str, str]
+
+    @cached_property
+    def makers(self) -> dict[str, Operator]:
+        """The operator that makes each value."""
+        return {name: op for op in self.operators for name in op.outputs if name}
+
+    @cached_property
+    def native(self) -> NativeGraph:
+        local = {*(v.name for v in self.inputs), *self.constants, *self.unread, *self.makers}
+        nodes = (op.node for op in self.operators)
+        return NativeGraph(nodes, local, (v.name for v in self.outputs))
+
+    def everywhere(self) -> Iterator[tuple[Subgraph, Operator]]:
+        """Yields the operators, including those of bodies, each with its graph."""
+        for op in self.operators:
+            yield self, op
+            for body in op.bodies:
+                yield from body.everywhere()
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from onernn.adapters.common.bodies import NEAREST, recurrent_stack
-from onernn.adapters.common.lowering import Results, Rules
-from onernn.adapters.onnx import microsoft
+from onernn.adapters.common.lowering import Results
+from onernn.adapters.common.signatures import OneOf, refuse
+from onernn.adapters.onnx.microsoft import CLIP_OF_ZERO, DOMAIN
 from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
-from onernn.adapters.onnx.table import OnnxOperator
+from onernn.adapters.onnx.table import RULES, OnnxOperator, Rule, onnx
 from onernn.ir.activations import DEFAULTS, completed
-from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
-from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
+from onernn.ir.spec import Activation, Direction, RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.ops import OPERATORS
 from onernn.ops import Operator as CanonicalOperator
-from onernn.reorders import onnx
+from onernn.reorders import onnx as layout
 
 # The rules of If, Loop and Scan: their graphs are lowered, and run by kernels of their own.
 
@@ -31,54 +29,54 @@ _FAR = 2**31 - 1
 """The end of a Slice that takes all the rest."""
 
 
-def conditional(op: OnnxOperator) -> Results:
+@onnx("If")
+def conditional(condition, *, op):
     bodies = op.body("then_branch"), op.body("else_branch")
     if any(len(graph.outputs) != len(op.outputs) for graph, _ in bodies):
-        raise UnsupportedError(f"its branches do not give {len(op.outputs)} outputs")
-    return op.builder.branches(op.value(0), *bodies)
+        refuse(f"its branches do not give {len(op.outputs)} outputs")
+    return op.builder.branches(condition.name, *bodies)
 
 
-def loop(op: OnnxOperator) -> Results:
+@onnx("Loop")
+def loop(M=None, cond=None, *initial, op):
     """A sequence that starts empty, and to which every iteration appends, is a scan output."""
     graph, appended = _without_sequences(op)
-    slots = [at for at in range(len(op.inputs) - 2) if at not in appended]
+    slots = [at for at in range(len(initial)) if at not in appended]
     graph, unchanged = _unchanged_from_outside(op, graph, slots)
     slots = [at for at in slots if at not in unchanged]
     body, outer = op.body_of(graph)
-    carried = [op.value(2 + at) for at in slots]
+    carried = [initial[at].name for at in slots]
     _check_body(body, outer, 2 + len(carried), 1 + len(carried))
-    inputs = (op.optional(0), op.optional(1), *carried, *outer)
     count = len(body.outputs) - 1
-    results = op.emit_many("Loop", count, *inputs, body=body, carried=len(carried))
+    bounds = [each.name if each else "" for each in (M, cond)]
+    results = op.emit_many(
+        "Loop", count, *bounds, *carried, *outer, body=body, carried=len(carried)
+    )
     for at in appended:
-        op.variable(2 + at)
         op.builder.stacked.add(op.result_name(at))
     # The body's outputs: what is carried, what is collected, what was appended to sequences.
-    collected = len(op.inputs) - 2
-    places = [*slots, *range(collected, collected + count - len(slots) - len(appended)), *appended]
-    values = dict(zip(places, results, strict=True))
-    values |= {at: op.value(2 + at) for at in unchanged}
+    collected = range(len(initial), len(initial) + count - len(slots) - len(appended))
+    values = dict(zip([*slots, *collected, *appended], map(op.tensor, results), strict=True))
+    values |= {at: initial[at] for at in unchanged}
     return {str(at): value for at, value in values.items()}
 
 
 def _unchanged_from_outside(
     op: OnnxOperator, graph: Subgraph, slots: list[int]
 ) -> tuple[Subgraph, list[int]]:
-    """The body that reads from outside what no iteration changes, and the slots of these values.
+    """Returns the body that reads from outside what no iteration changes, and these slots.
 
     TensorFlow carries weights so: they have to be constants before the body's operators are read.
     ``slots``: the loop's slot of each value that the body carries.
     """
-    makers = {name: each for each in graph.operators for name in each.outputs}
-    own = {v.name for v in graph.inputs} | {*graph.constants, *graph.unread, *makers}
     fixed, identities = [], []
     for slot, inside, result in zip(slots, graph.inputs[2:], graph.outputs[1:], strict=False):
         name, outside = result.name, op.inputs[2 + slot][0]
-        for _ in makers:  # a file may hold cycles
-            if name not in makers or makers[name].type != "Identity":
+        for _ in graph.makers:  # a file may hold cycles
+            if name not in graph.makers or graph.makers[name].type != "Identity":
                 break
-            name = makers[name].inputs[0]
-        if name == inside.name and outside and outside not in own:
+            name = graph.makers[name].inputs[0]
+        if name == inside.name and outside and outside not in graph.native.local:
             fixed.append(slot)
             identities.append(Operator(op.at.position, "", "Identity", (outside,), (name,), {}))
     body = _without(graph, {slots.index(slot) for slot in fixed})
@@ -86,136 +84,120 @@ def _unchanged_from_outside(
 
 
 def _without(graph: Subgraph, carried: Collection[int]) -> Subgraph:
-    """The body of a loop without these of the values that it carries."""
+    """Returns the body of a loop without these of the values that it carries."""
     inputs = tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in carried)
     outputs = tuple(v for at, v in enumerate(graph.outputs) if at - 1 not in carried)
     return replace(graph, inputs=inputs, outputs=outputs)
 
 
 def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
-    """The body whose results include what it appends to empty sequences, and their slots."""
-    graph: Subgraph = op.subgraph("body")
-    inserts = {o.outputs[0]: o for o in graph.operators if o.type == "SequenceInsert"}
-    appended = []
-    for slot, variable in enumerate(graph.inputs[2:]):
-        name = op.inputs.get(2 + slot, ("",))[0]
-        begin = op.scope.variable(name)
-        if not variable.refusal or begin not in op.builder.empty or 1 + slot >= len(graph.outputs):
-            continue
-        insert = inserts.get(graph.outputs[1 + slot].name)
-        users = [o for o in graph.operators if variable.name in o.inputs]
-        if (
-            insert
-            and users == [insert]
-            and insert.inputs[0] == variable.name
-            and len(insert.inputs) == 2
-        ):
-            appended.append(slot)
-    sequences = {graph.outputs[1 + slot].name for slot in appended}
-    results = [Variable(inserts[graph.outputs[1 + slot].name].inputs[1]) for slot in appended]
-    operators = tuple(o for o in graph.operators if not sequences.intersection(o.outputs))
-    body = _without(graph, appended)
-    return replace(body, operators=operators, outputs=(*body.outputs, *results)), appended
+    """Returns the body that outputs what it appends to empty sequences, and their slots."""
+    graph = op.subgraph("body")
+    inserts: dict[int, Operator] = {}
+    for slot, (variable, result) in enumerate(
+        zip(graph.inputs[2:], graph.outputs[1:], strict=False)
+    ):
+        insert, (name, *_) = graph.makers.get(result.name), op.inputs.get(2 + slot, ("",))
+        is_empty = variable.refusal and op.scope.variable(name) in op.builder.empty
+        users = [each for each in graph.operators if variable.name in each.inputs]
+        if is_empty and insert and users == [insert] and insert.type == "SequenceInsert":
+            if insert.inputs[:1] == (variable.name,) and len(insert.inputs) == 2:
+                inserts[slot] = insert
+    operators = tuple(each for each in graph.operators if each not in inserts.values())
+    body = _without(graph, inserts)
+    outputs = (*body.outputs, *(Variable(insert.inputs[1]) for insert in inserts.values()))
+    return replace(body, operators=operators, outputs=outputs), [*inserts]
 
 
-def sequence_empty(op: OnnxOperator) -> Results:
+@onnx("SequenceEmpty")
+def sequence_empty(*, op, dtype=1):
     """A loop may append to it; any other reader is refused."""
-    op.attribute("dtype", 1)
     op.builder.empty.add(op.result_name(0))
     return op.emit(UNSUPPORTED, reason="a sequence that no loop fills is not supported")
 
 
-def split_to_sequence(op: OnnxOperator) -> Results:
+@onnx("SplitToSequence")
+def split_to_sequence(x, split=None, *, op, axis=0, keepdims=1):
     """A tensor whose first axis is the split one stands for the sequence.
 
-    keepdims counts beside a split of one number, too: so does ONNX Runtime.
+    If split is 1, keepdims counts, too: so does ONNX Runtime.
     """
-    x, axis, split = op.value(), op.attribute("axis", 0), op.optional_array(1, "input split")
-    if split is not None and (split.ndim or split != 1):
-        raise UnsupportedError("input split: only parts of one element")
-    rank = op.builder.type_of(x).rank
+    if split and (split.array.ndim or split.array != 1):
+        refuse("input split: only parts of one element")
+    rank = x.type.rank
     if rank is None or not -rank <= axis < rank:
-        raise UnsupportedError(f"attribute axis={axis} of a value of unknown rank")
+        refuse(f"attribute axis={axis} of a value of unknown rank")
     axis %= rank
     if axis:
-        x = op.transposed(x, axis, *(k for k in range(rank) if k != axis))
-    if op.attribute("keepdims", 1):
-        x = op.unsqueezed(x, axis + 1)
+        x = x.transpose(axis, *(k for k in range(rank) if k != axis))
     op.builder.stacked.add(op.result_name(0))
-    return x
+    return x.unsqueeze(axis + 1) if keepdims else x
 
 
-def sequence_at(op: OnnxOperator) -> Results:
-    return op.emit("Gather", _sequence(op), op.value(1), axis=0)
+@onnx("SequenceAt")
+def sequence_at(sequence, position):
+    return sequence.sequence.Gather(position, axis=0)
 
 
-def sequence_length(op: OnnxOperator) -> Results:
-    shape = op.emit("Shape", _sequence(op))
-    return op.emit("Gather", shape, 0, axis=0)
+@onnx("SequenceLength")
+def sequence_length(sequence):
+    return sequence.sequence.sizes.Gather(0, axis=0)
 
 
-def _sequence(op: OnnxOperator) -> str:
-    """The tensor that stands for a sequence, its elements along the first axis."""
-    value = op.value()
-    if op.scope.variable(op.variable(0)) not in op.builder.stacked:
-        raise UnsupportedError("a sequence that no loop fills is not supported")
-    return value
-
-
-def concat_from_sequence(op: OnnxOperator) -> Results:
+@onnx("ConcatFromSequence")
+def concat_from_sequence(sequence, *, axis=0, new_axis=0):
     """Joins what a loop appended along a new axis or one that it has."""
-    value, axis = _sequence(op), op.attribute("axis", 0)
-    rank = op.builder.type_of(value).rank
-    if axis < 0 and rank is None:
-        raise UnsupportedError(f"attribute axis={axis} of a sequence of unknown rank")
-    if op.attribute("new_axis", 0):
-        return _at_axis(op, value, axis if axis >= 0 else axis + (rank or 0))
-    axis = axis if axis >= 0 else axis + (rank or 1) - 1
-    sizes = op.emit("Shape", value)
-    front = op.emit("Slice", sizes, [1], [1 + axis])
-    back = op.emit("Slice", sizes, [2 + axis], [_FAR])
-    shape = op.joined(front, [-1], back)
-    return op.emit("Reshape", _at_axis(op, value, axis), shape)
-
-
-def _at_axis(op: OnnxOperator, value: str, axis: int) -> str:
-    """Moves the first axis to this place."""
+    rank = sequence.sequence.type.rank
+    if axis < 0:
+        if rank is None:
+            refuse(f"attribute axis={axis} of a sequence of unknown rank")
+        axis += rank - (not new_axis)
     letters = "abcdefghijklmnop"[: axis + 1]
     equation = f"{letters}...->{letters[1:]}{letters[0]}..."
-    return op.emit("Einsum", value, equation=equation) if axis else value
+    moved = sequence.Einsum(equation=equation) if axis else sequence
+    if new_axis:
+        return moved
+    sizes = sequence.Shape()
+    shape = sizes.Slice([1], [1 + axis]).join([-1], sizes.Slice([2 + axis], [_FAR]))
+    return moved.Reshape(shape)
 
 
-def scan(op: OnnxOperator) -> Results:
+@onnx("Scan")
+def scan(
+    *values,
+    op,
+    num_scan_inputs=0,
+    scan_input_axes=(),
+    scan_input_directions=(),
+    scan_output_axes=(),
+    scan_output_directions=(),
+):
     if op.opset < 9:
-        raise UnsupportedError("Scan of opset 8, which has a batch axis, is not supported")
+        refuse("Scan of opset 8, which has a batch axis, is not supported")
     body, outer = op.body("body")
-    values = [op.value(at) for at in range(len(op.inputs))]
-    scanned = op.attribute("num_scan_inputs", 0)
-    states = len(values) - scanned
-    if scanned < 1 or states < 0:
-        raise UnsupportedError(f"attribute num_scan_inputs={scanned} of {len(values)} inputs")
+    states = len(values) - num_scan_inputs
+    if num_scan_inputs < 1 or states < 0:
+        refuse(f"attribute num_scan_inputs={num_scan_inputs} of {len(values)} inputs")
     _check_body(body, outer, len(values), states)
     collected = len(body.outputs) - states
     return op.emit_many(
         "Scan",
         len(body.outputs),
-        *values,
+        *(value.name for value in values),
         *outer,
         body=body,
         states=states,
-        scanned=scanned,
-        input_axes=op.attribute("scan_input_axes", (0,) * scanned),
-        input_directions=op.attribute("scan_input_directions", (0,) * scanned),
-        output_axes=op.attribute("scan_output_axes", (0,) * collected),
-        output_directions=op.attribute("scan_output_directions", (0,) * collected),
+        scanned=num_scan_inputs,
+        input_axes=scan_input_axes or (0,) * num_scan_inputs,
+        input_directions=scan_input_directions or (0,) * num_scan_inputs,
+        output_axes=scan_output_axes or (0,) * collected,
+        output_directions=scan_output_directions or (0,) * collected,
     )
 
 
 def _check_body(body: Graph, outer: list[str], inputs: int, outputs: int) -> None:
     if len(body.inputs) != inputs + len(outer) or len(body.outputs) < outputs:
-        raise UnsupportedError(
-            f"its body has {len(body.inputs) - len(outer)} inputs and {len(body.outputs)} outputs"
-        )
+        refuse(f"its body has {len(body.inputs) - len(outer)} inputs, {len(body.outputs)} outputs")
 
 
 # The rules of RNN, GRU and LSTM.
@@ -228,158 +210,125 @@ _DIRECTIONS: dict[str, Direction] = {
     "reverse": "right2left",
     "bidirectional": "bidirectional_concat",
 }
-_AXES = {0: ("X", 3), 4: ("sequence_lens", 1), 5: ("initial_h", 3), 6: ("initial_c", 3)}
-_PLAIN_RNN = {"tanh": Cell.RNN_TANH, "relu": Cell.RNN_RELU, "sigmoid": Cell.RNN_SIGMOID}
+_AXES = {"X": 3, "sequence_lens": 1, "initial_h": 3, "initial_c": 3}
+_FLAG = OneOf(0, {0: False, 1: True})
 
 
-def rnn(op: OnnxOperator) -> Results:
-    return _lower(op, ("tanh",), lambda names: _PLAIN_RNN.get(names[0].name, Cell.RNN_TANH))
+@onnx("RNN")
+def rnn(X, W, R, B=None, sequence_lens=None, initial_h=None, *, op):
+    return _layer(op, ("tanh",), X, (W, R, B), sequence_lens, [initial_h])
 
 
-def gru(op: OnnxOperator) -> Results:
-    cell = (Cell.GRU, Cell.LBR_GRU)[op.one_of("linear_before_reset", 0, (0, 1))]
-    return _lower(op, ("sigmoid", "tanh"), lambda _: cell)
+@onnx("GRU")
+def gru(X, W, R, B=None, sequence_lens=None, initial_h=None, *, op, linear_before_reset=_FLAG):
+    functions = ("sigmoid", "tanh")
+    more = {"linear_before_reset": linear_before_reset}
+    return _layer(op, functions, X, (W, R, B), sequence_lens, [initial_h], **more)
 
 
-def lstm(op: OnnxOperator) -> Results:
-    return _lower(op, ("sigmoid", "tanh", "tanh"), lambda _: Cell.LSTM)
+@onnx("LSTM")
+def lstm(
+    X,
+    W,
+    R,
+    B=None,
+    sequence_lens=None,
+    initial_h=None,
+    initial_c=None,
+    P=None,
+    *,
+    op,
+    input_forget=_FLAG,
+):
+    functions, states = ("sigmoid", "tanh", "tanh"), [initial_h, initial_c]
+    return _layer(op, functions, X, (W, R, B, P), sequence_lens, states, forgets=input_forget)
 
 
-class _Arrays(NamedTuple):
-    """The parameters in ONNX's own layout."""
-
-    w: Array
-    r: Array
-    b: Array | None
-    p: Array | None
-
-    def of_direction(self, d: int) -> _Arrays:
-        return _Arrays(*(None if a is None else a[d : d + 1] for a in self))  # type: ignore[arg-type]
-
-
-def _lower(
-    op: OnnxOperator,
-    default: tuple[str, ...],
-    cell_of: Callable[[tuple[Activation, ...]], Cell],
-) -> Results:
+def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **more):
     direction = _DIRECTIONS[op.one_of("direction", "forward", _DIRECTIONS)]
     batch_major = bool(op.one_of("layout", 0, (0, 1)))
-    is_lstm = op.at.type == "LSTM"
-    forgets = is_lstm and bool(op.one_of("input_forget", 0, (0, 1)))
-    arrays, half = _arrays(op, 2 if direction == "bidirectional_concat" else 1, is_lstm)
-    functions = _activations(op, default, len(arrays.w))
-    cell = cell_of(functions[0])
-    _, rows, width = arrays.w.shape
-    spec = RnnSpec(
-        cell,
-        width,
-        rows // len(cell.gates),
-        direction=direction,
-        activations=functions[0],
-        gate_clip=_clip(op),
-        peephole=arrays.p is not None,
-        input_forget=forgets,
-    )
-    _check(op, arrays, spec)
-
-    def wide(value: str) -> str:
-        return op.cast(value, "float32") if half else value
-
-    def turned(state: str) -> str:
-        """(D, N, O) from (N, D, O) where batch_major, and back."""
-        return op.transposed(state, 1, 0, 2) if batch_major else state
-
-    x, lengths, initial = op.value(0), op.optional(4), [op.optional(5)]
-    initial += [op.optional(6)] if is_lstm else []
-    states = [state and turned(wide(state)) for state in initial]
-    stack = partial(recurrent_stack, op, lengths=lengths, batch_major=batch_major)
-    if len(set(functions)) == 1:
-        spec, weights = _folded(spec, arrays)
-        precisions, name = op.builder.precisions, op.outputs.get(0, ("",))[0]
-        x, precision = precisions.take(op.builder, name, x, spec, weights)
-        x = wide(x)
-        y, *ends = stack(x, states, spec, [weights], precision=precision)
-    else:  # our nodes have the same functions in both directions
-        both: tuple[Direction, ...] = ("left2right", "right2left")
-        x, sides = wide(x), []
-        for d, (side, chosen) in enumerate(zip(both, functions, strict=True)):
-            side_spec = replace(spec, cell=cell_of(chosen), direction=side, activations=chosen)
-            side_states = [state and op.sliced(state, [d], [d + 1], [0]) for state in states]
-            side_spec, weights = _folded(side_spec, arrays.of_direction(d))
-            sides.append(stack(x, side_states, side_spec, [weights]))
-        y, *ends = (
-            op.emit("Concat", *pair, axis=axis)
-            for pair, axis in zip(zip(*sides, strict=True), (-1, 0, 0), strict=False)
-        )
-    if lengths:  # a sentence of length zero ends with zeros, whatever its state was
-        some = op.unsqueezed(op.cast(lengths, "bool"), 1)
-        zero = op.emit("CastLike", [0], x)
-        ends = [
-            op.emit("Where", some, end, zero) if state else end
-            for end, state in zip(ends, initial, strict=True)
-        ]
-    if spec.directions == 1:
-        y = op.unsqueezed(y, 2 if batch_major else 1)
-    else:  # (T, N, D*O) -> (T, D, N, O)
-        y = op.reshaped(y, 0, 0, spec.directions, -1)
-        y = y if batch_major else op.transposed(y, 0, 2, 1, 3)
-    results = (y, *map(turned, ends))
-    return tuple(op.cast(value, "float16") for value in results) if half else results
-
-
-def _clip(op: OnnxOperator) -> float | None:
     clip = op.attribute("clip", None)
     if clip == 0:
-        op.builder.notes["clip=0 means no clipping, as it did to those who wrote it"] = None
-        return None
-    return clip
+        op.builder.notes[CLIP_OF_ZERO] = None
+    arrays = {each.slot: each.array for each in parameters if each}
+    kinds = {str(array.dtype) for array in arrays.values()}
+    if len(kinds) != 1 or not kinds <= {"float16", "float32", "float64"}:
+        refuse(f"W, R, B and P: expected floats of one type, got {sorted(kinds)}")
+    half = kinds == {"float16"}
+    for value in (x, lengths, *initial):
+        if value and value.type.rank not in (None, _AXES[value.slot]):
+            axes = f"expected {_AXES[value.slot]} axes, got {value.rank}"
+            raise ShapeError(f"{value.slot} {value.name!r}: {axes}")
+    functions = _activations(op, default, 2 if direction == "bidirectional_concat" else 1)
 
+    def read(
+        side: Direction, chosen: tuple[Activation, ...], d: slice
+    ) -> tuple[RnnSpec, RnnWeights]:
+        wide = {name: a[d].astype(np.float32) if half else a[d] for name, a in arrays.items()}
+        plain = chosen[0].name if chosen[0].name in ("relu", "sigmoid") else "tanh"
+        layer = layout.read(wide, direction=side, function=plain, activations=chosen, **more)
+        spec, (weights,) = replace(layer.spec, gate_clip=clip or None), layer.weights
+        units = op.attribute("hidden_size", spec.hidden_size)
+        if units != spec.hidden_size or spec.gates != {1: 1, 2: 3, 3: 4}[len(default)]:
+            raise ShapeError(f"W {wide['W'].shape}, R {wide['R'].shape}: hidden_size={units}")
+        if not forgets:
+            return spec, weights
+        if chosen[0].name == "sigmoid":  # f = 1 - i is a gate of its own
+            return spec, layout.coupled(weights)
+        return replace(spec, input_forget=True), weights
 
-def _arrays(op: OnnxOperator, directions: int, is_lstm: bool) -> tuple[_Arrays, bool]:
-    """The constant parameters, and whether they are halves, which are widened."""
-    named = {name: op.optional_array(at, name) for at, name in ((1, "W"), (2, "R"), (3, "B"))}
-    named["P"] = op.optional_array(7, "P") if is_lstm else None
-    dtypes = {str(a.dtype) for a in named.values() if a is not None}
-    if len(dtypes) != 1 or not dtypes <= {"float16", "float32", "float64"}:
-        raise UnsupportedError(f"W, R, B and P: expected floats of one type, got {sorted(dtypes)}")
-    half = dtypes == {"float16"}
-    wide = {
-        name: a.astype(np.float32) if half and a is not None else a for name, a in named.items()
-    }
-    w, r = wide["W"], wide["R"]
-    if w is None or r is None:
-        raise UnsupportedError("inputs W and R are required")
-    if w.ndim != 3 or r.ndim != 3 or len(w) != directions:
-        raise ShapeError(f"W and R: expected ({directions}, G*O, I or O), got {w.shape}, {r.shape}")
-    return _Arrays(w, r, wide["B"], wide["P"]), half
+    def widen(value):
+        return value.cast("float32") if half else value
 
+    def turn(state):
+        """(D, N, O) from (N, D, O) if batch_major, and back."""
+        return state.transpose(1, 0, 2) if batch_major else state
 
-def _check(op: OnnxOperator, arrays: _Arrays, spec: RnnSpec) -> None:
-    d, units, rows = spec.directions, spec.hidden_size, spec.gates * spec.hidden_size
-    if op.attribute("hidden_size", units) != units:
-        raise ShapeError(f"hidden_size={op.attribute('hidden_size', 0)}: W {arrays.w.shape}")
-    expected = {"w": (d, rows, spec.input_size), "r": (d, rows, units), "b": (d, 2 * rows)}
-    expected["p"] = (d, 3 * units)
-    for name, array in arrays._asdict().items():
-        if array is not None and array.shape != expected[name]:
-            raise ShapeError(f"{name.upper()}: expected {expected[name]}, got {array.shape}")
-    for index, (name, axes) in _AXES.items():
-        value = op.optional(index)
-        shape = op.builder.type_of(value).shape if value else None
-        if shape is not None and len(shape) != axes:
-            raise ShapeError(f"{name} {value!r}: expected {axes} axes, got {len(shape)}")
+    states = [state and turn(widen(state)) for state in initial]
+
+    def stack(x, states, spec, weights, **precision):
+        names = [state.name if state else "" for state in states]
+        steps = lengths.name if lengths else ""
+        results = recurrent_stack(
+            op, x.name, names, spec, [weights], steps, batch_major, **precision
+        )
+        return [*map(x.new, results)]
+
+    if len(set(functions)) == 1:
+        spec, weights = read(direction, functions[0], slice(None))
+        precisions, name = op.builder.precisions, op.outputs.get(0, ("",))[0]
+        source, precision = precisions.take(op.builder, name, x.name, spec, weights)
+        x = widen(x.new(source))
+        y, *ends = stack(x, states, spec, weights, precision=precision)
+    else:  # our nodes have the same functions in both directions
+        both: tuple[Direction, ...] = ("left2right", "right2left")
+        x, sides = widen(x), []
+        for d, (side, chosen) in enumerate(zip(both, functions, strict=True)):
+            own = [state and state.Slice([d], [d + 1], [0]) for state in states]
+            sides.append(stack(x, own, *read(side, chosen, slice(d, d + 1))))
+        pairs = zip(zip(*sides, strict=True), (-1, 0, 0), strict=False)
+        y, *ends = (first.Concat(other, axis=axis) for (first, other), axis in pairs)
+    if lengths:  # a sequence of length zero ends with zeros, whatever its state was
+        some, zero = lengths.cast("bool").unsqueeze(1), x.new(op.ints(0)).CastLike(x)
+        pairs = zip(ends, initial, strict=True)
+        ends = [some.Where(end, zero) if state else end for end, state in pairs]
+    if direction != "bidirectional_concat":
+        y = y.unsqueeze(2 if batch_major else 1)
+    else:  # (T, N, D*O) -> (T, D, N, O)
+        y = y.reshape(0, 0, 2, -1)
+        y = y if batch_major else y.transpose(0, 2, 1, 3)
+    results = (y, *map(turn, ends))
+    return tuple(value.cast("float16") for value in results) if half else results
 
 
 def _activations(
     op: OnnxOperator, default: tuple[str, ...], directions: int
 ) -> list[tuple[Activation, ...]]:
-    """For each direction; alpha and beta go, in order, to those functions that have them."""
+    """Returns the functions of each direction; alpha and beta go, in order, to those with them."""
     names = [name.lower() for name in op.attribute("activations", default * directions)]
     count = len(default)
     if len(names) != count * directions:
-        raise UnsupportedError(
-            f"attribute activations: expected {count * directions} names, got {len(names)}"
-        )
+        refuse(f"attribute activations: expected {count * directions} names, got {len(names)}")
     numbers = [list(op.attribute(f"activation_{k}", ())) for k in ("alpha", "beta")]
     result = []
     for name in names:
@@ -387,52 +336,24 @@ def _activations(
         chosen = Activation(name, *(n.pop(0) if n else None for n in numbers[:takes]))
         result.append(completed(chosen))
     if any(numbers):
-        raise UnsupportedError("attributes activation_alpha and activation_beta: too many numbers")
+        refuse("attributes activation_alpha and activation_beta: too many numbers")
     return [tuple(result[at : at + count]) for at in range(0, len(result), count)]
-
-
-def _folded(spec: RnnSpec, arrays: _Arrays) -> tuple[RnnSpec, RnnWeights]:
-    """The pivot's form. Under a sigmoid f = 1 - i is a gate of its own."""
-    weights = onnx.weights(*arrays, spec.cell)
-    if spec.input_forget and spec.functions[0].name == "sigmoid":
-        spec, weights = replace(spec, input_forget=False), onnx.coupled(weights)
-    weights.check(spec)
-    return spec, weights
 
 
 # The table: ONNX's operators -> canonical ones, which are ONNX's newest.
 #
 # What differs between opsets: ONNX's operator changelog.
 
-Rule = Callable[[OnnxOperator], Results]
-rule = RULES = Rules[Rule](
-    {
-        "RNN": rnn,
-        "GRU": gru,
-        "LSTM": lstm,
-        "If": conditional,
-        "Loop": loop,
-        "Scan": scan,
-        "SequenceEmpty": sequence_empty,
-        "SplitToSequence": split_to_sequence,
-        "SequenceAt": sequence_at,
-        "SequenceLength": sequence_length,
-        "ConcatFromSequence": concat_from_sequence,
-    }
-)
-
 
 def rule_for(domain: str, op_type: str) -> Rule:
-    """The rule of an operator. Raises `UnsupportedError` where there is none."""
-    if domain == f"{microsoft.DOMAIN}.nchwc":
-        raise UnsupportedError(
-            "ONNX Runtime wrote it for one CPU's layout; save the model at ORT_ENABLE_EXTENDED"
-        )
-    record, own = OPERATORS.get(op_type), microsoft.RULES if domain == microsoft.DOMAIN else RULES
+    """Returns the rule of an operator. Raises `UnsupportedError` if there is none."""
+    if domain == f"{DOMAIN}.nchwc":
+        refuse("ONNX Runtime wrote it for one CPU's layout; save the model at ORT_ENABLE_EXTENDED")
+    record, own = OPERATORS.get(op_type), RULES.get(f"{domain} {op_type}".strip())
     plain = record is not None and record.since and record.domain == domain
-    if domain not in ("", microsoft.DOMAIN) or not (op_type in own or plain):
-        raise UnsupportedError("this operator is not known")
-    return own.get(op_type, _plain)
+    if not own and not plain:
+        refuse("this operator is not known")
+    return own or _plain
 
 
 _BECAME_INPUTS = {
@@ -490,165 +411,145 @@ def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
     return "" if result is None else op.ints(*np.atleast_1d(result))
 
 
-@rule("Sigmoid Tanh")
-def _squashed(op: OnnxOperator) -> Results:
-    return op.function(op.at.type, op.value())
+@onnx("Sigmoid Tanh")
+def squash(x, *, op):
+    return getattr(x, op.at.type)()
 
 
-@rule("Identity")
-def _identity(op: OnnxOperator) -> Results:
+@onnx("Identity")
+def identity(x, *, op):
     """A node outside of bodies, so that comparisons of models can name it."""
-    return op.value() if op.scope.body else op.emit("Identity", op.value())
+    return x if op.scope.body else x.Identity()
 
 
-@rule("Constant")
+@RULES("Constant")
 def _constant(op: OnnxOperator) -> Results:
-    numbers = {"value_float": "float32", "value_floats": "float32"}
-    numbers |= {"value_int": "int64", "value_ints": "int64"}
-    values = [(k, op.attribute(k, None)) for k in ("value", *numbers) if k in op.attributes]
+    dtypes = {"value_float": "float32", "value_floats": "float32"}
+    dtypes |= {"value_int": "int64", "value_ints": "int64"}
+    values = [(k, op.attribute(k, None)) for k in ("value", *dtypes) if k in op.attributes]
     if len(values) != 1:
-        raise UnsupportedError("expected one attribute of numbers")
+        refuse("expected one attribute of numbers")
     ((kind, value),) = values
-    array = np.asarray(value, numbers.get(kind))
+    array = np.asarray(value, dtypes.get(kind))
     if array.dtype.kind not in "biuf":
-        raise UnsupportedError(f"attribute {kind}: expected numbers, got {array.dtype}")
-    return op.builder.constant(array, op.scope.variable(op.outputs[0][0]))
+        refuse(f"attribute {kind}: expected numbers, got {array.dtype}")
+    return op.builder.constant(array, op.result_name(0))
 
 
-@rule("Range")
-def _range(op: OnnxOperator) -> Results:
-    """Halves are counted in float32."""
-    op.only(stash_type=1)
-    inputs = [op.value(index) for index in range(3)]
-    if op.dtype_of(inputs[0]) != "float16":
-        return op.emit("Range", *inputs)
-    return op.cast(op.emit("Range", *(op.cast(each, "float32") for each in inputs)), "float16")
+@onnx("Range", stash_type=1)
+def range_(start, limit, delta):
+    """float16 values are counted in float32."""
+    if start.dtype != np.float16:
+        return start.Range(limit, delta)
+    first, *others = (each.cast("float32") for each in (start, limit, delta))
+    return first.Range(*others).cast("float16")
 
 
-@rule("CausalConvWithState")
-def _causal_convolution(op: OnnxOperator) -> Results:
+@onnx("CausalConvWithState")
+def causal_convolution(x, w, bias=None, past=None, *, activation="none"):
     """Convolves each channel, preceded by past steps or zeros; the last steps are the next past."""
-    x, w, past = op.value(0), op.value(1), op.optional(3)
-    channels, _, kernel = (*op.builder.type_of(w).counts, None, None, None)[:3]
-    name = op.attribute("activation", "none").lower()
+    channels, _, kernel = (*w.type.counts, None, None, None)[:3]
+    name = activation.lower()
     if channels is None or kernel is None or name not in ("none", "silu", "swish"):
-        raise UnsupportedError(f"activation={name!r}, weights {op.builder.type_of(w)}")
-    before = [0, 0, kernel - 1, 0, 0, 0]
-    joined = op.emit("Concat", past, x, axis=2) if past else op.emit("Pad", x, before)
-    y = op.emit("Conv", joined, w, op.optional(2), group=channels)
-    y = y if name == "none" else op.emit("Mul", y, op.function("Sigmoid", y))
-    start = 1 - kernel or _FAR
-    return {"0": y, "1": op.emit("Slice", joined, [start], [_FAR], [2])}
+        refuse(f"activation={name!r}, weights {w.type}")
+    joined = past.Concat(x, axis=2) if past else x.Pad([0, 0, kernel - 1, 0, 0, 0])
+    y = joined.Conv(w, bias, group=channels)
+    y = y if name == "none" else y * y.Sigmoid()
+    return y, joined.Slice([1 - kernel or _FAR], [_FAR], [2])
 
 
-@rule("Cast")
-def _cast(op: OnnxOperator) -> Results:
-    number = op.attribute("to", 0)
-    if number == BFLOAT16:
+@onnx("Cast")
+def cast(x, *, op, to=0):
+    if to == BFLOAT16:
         op.builder.notes["bfloat16 values are float32 ones, rounded where the model casts"] = None
-    return op.emit("Cast", op.value(), to=dtype_of(number))
+    return x.Cast(to=dtype_of(to))
 
 
-@rule("Scatter")
-def _scatter(op: OnnxOperator) -> Results:
-    """What opset 11 calls ScatterElements."""
-    values = [op.value(at) for at in range(3)]
-    return op.emit("ScatterElements", *values, axis=op.attribute("axis", 0))
+@onnx("Scatter")
+def scatter(data, indices, updates, *, axis=0):
+    """Opset 11 calls it ScatterElements."""
+    return data.ScatterElements(indices, updates, axis=axis)
 
 
-@rule("Softmax LogSoftmax")
+@RULES("Softmax LogSoftmax")
 def _softmax(op: OnnxOperator) -> Results:
     if op.opset >= 13:
         return _plain(op)
-    # Up to opset 12, the axis and all behind it count as one.
+    # Up to opset 12, the axis and all after it count as one.
     x = op.value()
     rows = op.emit(op.at.type, op.emit("Flatten", x, axis=op.attribute("axis", 1)), axis=-1)
     return op.emit("Reshape", rows, op.emit("Shape", x), allowzero=1)
 
 
-@rule("Slice")
+@RULES("Slice")
 def _slice(op: OnnxOperator) -> Results:
-    x, *places = _values(op, OPERATORS["Slice"])
-    return op.emit("Slice", x, *_cutting(op, *places))
+    """Leaves out the axes of which it takes all: TensorFlow writes them."""
+    x, *inputs = _values(op, OPERATORS["Slice"])
+    arrays = [op.builder.constants.get(name) for name in inputs]
+    if all(array is not None for array, name in zip(arrays, inputs, strict=True) if name):
+        starts, ends, axes, steps = (
+            None if array is None else array.reshape(-1).tolist()
+            for array in (*arrays, None, None)[:4]
+        )
+        count = len(starts)
+        rows = zip(starts, ends, axes or range(count), steps or [1] * count, strict=True)
+        cuts = [row for row in rows if not (row[0] == 0 and row[1] >= _FAR and row[3] == 1)]
+        if cuts and len(cuts) < count:
+            inputs = [op.ints(*each) for each in zip(*cuts, strict=True)]
+    return op.emit("Slice", x, *inputs)
 
 
-def _cutting(
-    op: OnnxOperator, starts: str, ends: str, axes: str = "", steps: str = ""
-) -> list[str]:
-    """Where a Slice cuts, without the axes of which it takes all: TensorFlow writes them."""
-    arrays = [op.builder.constants.get(name) for name in (starts, ends, axes, steps)]
-    inputs = [starts, ends, axes, *([steps] if steps else [])]
-    if any(a is None for a, name in zip(arrays, (starts, ends, axes, steps), strict=True) if name):
-        return inputs
-    first, last, along, by = (None if a is None else a.reshape(-1).tolist() for a in arrays)
-    count = len(first or ())
-    rows = list(zip(first or (), last or (), along or range(count), by or [1] * count, strict=True))
-    cuts = [row for row in rows if not (row[0] == 0 and row[1] >= _FAR and row[3] == 1)]
-    if not cuts or len(cuts) == count:
-        return inputs
-    return [op.ints(*each) for each in zip(*cuts, strict=True)]
-
-
-@rule("QuantizeLinear")
-def _quantize(op: OnnxOperator) -> Results:
-    """The dtype of the result is the zero point's, or output_dtype where there is none."""
-    number = op.attribute("output_dtype", 0)
-    if not number or op.optional(2):
+@onnx("QuantizeLinear")
+def quantize(x, y_scale, y_zero_point=None, *, op, output_dtype=0):
+    """The dtype of the result is the zero point's, or output_dtype if there is none."""
+    if not output_dtype or y_zero_point:
         return _plain(op)
-    scale = op.value(1)
-    shape = op.builder.type_of(scale).counts
+    shape = y_scale.type.counts
     if None in shape:
-        raise UnsupportedError("attribute output_dtype with a scale of unknown shape")
-    zero = op.constant(np.zeros(shape, dtype_of(number)), "zero")
-    axis = op.attribute("axis", 1)
+        refuse("attribute output_dtype with a scale of unknown shape")
+    zero = y_scale.constant(np.zeros(shape, dtype_of(output_dtype)))
     op.only(block_size=0, precision=0)
-    return op.emit("QuantizeLinear", op.value(), scale, zero, axis=axis)
+    return x.QuantizeLinear(y_scale, zero, axis=op.attribute("axis", 1))
 
 
-@rule("DequantizeLinear")
-def _dequantize(op: OnnxOperator) -> Results:
-    """In the dtype of its scale."""
-    op.only(output_dtype=0)
-    return _plain(op)
+onnx("DequantizeLinear", output_dtype=0)(_plain)  # in the dtype of its scale
 
 
-@rule("Split")
+@RULES("Split")
 def _split(op: OnnxOperator) -> Results:
     op.only(num_outputs=len(op.outputs))
     return _plain(op)
 
 
-@rule("Dropout")
-def _dropout(op: OnnxOperator) -> Results:
-    op.attribute("ratio", 0.5)  # in inference nothing is dropped
-    op.optional(1)
-    training = op.optional_array(2, "input training_mode")
-    if training is not None and training.any():
-        raise UnsupportedError("input training_mode is true: only inference is run")
+@onnx("Dropout")
+def dropout(x, ratio=None, training_mode=None, *, op):
+    op.ignore("ratio")  # in inference nothing is dropped
+    if training_mode and training_mode.array.any():
+        refuse("input training_mode is true: only inference is run")
     if not op.wants(1):
-        return op.value()
+        return x
     if op.opset < 12:
-        raise UnsupportedError("output 1: before opset 12 it was not said what it is")
-    return op.value(), op.emit_many("Dropout", 2, op.value())[1]
+        refuse("output 1: before opset 12 it was not said what it is")
+    return x, x.Dropout(outputs=2)[1]
 
 
-@rule("GroupNormalization")
+@RULES("GroupNormalization")
 def _group_normalization(op: OnnxOperator) -> Results:
     if op.opset < 21:
-        raise UnsupportedError("before opset 21 its scale and bias are those of groups")
+        refuse("before opset 21 its scale and bias are those of groups")
     return _plain(op)
 
 
-@rule("STFT")
+@RULES("STFT")
 def _stft(op: OnnxOperator) -> Results:
     """ONNX Runtime takes a real signal without its last axis, too."""
     x, *others = _values(op, OPERATORS["STFT"])
     if op.builder.type_of(x).rank == 2:
-        x = op.emit("Unsqueeze", x, op.ints(-1))
+        x = op.unsqueezed(x, -1)
     return op.emit("STFT", x, *others, **op.given(OPERATORS["STFT"]))
 
 
-@rule("DFT")
+@RULES("DFT")
 def _dft(op: OnnxOperator) -> Results:
     """The axis is an attribute before opset 20."""
     if op.opset >= 20:
@@ -657,7 +558,7 @@ def _dft(op: OnnxOperator) -> Results:
     return op.emit("DFT", x, length, axis, **op.given(OPERATORS["DFT"]))
 
 
-@rule("Resize Upsample")
+@RULES("Resize Upsample")
 def _resize(op: OnnxOperator) -> Results:
     """Constant scales become an attribute of our own: types follow from it."""
     record = OPERATORS["Resize"]

@@ -6,11 +6,18 @@ from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from onernn.adapters.common.lowering import FoldingBudget, GraphBuilder, NativeOperator
+from onernn.adapters.common.lowering import (
+    FoldingBudget,
+    GraphBuilder,
+    NativeOperator,
+    Results,
+    Rules,
+)
+from onernn.adapters.common.signatures import Signature, Tensor, refuse
 from onernn.adapters.onnx.read import Model, Operator, Subgraph, Unread
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
@@ -276,17 +283,64 @@ class OnnxOperator(NativeOperator):
     def body_of(self, graph: Subgraph) -> tuple[Graph, list[str]]:
         return self._body(graph, self)
 
+    def tensor(self, name: str) -> OnnxTensor:
+        return OnnxTensor(self, name)
+
     def result_name(self, at: int) -> str:
         """The builder's variable of an output."""
         return self.scope.variable(self.outputs[at][0])
 
-    def function(self, name: str, x: str, **attributes: Any) -> str:
-        """A function of x: Sigmoid and Tanh in the meaning that `load` was asked for."""
-        if name in ("Sigmoid", "Tanh") and self.builder.semantics == "onnxruntime":
-            if self.builder.type_of(x).dtype == "float32":
-                attributes["rational"] = 1
-        return self.emit(name, x, **attributes)
-
     def wants(self, at: int) -> bool:
         """Whether the model names an output."""
         return bool(self.outputs.get(at, ("",))[0])
+
+
+class OnnxTensor(Tensor):
+    """A value as ONNX's rules compute with it."""
+
+    def Sigmoid(self) -> Self:  # noqa: N802
+        """Returns the function in the meaning that `load` was asked for."""
+        return self._squash("Sigmoid")
+
+    def Tanh(self) -> Self:  # noqa: N802
+        """Returns the function in the meaning that `load` was asked for."""
+        return self._squash("Tanh")
+
+    def _squash(self, kind: str) -> Self:
+        rational = self.op.builder.semantics == "onnxruntime" and self.type.dtype == "float32"
+        return self.new(self.op.emit(kind, self.name, **{"rational": 1} if rational else {}))
+
+    @property
+    def sequence(self) -> Self:
+        """The tensor whose first axis is a sequence; raises `UnsupportedError` if there is none."""
+        variable = self.op.scope.variable(self.op.variable(self.place))
+        if variable not in self.op.builder.stacked:
+            refuse("a sequence that no loop fills is not supported")
+        return self
+
+
+class OnnxSignature(Signature):
+    """A rule whose parameters are inputs in order; an absent one among the last ones is None."""
+
+    def _values(self, op: NativeOperator, slot: str) -> list[Any]:
+        place = self.slots.index(slot) if slot in self.slots else len(self.slots)
+        places = [place] if slot in self.slots else range(place, len(op.inputs))
+        names = [(at, op.optional(at)) for at in places]
+        values = [self.tensor(op, name, slot, at) if name else None for at, name in names]
+        return values if slot == self.rest else [each for each in values if each is not None]
+
+
+Rule = Callable[[OnnxOperator], Results]
+RULES = Rules[Rule]()
+"""Rules by the types of operators; other domains than ONNX's own precede the type."""
+
+
+def onnx(names: str, *, domain: str = "", **only: Any) -> Any:
+    """Enters a rule whose signature is the schema of the operators ``names``; see `Signature`."""
+
+    def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
+        signature = OnnxSignature(rule, only, OnnxTensor)
+        RULES.update({f"{domain} {name}".strip(): signature for name in names.split()})
+        return rule
+
+    return enter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from onernn.adapters.common.writing import Progress, check_again, declared, write_nodes
 from onernn.adapters.onnx.lower import lower
-from onernn.adapters.onnx.read import MESSAGES, NUMBERS, model_of
+from onernn.adapters.onnx.read import MESSAGES, NUMBERS, graphs, model_of, names_in, without_values
 from onernn.adapters.onnx.table import KEY, encoded
 from onernn.adapters.onnx.write_layers import DOMAIN, has_one_direction
 from onernn.adapters.onnx.write_nodes import write_node
@@ -119,8 +119,6 @@ def _output(w: GraphWriter, name: str, output: Value) -> None:
 
 # Whether what was written is a model: onernn reads it again, and onnx's own checker examines it.
 
-_LARGE = 1024  # bytes of a constant whose numbers say nothing about types
-
 
 def check_written(
     model: Any,
@@ -143,30 +141,10 @@ def check_written(
     if opset > onnx.defs.onnx_opset_version():
         return note(f"only onernn checked {path}: onnx {onnx.__version__} is older than the opset")
     try:
-        onnx.checker.check_model(_without_numbers(model).SerializeToString(), full_check=True)
+        onnx.checker.check_model(without_values(model).SerializeToString(), full_check=True)
     except Exception as error:  # its own kinds, derived from nothing narrower
         said = " ".join(str(error).split())[:1000]
         raise UnsupportedError(f"{path} is not written, onnx's checker says: {said}") from error
-
-
-def _without_numbers(model: Any) -> Any:
-    """The model with large constants as inputs: all types, and little to copy."""
-    out = MESSAGES.message("ModelProto")(ir_version=model.ir_version)
-    out.opset_import.extend(model.opset_import)
-    out.functions.extend(model.functions)
-    graph = out.graph
-    graph.name = model.graph.name
-    for field in ("node", "input", "output", "value_info"):
-        getattr(graph, field).extend(getattr(model.graph, field))
-    for each in model.graph.initializer:
-        if len(each.raw_data) < _LARGE:
-            graph.initializer.append(each)
-            continue
-        info = graph.input.add(name=each.name)
-        info.type.tensor_type.elem_type = each.data_type
-        for size in each.dims:
-            info.type.tensor_type.shape.dim.add(dim_value=size)
-    return out
 
 
 # An ``.onnx`` file of a graph: written, checked, and then put in its place.
@@ -215,7 +193,7 @@ def narrow_weights(model: Any, dtype: str) -> None:
         raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(WEIGHT_DTYPES)}")
     if dtype == "float32":
         return
-    for graph in list(_graphs(model.graph)):
+    for graph in list(graphs(model.graph)):
         casts = []
         for at, each in enumerate(graph.initializer):
             if each.data_type != NUMBERS["float32"] or len(each.dims) < 2:
@@ -237,33 +215,22 @@ def narrow_weights(model: Any, dtype: str) -> None:
         graph.node.extend(nodes)
 
 
-def _graphs(graph: Any) -> Iterator[Any]:
-    """A graph, and those inside it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
-
-
 def rename(model: Any, names: Mapping[str, str]) -> None:
     """Gives inputs and outputs other names. Raises `UnsupportedError` for those it has not."""
     faces = {value.name for value in (*model.graph.input, *model.graph.output)}
-    taken = set(faces)
-    for graph in _graphs(model.graph):
-        taken.update(name for node in graph.node for name in node.output)
-        taken.update(each.name for each in (*graph.initializer, *graph.input))
     if unknown := sorted(set(names) - faces):
         hint = did_you_mean(unknown[0], faces)
         raise UnsupportedError(
             f"names: no input or output {unknown}; there are {sorted(faces)}{hint}"
         )
     new = list(names.values())
-    if bad := sorted({n for n in new if not n or n in taken - set(names) or new.count(n) > 1}):
+    if bad := sorted(
+        {n for n in new if not n or n in names_in(model) - set(names) or new.count(n) > 1}
+    ):
         raise UnsupportedError(f"names: {bad} stand there already, or twice")
     for value in (*model.graph.input, *model.graph.output):
         value.name = names.get(value.name, value.name)
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         for node in graph.node:
             for field in (node.input, node.output):
                 field[:] = [names.get(name, name) for name in field]
@@ -274,7 +241,7 @@ def save(model: Any, path: Path, *, most: int = _MOST) -> None:
 
     What stood there is replaced when all is written.
     """
-    size = sum(len(each.raw_data) for graph in _graphs(model.graph) for each in graph.initializer)
+    size = sum(len(each.raw_data) for graph in graphs(model.graph) for each in graph.initializer)
     beside = path.with_name(f"{path.name}.data")
     with replacing_all([path, beside] if size > most else [path]) as (stream, *data):
         if data:

@@ -10,7 +10,7 @@ import numpy as np
 
 from onernn.adapters.common.lowering import Names, Operand, Tape
 from onernn.adapters.common.writing import NodeWriter
-from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, BFLOAT16, MESSAGES, NUMBERS, reads
+from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, BFLOAT16, MESSAGES, NUMBERS, native_graph
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.ir.arrays import Array, bfloat16_bits
 from onernn.ir.errors import UnsupportedError
@@ -84,14 +84,12 @@ class ProtoGraph(Tape):
 
     def prune(self) -> None:
         """Drops the nodes and constants that no output needs."""
-        needed = {value.name for value in self.proto.output}
-        for at, node in reversed(list(enumerate(self.proto.node))):
-            if needed.isdisjoint(node.output):
-                del self.proto.node[at]
-            else:
-                needed.update(reads(node))
-        for at, each in reversed(list(enumerate(self.proto.initializer))):
-            if each.name not in needed:
+        graph, constants = native_graph(self.proto), len(self.proto.initializer)
+        needed = {*graph.sources(graph.outputs)}
+        for at in reversed(range(len(graph.nodes))):
+            if at >= constants and at not in needed:
+                del self.proto.node[at - constants]
+            elif at not in needed:
                 del self.proto.initializer[at]
 
     def function(

@@ -1,4 +1,4 @@
-"""OpenVINO: run by itself, as a reference; of its models the inputs and outputs are read."""
+"""OpenVINO: it runs its models itself, as a reference; onernn does not read them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ADAPTER = Adapter(
     name="OpenVINO",
     files="an .xml of OpenVINO, for its inputs and outputs",
     reads=lambda path: str(path).endswith(".xml"),
-    load=deferred("openvino.read.read_face"),
+    load=deferred("openvino.run_model.read_signature"),
     no_params="OpenVINO's weights are beside the .xml, in its .bin",
     runtime=Runtime(
         name="openvino",

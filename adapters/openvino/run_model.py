@@ -3,9 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from onernn.adapters.common.adapter import require
+import numpy as np
+
+from onernn.adapters.common.adapter import StrPath, require
+from onernn.ir.errors import ModelFormatError
+from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value
 from onernn.ir.ragged import Batch
+
+_ADVICE = (
+    "OpenVINO's operators are not read; load the ONNX file that it was made from, or take it as a"
+    " reference that OpenVINO runs: onernn verify MODEL --against openvino:{}"
+)
+
+
+def read_signature(path: StrPath) -> Graph:
+    """Returns a graph with a model's inputs and outputs, and one refused node for each output.
+
+    Raises `ModelFormatError` for a file that OpenVINO cannot read.
+    """
+    openvino = require("openvino", "openvino")
+    try:
+        model = openvino.Core().read_model(path)
+    except RuntimeError as error:
+        raise ModelFormatError(f"OpenVINO cannot read it: {error}", path) from error
+    inputs, outputs = tuple(map(_value, model.inputs)), tuple(map(_value, model.outputs))
+    reason, read = {"reason": _ADVICE.format(Path(path).name)}, tuple(v.name for v in inputs)
+    names = dict.fromkeys(value.name for value in outputs)
+    nodes = tuple(Node(UNSUPPORTED, read, (name,), reason) for name in names)
+    return Graph(str(path), inputs, outputs, nodes, {})
+
+
+def _value(port: Any) -> Value:
+    names, sizes = port.get_names(), port.get_partial_shape()
+    name = min(names) if names else port.get_node().get_friendly_name()
+    shape = tuple(size.get_length() if size.is_static else None for size in sizes)
+    dtype = np.dtype(port.get_element_type().to_dtype()).name
+    return Value(name, dtype, shape if sizes.rank.is_static else None)
 
 
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Results
+from onernn.adapters.common.signatures import refuse
 from onernn.adapters.paddle.table import (
     TURN,
     PaddleBuilder,
@@ -15,7 +16,7 @@ from onernn.adapters.paddle.table import (
     Part,
     TensorArray,
     lower_operators,
-    rule,
+    paddle,
 )
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph
@@ -26,94 +27,86 @@ from onernn.ops.control import joined_types
 # The rules of Paddle's operators on arrays of tensors.
 
 
-def _array(op: PaddleOperator) -> TensorArray:
-    return op.builder.array_of(op.variable("X"))
+def _array(X: Any) -> TensorArray:
+    return X.op.builder.array_of(X.op.variable(X.slot))
 
 
-def _index(op: PaddleOperator) -> Size | None:
-    """What is known of the index: its shape is () or (1,)."""
-    value = op.builder.type_of(op.value("I")).value
+def _index(tensor: Any) -> Size | None:
+    """Returns what is known of an index: its shape is () or (1,)."""
+    value = tensor.type.value
     if isinstance(value, tuple):
         return value[0] if len(value) == 1 else None
     return value
 
 
-@rule("create_array")
-def _create(op: PaddleOperator) -> Results:
-    op.attribute("dtype", -1)
+@paddle("create_array")
+def create_array(*, dtype=-1, op):
     op.builder.arrays[op.outputs["Out"][0]] = TensorArray()
-    return {"Out": ""}
+    return ""
 
 
-@rule("write_to_array")
-def _write(op: PaddleOperator) -> Results:
+@paddle("write_to_array")
+def write_to_array(X, I, *, op):  # noqa: E741
     (variable,) = op.outputs["Out"]
     array = op.builder.array_of(variable)
-    op.builder.arrays[variable] = array.written(_index(op), op.plain("X"))
-    return {"Out": ""}
+    op.builder.arrays[variable] = array.written(_index(I), X.dense.name)
+    return ""
 
 
-@rule("read_from_array")
-def _read(op: PaddleOperator) -> Results:
-    op.variables("X_W")
-    array = _array(op)
-    if value := array.element(_index(op)):
+@paddle("read_from_array")
+def read_from_array(X, I, X_W=None, *, op):  # noqa: E741
+    array = _array(X)
+    if value := array.element(_index(I)):
         return op.emit("Identity", value)
-    at = op.reshaped(op.value("I"))
-    return op.emit("Gather", op.builder.stack(array), at, axis=0, non_negative=True)
+    stack = X.new(op.builder.stack(array))
+    return stack.Gather(I.reshape(), axis=0, non_negative=True)
 
 
-@rule("slice_array_dense")
-def _slice_element(op: PaddleOperator) -> Results:
+@paddle("slice_array_dense")
+def slice_array(X, *, starts=(0,), op):
     """The element at a place, which may count from the end."""
-    array, place = _array(op), op.attribute("starts", (0,))
-    at: Size | None = Size.of(place[0])
-    if place[0] < 0:
-        at = None if array.length is None else array.length + place[0]
-    if len(place) == 1 and (value := array.element(at)):
+    array, place = _array(X), starts[0]
+    at: Size | None = Size.of(place)
+    if place < 0:
+        at = None if array.length is None else array.length + place
+    if len(starts) == 1 and (value := array.element(at)):
         return op.emit("Identity", value)
-    return op.emit("Gather", op.builder.stack(array), place[0], axis=0)
+    return X.new(op.builder.stack(array)).Gather(place, axis=0)
 
 
-@rule("lod_array_length")
-def _length(op: PaddleOperator) -> Results:
+@paddle("lod_array_length")
+def array_length(X, *, op):
     """A list of one number, as Paddle gives it."""
-    array, builder = _array(op), op.builder
+    array, builder = _array(X), op.builder
     result = array.length
     if result is not None and result.number is not None:
         return op.ints(result.number)
     if all(part.value for part in array.parts):
         return op.emit("Shape", builder.stack(array), start=0, end=1)
     before = result - builder.turn if result is not None and builder.turn is not None else None
-    if before is None or before.number is None:
-        raise UnsupportedError("the number of its elements is not known")
-    turn = op.reshaped(TURN, 1)
-    return op.emit("Add", turn, [before.number])
+    number = None if before is None else before.number
+    if number is None:
+        refuse("the number of its elements is not known")
+    return X.new(TURN).reshape(1).Add([number])
 
 
-@rule("tensor_array_to_tensor")
-def _all(op: PaddleOperator) -> Results:
-    """Elements along a new axis, or one behind the other along one of theirs."""
-    array, axis, new = _array(op), op.attribute("axis", 0), op.attribute("use_stack", False)
-    value = op.builder.stack(array)
-    rank = op.builder.type_of(value).rank
-    if rank is None:
-        raise UnsupportedError("the number of axes of its elements is not known")
-    axis += rank - (not new) if axis < 0 else 0
-    if not 0 <= axis < rank - (not new):
-        raise UnsupportedError(f"attribute axis={axis}: elements of {rank - 1} axes")
-    perm = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
-    out = op.transposed(value, *perm) if axis else value
-    if new:
+@paddle("tensor_array_to_tensor")
+def join_array(X, *, axis=0, use_stack=False, op):
+    """Elements along a new axis, or one after the other along one of theirs."""
+    array = _array(X)
+    value = X.new(op.builder.stack(array))
+    rank = value.rank
+    axis += rank - (not use_stack) if axis < 0 else 0
+    if not 0 <= axis < rank - (not use_stack):
+        refuse(f"attribute {axis=}: elements of {rank - 1} axes")
+    out = value.transpose(*range(1, axis + 1), 0, *range(axis + 1, rank)) if axis else value
+    if use_stack:
         if axis == 0:
             op.builder.stacked[op.outputs["Out"][0]] = array
-        return {"Out": op.emit("Identity", out)}
-    sizes = op.joined([0] * axis + [-1], op.emit("Shape", out, start=axis + 2))
-    count = op.emit("Shape", value, start=0, end=1)
-    each = op.emit("Shape", value, start=axis + 1, end=axis + 2)
-    index = op.cast(op.emit("Expand", each, count), "int32")
-    joined = op.emit("Reshape", out, sizes)
-    return {"Out": joined, "OutIndex": index}
+        return {"Out": out.Identity()}
+    sizes = op.joined([0] * axis + [-1], out.Shape(start=axis + 2).name)
+    each, count = value.Shape(start=axis + 1, end=axis + 2), value.Shape(start=0, end=1)
+    return {"Out": out.Reshape(X.new(sizes)), "OutIndex": each.Expand(count).cast("int32")}
 
 
 # The rules of loops and branches: their blocks become graphs, arrays what a loop collects.
@@ -121,32 +114,22 @@ def _all(op: PaddleOperator) -> Results:
 _ROUNDS = 8  # in which the types of what a loop carries settle
 
 
-@rule("if")
-def _if(op: PaddleOperator) -> Results:
-    numbers = [_block(op, name) for name in ("true_block", "false_block")]
-    named = [list(op.attribute(name, ("",))) for name in ("then", "else")]
-    return _branches(op, numbers, named)
+@paddle("if")
+def if_(Cond, *, true_block, false_block, then=("",), otherwise=("",)):
+    return _branches(Cond, [true_block, false_block], [list(then), list(otherwise)])
 
 
-@rule("conditional_block")
-def _conditional_block(op: PaddleOperator) -> Results:
-    """Runs where the condition holds; else variables stay what they were."""
-    op.only(is_scalar_condition=True)
-    op.variables("Input")
-    return _branches(op, [_block(op, "sub_block"), -1], [[], []])
+@paddle("conditional_block", is_scalar_condition=True)
+def conditional_block(Cond, Input=(), *, sub_block):
+    """Runs if the condition holds; else variables keep their values."""
+    return _branches(Cond, [sub_block, -1], [[], []])
 
 
-def _block(op: PaddleOperator, name: str) -> int:
-    """The number of an operator's block. No default: block 0 holds the operator itself."""
-    if name not in op.attributes:
-        raise UnsupportedError(f"attribute {name}, the number of its block, is missing")
-    return op.attribute(name, 0)
-
-
-def _branches(op: PaddleOperator, numbers: list[int], named: list[list[str]]) -> Results:
+def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str, str]:
     """``named``: what the blocks call the results; what both leave in other variables follows."""
-    builder, results = op.builder, dict(op.builder.blocks.results(op))
-    written = [builder.blocks.written(n) if n >= 0 else set[str]() for n in numbers]
+    builder: PaddleBuilder = Cond.op.builder
+    results = dict(builder.blocks.results(Cond.op))
+    written = [builder.blocks.graph(n).outer_writes if n >= 0 else set[str]() for n in numbers]
     others = sorted(name for slot, name in results.items() if slot.startswith("="))
     if arrays := [name for name in others if builder.is_array(name)]:
         raise UnsupportedError(
@@ -161,15 +144,17 @@ def _branches(op: PaddleOperator, numbers: list[int], named: list[list[str]]) ->
     slots = [slot for slot in results if slot[0] != "="] if named[0] else []
     if len(then.outputs) != len(slots) + len(others) or len(then.outputs) != len(other.outputs):
         raise UnsupportedError(f"its blocks do not give {len(slots)} results")
-    made = builder.branches(_truth(builder, op.value("Cond")), *bodies)
+    made = builder.branches(_truth(builder, Cond.name), *bodies)
     return dict(zip([*slots, *(f"={name}" for name in others)], made, strict=True))
 
 
 def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Graph, list[str]]:
     """The graph of a block, none where ``number`` is negative, and what it takes from outside."""
     builder, blocks = outer.inner("branch"), outer.blocks
-    read = blocks.free(number) | blocks.written(number) if number >= 0 else set[str]()
-    for name in sorted({*read, *names}):
+    used = set(names)
+    if number >= 0:
+        used |= blocks.graph(number).outer_reads | blocks.graph(number).outer_writes
+    for name in sorted(used):
         builder.take_variable(name)
     if number >= 0:
         lower_operators(builder, blocks.operators(number), names)
@@ -209,28 +194,31 @@ class _Carried:
     result: str
 
 
-@rule("while")
-def _while(op: PaddleOperator) -> Results:
-    return _While(op).results()
+@paddle("while")
+def while_(Condition, X=(), Initial=(), *, sub_block, arguments=("",), given=("",), op):
+    return _While(op, sub_block, Condition.name, arguments, given).results()
 
 
 class _While:
     """A loop: what its block assigns to is carried, arrays it appends to are collected."""
 
-    def __init__(self, op: PaddleOperator) -> None:
-        self.outer, self.number = op.builder, _block(op, "sub_block")
-        op.variables("X")
-        self.condition = op.variable("Condition")
-        self.begin = op.value("Condition")
-        self.again = self.condition
-        results = op.outputs.get("Out", ())
+    def __init__(
+        self,
+        op: PaddleOperator,
+        number: int,
+        begin: str,
+        arguments: Sequence[str],
+        given: Sequence[str],
+    ) -> None:
+        self.outer, self.number, self.begin = op.builder, number, begin
+        self.again = self.condition = op.variable("Condition")
         named: list[tuple[str, str, str, str, str]] = []
         if "given" in op.attributes:
-            self.again, *given = op.attribute("given", ("",))
-            arguments, initial = op.attribute("arguments", ("",)), op.variables("Initial")
+            self.again, *given = given
             slots = [slot for slot, _ in self.outer.blocks.results(op) if slot[0] != "="]
+            initial, results = op.variables("Initial"), op.outputs.get("Out", ())
             named = [*zip(arguments, initial, given, slots, results, strict=True)]
-        written = sorted(self.outer.blocks.written(self.number) - {self.condition})
+        written = sorted(self.outer.blocks.graph(self.number).outer_writes - {self.condition})
         own = [(name, name, name, f"={name}", name) for name in written]
         self.carried: list[_Carried] = []
         self.arrays: list[_Carried] = []
@@ -317,7 +305,7 @@ class _While:
             count = None if length is None else length + self.turn
             last = last if builder.holds(last) else ""
             builder.arrays[array.inside] = TensorArray((Part("", count, last),))
-        free = blocks.free(self.number) - {self.condition}
+        free = blocks.graph(self.number).outer_reads - {self.condition}
         for name in sorted(free - {each.inside for each in (*self.carried, *self.arrays)}):
             builder.take_variable(name)
         kept = [self.again, *(each.after for each in self.carried)]

@@ -29,7 +29,7 @@ def load_paddle(path: str | Path, params: str | Path | None = None) -> Graph:
 def lower(program: Program) -> Graph:
     """The graph of a program. Raises `ModelFormatError` where it contradicts itself."""
     budget = FoldingBudget(program.parameters.values())
-    blocks = Blocks(program.inner, Block(program.operators, program.variables))
+    blocks = Blocks({0: Block(program.operators, program.variables), **program.inner})
     builder = PaddleBuilder(str(program.file), budget, blocks, program.version)
     for name, array in program.parameters.items():
         builder.constant(array, name)

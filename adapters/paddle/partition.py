@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from onernn.adapters.common.live import LiveOptions, Repacked
+from onernn.adapters.common.native import NativeGraph, NativeNode
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES, lower
 from onernn.adapters.paddle.read import Operator, Program, Variable, parse_program
@@ -25,66 +25,38 @@ from onernn.ir.records import dataclass
 _BLOCKS = (8, 10)  # AttrType of attributes that are blocks
 
 
-class Uses(NamedTuple):
-    """The variables that an operator reads and makes, those of inner blocks among them."""
+def _native_graph(desc: Any) -> NativeGraph:
+    """Returns a ProgramDesc's main block; an operator with a block uses what all blocks use."""
+    inner = [op for block in desc.blocks[1:] for op in block.ops]
 
-    reads: frozenset[str]
-    makes: frozenset[str]
+    def node(op: Any) -> NativeNode:
+        holds = [op, *inner] if any(each.type in _BLOCKS for each in op.attrs) else [op]
+        reads = frozenset(name for each in holds for name in _names_of(each.inputs))
+        writes = frozenset(name for each in holds for name in _names_of(each.outputs))
+        return NativeNode(op.type, reads, writes)
+
+    return NativeGraph(map(node, desc.blocks[0].ops))
 
 
-class Dataflow:
-    """The ``uses`` of each operator in a ProgramDesc's main block, and how often each variable is
-    assigned there (``writers``).
-    """
-
-    def __init__(self, desc: Any) -> None:
-        inner = [op for block in desc.blocks[1:] for op in block.ops]
-        self.uses: list[Uses] = []
-        for op in desc.blocks[0].ops:
-            holds = [op, *inner] if any(each.type in _BLOCKS for each in op.attrs) else [op]
-            reads = frozenset(name for each in holds for name in _names_of(each.inputs))
-            makes = frozenset(name for each in holds for name in _names_of(each.outputs))
-            self.uses.append(Uses(reads, makes))
-        self.writers = Counter(name for use in self.uses for name in use.makes)
-
-    def leaves(self) -> set[str]:
-        """The results of operators of which nothing is read."""
-        read = {name for use in self.uses for name in use.reads}
-        return {name for use in self.uses if not use.makes & read for name in use.makes}
-
-    def closed(self, positions: set[int]) -> set[int]:
-        """These operators, and those on a path between two of them."""
-        makers: dict[str, int] = {}
-        before: list[set[int]] = []
-        for at, use in enumerate(self.uses):
-            before.append({makers[name] for name in use.reads if name in makers})
-            makers.update(dict.fromkeys(use.makes, at))
-        behind, ahead = set(positions), set(positions)
-        for at in range(min(positions), max(positions) + 1):
-            if before[at] & behind:
-                behind.add(at)
-        for at in range(max(positions), min(positions), -1):
-            if at in ahead:
-                ahead |= before[at]
-        return behind & ahead
-
-    def obstacle(
-        self, positions: set[int], inputs: Collection[str], outputs: Collection[str]
-    ) -> str:
-        """Why these operators cannot all run at the place of their last one, "" where they can."""
-        for name in (*inputs, *outputs):
-            if self.writers[name] > 1:
-                return f"variable {name!r} is assigned more than once"
-        read: set[str] = set()
-        for at in range(min(positions), max(positions)):
-            use = self.uses[at]
-            if at in positions:
-                read |= use.reads
-            elif early := use.reads & {*outputs}:
-                return f"variable {min(early)!r} is read before all of its operators have run"
-            elif late := use.makes & read & {*inputs}:
-                return f"variable {min(late)!r} is assigned before all of its operators have run"
-        return ""
+def find_obstacle(
+    graph: NativeGraph,
+    positions: set[int],
+    inputs: Collection[str],
+    outputs: Collection[str],
+) -> str:
+    """Returns why these operators cannot all run at the place of their last one, "" if they can."""
+    for name in (*inputs, *outputs):
+        if graph.writers[name] > 1:
+            return f"variable {name!r} is assigned more than once"
+    read: set[str] = set()
+    for at in range(min(positions), max(positions)):
+        if at in positions:
+            read |= graph.reads[at]
+        elif early := graph.reads[at].intersection(outputs):
+            return f"variable {min(early)!r} is read before all of its operators have run"
+        elif late := graph.writes[at].intersection(read, inputs):
+            return f"variable {min(late)!r} is assigned before all of its operators have run"
+    return ""
 
 
 def _names_of(slots: Any) -> set[str]:
@@ -156,23 +128,22 @@ class LiveProgram:
     ) -> None:
         program = _without_blocks(parse_program(data, file, parameters))
         self._desc = messages.parse("ProgramDesc", data, file)
-        self._flow = flow = Dataflow(self._desc)
+        self._graph = graph = _native_graph(self._desc)
         # What the program itself assigns is no constant.
-        constants = {k: v for k, v in program.parameters.items() if not flow.writers[k]}
+        constants = {k: v for k, v in program.parameters.items() if not graph.writers[k]}
         self._program = replace(program, parameters=constants)
         self._inner = tuple(op for op in program.operators if op.type not in _OUTSIDE)
         persistent = {n for n, v in program.variables.items() if v.persistable}
-        read = {name for op in self._inner for name in flow.uses[op.position].reads}
-        if missing := sorted((read & persistent) - {*constants, *flow.writers}):
+        read = set[str]().union(*(graph.reads[op.position] for op in self._inner))
+        if missing := sorted((read & persistent) - {*constants, *graph.writers}):
             raise UnsupportedError(
                 f"{file}: the parameters {missing} hold no numbers; run the startup program, or"
                 " give the scope in which the model was loaded"
             )
         if unknown := sorted({*wanted} - {*program.variables}):
             raise UnsupportedError(f"{file}: fetch_list: it has no variables {unknown}")
-        fetches = [op for op in program.operators if op.type == "fetch"]
-        fetched = {name for op in fetches for name in flow.uses[op.position].reads}
-        self._wanted = fetched | set(wanted) | (persistent & {*flow.writers})
+        fetched = set[str]().union(*(node.reads for node in graph.nodes if node.type == "fetch"))
+        self._wanted = fetched | set(wanted) | (persistent & {*graph.writers})
         self._has_fetches = bool(fetched or wanted)
         self._foreign = {op.position for op in self._inner if op.type not in RULES}
 
@@ -184,12 +155,16 @@ class LiveProgram:
         """What can be replaced, and why other recurrent operators cannot."""
         depths, reasons = self._understood()
         names = [name for name in self._results() if name in depths]
-        roots = self._wanted if self._has_fetches else self._wanted | self._flow.leaves() & {*names}
-        needed = roots.union(*(self._flow.uses[at].reads for at in self._foreign))
+        roots, reads = self._wanted, self._graph.reads
+        if not self._has_fetches:
+            read = set[str]().union(*reads)
+            unread = [writes for writes in self._graph.writes if not writes & read]
+            roots = roots | {*names}.intersection(set[str]().union(*unread))
+        needed = roots.union(*(reads[at] for at in self._foreign))
         whole = fuse(self._lowered([name for name in names if name in needed])).model
 
         layers = [node for node in whole.nodes if node.op == "Rnn"]
-        candidates = [self._flow.closed({op.position for op in node.origin}) for node in layers]
+        candidates = [self._graph.closure({op.position for op in node.origin}) for node in layers]
         narrow = [at for at, node in zip(candidates, layers, strict=True) if node.attrs.precision]
         seen = self._foreign.union(*candidates)
         candidates += [
@@ -220,8 +195,8 @@ class LiveProgram:
         sources = {op.position for part in parts for op in part.sources}
         for at in sorted(sources - removed, reverse=True):
             # One of which nothing is read would crash Paddle's squared_mat_sub_fuse_pass.
-            reads = [use.reads for k, use in enumerate(self._flow.uses) if k not in removed]
-            if self._flow.uses[at].makes.isdisjoint(self._wanted.union(*reads)):
+            reads = [names for k, names in enumerate(self._graph.reads) if k not in removed]
+            if self._graph.writes[at].isdisjoint(self._wanted.union(*reads)):
                 removed.add(at)
         operators = [
             each
@@ -230,7 +205,7 @@ class LiveProgram:
             for each in at_last.get(at, [op])
         ]
         # What is not computed any more cannot be fetched: a scope may hold its value of an old run.
-        dead = {name for at in removed for name in self._flow.uses[at].makes}
+        dead = {name for at in removed for name in self._graph.writes[at]}
         dead -= {name for part in parts for name in part.outputs}
         variables = [v for v in self._desc.blocks[0].vars if v.name not in dead]
         del block.ops[:], block.vars[:]
@@ -243,8 +218,7 @@ class LiveProgram:
         result, block = messages.message("BlockDesc")(idx=0, parent_idx=-1), self._desc.blocks[0]
         positions = sorted(op.position for op in (*part.sources, *part.operators))
         result.ops.extend(block.ops[at] for at in positions)
-        uses = [self._flow.uses[at] for at in positions]
-        names = {name for use in uses for name in use.reads | use.makes}
+        names = {n for at in positions for n in self._graph.reads[at] | self._graph.writes[at]}
         result.vars.extend(each for each in block.vars if each.name in names)
         return bytes(result.SerializeToString())
 
@@ -266,12 +240,12 @@ class LiveProgram:
                 op.position
                 for op in self._inner
                 if op.position not in self._foreign
-                and self._flow.uses[op.position].makes <= {*lacking}
+                and self._graph.writes[op.position] <= {*lacking}
             ]
             # Others may be lost only because of what they read.
-            first = {at for at in lost if not self._flow.uses[at].reads & {*lacking}}
+            first = {at for at in lost if not self._graph.reads[at] & {*lacking}}
             for at in first:
-                reasons |= {name: lacking[name] for name in self._flow.uses[at].makes}
+                reasons |= {name: lacking[name] for name in self._graph.writes[at]}
             if not first:
                 values = {v.name: v.lod_depth for v in (*graph.inputs, *graph.outputs)}
                 return {k: v for k, v in values.items() if k not in lacking}, lacking | reasons
@@ -281,10 +255,10 @@ class LiveProgram:
         variables = self._program.variables
         for op in self._inner:
             if op.type in RECURRENT and op.position in self._foreign:
-                use = self._flow.uses[op.position]
-                assigned = sorted(n for n in use.reads & {*self._flow.writers} if n in variables)
-                trained = [name for name in assigned if variables[name].persistable]
-                causes = [reasons[name] for name in sorted(use.makes) if name in reasons]
+                node = self._graph.nodes[op.position]
+                assigned = node.reads & {*self._graph.writers} & {*variables}
+                trained = [name for name in sorted(assigned) if variables[name].persistable]
+                causes = [reasons[name] for name in sorted(node.writes) if name in reasons]
                 if trained:
                     causes = [
                         f"the program assigns its parameter {trained[0]!r}, as in training; take a"
@@ -304,9 +278,9 @@ class LiveProgram:
             name
             for op in self._inner
             if op.position not in self._foreign
-            for name in sorted(self._flow.uses[op.position].makes)
+            for name in sorted(self._graph.writes[op.position])
             if name in variables
-            and self._flow.writers[name] == 1
+            and self._graph.writers[name] == 1
             and not variables[name].persistable
         ]
 
@@ -325,47 +299,38 @@ class LiveProgram:
     def _part(
         self, positions: set[int], roots: set[str], depths: Mapping[str, int]
     ) -> ReplaceablePart:
+        graph, parameters = self._graph, self._program.parameters
         inside = [op for op in self._inner if op.position in positions]
-        results = dict.fromkeys(name for op in inside for name in _names(op.outputs.values()))
         fixed = self._sources({name for op in inside for name in _names(op.inputs.values())})
         sources = [op for op in fixed if op.position not in positions]
-        inner = dict.fromkeys(results)
-        inner.update(
-            dict.fromkeys(name for op in sources for name in self._flow.uses[op.position].makes)
-        )
-        read = [
-            name
-            for op in (*sources, *inside)
-            for name in _names(op.inputs.values())
-            if name not in inner
-        ]
-        parameters = self._program.parameters
-        data = tuple(dict.fromkeys(name for name in read if name not in parameters))
-        outside = [use.reads for at, use in enumerate(self._flow.uses) if at not in positions]
+        own = set[str]().union(*(graph.writes[op.position] for op in sources + inside))
+        read = dict.fromkeys(name for op in sources + inside for name in _names(op.inputs.values()))
+        data = tuple(name for name in read if name not in own and name not in parameters)
+        results = dict.fromkeys(name for op in inside for name in _names(op.outputs.values()))
+        seen = roots.union(name for _, name in graph.outside_reads(positions))
         return ReplaceablePart(
             tuple(inside),
             tuple(sources),
             data,
-            tuple(dict.fromkeys(name for name in read if name in parameters)),
-            tuple(name for name in results if name in roots.union(*outside)),
+            tuple(name for name in read if name not in own and name in parameters),
+            tuple(name for name in results if name in seen),
             tuple(depths.get(name, 0) for name in data),
             replace(self._program, parameters={}),
         )
 
     def _sources(self, names: set[str]) -> list[Operator]:
-        """The operators that make these variables, or some of them, of nothing but parameters."""
-        fixed, candidates = {*self._program.parameters}, []
+        """Returns the operators that make these variables, or some, of nothing but parameters."""
+        graph, fixed, candidates = self._graph, {*self._program.parameters}, list[Operator]()
         for op in self._inner:
-            use = self._flow.uses[op.position]
-            single = all(self._flow.writers[name] == 1 for name in use.makes)
-            if op.position not in self._foreign and single and use.reads <= fixed:
-                fixed |= use.makes
+            writes = graph.writes[op.position]
+            single = all(graph.writers[name] == 1 for name in writes)
+            if op.position not in self._foreign and single and graph.reads[op.position] <= fixed:
+                fixed |= writes
                 candidates.append(op)
-        result: list[Operator] = []
-        needed = set(names)
+        result, needed = list[Operator](), set(names)
         for op in reversed(candidates):
-            if self._flow.uses[op.position].makes & needed:
-                needed |= self._flow.uses[op.position].reads
+            if graph.writes[op.position] & needed:
+                needed |= graph.reads[op.position]
                 result.insert(0, op)
         return result
 
@@ -384,7 +349,7 @@ class LiveProgram:
         for name in part.outputs:
             if name in reasons:
                 return f"variable {name!r} is read, {reasons[name]}"
-        return self._flow.obstacle(positions, part.data, part.outputs)
+        return find_obstacle(self._graph, positions, part.data, part.outputs)
 
 
 def _without_blocks(program: Program) -> Program:

@@ -403,7 +403,7 @@ class _Reader:
         if kind == "if":
             (then, then_results), (other, else_results) = map(self._block, regions)
             blocks = {"true_block": then[0], "false_block": other[0]}
-            results = {"then": then_results, "else": else_results}
+            results = {"then": then_results, "otherwise": else_results}
             return self._add("if", {"Cond": tuple(operands)}, outputs, {**blocks, **results})
         (region,) = regions
         (number, arguments), values = self._block(region)

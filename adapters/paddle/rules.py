@@ -17,65 +17,69 @@ from onernn.adapters.paddle.table import (
     DtypeNumber,
     Integers,
     PaddleOperator,
+    PaddleTensor,
     paddle,
 )
 from onernn.ir.activations import DEFAULTS
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.operator import OPERATORS
+from onernn.ir.types import dense
 
 # The rules of Paddle's operators that have a row in the table.
 
 
+def _input(op: PaddleOperator, slot: str) -> PaddleTensor:
+    return PaddleTensor(op, op.value(slot), slot)
+
+
 def _unary(row: Row, op: PaddleOperator) -> Results:
-    """Over the words of all sentences where the operator's record says that axis 0 meets."""
-    canonical, x = OPERATORS[row.op], op.value("X")
+    """Over the words of all sequences if the operator's record says that it mixes axis 0."""
+    canonical, attributes, x = OPERATORS[row.op], _attributes(row, op), _input(op, "X")
     if canonical.slots[0].ragged:
-        op.ragged("X")
-    attributes = _attributes(row, op)
-    x = x if row.keeps_lod else op.dense(x)
-    mixed = canonical.mixed(canonical.attrs(attributes, 1), 0) or ()
-    if op.is_ragged(x) and any(axis in (0, -op.rank("X")) for axis in mixed):
-        return op.under(op.emit(row.op, op.dense(x), **attributes), x)
-    return op.emit(row.op, x, **attributes)
+        x.with_lod()
+    words = False
+    if x.ragged and canonical.paths:
+        known = dense(None, [None] * x.rank)
+        words = canonical.paths(canonical.attrs(attributes, 1), known)[0][0] is None
+    out = getattr(x.dense if words or not row.keeps_lod else x, row.op)(**attributes)
+    return out.under(x).name if words and row.keeps_lod else out.name
 
 
-def _binary(row: Row, op: PaddleOperator) -> str:
-    """The LoD of X is handed on. ``axis`` is where the axes of Y begin among those of X."""
+def _binary(row: Row, op: PaddleOperator) -> PaddleTensor:
+    """Returns an output with the LoD of X. ``axis``: where the axes of Y begin among those of X."""
     op.attribute("force_cpu", False)
     attributes = _attributes(row, op)
-    x, y, axis = op.value("X"), op.plain("Y"), op.attribute("axis", -1)
-    rank, inner = op.rank("X"), op.rank("Y")
-    if rank < inner and op.is_ragged(x):
+    x, y, axis = _input(op, "X"), _input(op, "Y"), op.attribute("axis", -1)
+    rank, inner = x.rank, y.rank
+    if rank < inner and x.ragged:
         raise UnsupportedError(f"input Y has {inner} axes, more than the ragged X with {rank}")
     missing = 0 if axis == -1 else max(rank, inner) - axis - min(rank, inner)
     if missing < 0 or axis < -1:
         raise UnsupportedError(f"attribute axis={axis} for inputs of {rank} and {inner} axes")
+    y = y.dense
     if missing:  # the shorter one stands before axes of the longer one
-        behind = range(min(rank, inner), min(rank, inner) + missing)
-        if inner < rank:
-            y = op.unsqueezed(y, *behind)
-        else:
-            x = op.unsqueezed(x, *behind)
-    return op.emit(row.op, x, y, **attributes)
+        new = range(min(rank, inner), min(rank, inner) + missing)
+        x, y = (x, y.unsqueeze(*new)) if inner < rank else (x.unsqueeze(*new), y)
+    return getattr(x, row.op)(y, **attributes)
 
 
 def _reduction(row: Row, op: PaddleOperator) -> Results:
     op.attribute("in_dtype", -1)
-    rank, keep = op.rank("X"), op.attribute("keep_dim", False)
+    X, keep = _input(op, "X"), op.attribute("keep_dim", False)
     axes = op.attribute("dim", (0,))
-    axes = [axis % max(rank, 1) for axis in ([axes] if isinstance(axes, int) else axes)]
+    axes = [axis % max(X.rank, 1) for axis in ([axes] if isinstance(axes, int) else axes)]
     if op.attribute("reduce_all", False) or not axes or row.type == "mean":
-        axes = list(range(rank))
-    x = op.plain("X")
-    if op.attribute("out_dtype", -1) >= 0:
-        x = op.cast(x, op.chosen_dtype("out_dtype", -1))
-    elif row.type == "reduce_sum" and op.dtype("X") in (np.int32, np.bool_):
-        x = op.cast(x, "int64")
-    return op.reduced(row.op, x, axes, rank, keep)
+        axes = list(range(X.rank))
+    x = X.dense
+    if dtype := DtypeNumber(-1).read(op, "out_dtype"):
+        x = x.cast(dtype)
+    elif row.type == "reduce_sum" and X.dtype in (np.int32, np.bool_):
+        x = x.cast("int64")
+    return op.reduced(row.op, x.name, axes, X.rank, keep)
 
 
 def _not_equal(op: PaddleOperator) -> Results:
-    return op.emit("Not", _binary(Row("not_equal", "Equal"), op))
+    return _binary(Row("not_equal", "Equal"), op).Not().name
 
 
 def _attributes(row: Row, op: PaddleOperator) -> dict[str, Any]:
@@ -92,7 +96,7 @@ def _fill(read: Callable[[Row, PaddleOperator], Results], *rows: Row) -> None:
 
 
 _fill(_unary, *(row for row in ROWS if len(row.inputs) == 1))
-_fill(_binary, *(row for row in ROWS if len(row.inputs) == 2))
+_fill(lambda row, op: _binary(row, op).name, *(row for row in ROWS if len(row.inputs) == 2))
 _fill(_reduction, *REDUCTIONS)
 RULES["not_equal"] = _not_equal
 

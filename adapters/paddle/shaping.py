@@ -23,11 +23,12 @@ _ALL = 2**31 - 1
 
 
 @paddle("reshape2")
-def reshape(X, *, shape=(), op):
+def reshape(X, *, shape=Integers("Shape", "ShapeTensor"), op):
     if op.variables("ShapeTensor") or op.variables("Shape"):
         if X.ragged:
             refuse("input Shape: a LoD under a shape that is computed")
-        return X.Reshape(op.integers("shape", "Shape", "ShapeTensor"))
+        return X.Reshape(shape)
+    shape = op.attribute("shape", ())
     if X.ragged and shape[:1] == (-1,):
         rows = _multiply(X.shape[1:])
         new = _multiply([X.shape[at] if size == 0 else size for at, size in enumerate(shape)][1:])

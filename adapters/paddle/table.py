@@ -20,19 +20,20 @@ from onernn.adapters.common.lowering import (
     Rules,
     lower_steps,
 )
+from onernn.adapters.common.native import NativeGraph, NativeNode
 from onernn.adapters.common.signatures import Signature, Tensor, refuse
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.read import RESULTS, Block, Operator, Variable
-from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import UNSUPPORTED
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
+from onernn.ir.weights import Scale
 
 # What a program's blocks read and write, found before any of them is lowered.
 
 _BLOCKS = ("sub_block", "true_block", "false_block")
-_NAMED = ("given", "then", "else")
+_GIVEN = ("given", "then", "otherwise")
 """Attributes that hold names of variables inside of a block."""
 _LISTED = {"while": "X", "conditional_block": "Input"}
 """The slot that lists what a block may read."""
@@ -44,32 +45,32 @@ class BlockError(UnsupportedError):
 
 
 class Blocks:
-    """The blocks of a program inside of block 0, by number; ``around``: block 0.
+    """The blocks of a program by number, 0 is the outermost.
 
     ``declared``: the variables that are assigned once: of the others it is not known which of their
     values is declared. ``kinds``: those of all variables.
     """
 
-    def __init__(self, inner: Mapping[int, Block], around: Block | None = None) -> None:
-        self._blocks = {0: around or Block((), {}), **inner}
-        self._free: dict[int, set[str]] = {}
-        self._written: dict[int, set[str]] = {}
+    def __init__(self, blocks: Mapping[int, Block]) -> None:
+        self._blocks, self._graphs = blocks, dict[int, NativeGraph]()
         self._waiting: list[int] = []
-        made: Counter[str] = Counter()
-        declared: Counter[str] = Counter()
-        result: dict[str, Variable] = {}
         self._readers: dict[str, set[int]] = {}
-        for number, block in self._blocks.items():
+        written: Counter[str] = Counter()
+        declared: Counter[str] = Counter()
+        variables: dict[str, Variable] = {}
+        for number, block in blocks.items():
             declared.update(block.variables.keys())
-            result |= block.variables
+            variables |= block.variables
             for op in block.operators:
-                made.update({name for names in op.outputs.values() for name in names})
-                for name in self._reads_itself(op):
+                written.update({name for names in op.outputs.values() for name in names})
+                for name in _own_reads(op):
                     self._readers.setdefault(name, set()).add(number)
-        made.update(name for name, each in result.items() if each.persistable)
-        self.kinds = {name: each.kind for name, each in result.items()}
+        written.update(name for name, each in variables.items() if each.persistable)
+        self.kinds = {name: each.kind for name, each in variables.items()}
         self.declared = {
-            name: each for name, each in result.items() if made[name] < 2 and declared[name] < 2
+            name: each
+            for name, each in variables.items()
+            if written[name] < 2 and declared[name] < 2
         }
 
     def operators(self, number: int) -> Sequence[Operator]:
@@ -77,33 +78,34 @@ class Blocks:
             raise BlockError(f"there is no block {number}")
         return self._blocks[number].operators
 
-    def reads(self, op: Operator) -> set[str]:
-        """The variables that an operator takes, its blocks too."""
-        inside = [*_inside(op)]
-        own = set[str]().union(*(self._blocks[n].variables for n in inside if n in self._blocks))
-        return (self._reads_itself(op) - own).union(*map(self.free, inside))
+    def graph(self, number: int) -> NativeGraph:
+        """Returns a block as a graph; its own variables are local."""
+        if number not in self._graphs:
+            if number in self._waiting or len(self._waiting) > _DEEPEST:
+                raise BlockError("blocks inside blocks, too deep or in a circle")
+            self._waiting.append(number)
+            try:
+                nodes = [self._node(op) for op in self.operators(number)]
+            finally:
+                self._waiting.pop()
+            self._graphs[number] = NativeGraph(nodes, {"", *self._blocks[number].variables})
+        return self._graphs[number]
+
+    def reads(self, op: Operator) -> frozenset[str]:
+        """Returns the variables that an operator takes, including those of its blocks."""
+        return NativeGraph([self._node(op)]).reads[0]
 
     def results(self, op: Operator | NativeOperator) -> list[tuple[str, str]]:
-        """What an operator assigns to, by slot; what its blocks assign to, by ``=name``."""
+        """Lists what an operator assigns to, by slot; what its blocks assign to, by ``=name``."""
         named = [each for slot, names in op.outputs.items() for each in listed(slot, names)]
-        written = set[str]().union(*map(self.written, _inside(op)))
-        if any(key in op.attributes for key in _NAMED):
+        written = set[str]().union(*(self.graph(n).outer_writes for n in _inside(op)))
+        if any(key in op.attributes for key in _GIVEN):
             written -= {name for _, name in named}
         named = [(slot, name) for slot, name in named if name not in written]
         return [*named, *((f"={name}", name) for name in sorted(written))]
 
-    def free(self, number: int) -> set[str]:
-        """The variables of outside that a block reads."""
-        self._analyse(number)
-        return self._free[number]
-
-    def written(self, number: int) -> set[str]:
-        """The variables of outside that a block assigns to."""
-        self._analyse(number)
-        return self._written[number]
-
     def read_outside(self, variable: str, number: int) -> bool:
-        """Whether an operator outside of a block reads a variable."""
+        """Returns whether an operator outside of a block reads a variable."""
         within, waiting = {number}, [number]
         while waiting:
             for op in self.operators(waiting.pop()):
@@ -112,27 +114,17 @@ class Blocks:
                 waiting += more
         return bool(self._readers.get(variable, set()) - within)
 
-    def _reads_itself(self, op: Operator) -> set[str]:
-        names = {
-            n for slot, each in op.inputs.items() if slot != _LISTED.get(op.type) for n in each
-        }
-        given = (op.attributes.get(key) for key in _NAMED if op.type in ("while", "if"))
-        return names.union(*(each for each in given if isinstance(each, tuple)))
+    def _node(self, op: Operator) -> NativeNode:
+        bodies = tuple(map(self.graph, _inside(op)))
+        reads = _own_reads(op).difference(*(body.local for body in bodies))
+        writes = frozenset(name for _, name in self.results(op))
+        return NativeNode(op.type, reads, writes, bodies)
 
-    def _analyse(self, number: int) -> None:
-        if number in self._free:
-            return
-        if number in self._waiting or len(self._waiting) > _DEEPEST:
-            raise BlockError("blocks inside blocks, too deep or in a circle")
-        operators = self.operators(number)
-        self._waiting.append(number)
-        try:
-            free = set[str]().union(*map(self.reads, operators))
-            written = {name for op in operators for _, name in self.results(op)}
-        finally:
-            self._waiting.pop()
-        own = {"", *self._blocks[number].variables}
-        self._free[number], self._written[number] = free - own, written - own
+
+def _own_reads(op: Operator) -> frozenset[str]:
+    slots = [names for slot, names in op.inputs.items() if slot != _LISTED.get(op.type)]
+    given = [op.attributes.get(key) for key in _GIVEN if op.type in ("while", "if")]
+    return frozenset().union(*slots, *(names for names in given if isinstance(names, tuple)))
 
 
 def listed(slot: str, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -147,7 +139,7 @@ def _inside(op: Operator | NativeOperator) -> Iterator[int]:
             yield number
 
 
-def joined(operators: Sequence[Operator]) -> list[Operator]:
+def join_branches(operators: Sequence[Operator]) -> list[Operator]:
     """The operators with the branches of `static.nn.cond` as one, as Paddle 3 writes them.
 
     Paddle 2 has a block that runs where the condition holds, its negation, a block that runs where
@@ -201,7 +193,7 @@ def _branches(then: Operator, other: Operator, selects: Sequence[Operator]) -> O
         "true_block": then.attributes.get("sub_block"),
         "false_block": other.attributes.get("sub_block"),
         "then": tuple(each.inputs["X"][1] for each in selects),
-        "else": tuple(each.inputs["X"][0] for each in selects),
+        "otherwise": tuple(each.inputs["X"][0] for each in selects),
     }
     outputs = {"Out": tuple(name for each in selects for name in each.outputs.get("Out", ()))}
     inputs = {"Cond": then.inputs["Cond"]}
@@ -409,9 +401,11 @@ INERT = frozenset(
     op_callstack op_device op_namescope op_role op_role_var with_quant_attr is_test use_mkldnn
     use_onednn use_cudnn use_quantizer mkldnn_data_type onednn_data_type use_seq
     skip_eager_deletion_vars mkldnn_cache_capacity Scale_data Shift_data Scale_weights
-    force_fp32_output @ENABLE_CACHE_RUNTIME_CONTEXT@ @NOT_ALLOW_INFERSHAPE_CACHE@ is_sparse
+    workspace_size_MB force_fp32_output
+    @ENABLE_CACHE_RUNTIME_CONTEXT@ @NOT_ALLOW_INFERSHAPE_CACHE@ is_sparse
     is_distributed remote_prefetch trainer_id slot epmap table_names height_sections table_class
-    entry_config entry x_data_format y_data_format grad_inplace fix_seed seed
+    entry_config entry x_data_format y_data_format grad_inplace fix_seed seed fuse_alpha fuse_beta
+    fuse_brelu_threshold
     """.split()
 )
 """Attributes that cannot change the result of a float32 model on CPU."""
@@ -472,22 +466,6 @@ class PaddleOperator(NativeOperator):
         """Tells that an output slot holds bytes that stand for floats, or bf16 numbers."""
         self.builder.narrow.update(self.outputs.get(slot, ()))
 
-    def is_narrow(self, slot: str) -> bool:
-        return self.variable(slot) in self.builder.narrow
-
-    def ragged(self, slot: str, levels: int | None = None) -> str:
-        """The value in a required input slot; it must have (so many) LoD levels."""
-        value = self.value(slot)
-        depth = self.depth(value)
-        if not depth:
-            raise UnsupportedError(f"input {slot} carries no LoD")
-        if levels not in (None, depth):
-            raise UnsupportedError(f"input {slot}: {depth} LoD levels, only {levels} is supported")
-        return value
-
-    def arrays(self, slot: str) -> list[Array]:
-        return [self.builder.array(value, slot) for value in self.values(slot)]
-
     def shape(self, slot: str, at: int = 0) -> tuple[int | None, ...]:
         """The sizes of an input as the model declares or computes it, None where dynamic."""
         variable = self.variables(slot)[at]
@@ -529,21 +507,6 @@ class PaddleOperator(NativeOperator):
             raise UnsupportedError(f"whether {value!r} carries a LoD is not known")
         return len(lod)
 
-    def is_ragged(self, value: str) -> bool:
-        return self.depth(value) > 0
-
-    def dense(self, value: str) -> str:
-        """The value without its LoD, for operators of Paddle that do not hand it on."""
-        return self.emit("SequenceData", value) if self.is_ragged(value) else value
-
-    def plain(self, slot: str) -> str:
-        """The value in a required input slot, without its LoD."""
-        return self.dense(self.value(slot))
-
-    def under(self, out: str, like: str) -> str:
-        """The value with the LoD of another one that has as many rows, if that has one."""
-        return self.emit("SequenceLike", out, like) if self.is_ragged(like) else out
-
     def note_dropout(self) -> None:
         if not self.attributes.get("is_test", False):
             self.builder.notes["dropout saved in training mode runs as in inference"] = None
@@ -559,19 +522,6 @@ class PaddleOperator(NativeOperator):
         out = self.emit(kind, x, axes, keepdims=int(keep))
         every = not keep and len(axes) == rank
         return self.reshaped(out, 1) if every and self.gives_one() else out
-
-    def integers(self, attribute: str, tensor: str, tensors: str) -> str:
-        """A list of int64 from a list of tensors, else from a tensor, else from an attribute."""
-        result = self.attribute(attribute, ())
-        parts = [self.dense(value) for value in self.values(tensors)]
-        whole = self.optional(tensor)
-        if parts:
-            parts = [self.reshaped(part, 1) for part in parts]
-            whole = self.joined(*parts)
-        elif not whole:
-            return self.ints(*result)
-        flat = self.reshaped(self.dense(whole), -1)
-        return self.emit("Cast", flat, to="int64")
 
 
 # Paddle's operators by type, with the rules that lower them.
@@ -614,8 +564,16 @@ class PaddleTensor(Tensor):
 
     def with_lod(self, levels: int | None = None) -> Self:
         """Returns this input; raises `UnsupportedError` unless it has (so many) LoD levels."""
-        self.op.ragged(self.slot, levels)
+        if not self.depth:
+            refuse(f"input {self.slot} carries no LoD")
+        if levels not in (None, self.depth):
+            refuse(f"input {self.slot}: {self.depth} LoD levels, only {levels} is supported")
         return self
+
+    @property
+    def narrow(self) -> bool:
+        """Whether this input holds bytes that stand for floats, or bf16 numbers."""
+        return self.op.variables(self.slot)[self.place] in self.op.builder.narrow
 
 
 class DenseTensor(PaddleTensor):
@@ -645,7 +603,36 @@ class Integers(NamedTuple):
     tensors: str
 
     def read(self, op: PaddleOperator, name: str) -> PaddleTensor:
-        return PaddleTensor(op, op.integers(name, self.tensor, self.tensors))
+        numbers = op.attribute(name, ())
+        part, whole = (
+            [PaddleTensor(op, value).dense for value in op.values(slot)]
+            for slot in (self.tensors, self.tensor)
+        )
+        if part:
+            result = PaddleTensor(op, op.joined(*(each.reshape(1).name for each in part)))
+        elif whole:
+            (result,) = whole
+        else:
+            return PaddleTensor(op, op.ints(*numbers))
+        return result.reshape(-1).Cast(to="int64")
+
+
+class ScaleOf(NamedTuple):
+    """Two attributes that are one scale: q = x * factor + shift.
+
+    Paddle cuts a shift to a whole number.
+    """
+
+    shift: str
+
+    def read(self, op: PaddleOperator, name: str) -> Scale:
+        result = Scale(op.attribute(name, 1.0), float(int(op.attribute(self.shift, 0.0))))
+        if not (result.factor > 0 and np.isfinite(result.factor) and 0 <= result.shift <= 255):
+            refuse(
+                f"attributes {name}={result.factor:g}, {self.shift}={result.shift:g}: expected a"
+                " positive scale and a shift of 0 to 255"
+            )
+        return result
 
 
 def paddle(names: str, *, tensor: type[PaddleTensor] = PaddleTensor, **only: Any) -> Any:
@@ -670,7 +657,7 @@ def lower_operators(
 ) -> None:
     """Lowers the operators of a block; ``kept`` are variables that are read later."""
     builder.count(len(operators))
-    lower_steps(builder, [_step(builder, op) for op in joined(operators)], kept)
+    lower_steps(builder, [_step(builder, op) for op in join_branches(operators)], kept)
 
 
 def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:

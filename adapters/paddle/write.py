@@ -6,18 +6,16 @@ A ragged value is a tensor with a LoD, as Paddle has it: see design/0014.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from onernn.adapters.common.writing import Progress, check_again, declared, write_nodes
 from onernn.adapters.paddle import write_layers, write_rules
 from onernn.adapters.paddle.lower import load_paddle
-from onernn.adapters.paddle.messages import CODES
-from onernn.adapters.paddle.writer import RULES, ProgramWriter, VariableNames, Writing, save
-from onernn.ir.errors import Refusal, UnsupportedError
+from onernn.adapters.paddle.writer import ProgramWriter, VariableNames, Writing, save
+from onernn.ir.errors import Refusal
 from onernn.ir.files import staging
-from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.graph import Graph
 
 __all__ = ["Place", "save", "to_paddle", "write_layers", "write_paddle", "write_rules"]
 """With the modules whose rules fill the table."""
@@ -73,37 +71,8 @@ def to_paddle(
     names.update(*(node.outputs for node in graph.nodes))
     w = Writing(graph, ProgramWriter(VariableNames(dict.fromkeys(names, 0))), fused, place)
     for value in graph.inputs:
-        _feed(w, value)
-    write_nodes(graph, partial(_write, w), progress)
+        w.feed(value)
+    write_nodes(graph, w.write, progress)
     for value in graph.outputs:
-        _fetch(w, value.name)
+        w.fetch(value.name)
     return w.program, tuple(w.unplaced)
-
-
-def _feed(w: Writing, value: Value) -> None:
-    if value.dtype not in CODES:
-        raise UnsupportedError(f"input {value.name!r}: Paddle has no {value.dtype} numbers")
-    w.feed(value)
-
-
-def _write(w: Writing, node: Node) -> None:
-    if node.op not in RULES:
-        raise UnsupportedError(f"operator {node.op} has no form in Paddle here")
-    for name in filter(None, (*node.inputs, *node.outputs)):
-        if name in w.types and w.types[name].dtype not in CODES:
-            raise UnsupportedError(f"{name!r}: Paddle has no {w.types[name].dtype} numbers")
-    rule = RULES[node.op]
-    if unknown := sorted(set(node.attributes) - set(rule.attributes)):
-        raise UnsupportedError(f"attributes {', '.join(unknown)} have no form in Paddle")
-    w.node, w.inputs = node, [name and w.value(name) for name in node.inputs]
-    made = rule.function(w)
-    for index, variable in enumerate([made] if isinstance(made, str) else made):
-        if variable:
-            w.give(variable, index)
-
-
-def _fetch(w: Writing, name: str) -> None:
-    """Under the value's own name."""
-    if w.value(name) != name:  # the same variable as another value
-        w.renamed(w.copy(w.value(name)), name)
-    w.program.fetches.append(name)

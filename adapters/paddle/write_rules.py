@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.paddle.operators import ROWS, TYPES, Row
-from onernn.adapters.paddle.writer import ALL, RULES, Rule, Writing, Written, ragged, rule
+from onernn.adapters.paddle.writer import ALL, RULES, Rule, Variable, Writing, integers, rule
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Node
 from onernn.ir.operator import OPERATORS
@@ -17,23 +17,23 @@ from onernn.ir.operator import OPERATORS
 # Canonical operators that a row of the table says in Paddle.
 
 
-def _unary(row: Row, w: Writing) -> str:
+def _unary(row: Row, x: Variable, *, w: Writing) -> Variable:
     if OPERATORS[w.node.op].slots[0].ragged:
-        ragged(w, w.x)
+        x.ragged()
     attributes = {
-        named.name: named.theirs(getattr(w.attrs, name)) for name, named in row.attributes.items()
+        named.name: named.theirs(getattr(w.node.attrs, name))
+        for name, named in row.attributes.items()
     }
-    return w.emit(row.type, {"X": w.x}, **attributes, **row.written)
+    return w.emit(row.type, x, **attributes, **row.written)
 
 
-def _binary(row: Row, w: Writing) -> str:
+def _binary(row: Row, out: Variable, *others: Variable, w: Writing) -> Variable:
     """Of any number of values, one after the other."""
-    out, *others = w.inputs
     for other in others:
-        if w.node.op in ("Div", "Pow") and w.dtype(out) != w.dtype(other):
+        if w.node.op in ("Div", "Pow") and out.dtype != other.dtype:
             raise UnsupportedError("numbers of two types")
-        out = w.binary(row.type, out, other)
-    return out if others else w.copy(out)
+        out = out.binary(row.type, other)
+    return out if others else out.copy()
 
 
 for _row in ROWS:
@@ -51,72 +51,63 @@ _COMPUTED = frozenset("bool int32 int64 float32 float64".split())
 
 
 @rule("Neg")
-def _neg(w: Writing) -> Written:
-    return w.scaled(w.x, -1)
+def neg(x):
+    return x.scale_by(-1)
 
 
-@rule("Cast", "to")
-def _cast(w: Writing) -> Written:
-    to = str(w.attrs.to)
-    if to not in _COMPUTED:
-        raise UnsupportedError(
-            f"attribute to={to}: only {', '.join(sorted(_COMPUTED))} are written"
-        )
-    return w.cast(w.x, to, always=True)
+@rule("Cast")
+def cast(x, *, to):
+    if str(to) not in _COMPUTED:
+        raise UnsupportedError(f"attribute {to=}: only {', '.join(sorted(_COMPUTED))} are written")
+    return x.cast(str(to), always=True)
 
 
 @rule("CastLike")
-def _cast_like(w: Writing) -> Written:
-    return w.cast(w.copy(w.x), w.dtype(w.inputs[1]))
+def cast_like(x, like):
+    return x.copy().cast(like.dtype)
 
 
 @rule("Clip")
-def _clip(w: Writing) -> Written:
-    out = w.x
-    for at, kind in ((1, "max"), (2, "min")):
-        if w.node.input(at):
-            bound = w.constant(w.array(at, "a bound").reshape(()))
-            out = w.binary(f"elementwise_{kind}", out, bound)
-    return out if out != w.x else w.copy(out)
+def clip(x, low=None, high=None, *, w):
+    out = x
+    for bound, kind in ((low, "max"), (high, "min")):
+        if bound:
+            out = out.binary(f"elementwise_{kind}", w.constant(bound.array.reshape(())))
+    return x.copy() if out is x else out
 
 
 @rule("Where")
-def _where(w: Writing) -> Written:
+def where(condition, x, y, *, w):
     """Paddle's takes equal shapes, so all are multiplied by ones of the whole one before."""
-    condition, x, y = (w.dense(name) for name in w.inputs)
-    dtype = w.dtype(x)
-    if dtype == "bool" or w.dtype(y) != dtype:
-        raise UnsupportedError(f"a choice between {dtype} and {w.dtype(y)}")
-    truth = w.cast(condition, dtype)
-    sizes = w.emit("shape", {"Input": w.add(w.add(truth, x), y)})
-    ones = w.filled(sizes, np.ones((), dtype))
-    truth, x, y = (w.times(each, ones) for each in (truth, x, y))
-    return w.emit("where", {"Condition": w.cast(truth, "bool"), "X": x, "Y": y})
+    condition, x, y = condition.dense, x.dense, y.dense
+    if x.dtype == "bool" or x.dtype != y.dtype:
+        raise UnsupportedError(f"a choice between {x.dtype} and {y.dtype}")
+    truth = condition.cast(x.dtype)
+    ones = w.fill((truth + x + y).shape(), np.ones((), x.dtype))
+    return (truth * ones).cast("bool").where(X=x * ones, Y=y * ones)
 
 
-def matmul(w: Writing, x: str, y: str, *, turned: bool = False) -> str:
-    """x times y, both as they are, or y transposed; words keep their LoD."""
-    if w.rank(y) == 2 and w.rank(x) >= 2 and not turned:
-        columns = w.rank(x) - 1
-        return w.emit("mul", {"X": x, "Y": y}, x_num_col_dims=columns, y_num_col_dims=1)
-    made = w.emit("matmul_v2", {"X": x, "Y": y}, trans_x=False, trans_y=turned)
-    return w.under(made, x) if w.of(x).depth else made
+def multiply(x: Variable, y: Variable, *, transposed: bool = False) -> Variable:
+    """Returns x times y, both as they are, or y transposed; words keep their LoD."""
+    if y.rank == 2 and x.rank >= 2 and not transposed:
+        return x.mul(Y=y, x_num_col_dims=x.rank - 1, y_num_col_dims=1)
+    out = x.matmul_v2(Y=y, trans_x=False, trans_y=transposed)
+    return out.under(x) if x.depth else out
 
 
 @rule("MatMul")
-def _matmul(w: Writing) -> Written:
-    """A window of words times a filter is a convolution over sentences."""
+def matmul(x, y, *, w):
+    """A window of words times a filter is a convolution over sequences."""
     maker = w.graph.producer(w.node.inputs[0])
-    if maker is not None and maker.op == "SequenceContext" and w.rank(w.inputs[1]) == 2:
-        return convolution(w, maker, w.inputs[1])
-    return matmul(w, *w.inputs)
+    if maker is not None and maker.op == "SequenceContext" and y.rank == 2:
+        return convolve(maker, y)
+    return multiply(x, y)
 
 
-def convolution(w: Writing, window: Node, filter_: str) -> str:
-    """What `SequenceContext` gives, times a matrix."""
-    return w.emit(
-        "sequence_conv",
-        {"X": w.value(window.inputs[0]), "Filter": filter_},
+def convolve(window: Node, matrix: Variable) -> Variable:
+    """Returns what `SequenceContext` gives, times a matrix."""
+    return matrix.w.value(window.inputs[0]).sequence_conv(
+        Filter=matrix,
         contextLength=window.attrs.length,
         contextStart=window.attrs.start,
         contextStride=1,
@@ -124,110 +115,101 @@ def convolution(w: Writing, window: Node, filter_: str) -> str:
     )
 
 
-@rule("Gemm", "transA transB alpha beta")
-def _gemm(w: Writing) -> Written:
-    x, y, *rest = w.inputs
-    if w.attrs.transA:
-        x = w.transpose(x, (1, 0))
-    out = matmul(w, x, y, turned=bool(w.attrs.transB))
-    out = out if w.attrs.alpha == 1 else w.scaled(out, w.attrs.alpha)
-    if rest and rest[0]:
-        out = w.add(out, rest[0] if w.attrs.beta == 1 else w.scaled(rest[0], w.attrs.beta))
+@rule("Gemm")
+def gemm(x, y, bias=None, *, transA, transB, alpha, beta):
+    out = multiply(x.transpose(1, 0) if transA else x, y, transposed=bool(transB))
+    out = out if alpha == 1 else out.scale_by(alpha)
+    if bias:
+        out = out + (bias if beta == 1 else bias.scale_by(beta))
     return out
 
 
 _OF_TRUTHS = {"ReduceMax": "reduce_any", "ReduceMin": "reduce_all"}
 
 
-@rule("ReduceSum ReduceMean ReduceProd ReduceMax ReduceMin", "keepdims noop_with_empty_axes")
-def _reduce(w: Writing) -> Written:
+@rule("ReduceSum ReduceMean ReduceProd ReduceMax ReduceMin")
+def reduce(x, axes=None, *, keepdims, noop_with_empty_axes, w):
     """Paddle sums int32 as int64."""
-    x, dtype = w.dense(w.x), w.dtype(w.x)
-    rank, type_ = w.rank(x), TYPES[w.node.op]
-    axes = [axis % rank for axis in w.numbers(1, "axes")]
-    if not axes and w.attrs.noop_with_empty_axes:
-        return w.copy(x)
-    whole = sorted(axes or range(rank))
-    if dtype == "bool":
-        type_ = _OF_TRUTHS.get(w.node.op, type_)
-    made = w.emit(
-        type_,
-        {"X": x},
-        dim=whole,
-        keep_dim=bool(w.attrs.keepdims),
-        reduce_all=len(whole) == rank,
+    x, kind = x.dense, TYPES[w.node.op]
+    chosen = sorted(axis % x.rank for axis in integers(axes))
+    if not chosen and noop_with_empty_axes:
+        return x.copy()
+    if x.dtype == "bool":
+        kind = _OF_TRUTHS.get(w.node.op, kind)
+    chosen = chosen or list(range(x.rank))
+    out = w.emit(
+        kind,
+        x,
+        dim=chosen,
+        keep_dim=bool(keepdims),
+        reduce_all=len(chosen) == x.rank,
         in_dtype=-1,
         out_dtype=-1,
     )
-    return w.cast(made, dtype)
+    return out.cast(x.dtype)
 
 
-@rule("ArgMax", "axis keepdims select_last_index")
-def _arg_max(w: Writing) -> Written:
-    if w.attrs.select_last_index:
+@rule("ArgMax")
+def arg_max(x, *, axis, keepdims, select_last_index):
+    if select_last_index:
         raise UnsupportedError("attribute select_last_index: Paddle takes the first of equal ones")
-    axis, keep = int(w.attrs.axis), bool(w.attrs.keepdims)
-    slots = {"X": w.x}
-    return w.emit("arg_max", slots, axis=axis, keepdims=keep, flatten=False, dtype=3)
+    return x.arg_max(axis=int(axis), keepdims=bool(keepdims), flatten=False, dtype=3)
 
 
-@rule("TopK", "axis largest sorted")
-def _top_k(w: Writing) -> Written:
-    (k,) = w.numbers(1, "k")
+@rule("TopK")
+def top_k(x, k, *, axis, largest, sorted, w):
+    (count,) = integers(k)
     made = w.emit_all(
         "top_k_v2",
-        {"X": w.x},
+        x,
         {"Out": 1, "Indices": 1},
-        k=k,
-        axis=int(w.attrs.axis),
-        largest=bool(w.attrs.largest),
+        k=count,
+        axis=int(axis),
+        largest=bool(largest),
         sorted=True,
     )
     return made["Out"] + made["Indices"]
 
 
-@rule("LayerNormalization", "axis epsilon stash_type")
-def _layer_norm(w: Writing) -> Written:
+@rule("LayerNormalization")
+def layer_norm(x, scale, bias=None, *, axis, epsilon, stash_type, w):
     if any(map(w.graph.is_read, w.node.outputs[1:])):
         raise UnsupportedError("mean or deviation of a normalization is read")
-    rank, shape = w.rank(w.x), w.sizes(w.inputs[1])
-    axis = w.attrs.axis % rank
-    if len(shape) != rank - axis or None in shape:
+    axis, shape = axis % x.rank, scale.sizes
+    if len(shape) != x.rank - axis or None in shape:
         raise UnsupportedError(f"scale {shape} of a normalization over axes from {axis} on")
-    x = w.x
-    if None in w.sizes(x)[axis:]:  # what is normalized is as large as its scale
-        x = w.reshape(x, [*[0] * axis, *filter(None, shape)])
-    slots = {"X": x, "Scale": w.reshape(w.inputs[1], [-1])}
-    if len(w.inputs) > 2 and w.inputs[2]:
-        slots["Bias"] = w.reshape(w.inputs[2], [-1])
-    return w.emit(
-        "layer_norm",
-        slots,
-        epsilon=float(w.attrs.epsilon),
+    if None in x.sizes[axis:]:  # what is normalized is as large as its scale
+        x = x.reshape(*[0] * axis, *shape)
+    return x.layer_norm(
+        Scale=scale.reshape(-1),
+        Bias=bias and bias.reshape(-1),
+        epsilon=float(epsilon),
         begin_norm_axis=axis,
     )
 
 
-@rule("BatchNormalization", "epsilon momentum")
-def _batch_norm(w: Writing) -> Written:
+@rule("BatchNormalization")
+def batch_norm(x, *numbers, epsilon, momentum, w):
     """The numbers are the operator's own: it gives two of them back."""
-    numbers = {
-        slot: w.constant(w.array(index, slot), f"{w.node.outputs[0]}.{slot}")
-        for index, slot in enumerate(("Scale", "Bias", "Mean", "Variance"), 1)
+    names = ("Scale", "Bias", "Mean", "Variance")
+    own = {
+        slot: w.constant(each.array, f"{w.node.outputs[0]}.{slot}")
+        for slot, each in zip(names, numbers, strict=True)
     }
     outputs = {"Y": 1, "SavedMean": 1, "SavedVariance": 1}
-    made = w.emit_all(
+    outputs |= {"MeanOut": own["Mean"], "VarianceOut": own["Variance"]}
+    return w.emit_all(
         "batch_norm",
-        {"X": w.x, **numbers},
-        {**outputs, "MeanOut": numbers["Mean"], "VarianceOut": numbers["Variance"]},
+        x,
+        outputs,
+        **own,
         is_test=True,
         use_global_stats=True,
         trainable_statistics=False,
         momentum=0.9,
         data_layout="NCHW",
-        epsilon=float(w.attrs.epsilon),
-    )
-    return made["Y"]
+        epsilon=float(epsilon),
+    )["Y"]
 
 
 # Operators of ONNX's names as Paddle's: what moves, joins, counts and fills.
@@ -235,153 +217,144 @@ def _batch_norm(w: Writing) -> Written:
 # Slots and attributes: the operators' makers in 2.6, which are those of 3.x.
 
 
-@rule("Gather", "axis non_negative")
-def _gather(w: Writing) -> Written:
+@rule("Gather")
+def gather(table, index, *, axis, non_negative):
     """Rows of a table of floats are lookup_table_v2, which keeps the LoD; the rest is gather."""
-    table, at = w.inputs
-    axis = w.attrs.axis % w.rank(table)
-    at = w.cast(at, "int64")
-    if not w.attrs.non_negative:
-        at = _from_the_end(w, table, at, axis)
-    if axis == 0 and w.rank(table) == 2 and w.dtype(table).startswith("float"):
-        return w.emit("lookup_table_v2", {"W": table, "Ids": at}, padding_idx=-1)
-    if w.rank(at) > 1:
-        raise UnsupportedError(f"indices of {w.rank(at)} axes into axis {axis} of a value")
-    flat = w.reshape(w.dense(at), [-1])
-    made = w.emit("gather", {"X": w.dense(table), "Index": flat}, axis=axis)
-    if w.rank(at):
-        return made
-    return w.emit("squeeze2", {"X": made}, axes=[axis])
+    axis, wide = axis % table.rank, index.cast("int64")
+    if not non_negative:
+        wide = _count_from_zero(table.sizes[axis], wide, index.known)
+    if axis == 0 and table.rank == 2 and table.dtype.startswith("float"):
+        return wide.lookup_table_v2(W=table, padding_idx=-1)
+    if index.rank > 1:
+        raise UnsupportedError(f"indices of {index.rank} axes into axis {axis} of a value")
+    out = table.dense.gather(Index=wide.dense.reshape(-1), axis=axis)
+    return out if index.rank else out.squeeze2(axes=[axis])
 
 
-def _from_the_end(w: Writing, table: str, at: str, axis: int) -> str:
-    """Indices below zero count from the end of a table whose size is known."""
-    size, known = w.sizes(table)[axis], w.graph.constants.get(w.node.inputs[1])
+def _count_from_zero(size: int | None, index: Variable, known: Any) -> Variable:
+    """Returns indices that count from the end if they are below zero, all from the beginning."""
     if known is not None and known.min(initial=0) >= 0:
-        return at
+        return index
     if size is None:
         raise UnsupportedError("indices may be negative, and the size of the axis is not known")
-    below = w.cast(w.binary("less_than", at, w.constant(np.int64(0))), "int64")
-    return w.add(at, w.times(below, w.constant(np.int64(size))))
+    w = index.w
+    below = index.binary("less_than", w.constant(np.int64(0))).cast("int64")
+    return index + below * w.constant(np.int64(size))
 
 
-@rule("Concat", "axis")
-def _concat(w: Writing) -> Written:
-    axis = w.attrs.axis % w.rank(w.x)
-    return w.concat(w.inputs if axis else [w.dense(each) for each in w.inputs], axis)
+@rule("Concat")
+def concat(*values, axis, w):
+    axis %= values[0].rank
+    return w.concat(values if axis else [each.dense for each in values], axis)
 
 
-@rule("Split", "axis num_outputs")
-def _split(w: Writing) -> Written:
-    axis, count = w.attrs.axis % w.rank(w.x), len(w.node.outputs)
-    sections = w.numbers(1, "sizes")
-    known = w.sizes(w.x)[axis]
+@rule("Split")
+def split(x, sizes=None, *, axis, num_outputs, w):
+    axis, count = axis % x.rank, len(w.node.outputs)
+    sections, known = integers(sizes), x.sizes[axis]
     if not sections and known is not None and known % count:
         sections = [-(-known // count)] * (count - 1)
         sections.append(known - sum(sections))
-    return w.split(w.x if axis else w.dense(w.x), axis, count, sections)
+    return (x if axis else x.dense).split(axis, count, sections)
 
 
-@rule("Reshape", "allowzero")
-def _reshape(w: Writing) -> Written:
-    if w.node.input(1) in w.graph.constants:
-        sizes = w.numbers(1, "shape")
-        if 0 in sizes and w.attrs.allowzero:
-            raise UnsupportedError("attribute allowzero: Paddle keeps the size where 0 stands")
-        if not sizes:
-            raise UnsupportedError("a value without axes")
-        return w.reshape(w.x, sizes)
-    return w.reshape(w.x, [-1] * w.out_rank, computed=w.inputs[1])
+@rule("Reshape")
+def reshape(x, shape, *, allowzero, w):
+    if shape.known is None:
+        out_rank = len(w.graph.types[w.node.outputs[0]].counts)
+        return x.reshape(*[-1] * out_rank, computed=shape)
+    sizes = integers(shape)
+    if 0 in sizes and allowzero:
+        raise UnsupportedError("attribute allowzero: Paddle keeps the size where 0 stands")
+    if not sizes:
+        raise UnsupportedError("a value without axes")
+    return x.reshape(*sizes)
 
 
-@rule("Flatten", "axis")
-def _flatten(w: Writing) -> Written:
-    rank, axis = w.rank(w.x), w.attrs.axis
-    if axis % rank != 1:
-        raise UnsupportedError(f"attribute axis={axis} of {rank} axes")
-    return w.reshape(w.x, [0, -1])
+@rule("Flatten")
+def flatten(x, *, axis):
+    if axis % x.rank != 1:
+        raise UnsupportedError(f"attribute {axis=} of {x.rank} axes")
+    return x.reshape(0, -1)
 
 
-@rule("Transpose", "perm")
-def _transpose(w: Writing) -> Written:
-    return w.transpose(w.x, w.attrs.perm or range(w.rank(w.x))[::-1])
+@rule("Transpose")
+def transpose(x, *, perm):
+    return x.transpose(*(perm or range(x.rank)[::-1]))
 
 
-@rule("Einsum", "equation")
-def _einsum(w: Writing) -> Written:
+@rule("Einsum")
+def einsum(x, *others, equation):
     """Only one that exchanges axes, with or without dots for those that stay."""
-    source, _, target = w.attrs.equation.replace(" ", "").partition("->")
-    rest = w.rank(w.x) - len(source.replace("...", ""))
+    source, _, target = equation.replace(" ", "").partition("->")
+    rest = x.rank - len(source.replace("...", ""))
     dots = "".join(chr(ord("A") + at) for at in range(max(rest, 0)))
     source, target = (each.replace("...", dots) for each in (source, target))
-    if len(w.inputs) > 1 or sorted(source) != sorted(target) or len(set(source)) < len(source):
+    if others or sorted(source) != sorted(target) or len(set(source)) < len(source):
         raise UnsupportedError("only an einsum that moves the axes of one value is written")
-    return w.transpose(w.x, [source.index(letter) for letter in target])
+    return x.transpose(*(source.index(letter) for letter in target))
 
 
-@rule("Squeeze Unsqueeze")
-def _squeeze(w: Writing) -> Written:
-    whole = max(w.out_rank, w.rank(w.x))
-    axes = sorted(axis % whole for axis in w.numbers(1, "axes"))
-    return w.emit(f"{w.node.op.lower()}2", {"X": w.x}, axes=axes)
+@rule("Squeeze")
+def squeeze(x, axes=None):
+    return x.squeeze2(axes=sorted(axis % x.rank for axis in integers(axes)))
+
+
+@rule("Unsqueeze")
+def unsqueeze(x, axes):
+    chosen = integers(axes)
+    return x.unsqueeze2(axes=sorted(axis % (x.rank + len(chosen)) for axis in chosen))
 
 
 @rule("Slice")
-def _slice(w: Writing) -> Written:
-    rank, fixed = w.rank(w.x), w.node.inputs[1] in w.graph.constants
-    steps = w.numbers(4, "steps")
-    axes = list(range(len(w.numbers(1, "starts")) if fixed else rank))
-    axes = [axis % rank for axis in w.numbers(3, "axes")] if w.node.input(3) else axes
-    slots: dict[str, str] = {"Input": w.x}
-    numbers: dict[str, Any] = {"axes": axes, "infer_flags": [1] * len(axes)}
-    for at, (role, slot) in enumerate((("starts", "StartsTensor"), ("ends", "EndsTensor")), 1):
-        if w.node.inputs[at] in w.graph.constants:
-            result = w.numbers(at, role)
-            numbers[role] = [max(-ALL, min(number, ALL)) for number in result]
+def slice_(x, starts, ends, axes=None, steps=None):
+    strides = integers(steps)
+    rank = x.rank if starts.known is None else len(integers(starts))
+    chosen = [axis % x.rank for axis in integers(axes)] if axes else [*range(rank)]
+    slots: dict[str, Variable] = {}
+    numbers: dict[str, Any] = {"axes": chosen, "infer_flags": [1] * len(chosen)}
+    for role, slot, value in (("starts", "StartsTensor", starts), ("ends", "EndsTensor", ends)):
+        if value.known is not None:
+            numbers[role] = [max(-ALL, min(number, ALL)) for number in integers(value)]
         else:
-            slots[slot] = w.cast(w.inputs[at], "int32")
-            numbers |= {role: [-1] * len(axes), "infer_flags": [-1] * len(axes)}
-    if all(step == 1 for step in steps):
-        return w.emit("slice", slots, **numbers, decrease_axis=[])
-    whole = numbers.get("starts") == [-1] * len(axes) and set(numbers.get("ends", ())) == {-ALL}
-    if whole and set(steps) == {-1}:
-        return w.emit("flip", {"X": w.x}, axis=axes)
-    if len(slots) > 1 or min(steps) < 1:
-        raise UnsupportedError(f"steps {steps}, backwards or between ends of run time")
-    return w.emit("strided_slice", slots, **numbers, strides=steps)
+            slots[slot] = value.cast("int32")
+            numbers |= {role: [-1] * len(chosen), "infer_flags": [-1] * len(chosen)}
+    if all(step == 1 for step in strides):
+        return x.slice(**slots, **numbers, decrease_axis=[])
+    whole = {*numbers["starts"], *strides} == {-1} and {*numbers["ends"]} == {-ALL}
+    if whole and not slots:
+        return x.flip(axis=chosen)
+    if slots or min(strides) < 1:
+        raise UnsupportedError(f"steps {strides}, backwards or between ends of run time")
+    return x.strided_slice(**numbers, strides=strides)
 
 
-@rule("Shape", "start end")
-def _shape(w: Writing) -> Written:
-    rank = w.rank(w.x)
-    whole = w.emit("shape", {"Input": w.x})
-    cut = range(rank)[w.attrs.start : w.attrs.end]
-    if len(cut) < rank:
-        whole = w.take(whole, {0: (cut.start, cut.stop)})
-    return w.cast(whole, "int64")
+@rule("Shape")
+def shape_(x, *, start, end):
+    sizes, cut = x.shape(), range(x.rank)[start:end]
+    if len(cut) < x.rank:
+        sizes = sizes.take({0: (cut.start, cut.stop)})
+    return sizes.cast("int64")
 
 
-@rule("ConstantOfShape", "value")
-def _constant_of_shape(w: Writing) -> Written:
-    value = np.asarray(w.attrs.value).reshape(())
-    if w.node.inputs[0] in w.graph.constants:
-        sizes = w.numbers(0, "shape")
+@rule("ConstantOfShape")
+def constant_of_shape(shape, *, value, w):
+    number = np.asarray(value).reshape(())
+    if shape.known is not None:
+        sizes = integers(shape)
         if math.prod(sizes) > 2**16:
             raise UnsupportedError(f"a constant of {sizes}")
-        return w.copy(w.constant(np.full(sizes, value)))
-    if value.dtype.kind == "b" or not np.isfinite(value):
-        raise UnsupportedError(f"a constant {value} of a shape that is computed")
-    return w.filled(w.x, value)
+        return w.constant(np.full(sizes, number)).copy()
+    if number.dtype.kind == "b" or not np.isfinite(number):
+        raise UnsupportedError(f"a constant {number} of a shape that is computed")
+    return w.fill(shape, number)
 
 
 @rule("Expand")
-def _expand(w: Writing) -> Written:
+def expand(x, shape, *, w):
     """A product with ones of that shape: it broadcasts both ways, as ONNX does."""
-    dtype = w.dtype(w.x)
-    if dtype == "bool":
+    if x.dtype == "bool":
         raise UnsupportedError("truth values are not expanded")
-    if w.node.inputs[1] in w.graph.constants:
-        ones = w.constant(np.ones(w.numbers(1, "shape"), dtype))
-    else:
-        ones = w.filled(w.inputs[1], np.ones((), dtype))
-    return w.times(w.x, ones)
+    if shape.known is None:
+        return x * w.fill(shape, np.ones((), x.dtype))
+    return x * w.constant(np.ones(integers(shape), x.dtype))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from onernn.adapters.common.lowering import Names
-from onernn.adapters.common.writing import NodeWriter
+from onernn.adapters.common.lowering import Names, Rules
+from onernn.adapters.common.signatures import Signature
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES as READING
 from onernn.adapters.paddle.messages import CODES
@@ -22,7 +24,7 @@ from onernn.adapters.paddle.table import PaddleBuilder, PaddleOperator, listed
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.files import replacing_all
-from onernn.ir.graph import Graph, Value
+from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.records import dataclass
 from onernn.ir.types import UNKNOWN, Type, type_of
 
@@ -65,21 +67,6 @@ class ProgramWriter:
         self.parameters[name] = np.ascontiguousarray(array).reshape(array.shape)
         self.variables[name] = type_of(array)
         return name
-
-    def add(
-        self,
-        type: str,
-        inputs: Mapping[str, str | Sequence[str]],
-        outputs: Mapping[str, tuple[str, ...]],
-        attributes: Mapping[str, Any],
-    ) -> Operator:
-        """Appends an operator; input slots of "" and of nothing are left out."""
-        slots = {slot: (v,) if isinstance(v, str) else tuple(v) for slot, v in inputs.items()}
-        nonempty = {slot: names for slot, names in slots.items() if any(names)}
-        lists = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()}
-        result = Operator(len(self.operations), type, nonempty, outputs, lists)
-        self.operations.append(result)
-        return result
 
     def pruned(self) -> list[Operator]:
         """The operators that a fetched value needs."""
@@ -171,12 +158,137 @@ def _write_operation(block: Any, operation: Operator) -> None:
             setattr(attribute, member, value)
 
 
-# What the rules that write a Paddle program share: values, constants, LoDs.
+# What the rules that write a Paddle program work with: variables, constants, LoDs.
 
 ALL = 2**31 - 1
 """The end of an axis, as a Slice says it."""
 
-SlotNames = Mapping[str, str | Sequence[str]]
+
+class Variable:
+    """A variable of the program under construction; Paddle's operators are its methods.
+
+    ``x.cumsum(axis=0)`` appends an operator with x in its first slot, and returns its main output.
+    A keyword that begins with a capital letter is another slot, other keywords are attributes.
+    Python's arithmetic broadcasts as NumPy does; an integer becomes a constant (1,) of int64.
+    """
+
+    def __init__(self, w: Writing, name: str) -> None:
+        self.w, self.name = w, name
+
+    def __getattr__(self, kind: str) -> Callable[..., Variable]:
+        if kind not in READING:
+            raise AttributeError(kind)
+        return partial(self.w.emit, kind, self)
+
+    @property
+    def type(self) -> Type:
+        return self.w.program.variables[self.name]
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype or ""
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        return self.type.counts
+
+    @property
+    def rank(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def depth(self) -> int:
+        """The number of LoD levels."""
+        return self.type.depth
+
+    @property
+    def known(self) -> Array | None:
+        """The array of a constant, None for other variables."""
+        return self.w.program.parameters.get(self.name)
+
+    @property
+    def array(self) -> Array:
+        """The array of a constant; raises `UnsupportedError` for other variables."""
+        if self.known is None:
+            raise UnsupportedError(f"{self.name!r} is computed at run time")
+        return self.known
+
+    def binary(self, kind: str, other: Variable | int) -> Variable:
+        """Returns an elementwise operator's output."""
+        y = self.w.number(other) if isinstance(other, int) else other
+        return self.w.emit(kind, self, Y=y, axis=-1)
+
+    def __add__(self, other: Variable | int) -> Variable:
+        return self.binary("elementwise_add", other)
+
+    def __sub__(self, other: Variable | int) -> Variable:
+        return self.binary("elementwise_sub", other)
+
+    def __mul__(self, other: Variable | int) -> Variable:
+        return self.binary("elementwise_mul", other)
+
+    def scale_by(self, factor: float) -> Variable:
+        return self.scale(scale=float(factor), bias=0.0, bias_after_scale=True)
+
+    def copy(self) -> Variable:
+        return self.assign()
+
+    def under(self, like: Variable) -> Variable:
+        """Returns the rows under the LoD of another variable."""
+        return self.lod_reset(Y=like)
+
+    @property
+    def dense(self) -> Variable:
+        """The variable without its LoD, which a slice of the words drops."""
+        if not self.depth:
+            return self
+        return self.slice(axes=[0], starts=[0], ends=[ALL], infer_flags=[1])
+
+    def ragged(self, levels: int = 1) -> Variable:
+        """Returns this variable; raises `UnsupportedError` unless it has so many LoD levels."""
+        if self.depth != levels:
+            raise UnsupportedError(
+                f"a value of {self.depth} LoD levels, Paddle's operator takes {levels}"
+            )
+        return self
+
+    def cast(self, dtype: str, *, always: bool = False) -> Variable:
+        """Returns this dtype; the variable itself if it has it, unless ``always``."""
+        if self.dtype == dtype and not always:
+            return self
+        codes = {"in_dtype": CODES[self.dtype], "out_dtype": CODES[dtype]}
+        return self.w.emit("cast", self, **codes)
+
+    def reshape(self, *sizes: int, computed: Variable | None = None) -> Variable:
+        """Returns these sizes, 0 for that of the input and -1 for the rest, or computed ones."""
+        shape = computed and computed.cast("int32")
+        return self.reshape2(Shape=shape, shape=sizes)
+
+    def transpose(self, *perm: int) -> Variable:
+        return self.transpose2(axis=perm)
+
+    def swap(self) -> Variable:
+        """Returns the variable with its first two axes exchanged: batch and time."""
+        return self.transpose(1, 0, *range(2, self.rank))
+
+    def take(self, cuts: Mapping[int, tuple[int, int]], gone: Sequence[int] = ()) -> Variable:
+        """Returns the elements [start, end) of axes; axes ``gone`` have one element, and go."""
+        starts, ends = zip(*cuts.values(), strict=True)
+        flags = [1] * len(cuts)
+        return self.slice(
+            axes=tuple(cuts), starts=starts, ends=ends, infer_flags=flags, decrease_axis=gone
+        )
+
+    def size(self, axis: int) -> Variable:
+        """Returns a size as (1,) int64."""
+        return self.shape().take({0: (axis, axis + 1)}).cast("int64")
+
+    def split(self, axis: int, count: int, sections: Sequence[int] = ()) -> Sequence[Variable]:
+        """Returns parts of these sizes, or ``count`` of one size."""
+        number = 0 if sections else count
+        return self.w.emit_all(
+            "split", self, {"Out": count}, axis=axis, num=number, sections=sections
+        )["Out"]
 
 
 @dataclass(frozen=True)
@@ -187,16 +299,20 @@ class Padded:
     sequence in ``data``, as operators require; else any numbers may.
     """
 
-    data: str
-    lengths: str
+    data: Variable
+    lengths: Variable
     like: str
     time_major: bool
     zeros: bool
 
 
+Input = Variable | Sequence[Variable | None] | None
+"""What an operator's slot holds."""
+
+
 @dataclass(eq=False)
-class Writing(NodeWriter):
-    """``inputs``: the variables of the node that is written, "" where absent.
+class Writing:
+    """A program of a graph's nodes under construction; ``node``: the one that is written now.
 
     ``fused``: recurrent layers as fusion_gru and fusion_lstm; ``place``: "cpu" or "onednn".
 
@@ -208,83 +324,88 @@ class Writing(NodeWriter):
     program: ProgramWriter
     fused: bool
     place: str
-    inputs: list[str] = field(default_factory=list)
     padded: dict[str, Padded] = field(default_factory=dict)
     unplaced: list[Refusal] = field(default_factory=list)
     _values: dict[str, str] = field(default_factory=dict)
     _makers: dict[str, int] = field(default_factory=dict)
     _reader: PaddleBuilder = field(default_factory=lambda: PaddleBuilder("written"))
 
-    @property
-    def types(self) -> Mapping[str, Type]:
-        return self.graph.types
+    def write(self, node: Node) -> None:
+        if node.op not in RULES:
+            raise UnsupportedError(f"operator {node.op} has no form in Paddle here")
+        for name in filter(None, (*node.inputs, *node.outputs)):
+            if name in self.graph.types and (dtype := self.graph.types[name].dtype) not in CODES:
+                raise UnsupportedError(f"{name!r}: Paddle has no {dtype} numbers")
+        self.node = node
+        results = RULES[node.op](self)
+        for name, result in zip(
+            node.outputs, results if isinstance(results, tuple) else (results,), strict=False
+        ):
+            if name and result:
+                self._give(name, result)
 
-    @property
-    def x(self) -> str:
-        """The first input."""
-        return self.inputs[0]
-
-    @property
-    def out_rank(self) -> int:
-        """The number of axes of the first output."""
-        return len(self.types[self.node.outputs[0]].counts)
-
-    def value(self, name: str) -> str:
-        """The variable that holds a value; a constant becomes a parameter with its first use."""
+    def value(self, name: str) -> Variable:
+        """Returns what holds a value; a constant becomes a parameter with its first use."""
         if name not in self._values:
-            self._values[name] = self.constant(self.graph.constants[name], name)
-        return self._values[name]
+            self._values[name] = self.constant(self.graph.constants[name], name).name
+        return Variable(self, self._values[name])
 
-    def constant(self, array: npt.ArrayLike, stem: str = "constant") -> str:
+    def constant(self, array: npt.ArrayLike, stem: str = "constant") -> Variable:
         array = np.asarray(array)
         name = self.program.parameter(array, stem)
         self._reader.give(name, self._reader.constant(array, name))
-        return name
+        return Variable(self, name)
+
+    def number(self, value: int) -> Variable:
+        """Returns a constant (1,) of int64."""
+        return self.constant(np.full(1, value), "number")
 
     def feed(self, value: Value) -> None:
-        """An input of the graph, under its own name."""
+        """Adds an input of the graph, under its own name."""
+        if value.dtype not in CODES:
+            raise UnsupportedError(f"input {value.name!r}: Paddle has no {value.dtype} numbers")
         self.program.feeds.append(value.name)
         self.program.variables[value.name] = value.type
         self._reader.input(value)
-        self.bind(value.name, value.name)
+        self._values[value.name] = value.name
 
-    def of(self, variable: str) -> Type:
-        return self.program.variables[variable]
+    def fetch(self, name: str) -> None:
+        """Adds an output of the graph, under its own name."""
+        if (held := self.value(name)).name != name:  # the same variable as another value
+            self._rename(held.copy(), name)
+        self.program.fetches.append(name)
 
-    def dtype(self, variable: str) -> str:
-        return self.of(variable).dtype or ""
-
-    def sizes(self, variable: str) -> tuple[int | None, ...]:
-        return self.of(variable).counts
-
-    def rank(self, variable: str) -> int:
-        return len(self.sizes(variable))
-
-    def bind(self, name: str, variable: str) -> None:
-        self._values[name] = variable
-
-    def emit(self, type: str, inputs: SlotNames, /, **attributes: Any) -> str:
-        """Appends an operator and gives a provisional name for its main output."""
-        outputs = dict.fromkeys(_OUTPUTS.get(type, ("Out",)), 1)
-        return next(iter(self.emit_all(type, inputs, outputs, **attributes).values()))[0]
+    def emit(self, kind: str, x: Input, /, **more: Any) -> Variable:
+        """Appends an operator, as `Variable` says, and returns its main output."""
+        outputs = dict.fromkeys(_OUTPUTS.get(kind, ("Out",)), 1)
+        return next(iter(self.emit_all(kind, x, outputs, **more).values()))[0]
 
     def emit_all(
-        self, type: str, inputs: SlotNames, outputs: Mapping[str, int | str], /, **attributes: Any
-    ) -> dict[str, tuple[str, ...]]:
-        """As `emit`, with so many variables in each slot, or one that exists.
+        self, kind: str, x: Input, outputs: Mapping[str, int | Variable], /, **more: Any
+    ) -> dict[str, tuple[Variable, ...]]:
+        """As `emit`, with so many new variables in each slot, or one that exists.
 
         The first slot is the main one.
         """
-        result: dict[str, tuple[str, ...]] = {}
+        slots = {_first_slot(kind): x, **{k: v for k, v in more.items() if k[0].isupper()}}
+        inputs = {slot: names for slot, value in slots.items() if (names := _names(value))}
+        attributes = {
+            name: tuple(value) if isinstance(value, list | range) else value
+            for name, value in more.items()
+            if name not in slots
+        }
+        results: dict[str, tuple[str, ...]] = {}
         for slot, target in outputs.items():
-            if isinstance(target, str):
-                result[slot] = (target,)
+            if isinstance(target, Variable):
+                results[slot] = (target.name,)
                 continue
-            stem = f"{type}.{slot if result else 'out'}"
-            result[slot] = tuple(self.program.names.fresh(stem) for _ in range(target))
-            self._makers.update(dict.fromkeys(result[slot], len(self.program.operations)))
-        self._read(self.program.add(type, inputs, result, attributes))
-        return result
+            stem = f"{kind}.{slot if results else 'out'}"
+            results[slot] = tuple(self.program.names.fresh(stem) for _ in range(target))
+            self._makers.update(dict.fromkeys(results[slot], len(self.program.operations)))
+        op = Operator(len(self.program.operations), kind, inputs, results, attributes)
+        self.program.operations.append(op)
+        self._read(op)
+        return {slot: tuple(Variable(self, n) for n in names) for slot, names in results.items()}
 
     def _read(self, op: Operator) -> None:
         """Infers the types of an operator's outputs; side outputs get the main one's."""
@@ -298,114 +419,43 @@ class Writing(NodeWriter):
                     raise UnsupportedError(f"the result of Paddle's {op.type} is not known")
             self.program.variables.setdefault(name, like)
 
-    def give(self, variable: str, index: int = 0) -> None:
-        """Binds an output, where it has a name, with the LoD that it must have."""
-        name = self.node.outputs[index] if index < len(self.node.outputs) else ""
-        if not name:
-            return
-        expected, actual = self.types[name], self.of(variable)
-        if expected.depth and actual.depth != expected.depth:
-            variable = self.under(variable, self._like(expected.depth))
-        elif actual.depth and not expected.depth:
-            variable = self.dense(variable)
-        if (actual.dtype, actual.rank) != (expected.dtype, expected.rank):
-            raise UnsupportedError(f"{name!r}: Paddle gives {actual}, expected {expected}")
-        variable = self.renamed(variable, name)
-        if variable == name:
+    def _give(self, name: str, variable: Variable) -> None:
+        """Binds an output of the node, with the LoD that it must have."""
+        expected = self.graph.types[name]
+        if expected.depth and variable.depth != expected.depth:
+            variable = variable.under(self._like(expected.depth))
+        elif not expected.depth:
+            variable = variable.dense
+        if (variable.dtype, variable.rank) != (expected.dtype, expected.rank):
+            raise UnsupportedError(f"{name!r}: Paddle gives {variable.type}, expected {expected}")
+        self._values[name] = self._rename(variable, name)
+        if self._values[name] == name:
             self.program.variables[name] = expected
-        self.bind(name, variable)
 
-    def under(self, variable: str, like: str) -> str:
-        """The rows of a variable under the LoD of another."""
-        return self.emit("lod_reset", {"X": variable, "Y": like})
+    def concat(self, variables: Sequence[Variable], axis: int) -> Variable:
+        return self.emit("concat", variables, axis=axis)
 
-    def dense(self, variable: str) -> str:
-        """The variable without its LoD: which a slice along the words drops."""
-        if not self.of(variable).depth:
-            return variable
-        return self.emit(
-            "slice", {"Input": variable}, axes=[0], starts=[0], ends=[ALL], infer_flags=[1]
-        )
-
-    def cast(self, variable: str, dtype: str, *, always: bool = False) -> str:
-        """In this dtype; the variable itself where it is, unless ``always`` by an operator."""
-        current = self.dtype(variable)
-        if current == dtype and not always:
-            return variable
-        return self.emit("cast", {"X": variable}, in_dtype=CODES[current], out_dtype=CODES[dtype])
-
-    def reshape(self, variable: str, sizes: Sequence[int], computed: str = "") -> str:
-        """To these sizes, where 0 is that of the input and -1 what is left, or computed ones."""
-        slots = {"X": variable}
-        if computed:
-            slots["Shape"] = self.cast(computed, "int32")
-        return self.emit("reshape2", slots, shape=list(sizes))
-
-    def transpose(self, variable: str, perm: Sequence[int]) -> str:
-        return self.emit("transpose2", {"X": variable}, axis=list(perm))
-
-    def take(
-        self, variable: str, cuts: Mapping[int, tuple[int, int]], gone: Sequence[int] = ()
-    ) -> str:
-        """The elements [start, end) of axes; those ``gone`` are one element, and dropped."""
-        return self.emit(
-            "slice",
-            {"Input": variable},
-            axes=list(cuts),
-            starts=[start for start, _ in cuts.values()],
-            ends=[end for _, end in cuts.values()],
-            infer_flags=[1] * len(cuts),
-            decrease_axis=list(gone),
-        )
-
-    def binary(self, type: str, x: str, y: str) -> str:
-        """An elementwise operator, broadcast as NumPy does."""
-        return self.emit(type, {"X": x, "Y": y}, axis=-1)
-
-    def add(self, x: str, y: str) -> str:
-        return self.binary("elementwise_add", x, y)
-
-    def minus(self, x: str, y: str) -> str:
-        return self.binary("elementwise_sub", x, y)
-
-    def times(self, x: str, y: str) -> str:
-        return self.binary("elementwise_mul", x, y)
-
-    def scaled(self, x: str, factor: float) -> str:
-        return self.emit("scale", {"X": x}, scale=float(factor), bias=0.0, bias_after_scale=True)
-
-    def concat(self, variables: Sequence[str], axis: int) -> str:
-        return self.emit("concat", {"X": variables}, axis=axis)
-
-    def split(self, x: str, axis: int, count: int, sections: Sequence[int] = ()) -> Sequence[str]:
-        """Parts of these sizes, or so many of one size."""
-        number = 0 if sections else count
-        outputs = self.emit_all(
-            "split", {"X": x}, {"Out": count}, axis=axis, num=number, sections=list(sections)
-        )
-        return outputs["Out"]
-
-    def copy(self, variable: str) -> str:
-        return self.emit("assign", {"X": variable})
-
-    def filled(self, shape: str, value: Any) -> str:
-        """A value of a shape that is computed, int64 or int32."""
+    def fill(self, shape: Variable, value: Any) -> Variable:
+        """Returns a number in a shape that is computed, int64 or int32."""
+        number = np.asarray(value)
         return self.emit(
             "fill_constant",
-            {"ShapeTensor": self.cast(shape, "int32")},
+            None,
+            ShapeTensor=shape.cast("int32"),
             value=float(value),
-            dtype=CODES[np.asarray(value).dtype.name],
-            str_value=str(np.asarray(value)),
+            dtype=CODES[number.dtype.name],
+            str_value=str(number),
         )
 
-    def _like(self, depth: int) -> str:
+    def _like(self, depth: int) -> Variable:
         for name in self.node.inputs:
-            if name in self._values and self.of(self._values[name]).depth == depth:
-                return self._values[name]
+            if name in self._values and self.value(name).depth == depth:
+                return self.value(name)
         raise UnsupportedError(f"no input of {depth} LoD levels to take them from")
 
-    def renamed(self, old: str, new: str) -> str:
-        """A variable under another name, where its own is provisional."""
+    def _rename(self, variable: Variable, new: str) -> str:
+        """Gives a variable another name if its own is provisional, and returns its name."""
+        old = variable.name
         place = self._makers.pop(old, None)
         if place is None:
             return old
@@ -421,34 +471,53 @@ class Writing(NodeWriter):
         return new
 
 
-Written = str | Sequence[str]
-"""What a rule returns: the variable of the output, or those of all, "" where absent."""
+def _first_slot(kind: str) -> str:
+    rule = READING[kind]
+    return next(iter((*rule.slots, rule.rest))) if isinstance(rule, Signature) else "X"
 
 
-class Rule(NamedTuple):
-    """How a node is written; ``attributes``: those that the function reads, others are refused."""
-
-    function: Callable[[Writing], Written]
-    attributes: Collection[str] = ()
+def _names(value: Input) -> tuple[str, ...]:
+    values = [value] if isinstance(value, Variable) else value or ()
+    return tuple(each.name for each in values if each is not None)
 
 
-RULES: dict[str, Rule] = {}
+class Rule:
+    """A function that writes a kind of node: its signature says what it reads.
+
+    Positional parameters are the node's inputs, None if they are absent. Keywords are its
+    attributes, and ``w`` is the program. ``attributes``: more that the function reads from ``w``.
+    """
+
+    def __init__(self, function: Callable[..., Any], attributes: Iterable[str] = ()) -> None:
+        parameters = signature(function).parameters.values()
+        self.function = function
+        self.keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        self.attributes = {*attributes, *self.keywords}
+
+    def __call__(self, w: Writing) -> Variable | tuple[Variable | None, ...]:
+        """Returns the variable of the output, or those of all."""
+        if unknown := sorted({*w.node.attributes} - self.attributes):
+            raise UnsupportedError(f"attributes {', '.join(unknown)} have no form in Paddle")
+        inputs = [w.value(name) if name else None for name in w.node.inputs]
+        attributes = {
+            name: w if name == "w" else getattr(w.node.attrs, name, None) for name in self.keywords
+        }
+        return self.function(*inputs, **attributes)
 
 
-def rule(
-    names: str, attributes: str = ""
-) -> Callable[[Callable[[Writing], Written]], Callable[[Writing], Written]]:
-    """Enters the function that writes these operators, and the attributes that it reads."""
+RULES = Rules[Rule]()
 
-    def enter(function: Callable[[Writing], Written]) -> Callable[[Writing], Written]:
-        RULES.update(dict.fromkeys(names.split(), Rule(function, attributes.split())))
+
+def rule(names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enters the function that writes these operators."""
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        RULES(names)(Rule(function))
         return function
 
     return enter
 
 
-def ragged(w: Writing, variable: str, levels: int = 1) -> str:
-    """A variable that must carry so many LoD levels."""
-    if (depth := w.of(variable).depth) != levels:
-        raise UnsupportedError(f"a value of {depth} LoD levels, Paddle's operator takes {levels}")
-    return variable
+def integers(x: Variable | None) -> list[int]:
+    """Returns the integers of a constant, none if it is absent."""
+    return [] if x is None else [int(number) for number in x.array.reshape(-1)]

@@ -19,7 +19,7 @@ from onernn.adapters.common.lowering import (
 )
 from onernn.adapters.torch import rules, shaping
 from onernn.adapters.torch.read import Input, Node, Open, Program, Ref, read_program
-from onernn.adapters.torch.table import RULES, WEIGHTS, TorchBuilder, TorchOperator
+from onernn.adapters.torch.table import RULES, VIEWS, WEIGHTS, TorchBuilder, TorchOperator
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.graph import Graph, NativeOp, Value
 
@@ -31,17 +31,6 @@ _FEW = 64
 """Numbers of a tensor in the code that may each be a size."""
 _PASSES = 5
 """How often a program is lowered with fewer free sizes before all of them are tied."""
-_VIEWS = frozenset(
-    """
-    view reshape _unsafe_view slice.Tensor select.int narrow split.Tensor split_with_sizes chunk
-    unbind.int unsqueeze squeeze squeeze.dim squeeze.dims expand expand_as transpose.int t permute
-    flatten.using_ints unflatten.int to.dtype to.dtype_layout to.device contiguous detach alias
-    dropout lift_fresh view_as reshape_as movedim.int numpy_T swapaxes feature_dropout alpha_dropout
-    to.other type_as lift positive expand_as _reshape_alias unsafe_chunk tensor_split.sections
-    requires_grad_ detach_ transpose_
-    """.split()
-)
-"""What may be another name of the same memory."""
 
 
 def load_torch(path: str | Path, *, fixed: bool = False) -> Graph:
@@ -207,7 +196,7 @@ def _check_mutations(program: Program) -> None:
         changed = next(iter(node.inputs.values()), None)
         source = producers.get(changed.name) if isinstance(changed, Ref) else None
         kind = source.target.removeprefix(_ATEN).removesuffix(".default") if source else ""
-        fresh = kind in RULES and kind not in _VIEWS
+        fresh = kind in RULES and kind not in VIEWS
         if source is None or not fresh or any(reads[each] > 1 for each in source.outputs):
             called = next(filter(None, node.outputs), "")
             raise UnsupportedError(

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import (
-    FORMULAS,
-    extreme_index,
-    pooled,
-    pooled_whole,
-    recurrent_stack,
-    sloped,
-)
+from onernn.adapters.common.bodies import pooled, recurrent_stack
 from onernn.adapters.common.files import pairs
-from onernn.adapters.common.lowering import Results
+from onernn.adapters.common.signatures import OneOf, refuse
+from onernn.adapters.common.windows import each_axis, extreme_index, same_pads, slopes
 from onernn.adapters.torch.read import Open
-from onernn.adapters.torch.table import WEIGHTS, DType, TorchOperator, rule
-from onernn.ir.errors import UnsupportedError
-from onernn.reorders import torch
+from onernn.adapters.torch.table import WEIGHTS, Axes, Axis, Number, Scalar, TorchTensor, torch
+from onernn.reorders import torch as layout
 from onernn.reorders.layers import PivotLayer
 
 # The rules of operators on each element of tensors, with a second tensor or a number, and of
@@ -37,8 +30,6 @@ _PLAIN = {
     "Round": "round",
     "Sign": "sign sgn",
     "Selu": "selu",
-}
-_OF_FLOATS = {  # integers become floats before
     "Sigmoid": "sigmoid",
     "Tanh": "tanh",
     "Exp": "exp",
@@ -52,266 +43,263 @@ _OF_FLOATS = {  # integers become floats before
 }
 
 
-def _plain(kind: str, op: TorchOperator) -> str:
-    return op.emit(kind, op.promoted() if kind in _OF_FLOATS else op.value())
+def _plain(kind: str) -> Callable[..., Any]:
+    return lambda self: getattr(self.promote(), kind)()
 
 
-for kind, names in {**_PLAIN, **_OF_FLOATS}.items():
-    rule(names)(partial(_plain, kind))
+for kind, names in _PLAIN.items():
+    torch(names)(_plain(kind))
 
 
-rule("rsqrt")(lambda op: FORMULAS["rsqrt"](op, op.promoted()))
-rule("square")(lambda op: FORMULAS["square"](op, op.value()))
-rule("silu")(lambda op: FORMULAS["silu"](op, op.value()))
+@torch("rsqrt")
+def rsqrt(self):
+    return self.promote().Sqrt().Reciprocal()
 
 
-@rule("gelu")
-def _gelu(op: TorchOperator) -> str:
-    return op.emit("Gelu", op.value(), approximate=op.attribute("approximate", "none"))
+@torch("square")
+def square(self):
+    return self * self
 
 
-@rule("softplus")
-def _softplus(op: TorchOperator) -> str:
-    """The identity beyond the threshold, where they differ by less than float32 resolves."""
-    op.only(beta=1.0)
-    if op.attribute("threshold", 20.0) < 17:
-        raise UnsupportedError("argument threshold below 17")
-    return op.emit("Softplus", op.value())
+@torch("silu")
+def silu(self):
+    return self * self.Sigmoid()
 
 
-@rule("hardsigmoid")
-def _hardsigmoid(op: TorchOperator) -> str:
-    return op.emit("HardSigmoid", op.value(), alpha=1 / 6, beta=0.5)
+@torch("gelu")
+def gelu(self, *, approximate="none"):
+    return self.Gelu(approximate=approximate)
+
+
+@torch("softplus", beta=1.0)
+def softplus(self, *, threshold=20.0):
+    """The identity above the threshold, where they differ by less than float32 resolves."""
+    return self.Softplus() if threshold >= 17 else refuse("argument threshold below 17")
+
+
+@torch("hardsigmoid")
+def hardsigmoid(self):
+    return self.HardSigmoid(alpha=1 / 6, beta=0.5)
 
 
 _BOUNDS = (0, 1, -1, 6)
 
 
-@rule("hardtanh relu6")
-def _hardtanh(op: TorchOperator) -> str:
-    low, high = (0.0, 6.0) if op.at.type.startswith("relu6") else (-1.0, 1.0)
-    bounds = op.number("min_val", low, _BOUNDS), op.number("max_val", high, _BOUNDS)
-    return op.emit("Clip", op.value(), *(op.scalar(each, op.result_dtype()) for each in bounds))
+@torch("hardtanh")
+def hardtanh(self, *, min_val=Scalar(-1.0, _BOUNDS), max_val=Scalar(1.0, _BOUNDS)):
+    return self.Clip(self.scalar(min_val), self.scalar(max_val))
 
 
-@rule("clamp clamp_min clamp_max")
-def _clamp(op: TorchOperator) -> str:
-    bounds = [
-        op.scalar(op.number(name, plain=_BOUNDS), op.result_dtype()) if op.given(name) else ""
-        for name in ("min", "max")
-    ]
-    return op.emit("Clip", op.promoted(), *bounds)
+@torch("relu6")
+def relu6(self):
+    return self.Clip(self.scalar(0), self.scalar(6))
 
 
-@rule("leaky_relu")
-def _leaky_relu(op: TorchOperator) -> str:
-    return op.emit("LeakyRelu", op.value(), alpha=float(op.number("negative_slope", 0.01)))
+@torch("clamp clamp_min clamp_max")
+def clamp(self, *, min=Scalar(None, _BOUNDS), max=Scalar(None, _BOUNDS)):
+    x = self.promote()
+    return x.Clip(*(bound if bound is None else x.scalar(bound) for bound in (min, max)))
 
 
-@rule("elu")
-def _elu(op: TorchOperator) -> str:
-    op.only(scale=1.0, input_scale=1.0)
-    return op.emit("Elu", op.value(), alpha=float(op.number("alpha", 1.0)))
+@torch("leaky_relu")
+def leaky_relu(self, *, negative_slope=Scalar(0.01)):
+    return self.LeakyRelu(alpha=float(negative_slope))
 
 
-@rule("prelu _prelu_kernel")
-def _prelu(op: TorchOperator) -> str:
-    """A slope for each channel, which is axis 1."""
-    x, slope = op.value(), op.array("weight").reshape(-1)
-    return sloped(op, x, slope, op.rank_of(x))
+@torch("elu", scale=1.0, input_scale=1.0)
+def elu(self, *, alpha=Scalar(1.0)):
+    return self.Elu(alpha=float(alpha))
 
 
-@rule("dropout feature_dropout alpha_dropout native_dropout")
-def _dropout(op: TorchOperator) -> str:
-    op.attribute("p", 0.5)
-    if op.attribute("train", False):
-        raise UnsupportedError("exported for training, with dropout; call model.eval() before")
-    return op.alias("input")
+@torch("prelu _prelu_kernel")
+def prelu(self, weight):
+    return slopes(self, weight.array.reshape(-1))
 
 
-@rule("glu")
-def _glu(op: TorchOperator) -> str:
-    axis = op.axis(op.value(), default=-1)
-    one, other = op.emit_many("Split", 2, op.value(), axis=axis)
-    return op.emit("Mul", one, op.emit("Sigmoid", other))
+@torch("native_dropout", views="dropout feature_dropout alpha_dropout")
+def dropout(input, *, p=0.5, train=False):
+    if train:
+        refuse("exported for training, with dropout; call model.eval() before")
+    return input
 
 
-_TWO = pairs("Add=add Sub=sub Mul=mul Div=div Pow=pow")
+@torch("glu")
+def glu(self, *, dim=Axis(-1)):
+    one, other = self.Split(axis=dim, outputs=2)
+    return one * other.Sigmoid()
 
 
-def _two(kind: str, op: TorchOperator) -> str:
-    """In the dtype of the result, as PyTorch promotes; ``alpha`` scales the second."""
-    dtype = op.result_dtype()
-    slot = "exponent" if kind == "Pow" else "other"
-    one, other = (op.operand(each, dtype, _usual(kind, dtype)) for each in ("self", slot))
-    if op.given("alpha") and (alpha := op.number("alpha", 1.0)) != 1:
-        other = op.emit("Mul", other, op.scalar(alpha, dtype))
-    if op.given("rounding_mode"):
-        raise UnsupportedError("argument rounding_mode")
-    if kind == "Div" and dtype.kind != "f":
-        raise UnsupportedError(f"a quotient that is {dtype}")
-    return op.emit(kind, one, other)
+def _usual(x: TorchTensor, *numbers: float) -> tuple[float, ...]:
+    """Returns numbers that do not come from a size in formulas of floats: 1 - z, or a square."""
+    return numbers if x.op.result_dtype().kind == "f" else ()
 
 
-def _usual(kind: str, dtype: DType) -> tuple[float, ...]:
-    """Numbers that say nothing of a size: 1 - z, or a square; of integers they may."""
-    if dtype.kind != "f":
-        return ()
-    return (2, 0.5) if kind == "Pow" else (1, -1) if kind in ("Add", "Sub") else ()
+@torch("add.Tensor add.Scalar")
+def add(self, other, *, alpha=Scalar(1.0)):
+    usual = _usual(self, 1, -1)
+    return self.promote(*usual) + other.promote(*usual) * alpha
 
 
-for kind, name in _TWO.items():
-    overloads = (
-        ["Tensor_Tensor", "Tensor_Scalar", "Scalar"] if kind == "Pow" else ["Tensor", "Scalar"]
-    )
-    rule(" ".join(f"{name}.{each}" for each in overloads))(partial(_two, kind))
+@torch("sub.Tensor sub.Scalar")
+def sub(self, other, *, alpha=Scalar(1.0)):
+    usual = _usual(self, 1, -1)
+    return self.promote(*usual) - other.promote(*usual) * alpha
 
 
-@rule("rsub.Scalar rsub.Tensor")
-def _rsub(op: TorchOperator) -> str:
-    op.only(alpha=1.0)
-    pair = (
-        op.operand(slot, op.result_dtype(), _usual("Sub", op.result_dtype()))
-        for slot in ("other", "self")
-    )
-    return op.emit("Sub", *pair)
+@torch("rsub.Scalar rsub.Tensor", alpha=1.0)
+def rsub(self, other):
+    return other.promote(*_usual(self, 1, -1)) - self.promote()
 
 
-@rule("maximum minimum max.other min.other")
-def _larger(op: TorchOperator) -> str:
-    kind = "Max" if "max" in op.at.type else "Min"
-    return op.emit(
-        kind, op.operand("self", op.result_dtype()), op.operand("other", op.result_dtype())
+@torch("mul.Tensor mul.Scalar")
+def mul(self, other):
+    return self.promote() * other.promote()
+
+
+@torch("div.Tensor div.Scalar")
+def div(self, other):
+    quotient = self.promote() / other.promote()
+    return (
+        quotient if quotient.dtype.kind == "f" else refuse(f"a quotient that is {quotient.dtype}")
     )
 
 
-@rule("addcmul")
-def _addcmul(op: TorchOperator) -> str:
-    op.only(value=1.0)
-    values = [op.operand(slot, op.result_dtype()) for slot in ("self", "tensor1", "tensor2")]
-    return op.emit("Add", values[0], op.emit("Mul", *values[1:]))
+@torch("pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar")
+def pow_(self, exponent):
+    usual = _usual(self, 2, 0.5)
+    return self.promote(*usual).Pow(exponent.promote(*usual))
 
 
-@rule("lerp.Tensor lerp.Scalar")
-def _lerp(op: TorchOperator) -> str:
-    start, end, weight = (op.operand(slot, op.result_dtype()) for slot in ("self", "end", "weight"))
-    return op.emit("Add", start, op.emit("Mul", weight, op.emit("Sub", end, start)))
+@torch("maximum max.other")
+def maximum(self, other):
+    return self.promote().Max(other.promote())
 
 
-_COMPARISONS = pairs("eq=Equal gt=Greater ge=GreaterOrEqual lt=Less le=LessOrEqual")
+@torch("minimum min.other")
+def minimum(self, other):
+    return self.promote().Min(other.promote())
 
 
-def _comparison(kind: str, op: TorchOperator) -> str:
-    dtype = _common(op)
-    return op.emit(kind, op.operand("self", dtype), op.operand("other", dtype))
+@torch("addcmul", value=1.0)
+def addcmul(self, tensor1, tensor2):
+    return self.promote() + tensor1.promote() * tensor2.promote()
 
 
-def _common(op: TorchOperator) -> DType:
-    """What two operands are compared in: a tensor's dtype counts more than a number's."""
-    mine = op.dtype_of(op.value())
-    if "other" in op.inputs:
-        theirs = op.dtype_of(op.value("other"))
-        if mine != theirs and 0 in (op.rank_of(op.value()), op.rank_of(op.value("other"))):
-            raise UnsupportedError(f"compares {mine} and {theirs}, one of them a scalar")
-        if (mine.kind == "f") != (theirs.kind == "f"):
-            return mine if mine.kind == "f" else theirs
-        return np.promote_types(mine, theirs)
-    whole = not isinstance(op.attribute("other", None), float)
-    return mine if whole or mine.kind == "f" else np.dtype(np.float32)
+@torch("lerp.Tensor lerp.Scalar")
+def lerp(self, end, weight):
+    start = self.promote()
+    return start + weight.promote() * (end.promote() - start)
 
 
-for name, kind in _COMPARISONS.items():
-    rule(f"{name}.Tensor {name}.Scalar")(partial(_comparison, kind))
+def _compare(kind: str) -> Callable[..., Any]:
+    def rule(self: Any, other: Any) -> Any:
+        dtype = _common(self, other)
+        return getattr(self.cast(dtype), kind)(other.cast(dtype))
+
+    return rule
 
 
-@rule("ne.Tensor ne.Scalar")
-def _unequal(op: TorchOperator) -> str:
-    return op.emit("Not", _comparison("Equal", op))
+def _common(x: Any, other: Any) -> Any:
+    """Returns the dtype of a comparison: a tensor's dtype counts more than a number's."""
+    mine = x.dtype
+    if isinstance(other, Number) or not other.slot:
+        whole = not isinstance(other, Number) or not isinstance(other.value, float)
+        return mine if whole or mine.kind == "f" else np.dtype(np.float32)
+    theirs = other.dtype
+    if mine != theirs and 0 in (x.rank, other.rank):
+        refuse(f"compares {mine} and {theirs}, one of them a scalar")
+    if (mine.kind == "f") != (theirs.kind == "f"):
+        return mine if mine.kind == "f" else theirs
+    return np.promote_types(mine, theirs)
 
 
-@rule("logical_not bitwise_not")
-def _not(op: TorchOperator) -> str:
-    if op.at.type.startswith("bitwise") and op.dtype_of(op.value()) != np.bool_:
-        raise UnsupportedError("of bits")
-    return op.emit("Not", op.cast(op.value(), bool))
+for name, kind in pairs("eq=Equal gt=Greater ge=GreaterOrEqual lt=Less le=LessOrEqual").items():
+    torch(f"{name}.Tensor {name}.Scalar")(_compare(kind))
 
 
-def _logic(kind: str, op: TorchOperator) -> str:
-    pair = [op.value(), op.value("other")]
-    if op.at.type.startswith(("bitwise", "__")) and {op.dtype_of(x).kind for x in pair} != {"b"}:
-        raise UnsupportedError("of bits")
-    return op.emit(kind, *(op.cast(x, bool) for x in pair))
+@torch("ne.Tensor ne.Scalar")
+def not_equal(self, other):
+    return _compare("Equal")(self, other).Not()
 
 
-for name, kind in pairs("and=And or=Or xor=Xor").items():
-    rule(f"logical_{name} bitwise_{name}.Tensor __{name}__.Tensor")(partial(_logic, kind))
+@torch("logical_not bitwise_not")
+def logical_not(self, *, op):
+    if op.at.type == "bitwise_not" and self.dtype != np.bool_:
+        refuse("of bits")
+    return self.cast(bool).Not()
 
 
-@rule("where.self where.ScalarOther where.ScalarSelf where.Scalar")
-def _where(op: TorchOperator) -> str:
-    condition = op.cast(op.value("condition"), bool)
-    pair = (op.operand(slot, op.result_dtype(), _BOUNDS[:3]) for slot in ("self", "other"))
-    return op.emit("Where", condition, *pair)
+def _logic(kind: str) -> Callable[..., Any]:
+    def rule(self: Any, other: Any, *, op: Any) -> Any:
+        if not op.at.type.startswith("logical") and {self.dtype.kind, other.dtype.kind} != {"b"}:
+            refuse("of bits")
+        return getattr(self.cast(bool), kind)(other.cast(bool))
+
+    return rule
 
 
-@rule("masked_fill.Scalar masked_fill.Tensor")
-def _masked_fill(op: TorchOperator) -> str:
-    """-inf is a number like others."""
-    dtype = op.result_dtype()
-    result = None if "value" in op.inputs else op.attribute("value", 0.0)
-    finite = isinstance(result, int) or result is None or np.isfinite(result)
-    value = op.operand("value", dtype) if finite else op.constant(np.asarray(result, dtype))
-    return op.emit("Where", op.value("mask"), value, op.value())
+for kind in ("And", "Or", "Xor"):
+    name = kind.lower()
+    torch(f"logical_{name} bitwise_{name}.Tensor __{name}__.Tensor")(_logic(kind))
 
 
-@rule("to.dtype to.dtype_layout to.device to.other _to_copy type_as")
-def _to(op: TorchOperator) -> str:
-    op.ignore("dtype", "copy")
-    op.variables("other")
-    x = op.alias()
-    return x if op.dtype_of(x) == op.result_dtype() else op.promoted()
+@torch("where.self where.ScalarOther where.ScalarSelf where.Scalar")
+def where(condition, self, other):
+    return condition.cast(bool).Where(self.promote(0, 1, -1), other.promote(0, 1, -1))
 
 
-@rule(
-    "clone contiguous detach detach_ alias lift_fresh lift_fresh_copy lift requires_grad_ positive"
-    " _assert_tensor_metadata.not_kept"
+@torch("masked_fill.Scalar masked_fill.Tensor")
+def masked_fill(self, mask, value):
+    return mask.Where(value.promote(), self)
+
+
+@torch("_to_copy", views="to.dtype to.dtype_layout to.device to.other type_as")
+def to(self, other=None, *, copy=False):
+    return self.promote()
+
+
+@torch(
+    "clone lift_fresh_copy",
+    views="contiguous detach detach_ alias lift_fresh lift requires_grad_ positive",
 )
-def _same(op: TorchOperator) -> str:
-    return op.alias()
+def same(self):
+    return self
 
 
-@rule("sym_size.int")
-def _sym_size(op: TorchOperator) -> str:
-    x = op.value()
-    return op.emit("Gather", op.sizes_of(x), op.axis(x), axis=0)
+@torch("sym_size.int")
+def sym_size(self, *, dim=Axis()):
+    return self.sizes.Gather(dim, axis=0)
 
 
-@rule("sym_numel")
-def _sym_numel(op: TorchOperator) -> str:
-    return op.emit("Size", op.value())
+@torch("sym_numel")
+def sym_numel(self):
+    return self.Size()
 
 
-def _of_sizes(kind: str, op: TorchOperator) -> str:
-    """Python's arithmetic with sizes, which are not negative; who reads it ties its numbers."""
-    pair, numbers = [], list[int]()
-    for slot in ("a", "b"):
-        result = op.attribute(slot, None)
-        if isinstance(result, Open):
-            pair.append(op.builder.value(result.name))
-            numbers += op.builder.computed.get(result.name, ())
-        elif type(result) is int:
-            pair.append(op.constant(np.int64(result)))
-            numbers.append(result)
-        else:
-            raise UnsupportedError(f"argument {slot}: no size, and no integer")
-    op.builder.computed[op.node.outputs[0]] = numbers
-    return op.emit(kind, *pair)
+def _of_sizes(kind: str) -> Callable[..., Any]:
+    """Returns Python's arithmetic with sizes, which are not negative; its reader ties them."""
+
+    def rule(*, a: Any = None, b: Any = None, op: Any) -> Any:
+        builder, values, numbers = op.builder, [], list[int]()
+        for each in (a, b):
+            if isinstance(each, Open):
+                values.append(builder.value(each.name))
+                numbers += builder.computed.get(each.name, ())
+            elif type(each) is int:
+                values.append(op.constant(np.int64(each)))
+                numbers.append(each)
+            else:
+                refuse(f"arguments {a} and {b}: expected sizes and integers")
+        builder.computed[op.node.outputs[0]] = numbers
+        return op.emit(kind, *values)
+
+    return rule
 
 
 for name, kind in pairs("add=Add sub=Sub mul=Mul floordiv=Div mod=Mod").items():
-    rule(f"_operator.{name}")(partial(_of_sizes, kind))
-rule("torch.sym_max")(partial(_of_sizes, "Max"))
-rule("torch.sym_min")(partial(_of_sizes, "Min"))
+    torch(f"_operator.{name}")(_of_sizes(kind))
+torch("torch.sym_max")(_of_sizes("Max"))
+torch("torch.sym_min")(_of_sizes("Min"))
 
 
 # The rules of layers: products, convolutions, norms, softmax; reductions too.
@@ -319,270 +307,261 @@ rule("torch.sym_min")(partial(_of_sizes, "Min"))
 # Formulas: documentation of torch.nn.functional, in inference.
 
 
-@rule("linear")
-def _linear(op: TorchOperator) -> str:
+@torch("linear")
+def linear(input, weight, bias=None):
     """x @ weight.T + bias."""
-    x, weight, bias = op.value("input"), op.value("weight"), op.optional("bias")
-    if op.rank_of(weight) != 2:
-        raise UnsupportedError(f"a weight of {op.rank_of(weight)} axes")
-    op.tie(x, op.rank_of(x) - 1, WEIGHTS)
-    if op.rank_of(x) == 2:
-        return op.emit("Gemm", x, weight, bias, transB=1)
-    out = op.emit("MatMul", x, op.transposed(weight, 1, 0))
-    return op.emit("Add", out, bias) if bias else out
+    if weight.rank != 2:
+        refuse(f"a weight of {weight.rank} axes")
+    input.tie(-1, WEIGHTS)
+    if input.rank == 2:
+        return input.Gemm(weight, bias, transB=1)
+    out = input @ weight.transpose(1, 0)
+    return out + bias if bias else out
 
 
-@rule("matmul mm bmm mv dot")
-def _matmul(op: TorchOperator) -> str:
-    second = next(filter(op.given, ("tensor", "other", "mat2")), "vec")
-    return op.emit("MatMul", op.value(), op.value(second))
+@torch("matmul mm bmm mv dot")
+def matmul(self, other=None, mat2=None, vec=None, tensor=None):
+    return self @ (other or mat2 or vec or tensor)
 
 
-@rule("addmm baddbmm addmv")
-def _addmm(op: TorchOperator) -> str:
-    first, second = ("mat1", "mat2") if op.at.type == "addmm" else ("batch1", "batch2")
-    if op.at.type == "addmv":
-        first, second = "mat", "vec"
-    op.only(beta=1.0, alpha=1.0)
-    product = op.emit("MatMul", op.value(first), op.value(second))
-    return op.emit("Add", product, op.value())
+@torch("addmm baddbmm addmv", beta=1.0, alpha=1.0)
+def addmm(self, mat1=None, mat2=None, batch1=None, batch2=None, mat=None, vec=None):
+    return (mat1 or batch1 or mat) @ (mat2 or batch2 or vec) + self
 
 
-@rule("einsum")
-def _einsum(op: TorchOperator) -> str:
-    op.ignore("path")
-    return op.emit("Einsum", *op.values("tensors"), equation=op.attribute("equation", ""))
+@torch("einsum")
+def einsum(*tensors, equation="", path=None):
+    return tensors[0].Einsum(*tensors[1:], equation=equation)
 
 
-@rule("softmax.int log_softmax.int _softmax _log_softmax")
-def _softmax(op: TorchOperator) -> str:
-    op.ignore("dtype")
-    op.only(half_to_float=False)
-    x = op.promoted()
-    kind = "LogSoftmax" if "log" in op.at.type else "Softmax"
-    return op.emit(kind, x, axis=op.axis(x))
+@torch("softmax.int _softmax", half_to_float=False)
+def softmax(self, *, dim=Axis()):
+    return self.promote().Softmax(axis=dim)
 
 
-@rule("layer_norm native_layer_norm")
-def _layer_norm(op: TorchOperator) -> str:
-    x, count = op.value("input"), len(op.attribute("normalized_shape", []))
-    for axis in range(op.rank_of(x) - count, op.rank_of(x)):
-        op.tie(x, axis, WEIGHTS)
-    op.ignore("cudnn_enable")
-    weight, bias = op.optional("weight"), op.optional("bias")
-    if not weight:
-        sizes = [op.builder.exported(size) for size in op.shape(x)[op.rank_of(x) - count :]]
+@torch("log_softmax.int _log_softmax", half_to_float=False)
+def log_softmax(self, *, dim=Axis()):
+    return self.promote().LogSoftmax(axis=dim)
+
+
+@torch("layer_norm native_layer_norm")
+def layer_norm(input, weight=None, bias=None, *, normalized_shape=(), eps=1e-5, cudnn_enable=False):
+    count = len(normalized_shape)
+    for axis in range(-count, 0):
+        input.tie(axis, WEIGHTS)
+    if weight is None:
+        sizes = [input.op.builder.exported(size) for size in input.dims[-count:]]
         if None in sizes:
-            raise UnsupportedError("a norm without weights of a size that is open")
-        weight = op.filled([int(size or 0) for size in sizes], 1, op.dtype_of(x), "ones")
-    epsilon = op.epsilon
-    return op.emit("LayerNormalization", x, weight, bias, axis=-count, epsilon=epsilon)
+            refuse("a norm without weights of a size that is open")
+        weight = input.fill(sizes, 1)
+    return input.LayerNormalization(weight, bias, axis=-count, epsilon=eps)
 
 
-@rule("batch_norm _native_batch_norm_legit_no_training")
-def _batch_norm(op: TorchOperator) -> str:
-    op.ignore("momentum", "cudnn_enabled")
-    if op.attribute("training", False):
-        raise UnsupportedError("exported for training; call model.eval() before")
-    x, mean, variance = op.value("input"), op.value("running_mean"), op.value("running_var")
-    size = np.prod([s or 0 for s in op.builder.type_of(mean).counts], dtype=int)
-    weight, bias = (
-        op.optional(slot) or op.filled((size,), number, op.dtype_of(x), slot)
-        for slot, number in (("weight", 1), ("bias", 0))
-    )
-    op.tie(x, 1, WEIGHTS)
-    epsilon = op.epsilon
-    return op.emit("BatchNormalization", x, weight, bias, mean, variance, epsilon=epsilon)
+@torch("batch_norm _native_batch_norm_legit_no_training")
+def batch_norm(
+    input,
+    running_mean,
+    running_var,
+    weight=None,
+    bias=None,
+    *,
+    training=False,
+    momentum=0.1,
+    eps=1e-5,
+    cudnn_enabled=False,
+):
+    if training:
+        refuse("exported for training; call model.eval() before")
+    sizes = [size or 0 for size in running_mean.shape]
+    weight, bias = weight or input.fill(sizes, 1), bias or input.fill(sizes, 0)
+    input.tie(1, WEIGHTS)
+    return input.BatchNormalization(weight, bias, running_mean, running_var, epsilon=eps)
 
 
-@rule("group_norm")
-def _group_norm(op: TorchOperator) -> str:
-    op.ignore("cudnn_enabled")
-    x, weight, bias = op.value("input"), op.value("weight"), op.value("bias")
-    groups, epsilon = op.attribute("num_groups", 1), op.epsilon
-    return op.emit("GroupNormalization", x, weight, bias, num_groups=groups, epsilon=epsilon)
+@torch("group_norm")
+def group_norm(input, weight, bias, *, num_groups, eps=1e-5, cudnn_enabled=False):
+    return input.GroupNormalization(weight, bias, num_groups=num_groups, epsilon=eps)
 
 
-@rule("instance_norm")
-def _instance_norm(op: TorchOperator) -> str:
-    op.ignore("momentum", "cudnn_enabled")
-    op.only(use_input_stats=True)
-    if op.optional("running_mean") or op.optional("running_var"):
-        raise UnsupportedError("statistics that training tracked")
-    epsilon = op.epsilon
-    values = (op.value("input"), op.value("weight"), op.value("bias"))
-    return op.emit("InstanceNormalization", *values, epsilon=epsilon)
+@torch("instance_norm", use_input_stats=True)
+def instance_norm(
+    input,
+    weight,
+    bias,
+    running_mean=None,
+    running_var=None,
+    *,
+    momentum=0.1,
+    eps=1e-5,
+    cudnn_enabled=False,
+):
+    if running_mean or running_var:
+        refuse("statistics that training tracked")
+    return input.InstanceNormalization(weight, bias, epsilon=eps)
 
 
-@rule("conv1d conv2d conv1d.padding conv2d.padding convolution")
-def _convolution(op: TorchOperator) -> str:
-    x, weight, bias = op.value("input"), op.value("weight"), op.optional("bias")
-    axes = op.rank_of(weight) - 2
-    attributes: dict[str, Any] = {
-        "strides": op.integers("stride", [1], axes),
-        "dilations": op.integers("dilation", [1], axes),
-        "group": op.attribute("groups", 1),
-    }
-    if op.rank_of(x) != axes + 2:
-        raise UnsupportedError("an input without batch")
-    op.tie(x, 1, WEIGHTS)
-    padding = op.attribute("padding", None)
-    if isinstance(padding, str):
-        attributes["pads"] = _named_padding(op, weight, padding, attributes["dilations"])
+@torch("conv1d conv2d conv1d.padding conv2d.padding convolution")
+def convolution(
+    input,
+    weight,
+    bias=None,
+    *,
+    stride=(1,),
+    padding=None,
+    dilation=(1,),
+    groups=1,
+    transposed=False,
+    output_padding=(),
+):
+    kernel = weight.shape[2:]
+    axes = len(kernel)
+    if input.rank != axes + 2:
+        refuse("an input without batch")
+    if any(output_padding):
+        refuse(f"argument output_padding={output_padding}")
+    input.tie(1, WEIGHTS)
+    dilations = each_axis(dilation, axes)
+    if padding == "same":
+        pads = same_pads(kernel, dilations)
     else:
-        attributes["pads"] = op.integers("padding", [0], axes) * 2
-    op.only(output_padding=[0] * len(op.attribute("output_padding", [])))
-    kind = "ConvTranspose" if op.attribute("transposed", False) else "Conv"
-    return op.emit(kind, x, weight, bias, **attributes)
+        pads = each_axis(0 if padding in (None, "valid") else padding, axes) * 2
+    layer = input.ConvTranspose if transposed else input.Conv
+    strides = each_axis(stride, axes)
+    return layer(weight, bias, strides=strides, dilations=dilations, group=groups, pads=pads)
 
 
-def _named_padding(
-    op: TorchOperator, weight: str, padding: str, dilations: tuple[int, ...]
-) -> tuple[int, ...]:
-    """As much on both sides as keeps sizes with "same"; the odd one behind."""
-    if padding == "valid":
-        return (0, 0) * len(dilations)
-    kernel = op.builder.type_of(weight).counts[2:]
-    whole = [by * ((size or 1) - 1) for by, size in zip(dilations, kernel, strict=True)]
-    return (*(each // 2 for each in whole), *(each - each // 2 for each in whole))
-
-
-def _pool(kind: str, op: TorchOperator) -> str:
-    x = op.value()
-    axes = op.rank_of(x) - 2
-    kernel = op.integers("kernel_size", (), axes)
-    attributes: dict[str, Any] = {
-        "strides": op.integers("stride", (), axes) or kernel,
-        "pads": op.integers("padding", [0], axes) * 2,
-        "ceil_mode": int(op.attribute("ceil_mode", False)),
+def _pool(
+    x: Any, kind: str, kernel: Any, stride: Any, padding: Any, ceil: bool, **more: Any
+) -> Any:
+    axes = x.rank - 2
+    kernel = each_axis(kernel, axes)
+    windows: dict[str, Any] = {
+        "strides": each_axis(stride, axes) if stride else kernel,
+        "pads": each_axis(padding, axes) * 2,
+        "ceil_mode": int(ceil),
     }
-    if kind == "max":
-        attributes["dilations"] = op.integers("dilation", [1], axes)
-    elif op.attribute("divisor_override", None) is not None:
-        raise UnsupportedError("argument divisor_override")
-    counts = kind == "avg" and op.flag("count_include_pad", True)
-    return pooled(op, x, kind, kernel, counts_pads=counts, **attributes)
+    return pooled(x.op, x.read(), kind, kernel, **windows, **more)
 
 
-rule("max_pool1d max_pool2d")(partial(_pool, "max"))
-rule("avg_pool1d avg_pool2d")(partial(_pool, "avg"))
+@torch("max_pool1d max_pool2d")
+def max_pool(self, *, kernel_size=(), stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
+    dilations = each_axis(dilation, self.rank - 2)
+    return _pool(self, "max", kernel_size, stride, padding, ceil_mode, dilations=dilations)
 
 
-@rule("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d")
-def _adaptive(op: TorchOperator) -> str:
-    """All of an axis as one: other sizes take windows of several widths."""
-    if set(op.attribute("output_size", [])) != {1}:
-        raise UnsupportedError("argument output_size: only 1")
-    return pooled_whole(op, op.value(), "max" if "max" in op.at.type else "avg")
+@torch("avg_pool1d avg_pool2d")
+def avg_pool(
+    self,
+    *,
+    kernel_size=(),
+    stride=(),
+    padding=(0,),
+    ceil_mode=False,
+    count_include_pad=True,
+    divisor_override=None,
+):
+    if divisor_override is not None:
+        refuse(f"argument divisor_override={divisor_override}")
+    counts = count_include_pad
+    return _pool(self, "avg", kernel_size, stride, padding, ceil_mode, counts_pads=counts)
 
 
-def _reduction(kind: str, op: TorchOperator) -> str:
-    op.ignore("dtype")
-    x = op.promoted()
-    axes = op.axes(x)
-    if not axes:
-        return x
-    return op.emit(kind, x, axes, keepdims=op.keeps)
+@torch("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d")
+def adaptive_pool(self, *, output_size=(), op):
+    """Other sizes than 1 take windows of several widths."""
+    if {*output_size} != {1}:
+        refuse(f"argument output_size={output_size}: expected 1")
+    return self.GlobalMaxPool() if "max" in op.at.type else self.GlobalAveragePool()
 
 
-rule("sum sum.dim_IntList")(partial(_reduction, "ReduceSum"))
-rule("mean mean.dim")(partial(_reduction, "ReduceMean"))
-rule("amax max")(partial(_reduction, "ReduceMax"))
-rule("amin min")(partial(_reduction, "ReduceMin"))
-rule("prod prod.dim_int")(partial(_reduction, "ReduceProd"))
-rule("logsumexp")(partial(_reduction, "ReduceLogSumExp"))
+def _reduce(kind: str) -> Callable[..., Any]:
+    def rule(self: Any, *, dim: Any = Axes(), keepdim: Any = False) -> Any:
+        x = self.promote()
+        return getattr(x, kind)(dim, keepdims=int(keepdim)) if dim else x
+
+    return rule
 
 
-@rule("linalg_vector_norm norm.ScalarOpt_dim")
-def _norm(op: TorchOperator) -> str:
-    name = "ord" if op.given("ord") else "p"
-    return _reduction(f"ReduceL{int(op.one_of(name, 2.0, (1, 2)))}", op)
+torch("sum sum.dim_IntList")(_reduce("ReduceSum"))
+torch("mean mean.dim")(_reduce("ReduceMean"))
+torch("amax max")(_reduce("ReduceMax"))
+torch("amin min")(_reduce("ReduceMin"))
+torch("prod prod.dim_int")(_reduce("ReduceProd"))
+torch("logsumexp")(_reduce("ReduceLogSumExp"))
+_NORMS = {order: f"ReduceL{order}" for order in (1, 2)}
 
 
-@rule("_weight_norm")
-def _weight_norm(op: TorchOperator) -> str:
+@torch("linalg_vector_norm")
+def vector_norm(self, *, ord=OneOf(2, _NORMS), dim=Axes(), keepdim=False):
+    return _reduce(ord)(self, dim=dim, keepdim=keepdim)
+
+
+@torch("norm.ScalarOpt_dim")
+def norm(self, *, p=OneOf(2, _NORMS), dim=Axes(), keepdim=False):
+    return _reduce(p)(self, dim=dim, keepdim=keepdim)
+
+
+@torch("_weight_norm")
+def weight_norm(v, g, *, dim=0):
     """``v * g / |v|``, the norm over all axes but one, or with -1 over all."""
-    v, g, axis = op.value("v"), op.value("g"), op.attribute("dim", 0)
-    others = [at for at in range(op.rank_of(v)) if at != axis]
-    return op.emit("Mul", v, op.emit("Div", g, op.emit("ReduceL2", v, others, keepdims=1)))
+    others = [axis for axis in range(v.rank) if axis != dim]
+    return v * (g / v.ReduceL2(others, keepdims=1))
 
 
-@rule("max.dim min.dim")
-def _extreme(op: TorchOperator) -> tuple[str, str]:
-    """The values, and where the first of them stands."""
-    x, kind = op.value(), op.at.type[:3].capitalize()
-    axis, keep = op.axis(x), op.keeps
-    return (
-        op.emit(f"Reduce{kind}", x, [axis], keepdims=keep),
-        op.emit(f"Arg{kind}", x, axis=axis, keepdims=keep),
-    )
+def _extreme(kind: str) -> Callable[..., Any]:
+    """Returns the rule of the values, and of where the first of them is."""
+
+    def rule(self: Any, *, dim: Any = Axis(), keepdim: Any = False) -> Any:
+        values = getattr(self, f"Reduce{kind}")([dim], keepdims=int(keepdim))
+        return values, extreme_index(self, f"Arg{kind}", dim, keepdim)
+
+    return rule
 
 
-@rule("argmax argmin")
-def _argument(op: TorchOperator) -> str:
-    x, kind = op.value(), "ArgMax" if op.at.type == "argmax" else "ArgMin"
-    if op.attribute("dim", None) is None:
-        op.only(keepdim=False)
-        return extreme_index(op, x, kind, None)
-    return extreme_index(op, x, kind, op.axis(x), op.flag("keepdim"))
+def _argument(kind: str) -> Callable[..., Any]:
+    def rule(self: Any, *, dim: Any = None, keepdim: Any = False, op: Any) -> Any:
+        if dim is None and keepdim:
+            refuse("argument keepdim of all axes")
+        return extreme_index(self, f"Arg{kind}", None if dim is None else op.axis(dim), keepdim)
+
+    return rule
 
 
-@rule("var.correction std.correction var.dim std.dim")
-def _variance(op: TorchOperator) -> str:
-    """Of all elements along axes, divided by one less than their number as ``correction`` tells."""
-    x = op.value()
-    axes, keep = op.axes(x), op.keeps
-    correction = op.attribute("correction", 1)
-    if not op.attribute("unbiased", True):
-        correction = 0
-    mean = op.emit("ReduceMean", x, axes, keepdims=1)
-    apart = op.emit("Sub", x, mean)
-    total = op.emit("ReduceSum", op.emit("Mul", apart, apart), axes, keepdims=keep)
-    count = op.emit("ReduceProd", op.emit("Gather", op.sizes_of(x), axes, axis=0), keepdims=0)
-    count = op.emit(
-        "Sub", op.cast(count, op.result_dtype()), op.scalar(correction, op.result_dtype())
-    )
-    out = op.emit("Div", total, count)
-    return op.emit("Sqrt", out) if op.at.type.startswith("std") else out
+for kind in ("Max", "Min"):
+    torch(f"{kind.lower()}.dim")(_extreme(kind))
+    torch(f"arg{kind.lower()}")(_argument(kind))
 
 
-@rule("cumsum")
-def _cumsum(op: TorchOperator) -> str:
-    op.ignore("dtype")
-    x = op.promoted()
-    return op.emit("CumSum", x, op.axis(x))
+@torch("var.correction std.correction var.dim std.dim")
+def variance(self, *, dim=Axes(), keepdim=False, correction=1, unbiased=True, op):
+    """Divides by the number of elements less ``correction``."""
+    apart = self - self.ReduceMean(dim, keepdims=1)
+    total = (apart * apart).ReduceSum(dim, keepdims=int(keepdim))
+    count = self.sizes.Gather(dim, axis=0).ReduceProd(keepdims=0).cast(op.result_dtype())
+    out = total / count.Sub(count.scalar(correction if unbiased else 0))
+    return out.Sqrt() if op.at.type.startswith("std") else out
 
 
-@rule("topk")
-def _topk(op: TorchOperator) -> tuple[str, ...]:
-    op.attribute("sorted", True)
-    x = op.value()
-    (k,) = [op.number("k")]
-    largest = int(op.attribute("largest", True))
-    axis = op.axis(x, default=-1)
-    return op.emit_many("TopK", 2, x, [k], axis=axis, largest=largest)
+@torch("cumsum")
+def cumsum(self, *, dim=Axis()):
+    return self.promote().CumSum(dim)
 
 
-@rule("scaled_dot_product_attention")
-def _attention(op: TorchOperator) -> str:
-    """softmax(q @ k.T * scale + mask) @ v."""
-    op.only(is_causal=False, dropout_p=0.0, enable_gqa=False)
-    q, k, v = (op.value(slot) for slot in ("query", "key", "value"))
-    width = op.builder.type_of(q).counts[-1]
-    scale = op.attribute("scale", None)
-    if scale is None:
-        if width is None:
-            raise UnsupportedError("a width that is open")
-        scale = width**-0.5
-    scores = op.emit("MatMul", q, op.swapped(k))
-    scores = op.emit("Mul", scores, op.scalar(scale, op.result_dtype()))
-    if mask := op.optional("attn_mask"):
-        if op.dtype_of(mask).kind == "b":
-            low = op.constant(np.asarray(-np.inf, op.result_dtype()), "low")
-            scores = op.emit("Where", mask, scores, low)
-        else:
-            scores = op.emit("Add", scores, mask)
-    return op.emit("MatMul", op.emit("Softmax", scores, axis=-1), v)
+@torch("topk")
+def topk(self, *, k=Scalar(), dim=Axis(-1), largest=True, sorted=True):
+    return self.TopK([k], axis=dim, largest=int(largest), outputs=2)
+
+
+@torch("scaled_dot_product_attention", is_causal=False, dropout_p=0.0, enable_gqa=False)
+def attention(query, key, value, attn_mask=None, *, scale=None):
+    """softmax(query @ key.T * scale + mask) @ value."""
+    scale = (query.shape[-1] or refuse("a width that is open")) ** -0.5 if scale is None else scale
+    scores = query.MatMul(key.swap()) * scale
+    if attn_mask and attn_mask.dtype.kind == "b":
+        scores = attn_mask.Where(scores, scores.constant(-np.inf))
+    elif attn_mask:
+        scores = scores + attn_mask
+    return scores.Softmax(axis=-1) @ value
 
 
 # The rules of PyTorch's recurrent operators.
@@ -590,78 +569,74 @@ def _attention(op: TorchOperator) -> str:
 # Formulas and layouts: documentation of torch.nn.RNN, LSTM and GRU, and of their cells.
 
 
-@rule("lstm.input gru.input rnn_tanh.input rnn_relu.input")
-def _layer(op: TorchOperator) -> Results:
+@torch("lstm.input gru.input rnn_tanh.input rnn_relu.input")
+def layer(
+    input,
+    *hx,
+    has_biases=True,
+    num_layers=1,
+    dropout=0.0,
+    train=False,
+    bidirectional=False,
+    batch_first=False,
+    op,
+):
     """Outputs y (T, N, D*R), h (L*D, N, R) and, of an LSTM, c (L*D, N, O)."""
-    layer = _stack(op)
-    x, first = op.value("input"), op.attribute("batch_first", False)
-    _check_inference(op)
-    return _run(op, layer, x, op.variables("hx"), first)
+    arrays = [op.builder.array(value, "params") for value in op.values("params")]
+    stacked = _stack(op, arrays, num_layers, ["", "_reverse"][: 1 + bidirectional], has_biases)
+    if train and dropout:
+        refuse("exported for training, with dropout; call model.eval() before")
+    return _run(stacked, input, hx, batch_first)
 
 
-@rule("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
-def _cell(op: TorchOperator) -> Results:
+@torch("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
+def cell(input, w_ih, w_hh, b_ih=None, b_hh=None, *hx, op):
     """A step: h (N, O) and, of an LSTM, c (N, O)."""
-    slots = ("w_ih", "w_hh", "b_ih", "b_hh")
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    state = {
-        name: op.array(slot) for name, slot in zip(names, slots, strict=True) if op.given(slot)
-    }
+    given = zip(names, (w_ih, w_hh, b_ih, b_hh), strict=True)
+    arrays = {name: each.array for name, each in given if each is not None}
+    _, *finals = _run(_read_layer(op, arrays), input.unsqueeze(0), hx)
+    return tuple(final.squeeze(0) for final in finals)
+
+
+def _read_layer(op: Any, arrays: dict[str, Any]) -> PivotLayer:
     relu = {"nonlinearity": "relu"} if "relu" in op.at.type else {}
-    layer = torch.read(state, **relu)
-    x = op.unsqueezed(op.value("input"), 0)
-    _, *finals = _run(op, layer, x, op.variables("hx"))
-    return tuple(op.squeezed(final, 0) for final in finals)
+    return layout.read(arrays, **relu)
 
 
-def _stack(op: TorchOperator) -> PivotLayer:
-    """The layers of an operator: its parameters come layer by layer, forwards and backwards."""
-    names = op.variables("params")
-    arrays = [op.builder.array(op.builder.value(name), "params") for name in names]
-    layers = op.attribute("num_layers", 1)
-    sides = ["", "_reverse"] if op.attribute("bidirectional", False) else [""]
-    kinds = ["weight_ih", "weight_hh"]
-    if op.attribute("has_biases", True):
-        kinds += ["bias_ih", "bias_hh"]
-    if layers < 1 or len(arrays) % (layers * len(sides)):
-        raise UnsupportedError(f"{len(arrays)} parameters of {layers} layers")
+def _stack(
+    op: Any, arrays: Sequence[Any], layers: int, sides: Sequence[str], biased: bool
+) -> PivotLayer:
+    """Returns the layers of an operator, whose parameters come layer by layer, side by side."""
+    kinds = ["weight_ih", "weight_hh", *["bias_ih", "bias_hh"] * biased]
     if len(arrays) == layers * len(sides) * (len(kinds) + 1):
         kinds.append("weight_hr")
     wanted = [f"{kind}_l{at}{side}" for at in range(layers) for side in sides for kind in kinds]
-    if len(wanted) != len(arrays):
-        raise UnsupportedError(f"{len(arrays)} parameters, expected {', '.join(wanted[:6])}, ...")
-    relu = {"nonlinearity": "relu"} if "relu" in op.at.type else {}
-    return torch.read(dict(zip(wanted, arrays, strict=True)), **relu)
-
-
-def _check_inference(op: TorchOperator) -> None:
-    dropout, training = op.attribute("dropout", 0.0), op.attribute("train", False)
-    if training and dropout:
-        raise UnsupportedError("exported for training, with dropout; call model.eval() before")
+    if not wanted or len(wanted) != len(arrays):
+        refuse(f"{len(arrays)} parameters, expected {', '.join(wanted[:6])}, ...")
+    return _read_layer(op, dict(zip(wanted, arrays, strict=True)))
 
 
 def _run(
-    op: TorchOperator, layer: PivotLayer, x: str, states: list[str], batch_major: bool = False
-) -> tuple[str, ...]:
-    """y (T, N, D*R), or (N, T, D*R) where batch_major, and the last states (L*D, N, R or O)."""
-    spec = layer.spec
-    dtype = layer.weights[0].iter.dtype
-    op.tie(x, op.rank_of(x) - 1, WEIGHTS)
-    if op.dtype_of(x) != dtype:
-        raise UnsupportedError(f"its weights are {dtype}, its input is {op.dtype_of(x)}")
+    layer: PivotLayer, x: Any, states: Sequence[Any], batch_major: bool = False
+) -> tuple[Any, ...]:
+    """Returns y (T, N, D*R), (N, T, D*R) if batch_major, and the last states (L*D, N, R or O)."""
+    spec, dtype = layer.spec, layer.weights[0].iter.dtype
+    x.tie(-1, WEIGHTS)
+    if x.dtype != dtype:
+        refuse(f"its weights are {dtype}, its input is {x.dtype}")
     if len(states) not in (0, len(spec.cell.states)):
-        raise UnsupportedError(f"{len(states)} initial states of an {spec.cell.name}")
+        refuse(f"{len(states)} initial states of an {spec.cell.name}")
     given = []
-    for variable in states:
-        value = op.builder.value(variable)
-        if op.builder.is_zeros(value):
+    for state in states:
+        if x.op.builder.is_zeros(state.name):
             given.append("")  # of any batch, whatever size the program gives them
-        else:
-            state = op.read(value)
-            op.tie(state, op.rank_of(state) - 1, WEIGHTS)
-            if op.rank_of(state) == 3:
-                op.tie(state, 0, WEIGHTS)
-            else:  # of a cell
-                state = op.unsqueezed(state, 0)
-            given.append(state)
-    return recurrent_stack(op, x, given, spec, layer.weights, batch_major=batch_major)
+            continue
+        state.tie(-1, WEIGHTS)
+        if state.rank == 3:
+            state.tie(0, WEIGHTS)
+            given.append(state.read())
+        else:  # of a cell
+            given.append(state.unsqueeze(0).name)
+    results = recurrent_stack(x.op, x.read(), given, spec, layer.weights, batch_major=batch_major)
+    return tuple(map(x.new, results))

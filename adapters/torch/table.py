@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from onernn.adapters.common.lowering import (
     FoldingBudget,
     GraphBuilder,
     NativeOperator,
-    Results,
     Rules,
 )
+from onernn.adapters.common.signatures import Signature, Tensor
 from onernn.adapters.torch.read import Meta, Node, Open, Ref, Unread
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import NativeOp
@@ -58,7 +57,7 @@ class TorchBuilder(GraphBuilder):
 
     def tie_numbers(self, numbers: Iterable[float], why: str) -> None:
         """Ties the sizes from which numbers in arithmetic, or counts, may be computed."""
-        for number in numbers:
+        for number in filter(math.isfinite, numbers):
             self.tie([name for name, size in self.free.items() if _came_of(number, size)], why)
             if number != round(number, 4) and not self._came_of_weights(number):
                 self.tie(self.free, why)  # 1.4142, or 0.0714, may come from any size
@@ -80,7 +79,7 @@ class TorchBuilder(GraphBuilder):
         """Whether it is zeros, of a shape that the program states or a run computes."""
         if value in self.constants:
             return value in self.literal and not self.constants[value].any()
-        maker = next((node for node in self.nodes if value in node.outputs), None)
+        maker = self.maker(value)
         return maker is not None and maker.op == "ConstantOfShape" and not maker.attrs.value.any()
 
     def exported(self, size: Size | None) -> int | None:
@@ -105,7 +104,7 @@ class TorchBuilder(GraphBuilder):
 def _came_of(number: float, size: int) -> bool:
     """Whether a number may have been computed from a size."""
     whole = [size, size - 1, size + 1, 2 * size, size**2]
-    if not math.isfinite(number) or float(number).is_integer():
+    if float(number).is_integer():
         return abs(number) in whole and (number != 0 or size == 0)
     numbers = [float(value) for value in whole if value > 0]
     numbers += [math.sqrt(value) for value in numbers] + [math.log(value) for value in numbers]
@@ -115,9 +114,9 @@ def _came_of(number: float, size: int) -> bool:
 
 # One operator of an exported program as a rule of the table reads it.
 
-INERT = frozenset("device layout pin_memory non_blocking memory_format generator".split())
-"""Arguments that cannot change a result on CPU: devices and memory layouts."""
-LAST = 2**63 - 1
+INERT = frozenset("device layout dtype pin_memory non_blocking memory_format generator".split())
+"""Arguments that cannot change a result on CPU, or that the types of the results tell."""
+LAST, END = 2**63 - 1, 2**31 - 1
 
 DType = np.dtype[Any]
 
@@ -127,6 +126,8 @@ class TorchOperator(NativeOperator):
 
     Arguments that are tensors are inputs, all others attributes; sizes may be of either kind.
     """
+
+    builder: TorchBuilder
 
     def __init__(self, builder: TorchBuilder, node: Node, at: NativeOp) -> None:
         inputs: dict[str, list[str]] = {}
@@ -145,124 +146,55 @@ class TorchOperator(NativeOperator):
         super().__init__(builder, at, inputs, results, attributes, INERT, label)
         self.node = node
 
-    main = "self"
-    builder: TorchBuilder
-
-    def given(self, slot: str) -> bool:
-        return slot in self.inputs or slot in self.attributes
-
-    def alias(self, slot: str = "self") -> str:
-        """The value of a required input that is only handed on."""
-        result = self.variable(slot)
-        if not result:
-            raise UnsupportedError(f"input {slot} is missing")
-        return self.builder.value(result)
-
-    def resolve(self, variable: str) -> str:
-        return self.read(self.builder.value(variable))
-
-    def read(self, value: str) -> str:
-        self.builder.tie_numbers(self.builder.literal.get(value, ()), self.why)
-        return value
-
     @property
     def why(self) -> str:
-        name = next(filter(None, self.node.outputs), "")
-        return f"{name!r} ({self.at.type}) may hold that number"
+        return f"{self.label!r} ({self.at.type}) may hold that number"
 
-    def tie(self, value: str, axis: int, why: str = "") -> None:
-        """Ties the free sizes that the size of an axis is made of."""
-        self.builder.tie(self.builder.free_in(value, axis), why or self.why)
-
-    def number(self, name: str, default: float | None = None, plain: Sequence[float] = ()) -> Any:
-        """A number in arithmetic; it may come from a size unless ``plain`` has it."""
-        result = self.attribute(name, default)
-        if result is None or not isinstance(result, int | float):
-            raise UnsupportedError(f"argument {name} is missing, or no number")
+    def number(self, name: str, plain: Sequence[float] = ()) -> float:
+        """Returns a number in arithmetic; it may come from a size unless ``plain`` has it."""
+        result = self.attribute(name, None)
+        if not isinstance(result, int | float):
+            raise UnsupportedError(f"argument {name} is missing, or not a number")
         if result not in plain:
             self.builder.tie_numbers([float(result)], self.why)
         return result
 
-    def sizes(self, name: str) -> list[int | Open]:
-        """Sizes: numbers, or open until a run. Ties nothing."""
-        result = self.attribute(name, None) or []
-        if not isinstance(result, list) or not all(type(n) in (int, Open) for n in result):
-            raise UnsupportedError(f"argument {name}: expected sizes")
-        return result
+    @property
+    def first(self) -> str:
+        """The value of the first input."""
+        names = (name for names in self.inputs.values() for name in names if name)
+        return self.builder.value(next(names))
 
-    def integers(self, name: str, default: Sequence[int] = (), count: int = 0) -> tuple[int, ...]:
-        """Numbers that are no sizes: axes, a kernel's; one stands for ``count`` of them."""
-        result = self.attribute(name, list(default))
-        if not all(isinstance(number, int) for number in result):
-            raise UnsupportedError(f"argument {name}: numbers that are open")
-        return tuple(result) * count if count and len(result) == 1 else tuple(result)
-
-    def axis(self, value: str, name: str = "dim", default: int | None = None) -> int:
-        """An axis of a value, counted from the first one."""
-        return self.checked_axis(value, self.attribute(name, default), name)
-
-    def checked_axis(self, value: str, axis: Any, name: str = "dim") -> int:
-        rank = max(self.rank_of(value), 1)
-        if not isinstance(axis, int) or not -rank <= axis < rank:
-            raise UnsupportedError(f"argument {name}: an axis of a value of {rank} axes")
+    def axis(self, axis: Any, value: str = "") -> int:
+        """Returns an axis, counted from the first one, of a value or of the first input."""
+        rank = max(self.rank_of(value or self.first), 1)
+        if type(axis) is not int or not -rank <= axis < rank:
+            raise UnsupportedError(f"argument dim={axis}: expected an axis of a value of {rank}")
         return axis % rank
 
-    def axes(self, value: str, name: str = "dim") -> list[int]:
-        """Axes of a value, all where none are given."""
-        result = self.attribute(name, None)
-        if result is None or result == []:
-            return [*range(self.rank_of(value))]
-        axes = result if isinstance(result, list) else [result]
-        return [self.checked_axis(value, axis, name) for axis in axes]
-
-    def shape(self, value: str) -> tuple[Size | None, ...]:
-        self.rank_of(value)
-        return self.builder.type_of(value).shape or ()
-
-    def result_dtype(self, at: int = 0) -> DType:
-        """The dtype that the program gives to an output."""
-        meta = self.builder.metas.get(self.node.outputs[at])
+    def result_dtype(self) -> DType:
+        """Returns the dtype that the program gives to the first output."""
+        meta = self.builder.metas.get(self.node.outputs[0])
         if meta is None:
             return np.dtype(np.int64)  # a size
         if meta.dtype == "bfloat16" or meta.dtype.startswith("ScalarType"):
             raise UnsupportedError(f"{meta.dtype} numbers are not supported")
         return np.dtype(meta.dtype)
 
-    def promoted(self) -> str:
-        """The input in the dtype of the result."""
-        return self.cast(self.value(), self.result_dtype())
-
-    @property
-    def epsilon(self) -> float:
-        return float(self.attribute("eps", 1e-5))
-
-    @property
-    def keeps(self) -> int:
-        """ONNX's keepdims."""
-        return int(self.attribute("keepdim", False))
-
-    def listed(self, sizes: Sequence[int | Open]) -> str:
-        """A list of sizes, some of which may be values of the graph."""
-        whole = [size for size in sizes if isinstance(size, int)]
-        if len(whole) == len(sizes):
-            return self.ints(*whole)
-        parts = [self.ints(size) if isinstance(size, int) else self.as_list(size) for size in sizes]
-        return self.joined(*parts)
-
-    def as_list(self, number: Open) -> str:
-        """A number that only a run knows, a scalar, as a list of one."""
+    def opened(self, number: Open) -> TorchTensor:
+        """Returns a number that only a run knows, as a scalar."""
         self.builder.tie_numbers(self.builder.computed.get(number.name, ()), self.why)
-        return self.reshaped(self.builder.value(number.name), 1)
+        return TorchTensor(self, self.builder.value(number.name))
 
-    def operand(self, slot: str, dtype: npt.DTypeLike, plain: Sequence[float] = ()) -> str:
-        """A tensor, or a number as one, in a dtype; ``plain`` as `number` takes it."""
-        if slot in self.inputs:
-            return self.cast(self.value(slot), dtype)
-        result = self.attribute(slot, None)
-        if isinstance(result, Open):
-            self.builder.tie_numbers(self.builder.computed.get(result.name, ()), self.why)
-            return self.cast(self.builder.value(result.name), dtype)
-        return self.scalar(self.number(slot, plain=plain), np.dtype(dtype))
+    def listed(self, sizes: Sequence[int | Open | TorchTensor]) -> Any:
+        """Returns a list of sizes, some of which may be values of the graph."""
+        if all(isinstance(size, int) for size in sizes):
+            return sizes
+        parts = [self.opened(each).reshape(1) if isinstance(each, Open) else each for each in sizes]
+        first, *others = (
+            TorchTensor(self, self.ints(each)) if isinstance(each, int) else each for each in parts
+        )
+        return first.join(*others) if others else first
 
 
 def _are_tensors(value: Any) -> bool:
@@ -273,6 +205,133 @@ def _are_tensors(value: Any) -> bool:
     )
 
 
-Rule = Callable[[TorchOperator], Results]
-rule = RULES = Rules[Rule]()
+class TorchTensor(Tensor):
+    """A value as PyTorch's rules compute with it.
+
+    A constant whose shape the program writes as numbers ties sizes as soon as a node reads it.
+    """
+
+    @classmethod
+    def of(cls, op: Any, slot: str) -> list[Any]:
+        number = op.attribute(slot, None)
+        if not isinstance(number, int | float | Open):
+            return super().of(op, slot)
+        return [op.opened(number) if isinstance(number, Open) else Number(op, "", slot)]
+
+    def read(self) -> str:
+        self.op.builder.tie_numbers(self.op.builder.literal.get(self.name, ()), self.op.why)
+        return self.name
+
+    @property
+    def dims(self) -> tuple[Size | None, ...]:
+        """The sizes as formulas of the inputs' sizes; raises `UnsupportedError` without a rank."""
+        return self.type.shape or () if self.rank else ()
+
+    def tie(self, axis: int, why: str = "") -> None:
+        """Ties the free sizes that the size of an axis is made of."""
+        self.op.builder.tie(self.op.builder.free_in(self.name, axis), why or self.op.why)
+
+    def promote(self, *plain: float) -> Any:
+        """Returns the operand in the dtype of the result; ``plain``: see `TorchOperator.number`."""
+        return self.cast(self.op.result_dtype())
+
+
+class Number(TorchTensor):
+    """A number where an operator also takes a tensor."""
+
+    @property
+    def value(self) -> Any:
+        return self.op.attributes[self.slot]
+
+    def cast(self, dtype: Any, *plain: float) -> Any:
+        number = self.op.number(self.slot, plain)
+        return TorchTensor(self.op, self.op.scalar(number, np.dtype(dtype)))
+
+    def promote(self, *plain: float) -> TorchTensor:
+        return self.cast(self.op.result_dtype(), *plain)
+
+
+# What rules have as defaults of arguments that are read in a way of their own.
+
+
+class Scalar(NamedTuple):
+    """A number in arithmetic, which ties sizes unless it is in ``plain``; see `number`."""
+
+    default: float | None = None
+    plain: tuple[float, ...] = ()
+
+    def read(self, op: TorchOperator, name: str) -> float | None:
+        return op.number(name, self.plain) if name in op.attributes else self.default
+
+
+class Axis(NamedTuple):
+    """An axis of the first input, counted from its first one."""
+
+    default: int | None = None
+
+    def read(self, op: TorchOperator, name: str) -> int:
+        return op.axis(op.attribute(name, self.default))
+
+
+class Axes(NamedTuple):
+    """Axes of the first input, all if none are given."""
+
+    def read(self, op: TorchOperator, name: str) -> list[int]:
+        axes = op.attribute(name, None)
+        if axes is None or axes == []:
+            return [*range(op.rank_of(op.first))]
+        return [op.axis(axis) for axis in (axes if isinstance(axes, list) else [axes])]
+
+
+class Sizes(NamedTuple):
+    """Sizes: numbers, or open until a run. They tie nothing."""
+
+    def read(self, op: TorchOperator, name: str) -> list[int | Open]:
+        sizes = op.attribute(name, None) or []
+        if not isinstance(sizes, list) or not all(type(n) in (int, Open) for n in sizes):
+            raise UnsupportedError(f"argument {name}: expected sizes")
+        return sizes
+
+
+class Place(NamedTuple):
+    """A number along the axis ``dim``. Numbers such as 0, 1 and those that count from the end do
+    not depend on its size unless that is small; all others may.
+    """
+
+    default: int = 0
+
+    def read(self, op: TorchOperator, name: str) -> int | Open:
+        result = op.attribute(name, self.default)
+        if isinstance(result, Open):
+            return result
+        if not isinstance(result, int):
+            raise UnsupportedError(f"argument {name}={result!r}: expected an integer")
+        axis, builder = op.axis(op.attribute("dim", 0)), op.builder
+        free = builder.free_in(op.first, axis)
+        if free and 0 <= result < END:
+            size = builder.exported((builder.type_of(op.first).shape or ())[axis])
+            if result > 1 or size is None or result in (size, size - 1, size // 2, -(-size // 2)):
+                builder.tie(free, op.why)
+        if 1 < result < END:
+            builder.tie([each for each, size in builder.free.items() if size == result], op.why)
+        return max(-END, min(result, END))
+
+
+RULES = Rules[Signature]()
 """By the names of aten's operators, "add.Tensor", and by whole names of others."""
+VIEWS: set[str] = set()
+"""Operators whose result may be another name of the same memory."""
+
+
+def torch(names: str = "", *, views: str = "", **only: Any) -> Any:
+    """Enters a rule whose signature is the schema of operators; see `Signature`.
+
+    ``views``: those of them whose result may be another name of the same memory.
+    """
+
+    def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
+        VIEWS.update(views.split())
+        RULES(f"{names} {views}")(Signature(rule, only, TorchTensor))
+        return rule
+
+    return enter

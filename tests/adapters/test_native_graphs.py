@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onernn.adapters.common.native import NativeGraph, NativeNode
+from onernn.adapters.common.native import NativeGraph, NativeNode, Part, weave
 
 NAMES = st.frozensets(st.sampled_from("abcdefgh"), max_size=3)
 NODES = st.lists(
@@ -66,3 +66,54 @@ def test_a_body_shows_only_names_that_are_not_local(
     written = {name for node in nodes for name in node.writes}
     assert graph.reads[0] == (used - local) | {"a"}
     assert graph.writers == dict.fromkeys((written - local) | {"b"}, 1)
+
+
+SINGLE = st.lists(NAMES, min_size=1, max_size=8).map(
+    lambda reads: [
+        NativeNode("op", frozenset(f"v{ord(n) % 8}" for n in each if ord(n) % 8 < at), {f"v{at}"})
+        for at, each in enumerate(reads)
+    ]
+)
+
+
+@given(SINGLE, st.sets(st.sampled_from("01234567")))
+def test_sources_are_the_operators_that_values_are_computed_by(
+    nodes: list[NativeNode], chosen: set[str]
+) -> None:
+    nodes = [node._replace(type="op" if at % 3 else "end") for at, node in enumerate(nodes)]
+
+    def search(names: set[str], types: tuple[str, ...]) -> set[int]:
+        found = {at for at in range(len(nodes)) if f"v{at}" in names and nodes[at].type in types}
+        return found.union(*(search(set(nodes[at].reads), types) for at in found))
+
+    names, graph = {f"v{digit}" for digit in chosen}, NativeGraph(nodes)
+    assert graph.sources(names) == sorted(search(names, ("op", "end")))
+    assert graph.sources(names, {"op"}) == sorted(search(names, ("op",)))
+
+
+@given(SINGLE, st.data())
+def test_weaving_drops_what_only_replaced_operators_read(
+    nodes: list[NativeNode], data: st.DataObject
+) -> None:
+    places = range(len(nodes))
+    outputs = {f"v{at}" for at in data.draw(st.sets(st.sampled_from(places)))}
+    replaced = data.draw(st.sets(st.sampled_from(places)))
+    new = {
+        at: nodes[at]._replace(
+            type="new", reads={n for n in nodes[at].reads if data.draw(st.booleans())}
+        )
+        for at in replaced
+    }
+    parts = [Part([at], [node], node.reads) for at, node in new.items()]
+    woven = weave(NativeGraph(nodes, outputs=outputs), nodes, parts)
+    assert [each for each in woven if each.type == "new"] == [new[at] for at in sorted(new)]
+    whole = [new.get(at, node) for at, node in enumerate(nodes)]
+    assert woven == [each for each in whole if each in woven]
+    read = outputs.union(*(each.reads for each in woven))
+    gone = [node for node in nodes if node not in woven]
+    unread = {name for node in gone for name in node.reads}
+    assert read <= {name for each in woven for name in each.writes}
+    for node in gone:
+        assert node.writes <= {f"v{at}" for at in replaced} or node.writes <= unread - read
+    for node in woven:
+        assert node.type == "new" or not node.writes <= unread - read

@@ -42,8 +42,11 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "layer_norm": ("Y", "Mean", "Variance"),
     "batch_norm": ("Y", "SavedMean", "SavedVariance"),
     **dict.fromkeys(("top_k", "top_k_v2"), ("Out", "Indices")),
-    **dict.fromkeys(("stack", "sequence_reverse"), ("Y",)),
+    **dict.fromkeys(("stack", "unstack", "sequence_reverse"), ("Y",)),
     **dict.fromkeys(("quantize", "dequantize", "requantize"), ("Output",)),
+    **dict.fromkeys(("conv3d", "depthwise_conv2d_transpose"), ("Output",)),
+    "group_norm": ("Y", "Mean", "Variance"),
+    "viterbi_decode": ("Path", "Scores"),
     "sequence_pool": ("Out", "MaxIndex"),
     "sequence_pad": ("Out", "Length"),
     "crf_decoding": ("ViterbiPath",),
@@ -64,7 +67,7 @@ RESULTS = dict.fromkeys(("top_k", "top_k_v2", "sequence_pad", "rnn"), 2)
 RESULTS |= dict.fromkeys(("lstm", "fusion_lstm", "fused_embedding_fc_lstm"), 2)
 """How many of them are asked for, where it is not the first one only."""
 DTYPES = {"Indices": "int64", "MaxIndex": "int32", "Length": "int64", "ViterbiPath": "int64"}
-DTYPES |= dict.fromkeys(("Reserve", "DropoutState"), "uint8")
+DTYPES |= dict.fromkeys(("Reserve", "DropoutState"), "uint8") | {"Path": "int64"}
 
 
 class PaddleGraph:

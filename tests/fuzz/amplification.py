@@ -392,28 +392,9 @@ def _hdf5(rng: random.Random, size: int, kind: int | None = None) -> bytes:
     return out.getvalue()
 
 
-def openvino(rng: random.Random, size: int) -> Files:
-    parameter = '<layer id="1" type="Parameter"/>'
-    piece = rng.choice(("<a/>", parameter, "<a>b</a>", '<a b="c" d="e"/>', "&lt;", "text "))
-    deep = rng.choice((0, 500))
-    inside = "<x>" * deep + piece * (size // len(piece)) + "</x>" * deep
-    inside += rng.choice(("", "词", "😀"))
-    head = '<?xml version="1.0"?>'
-    if rng.random() < 0.2:
-        ten = (f"&e{at};" * 10 for at in range(9))
-        entities = "".join(f'<!ENTITY e{at} "{text}">' for at, text in enumerate(ten, 1))
-        head += f'<!DOCTYPE net [<!ENTITY e0 "aaaaaaaaaa">{entities}]>'
-        inside = "&e7;" * (size // 4)
-    text = f"{head}<net><layers>{inside}</layers></net>"
-    encoding = rng.choice(("utf-8", "utf-8", "utf-16"))
-    if encoding == "utf-16":
-        text = text.replace('"1.0"', '"1.0" encoding="utf-16"')
-    return {"m.xml": text.encode(encoding)}
-
-
 GRAMMARS: tuple[Grammar, ...] = (
     *(onnx, onnx_nodes, onnx_constants, paddle, paddle_params, pir, mxnet, mxnet_params),
-    *(safetensors, pickles, members, npz, keras, hdf5, openvino),
+    *(safetensors, pickles, members, npz, keras, hdf5),
 )
 
 

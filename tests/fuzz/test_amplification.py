@@ -54,13 +54,6 @@ def members(name: str, inside: dict[str, bytes], count: int) -> a.Files:
     return {name: a._directory(inside, count, "")}
 
 
-def entities() -> a.Files:
-    ten = (f"&e{at};" * 10 for at in range(7))
-    declared = "".join(f'<!ENTITY e{at} "{text}">' for at, text in enumerate(ten, 1))
-    head = f'<!DOCTYPE net [<!ENTITY e0 "aaaaaaaaaa">{declared}]>'
-    return {"m.xml": f"{head}<net><layers>{'&e7;' * 9}</layers></net>".encode()}
-
-
 def one_of(grammar: a.Grammar, seed: int, size: int) -> Callable[[], a.Files]:
     return lambda: grammar(random.Random(seed), size)
 
@@ -93,11 +86,6 @@ NAMED: dict[str, Callable[[], a.Files]] = {
     "ONNX's operators": one_of(a.onnx_nodes, 1, MB),
     "Paddle's empty operators": lambda: {"m.pdmodel": a._field(1, a._field(4, b"") * 600_000)},
     "MXNet's sparse array": one_of(a.mxnet_params, 9, 4 * MB),
-    "OpenVINO's elements": lambda: {"m.xml": b"<net><layers>" + b"<a/>" * MB + b"</layers></net>"},
-    "OpenVINO's wide text": lambda: {
-        "m.xml": f"<net><layers>{'a' * 8 * MB}😀</layers></net>".encode()
-    },
-    "OpenVINO's entities": entities,
 }
 HDF5 = {"a chunk": 0, "numbers never written": 1, "packed zeros": 2}
 

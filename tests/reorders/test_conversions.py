@@ -56,9 +56,6 @@ def options(name: str, spec: RnnSpec) -> dict[str, Any]:
     if name == "onnx":
         lbr = spec.cell.linear_before_reset
         return {"linear_before_reset": lbr, "direction": spec.direction, "function": function}
-    if name == "openvino":
-        lbr = spec.cell.linear_before_reset
-        return {"linear_before_reset": lbr, "direction": spec.direction, "function": function}
     if name == "keras":
         found = {"reset_after": spec.cell.linear_before_reset, "function": function}
         return found | ({"merge": spec.direction} if spec.directions == 2 else {})
@@ -151,7 +148,6 @@ OBSTACLES = [
     ("onnx", one(Cell.LSTM, projection_size=2), "a projection"),
     ("onnx", one(Cell.LSTM, direction="bidirectional_sum"), "run bidirectional_sum"),
     ("keras", one(Cell.LSTM, projection_size=2), "a projection"),
-    ("openvino", one(Cell.LSTM, peephole=True), "peepholes"),
     ("paddle-gru", one(Cell.LBR_GRU), "GRU with the reset gate behind the product"),
     ("paddle-gru", one(Cell.GRU, layers=2), "stacks of layers"),
     ("paddle-rnn", one(Cell.GRU), "GRU with the reset gate before the product"),
@@ -250,12 +246,6 @@ DOCUMENTED: dict[str, tuple[str, dict[str, np.ndarray], str, Callable[..., list[
         {"kernel": drawn(3, 12), "recurrent_kernel": drawn(4, 12), "bias": drawn(12)},
         "zrn",
         lambda w, r, b: [w.T, r.T, [b, 0 * b]],
-    ),
-    "OpenVINO's LSTM: f, i, c, o, one bias": (
-        "openvino",
-        {"W": drawn(1, 16, 3), "R": drawn(1, 16, 4), "B": drawn(1, 16)},
-        "fico",
-        lambda w, r, b: [w[0], r[0], [b[0], 0 * b[0]]],
     ),
 }  # fmt: skip
 

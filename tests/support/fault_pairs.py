@@ -361,14 +361,6 @@ def recurrent_weights_transposed(found: Tagger, k: int) -> str:
 
 
 @fault
-def input_weights_read_by_columns(found: Tagger, k: int) -> str:
-    array = found.arrays[f"W{k}"]
-    d, rows, width = array.shape
-    found.arrays[f"W{k}"] = np.stack([a.reshape(width, rows).T for a in array])
-    return "weight_transposed"
-
-
-@fault
 def directions_exchanged(found: Tagger, k: int) -> str:
     for name in "WRB":
         found.arrays[f"{name}{k}"] = found.arrays[f"{name}{k}"][::-1].copy()

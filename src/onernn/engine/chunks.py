@@ -56,7 +56,7 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
         if any(each.op in ("Shape", "Size") or each.op == "Slice" for each in within):
             if any(goes_along(graph.types, name, time) for name in node.inputs if name):
                 yield node, "what is inside may compute with the number of steps"
-        if node.op == "CumSum" and goes_along(graph.types, node.inputs[0], time):
+        if _meet(graph.types, node, time):
             yield node, "it needs other steps than those so far: it may count them"
 
 
@@ -66,6 +66,17 @@ def _describes_shape(node: Node, index: int) -> bool:
     if operator is None or operator.most is None:
         return False
     return node.op == "ConstantOfShape" or (index > 0 and operator.kind in ("view", "moves"))
+
+
+def _meet(types: Types, node: Node, time: str) -> bool:
+    """Whether steps meet in a node otherwise than in a window."""
+    operator = OPERATORS.get(node.op)
+    if operator is None or operator.kind != "mixes" or operator.paths is None or operator.reach:
+        return False
+    given = [types[name] if name else None for name in node.inputs]
+    paths = operator.paths(node.attrs, *given) or ()
+    pairs = zip(paths, given, strict=False)
+    return any(path and path[axis] is None for path, x in pairs if x for axis in _along(x, time))
 
 
 def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
@@ -473,10 +484,7 @@ class _Maker(Tape):
         """Adds the node with states, if it holds any."""
         if node.op == "Rnn":
             return self._layer(node)
-        if node.op == "Conv" or "ceil_mode" in OPERATORS[node.op].attributes:  # pools have it
-            return self._windows(node)
-        methods = {"Pad": self._pad, "Slice": self._slice, "Reshape": self._reshape}
-        return node.op in methods and methods[node.op](node)
+        return self._reshape(node) if node.op == "Reshape" else self._window(node)
 
     def refused(self, node: Node, why: str) -> UnsupportedError:
         return refused(self.graph, why, node.label)
@@ -550,31 +558,68 @@ class _Maker(Tape):
                 return False
         return True
 
-    def _windows(self, node: Node) -> bool:
-        """Adds windows over the last steps and the new ones, without padding behind the end."""
-        (x, *rest), axes = node.inputs, self._axes(node)
-        kernel = tuple(node.attrs.kernel_shape or ())
-        if node.op == "Conv" and not kernel:
-            kernel = self.types[rest[0]].counts[2:]
-        if len(axes) != 1 or axes[0] < 2 or None in kernel:
-            return False  # frames are its batch; else the proof fails
-        attrs, place, rank = node.attrs, axes[0] - 2, len(kernel)
-        strides = attrs.strides or (1,) * rank
-        if strides[place] != 1 or attrs.auto_pad not in ("NOTSET", "VALID"):
+    def _window(self, node: Node) -> bool:
+        """Adds an operator that sees a window of steps: over the last steps and the new ones."""
+        operator, axes, out = OPERATORS[node.op], self._axes(node), node.outputs[0]
+        if operator.reach is None or operator.paths is None or len(axes) != 1:
+            return self._far(node)
+        given = [self.types[name] if name else None for name in node.inputs]
+        (axis,), paths = axes, operator.paths(node.attrs, *given)
+        if paths is None or paths[0][axis] is not None:
+            return paths is None and self._far(node)
+        window = operator.reach(node.attrs, axis, *given)
+        if node.op == "Pad" and window is None:
+            raise self.refused(node, "it pads time by something else than zeros")
+        if window is None or (window.stride == 1 and self._more(out, axis) is None):
+            return self._far(node)
+        if window.stride != 1 or window.same:
             raise self.refused(node, "it strides along time, or pads by itself")
-        pads = list(attrs.pads or (0,) * 2 * rank)
-        reach = ((kernel[place] or 1) - 1) * (attrs.dilations or (1,) * rank)[place]
-        left = pads[place]
-        if left > reach:
+        steps, zeros = window.extent - 1, max(window.before, 0)
+        if zeros > steps > 0:
             raise self.refused(node, "it pads more steps than it looks back")
-        if node.op != "Conv" and (left or pads[place + rank]):
-            raise self.refused(node, "it pools over the ends, which it pads")
-        pads[place] = pads[place + rank] = 0
-        joined = self._behind(node, x, axes[0], left, reach) if reach else x
-        attributes = {**node.attributes, "pads": tuple(pads), "auto_pad": "NOTSET"}
-        self.nodes.append(replace(node, inputs=(joined, *rest), attributes=attributes))
-        self.late[node.outputs[0]] += reach - left
+        if max(zeros, window.after) > 0 and not self._pads_zeros(node):
+            raise self.refused(node, "it pads time by something else than zeros")
+        cut, x = max(-window.before, 0), node.inputs[0]
+        if steps or zeros or cut:
+            x = self._behind(node, x, axis, zeros, steps + cut)
+            self.late[out] += steps + cut - zeros
+        x = self._cut(x, cut, 2**62, axis) if cut else x
+        self.stem = out
+        self._ended(node, self._elsewhere(node, x, axis), axis)
         return True
+
+    def _pads_zeros(self, node: Node) -> bool:
+        """Whether what is around the axes of a value is zero; pools leave it out."""
+        value = node.input(2) if node.op == "Pad" else ""
+        return "ceil_mode" not in vars(node.attrs) and (not value or self._is_zero(value))
+
+    def _elsewhere(self, node: Node, x: str, axis: int) -> str:
+        """Adds what a node does along other axes than that of the steps."""
+        if "kernel_shape" in vars(node.attrs):
+            pads = node.attrs.pads or ()
+            elsewhere = (size * (k % (len(pads) // 2) != axis - 2) for k, size in enumerate(pads))
+            attributes = {**node.attributes, "pads": tuple(elsewhere) or None}
+            return self.emit(node.op, (x, *node.inputs[1:]), **attributes)
+        vectors = (1,) if node.op == "Pad" else (1, 2, 4)
+        numbers = {k: self.types[node.input(k)].numbers for k in vectors if node.input(k)}
+        if any(each is None for each in numbers.values()):
+            raise self.refused(node, "its sizes along other axes are not known")
+        count = len(numbers[1]) // (2 if node.op == "Pad" else 1)
+        given = self.types[node.input(3)].numbers if node.input(3) else range(count)
+        rank = self.types[node.outputs[0]].rank or 1
+        places = [k for k, each in enumerate(given) if each % rank != axis]
+        rest = {k: each.reshape(-1, count)[:, places] for k, each in numbers.items()}
+        if not places or (node.op == "Pad" and not rest[1].any()):
+            return x
+        rest[3] = np.array([given[k] for k in places])
+        inputs = (*node.inputs, "", "")[:5]
+        names = [
+            self.constant(rest[k].reshape(-1)) if k in rest else name
+            for k, name in enumerate(inputs)
+        ]
+        while not names[-1]:
+            names.pop()
+        return self.emit(node.op, (x, *names[1:]), **node.attributes)
 
     def _axes(self, node: Node) -> list[int]:
         """The axes of a node's output that have the steps."""
@@ -612,65 +657,8 @@ class _Maker(Tape):
         self.nodes.append(Node("Slice", (joined, *ends), (after,)))
         return joined
 
-    def _pad(self, node: Node) -> bool:
-        """Zeros in front become the first state; a negative pad cuts steps, like a slice."""
-        x, pads, value, axes = (*node.inputs, "", "")[:4]
-        along = self._axes(node)
-        numbers = self.types[pads].numbers
-        rank = self.types[node.outputs[0]].rank
-        if len(along) != 1 or numbers is None or rank is None or axes:
-            return False
-        (axis,) = along
-        left, right = int(numbers[axis]), int(numbers[axis + rank])
-        if (not left and not right) or self._more(node.outputs[0], axis) is None:
-            return False
-        filled = self.graph.constants.get(value, np.array(0 if not value else 1))
-        if (max(left, right) > 0 and np.any(filled)) or node.attrs.mode != "constant":
-            raise self.refused(node, "it pads time by something else than zeros")
-        rest = np.array(numbers)
-        rest[[axis, axis + rank]] = 0
-        if left > 0:
-            x = self._behind(node, x, axis, left, 0)
-            self.late[node.outputs[0]] -= left
-        else:
-            x = self._without(node, x, axis, -left)
-        if rest.any():
-            self.stem = node.outputs[0]
-            more = (value,) if value else ()
-            x = self.emit("Pad", (x, self.constant(rest), *more), **node.attributes)
-        self._ended(node, x, axis)
-        return True
-
-    def _slice(self, node: Node) -> bool:
-        """Leaves out the first steps of all chunks, and delays by as many as the end cuts."""
-        out, axes = node.outputs[0], self._axes(node)
-        names = (*node.inputs, "", "")[1:5]
-        values = (_all(self.types[name].value if name else None) for name in names)
-        starts, ends, along, steps = ([size.number for size in each] for each in values)
-        rank = self.types[out].rank or 1
-        sliced = [(axis or 0) % rank for axis in along] or [*range(len(starts))]
-        if len(axes) != 1 or not starts or None in along:
-            return self._far(node)
-        (axis,) = axes
-        if axis not in sliced:
-            return False
-        place = sliced.index(axis)
-        others = [k for k in range(len(sliced)) if k != place]
-        start, step = starts[place], steps[place] if steps else 1
-        bounds = [each[k] for each in (starts, ends) for k in others]
-        if start is None or start < 0 or step != 1 or None in (*bounds, self._more(out, axis)):
-            return self._far(node)
-        x = self._without(node, node.inputs[0], axis, start)
-        if others:
-            self.stem = out
-            rest = [steps[k] if steps else 1 for k in others]
-            picked = [[each[k] for k in others] for each in (starts, ends, sliced)]
-            x = self.emit("Slice", (x, *map(self.constant, (*picked, rest))))
-        self._ended(node, x, axis)
-        return True
-
     def _far(self, node: Node) -> bool:
-        if why := far_steps(self.types, node, self.time):
+        if node.op == "Slice" and (why := far_steps(self.types, node, self.time)):
             raise self.refused(node, why)
         return False
 
@@ -678,13 +666,6 @@ class _Maker(Tape):
         """How many steps more than the inputs a value has in all; None if that varies."""
         size = (self.types[name].shape or ())[axis]
         return None if size is None else (size - self.time - _LONG).number
-
-    def _without(self, node: Node, x: str, axis: int, count: int) -> str:
-        """A value without its first steps: those of the chunks before are left out in each call."""
-        if count:
-            x = self._cut(self._behind(node, x, axis, 0, count), count, 2**62, axis)
-            self.late[node.outputs[0]] += count
-        return x
 
     def _ended(self, node: Node, x: str, axis: int) -> None:
         """Adds x as the node's value, delayed by as many steps as the node cuts at the end."""

@@ -13,6 +13,7 @@ from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
 from onernn.ir.types import Type
 from onernn.ops import OPERATORS
+from onernn.ops.control import Turns
 
 Part = tuple[str, str]
 """A node's first output, and which of its graphs."""
@@ -98,31 +99,20 @@ class _Opened:
         self._mark(key, "EndIf", inputs, tuple(outputs), within, gives=gives)
 
     def _turns(self, node: Node, key: str, within: tuple[Part, ...]) -> None:
-        attrs, body = node.attrs, node.attributes["body"]
+        own = Turns.of(node.attrs)
+        body, count = own.body, own.states
         results = (*node.outputs, *[""] * len(body.outputs))  # some may be left out
-        if node.op == "Loop":
-            count, head, given = attrs.carried, node.inputs[:2], node.inputs[2:]
-            scans, along = 0, None
-            axes = backwards = (0,) * (len(body.outputs) - 1 - count)
-        else:
-            count, head, given = attrs.states, ("", ""), node.inputs
-            scans, along = attrs.scanned, attrs.input_axes[0]
-            axes, backwards = attrs.output_axes, attrs.output_directions
-        begin, taken = given[:count], given[count + scans :]
-        scanned = given[count : count + scans]
+        head, begin, scanned, taken = own.parts(node.inputs)
         turn, going = self.fresh(f"{key}/turn"), self.fresh(f"{key}/going")
         states = [self.fresh(f"{key}/state") for _ in begin]
-        inputs, outputs = (*head, *begin, *scanned), (turn, going, *states)
-        through = () if node.op == "Loop" else attrs.input_axes
-        self._mark(key, "Repeat", inputs, outputs, within, states=count, scanned=through)
-        own = [turn, going, *states]
-        if node.op == "Scan":
-            own = states + [
-                self._element(key, turn, *each, within)
-                for each in zip(scanned, attrs.input_axes, attrs.input_directions, strict=True)
-            ]
-        result = self._body(node, key, "body", (*own, *taken), within)
-        again = result.pop(0) if node.op == "Loop" else ""
+        inputs, outputs = (*(head or ("", "")), *begin, *scanned), (turn, going, *states)
+        more: dict[str, Any] = {"states": count, "scanned": own.input_axes}
+        self._mark(key, "Repeat", inputs, outputs, within, **more)
+        ways = zip(scanned, own.input_axes, own.input_directions, strict=True)
+        elements = [self._element(key, turn, *each, within) for each in ways]
+        given = (*(turn, going)[: own.front], *states, *elements, *taken)
+        result = self._body(node, key, "body", given, within)
+        again = result.pop(0) if own.skip else ""
         last = [name or self.fresh(f"{key}/last") for name in results[:count]]
         kept = [index for index, name in enumerate(results[count:]) if name]
         values = (
@@ -138,9 +128,9 @@ class _Opened:
             (*last, *filter(None, results[count:])),
             within,
             states=count,
-            axes=tuple(axes[index] for index in kept),
-            backwards=tuple(backwards[index] for index in kept),
-            along=along,
+            axes=tuple(own.output_axes[index] for index in kept),
+            backwards=tuple(own.output_directions[index] for index in kept),
+            along=own.input_axes[0] if scanned else None,
             operators=1 + len(body.nodes),
         )
 

@@ -28,6 +28,7 @@ from onernn.ir.rnn import Recurrent
 from onernn.ir.types import type_of
 from onernn.ir.weights import RnnWeights
 from onernn.ops import OPERATORS, quantized
+from onernn.ops.control import Turns
 from onernn.ops.growth import no_new_bytes, product_of_sizes, product_with_numbers, results
 
 
@@ -163,86 +164,51 @@ def _if(node: Node, condition: Array, *values: Any) -> tuple[Any, ...]:
     return tuple(run_body(node.attributes["else_branch"], values[count:]))
 
 
-def _loop(node: Node, most: Array | None, condition: Array | None, *values: Any) -> tuple[Any, ...]:
-    """Body: (turn, condition, carried..., captured...) -> (condition, carried..., collected...)."""
-    body = node.attributes["body"]
-    count = node.attributes["carried"]
-    carried, captured = list(values[:count]), values[count:]
-    collected: list[list[Array]] = [[] for _ in body.outputs[1 + count :]]
-    going = True if condition is None else _truth(condition)
-    last = math.inf if most is None else int(most.reshape(()))
-    budget = running()
+def _turns(node: Node, *values: Any) -> tuple[Any, ...]:
+    """Runs a Loop or a Scan: see `onernn.ops.control.Turns`.
+
+    Body: (turn and condition of a Loop, state..., one element..., captured...) -> (the condition of
+    a Loop, state..., what is gathered...).
+    """
+    turns = Turns.of(node.attrs)
+    front, begin, scanned, captured = turns.parts(values)
+    state, collected = [*begin], [list[Array]() for _ in turns.output_axes]
+    rows = zip(scanned, turns.input_axes, turns.input_directions, strict=True)
+    sources = [np.moveaxis(x, axis, 0)[:: -1 if back else 1] for x, axis, back in rows]
+    lengths = {len(source) for source in sources}
+    if len(lengths) > 1:
+        raise ShapeError(f"scanned inputs of different lengths {sorted(lengths)}")
+    most, condition = front or (None, None)
+    last = min(lengths, default=math.inf if most is None else int(most.reshape(())))
+    going, budget = condition is None or _truth(condition), running()
     before, gathered, turn = budget.used, 0, 0
     while going and turn < last:
-        again, *results = run_body(
-            body, (np.array(turn, np.int64), np.array(going), *carried, *captured)
-        )
-        carried, going = results[:count], _truth(again)
-        for part, result in zip(collected, results[count:], strict=True):
+        own = (np.array(turn, np.int64), np.array(going))[: turns.front]
+        elements = [source[turn] for source in sources]
+        results = run_body(turns.body, (*own, *state, *elements, *captured))
+        if turns.skip:
+            going = _truth(results.pop(0))
+        state = results[: turns.states]
+        for part, result in zip(collected, results[turns.states :], strict=True):
             part.append(result)
-        gathered += _footprint(results[count:])
-        budget.used = before + gathered + _footprint(carried)
+        gathered += _footprint(results[turns.states :])
+        budget.used = before + gathered + _footprint(state)
         turn += 1
     budget.ask(gathered)
-    stacked = (
-        [np.stack(part) for part in collected] if turn else _nothing(node, most, condition, *values)
-    )
+    ways = zip(collected, turns.output_axes, turns.output_directions, strict=True)
+    stacked = [np.stack(part[::-1] if back else part, axis) for part, axis, back in ways if part]
+    stacked = stacked if turn else _nothing(node, turns, *values)
     budget.used = before
-    return (*carried, *stacked)
+    return (*state, *stacked)
 
 
-def _scan(node: Node, *values: Any) -> tuple[Any, ...]:
-    """Body: (state..., one element..., captured...) -> (state..., one result...).
-
-    ``states`` inputs are states, ``scanned`` ones are gone through element by element, along
-    ``input_axes`` in ``input_directions`` (1: backwards); results are stacked likewise.
-    """
-    body, states, scanned = (node.attributes[key] for key in ("body", "states", "scanned"))
-    state = list(values[:states])
-    sources = [
-        (np.flip(np.moveaxis(array, axis, 0), 0) if back else np.moveaxis(array, axis, 0))
-        for array, axis, back in zip(
-            values[states : states + scanned],
-            node.attributes["input_axes"],
-            node.attributes["input_directions"],
-            strict=True,
-        )
-    ]
-    lengths = {len(source) for source in sources}
-    if len(lengths) != 1:
-        raise ShapeError(f"scanned inputs of different lengths {sorted(lengths)}")
-    collected: list[list[Array]] = [[] for _ in body.outputs[states:]]
-    budget = running()
-    before, gathered = budget.used, 0
-    for elements in zip(*sources, strict=True):
-        results = run_body(body, (*state, *elements, *values[states + scanned :]))
-        state = results[:states]
-        for part, result in zip(collected, results[states:], strict=True):
-            part.append(result)
-        gathered += _footprint(results[states:])
-        budget.used = before + gathered + _footprint(state)
-    budget.ask(gathered)
-    axes, directions = node.attributes["output_axes"], node.attributes["output_directions"]
-    outputs = [
-        np.stack(part[::-1] if back else part, axis)
-        for part, axis, back in zip(collected, axes, directions, strict=True)
-        if part
-    ]
-    if any(not part for part in collected):
-        outputs = _nothing(node, *values)
-    budget.used = before
-    return (*state, *outputs)
-
-
-def _nothing(node: Node, *values: Any) -> list[Array]:
+def _nothing(node: Node, turns: Turns, *values: Any) -> list[Array]:
     """The empty results of a loop without a turn, of the sizes that its body declares or gives."""
     inputs = [None if value is None else type_of(value) for value in values]
-    types = OPERATORS[node.op].type(Context(node, Sizes()), *inputs)
-    first = node.attrs.carried if node.op == "Loop" else node.attrs.states
-    gathered_outputs = node.attrs.body.outputs[first + (node.op == "Loop") :]
-    axes = (0,) * len(gathered_outputs) if node.op == "Loop" else node.attrs.output_axes
+    types = OPERATORS[node.op].type(Context(node, Sizes()), *inputs)[turns.states :]
+    outputs = turns.body.outputs[turns.skip + turns.states :]
     out = []
-    for value, inferred, axis in zip(gathered_outputs, types[first:], axes, strict=True):
+    for value, inferred, axis in zip(outputs, types, turns.output_axes, strict=True):
         sizes = list(inferred.counts)
         if not sizes and value.shape is not None:
             sizes = [*value.shape, 0]
@@ -295,8 +261,8 @@ def _is_view(array: Array, values: Iterable[Any]) -> bool:
 _RUN: dict[str, Kernel] = {
     **{name: operator.run for name, operator in OPERATORS.items() if operator.compute},
     "If": _if,
-    "Loop": _loop,
+    "Loop": _turns,
     "Rnn": run_prepared,
-    "Scan": _scan,
+    "Scan": _turns,
 }
 KERNELS: dict[str, Kernel] = {name: _accounted(name, run) for name, run in _RUN.items()}

@@ -324,14 +324,13 @@ class WrittenNode:
 
     ``codes``: what runs it. ``reads``: the inputs that stand in memory when it runs. ``views``:
     values that stand inside of others, each with the name of the other one and its first element
-    there. ``mixes``: sizes along which one output element depends on several input ones.
+    there.
     """
 
     node: Node
     codes: list[Step]
     reads: list[str]
     views: dict[str, tuple[str, Size]]
-    mixes: Sequence[Size]
 
     @property
     def mark(self) -> str:
@@ -501,14 +500,19 @@ class Program:
         levels = self.levels(name)
         return levels[-1] if levels else None
 
+    def settled(self, name: str) -> Type:
+        """The type of a value in sizes as they are known now."""
+        result = self.types[name]
+        shape, value = result.shape, result.value
+        if shape is not None:
+            shape = tuple(size and self.size(size) for size in shape)
+        if value is not None:
+            value = self.size(value) if isinstance(value, Size) else tuple(map(self.size, value))
+        return replace(result, shape=shape, value=value)
+
     def numbers(self, name: str) -> Array | None:
         """The integers of a value that are known now, sizes among them; None for other values."""
-        result = self.types[name]
-        if result.value is None:
-            return None
-        value = result.value
-        settled = self.size(value) if isinstance(value, Size) else tuple(map(self.size, value))
-        return replace(result, value=settled).sizes
+        return self.settled(name).sizes
 
     def most(self, name: str) -> Size:
         """How many numbers a value has at most, whatever a call finds.

@@ -13,7 +13,7 @@ import numpy as np
 from onernn.ir.arrays import Array, frozen
 from onernn.ir.budget import spend
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError, printable
-from onernn.ir.operator import OPERATORS, Operator, mixes_nothing
+from onernn.ir.operator import OPERATORS, Operator
 from onernn.ir.records import Immutable, cached_property, dataclass
 from onernn.ir.types import UNKNOWN, Size, Type, constant_type, dense, lod_names, valued, words_of
 
@@ -360,21 +360,16 @@ def _under_words(
     like = next((each for each in given if each.lod != ()), None)
     if like is None or operator.dropped is True:
         return tuple(Type(each.dtype, each.shape, (), each.value) for each in outputs)
-    rank = given[0].rank
-    keeps = operator.mixed is mixes_nothing and operator.dropped is False
-    if like.lod is None or rank is None:
+    if like.lod is None:
+        return tuple(replace(each, lod=None) for each in outputs)
+    if given[0].rank is None:
+        keeps = operator.kind in ("elementwise", "view") and operator.dropped is False
         return tuple(replace(each, lod=like.lod if keeps else None) for each in outputs)
-    rest = [each and each.numbers for each in inputs[1:]]
-    if any(
-        operator.slot(place).axes and given is not None and numbers is None
-        for place, (given, numbers) in enumerate(zip(inputs[1:], rest, strict=True), 1)
-    ):
-        return tuple(UNKNOWN for _ in outputs)
-    axes = operator.mixed(node.attrs, rank, *rest)
-    dropped = operator.drops(node.attrs, rank, *rest)
-    if axes is None or any(axis in (0, -rank) for axis in axes):
-        return tuple(UNKNOWN for _ in outputs)
-    if dropped:
+    try:
+        keeps = operator.keeps_words(node.attrs, *inputs)
+    except FAILURES:
+        return (UNKNOWN,) * len(outputs)
+    if not keeps:
         return tuple(replace(each, lod=()) for each in outputs)
     words = like.shape[0] if like.shape else None
     return tuple(

@@ -14,6 +14,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
+from onernn.ir.types import Type, type_of
 
 REQUIRED: Final = object()
 """In the place of an attribute's default: it has to be given."""
@@ -52,7 +53,15 @@ Compute = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Axes = Array
 """The annotation of an input of integers that name axes: the result's type depends on them."""
-Mixes = Callable[..., Iterable[int] | None]
+Shape = Array
+"""The annotation of an input of integers that say only how large the result is."""
+Axis = int
+"""The annotation of an attribute that names the axis along which an operator works."""
+Path = Sequence[int | None]
+"""For each axis of an input: the axis of the results on which its elements keep their places, None
+if elements along it meet or move. () for an input that all places of the results may read."""
+Paths = Callable[..., Sequence[Path] | None]
+"""``paths(attrs, *types)``: a path for each input. None if only a run knows them."""
 TypeRule = Callable[..., Any]
 Growth = Callable[..., int]
 Batched = Literal["", "stretched", "axis", "joined", "axes", "batch"] | Callable[[Any, Any], None]
@@ -63,15 +72,8 @@ joined     so does it; each input has all rows
 axes       the input of `Axes` counts one axis more
 batch      rows and axis 0 become one axis
 ""         not at all"""
-RowRule = Literal["", "stretched", "view", "axes", "joined", "batch"] | Callable[[Any, Any], Any]
-"""Where the results have the rows of a batch, each made of the same row of the inputs; see
-`onernn.fuse_passes.row_independence`:
-stretched  on the same axis, counted from the last one; other inputs have size 1 there
-view       at the same places in memory
-axes       on the same axis of the first input, unless it is one of ``mixed``
-joined     on the same axis of all inputs, unless it is attribute ``axis``
-batch      on axis 0 of the first input and of the first output
-""         no rule: not known"""
+RowRule = Callable[[Any, Any], Any]
+"""``rows(flow, node)``: see `onernn.ops.row_rules`."""
 Drops = bool | Callable[..., bool]
 
 
@@ -80,6 +82,7 @@ class Slot:
     """An input. The last one may be ``variadic``: any number of them.
 
     ``axes``: integers that name axes, so that the result's type depends on them.
+    ``shape``: integers that say only how large the result is.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Slot:
     variadic: bool
     ragged: bool
     axes: bool
+    shape: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,22 +103,23 @@ class Operator:
                 None. It sees the arrays of ragged inputs, and the result is ragged like the first
                 of these
     offsets     ``compute`` sees `Ragged` values instead, and decides itself
-    mixed       ``mixed(attrs, rank, *values)``: the axes of the first input along which elements
-                meet; the words of a LoD must not be among them. None: they depend on unknown values
+    paths       see `Paths`; the words of a ragged input must keep their places. None: not known
+    reach       ``reach(attrs, axis, *types)``: the window that each place along an axis sees of the
+                first input, an `onernn.ops.windows.Window`; None if it is not of one size
     dropped     whether axis 0 of the result is another one than the words, so that the result is an
-                array; or ``dropped(attrs, rank, *values)``
+                array; or ``dropped(attrs, *types)``
     since       the first opset in which ONNX has it, in ``domain``; 0: it is not ONNX's
     keeps       the result's elements are elements of the first input (of all inputs where there may
                 be any number): moved, chosen among others, cast
     growth      ``growth(node, *values)`` bounds the bytes that a run may allocate. None: those of
-                the results, by ``type``; the sizes of the inputs bound them
+                the results, by ``type``; ``compute`` itself asks the run's budget if data decide
     scratch     bytes that a run takes besides, for each element of the largest input
     sized       ``compute`` also works on arrays of `Size`: shapes are followed through it
     expression  ``expression(attrs, there)``: what an elementwise operator computes of the inputs
                 that are there; see `onernn.ops.elementwise`
     batched     see `Batched`; a function ``batched(mapper, node)`` adds the node of all rows to a
                 `fuse_passes.mapping.Mapper`
-    rows        see `RowRule`; a function ``rows(flow, node)`` returns where the outputs have rows
+    rows        where the outputs have the rows of a batch, if that does not follow from ``paths``
     """
 
     name: str
@@ -123,7 +128,8 @@ class Operator:
     attributes: Mapping[str, Any]
     type: TypeRule
     compute: Compute | None
-    mixed: Mixes
+    paths: Paths | None
+    reach: Callable[..., Any] | None
     dropped: Drops
     offsets: bool
     outputs: tuple[int, int]
@@ -135,7 +141,7 @@ class Operator:
     scratch: int
     expression: Compute | None
     batched: Batched
-    rows: RowRule
+    rows: RowRule | None
 
     @cached_property
     def least(self) -> int:
@@ -151,10 +157,19 @@ class Operator:
     def slot(self, index: int) -> Slot:
         return self.slots[min(index, len(self.slots) - 1)]
 
-    def drops(self, attrs: SimpleNamespace, rank: int, *values: Any) -> bool:
-        """Whether the result of a ragged input is an array."""
-        dropped = self.dropped
-        return dropped if isinstance(dropped, bool) else dropped(attrs, rank, *values)
+    def keeps_words(self, attrs: SimpleNamespace, *types: Type | None) -> bool:
+        """Whether the result of ragged inputs is ragged; otherwise it is an array.
+
+        Raises `ShapeError` where words would mix.
+        """
+        dropped = self.dropped if isinstance(self.dropped, bool) else self.dropped(attrs, *types)
+        if dropped or (self.kind == "view" and self.paths is None):
+            return not dropped
+        paths = (self.paths and self.paths(attrs, *types)) or ()
+        ragged = [index for index, each in enumerate(types) if each is not None and each.lod]
+        if any(index >= len(paths) or list(paths[index][:1]) != [0] for index in ragged):
+            raise ShapeError("axis 0 would mix the steps of ragged sequences; drop the LoD before")
+        return True
 
     def attrs(self, attributes: Mapping[str, Any], outputs: int) -> SimpleNamespace:
         """The attributes with their defaults, and the number of ``outputs``."""
@@ -211,17 +226,12 @@ class Operator:
             return self.compute(attrs, *values)
         arrays = [None if value is None else data_of(value) for value in values]
         like = next((value for value in values if isinstance(value, Ragged)), None)
-        dropped = False
-        if like is not None:
-            rank = next(array.ndim for array in arrays if array is not None)
-            if any(axis in (0, -rank) for axis in self.mixed(attrs, rank, *arrays[1:]) or ()):
-                raise ShapeError(
-                    "axis 0 would mix the steps of ragged sequences; drop the LoD before"
-                )
-            dropped = self.drops(attrs, rank, *arrays[1:])
+        kept = like is not None and self.keeps_words(
+            attrs, *(None if value is None else type_of(value) for value in values)
+        )
         with np.errstate(all="ignore"):  # infinity and NaN are results, not warnings
             out = self.compute(attrs, *arrays)
-        if like is None or dropped:
+        if like is None or not kept:
             return out
         if isinstance(out, tuple):
             return tuple(_under(each, like) for each in out)
@@ -256,13 +266,47 @@ OPERATORS: dict[str, Operator] = {}
 """All canonical operators by name; `onernn.ops` fills it."""
 
 
-def mixes_nothing(*_: Any) -> tuple[int, ...]:
-    return ()
+def at_axis(axis: int, rank: int) -> int:
+    """An axis counted from the front. Raises `ShapeError` for one that is not there."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis}: the value has {rank} axes")
+    return axis % rank
 
 
-def along_axis(attrs: Any, *_: Any) -> tuple[int, ...]:
-    """The axis of attribute ``axis``."""
-    return (attrs.axis,)
+def rank_of(x: Type | None) -> int:
+    """The number of axes, 0 for an absent value. Raises `ShapeError` if it is not known."""
+    if x is not None and x.rank is None:
+        raise ShapeError("the number of axes is not known")
+    return 0 if x is None else x.rank or 0
+
+
+def over(x: Type, axes: Iterable[Any], keepdims: Any = 1) -> list[Path]:
+    """The path of the first input of an operator that works along axes of it."""
+    along = {at_axis(int(axis), rank_of(x)) for axis in axes}
+    gone = () if keepdims else along
+    ranks = range(rank_of(x))
+    return [[None if k in along else k - sum(axis < k for axis in gone) for k in ranks]]
+
+
+def along_axis(attrs: Any, x: Type, *_: Any) -> list[Path]:
+    """The paths of an operator along the axis of attribute ``axis``."""
+    return over(x, (attrs.axis,), vars(attrs).get("keepdims", 1))
+
+
+def stretched(_: Any, *types: Type | None) -> list[Path]:
+    """The paths of inputs that broadcasting stretches to one shape."""
+    ranks = list(map(rank_of, types))
+    return [range(max(ranks) - rank, max(ranks)) for rank in ranks]
+
+
+def joined(attrs: Any, *types: Type) -> list[Path]:
+    """The paths of inputs of which all work along the axis of attribute ``axis``."""
+    return [over(each, (attrs.axis,))[0] for each in types]
+
+
+def batch(_: Any, x: Type, *others: Any) -> list[Path]:
+    """The path of a first input whose axis 0 is a batch."""
+    return over(x, range(1, rank_of(x)))
 
 
 def op(
@@ -271,7 +315,8 @@ def op(
     kind: Kind,
     type: TypeRule,
     attributes: Mapping[str, Any] | None = None,
-    mixes: Mixes = mixes_nothing,
+    paths: Paths | None = None,
+    reach: Callable[..., Any] | None = None,
     drops: Drops = False,
     offsets: bool | None = None,
     outputs: int | tuple[int, int] = 1,
@@ -288,13 +333,14 @@ def op(
     """Adds the operator that a NumPy function computes; its signature is the schema.
 
     Positional parameters are the inputs: annotated ``| None`` one may be absent, ``*rest`` is any
-    number of them, `Ragged` carries offsets, `Axes` holds integers that name axes. Parameters by
-    keyword are the attributes with their defaults; ``outputs`` is how many outputs a node has. A
+    number of them, `Ragged` carries offsets, `Axes` and `Shape` hold integers that say axes and
+    sizes. Parameters by keyword are the attributes with their defaults, `Axis` is along which it
+    works; ``outputs`` is how many outputs a node has. A
     first parameter ``attrs`` takes all attributes at once; ``attributes`` lists them then. A layer
     or control flow runs in a session: its function has no body. See `Operator` for the rest.
     By default sequences, layers and control see ``offsets``, the first two are not ONNX's
     (``since`` is 0), views and moves have ``keeps``, and ``batched`` follows from `Axes`, an
-    attribute ``axis``, or the kind; ``rows`` follows from ``batched``, the kind, or ``mixes``.
+    attribute ``axis``, or the kind; ``paths`` follows from the kind, an `Axis`, or ``batched``.
     """
 
     def register(function: Function) -> Function:
@@ -323,7 +369,8 @@ def op(
             attributes=MappingProxyType(attrs),
             type=type,
             compute=None if runs_elsewhere else function if takes_all else compute,
-            mixed=mixes,
+            paths=paths or _paths(kind, as_batch, options.values()),
+            reach=reach,
             dropped=drops,
             offsets=sees_offsets,
             outputs=(1, outputs) if isinstance(outputs, int) else outputs,
@@ -335,7 +382,7 @@ def op(
             scratch=scratch,
             expression=expression,
             batched=as_batch,
-            rows=_rows(kind, as_batch, mixes, sees_offsets) if rows is None else rows,
+            rows=rows,
         )
         return function
 
@@ -350,12 +397,12 @@ def _batched(kind: Kind, slots: Sequence[Slot], attributes: Mapping[str, Any]) -
     return "stretched" if kind == "elementwise" else ""
 
 
-def _rows(kind: Kind, batched: Batched, mixes: Mixes, offsets: bool) -> RowRule:
-    if offsets or batched == "batch":
-        return "" if offsets else "batch"
+def _paths(kind: Kind, batched: Batched, options: Iterable[Parameter]) -> Paths | None:
     if kind == "elementwise":
-        return "stretched"
-    return "view" if kind == "view" else "" if mixes is mixes_nothing else "axes"
+        return stretched
+    if any(each.annotation == "Axis" for each in options):
+        return along_axis
+    return batch if batched == "batch" else None
 
 
 def _slot(parameter: Parameter) -> Slot:
@@ -368,4 +415,5 @@ def _slot(parameter: Parameter) -> Slot:
         variadic=parameter.kind is Parameter.VAR_POSITIONAL,
         ragged=annotation == "Ragged",
         axes=annotation.startswith("Axes"),
+        shape=annotation == "Shape",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
@@ -22,7 +22,7 @@ from onernn.ir.weights import OWN, RnnWeights
 from onernn.ops import row_rules
 from onernn.ops.growth import elements, no_new_bytes
 
-_TURNS = 4  # rounds in which the types of carried values settle; then they are unknown
+_ROUNDS = 4  # rounds in which the types of carried values settle; then they are unknown
 
 
 def _outputs(body: Any, types: list[Type]) -> list[Type]:
@@ -181,7 +181,7 @@ def again(
 def _settled(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
     """The types of the body's inputs in any turn, and of its outputs behind the states."""
     states = [replace(each, value=None) for each in states]
-    for _ in range(_TURNS):
+    for _ in range(_ROUNDS):
         result = _outputs(body, [*front, *states, *rest])
         joined = list(map(joined_types, states, result[skip:]))
         if joined == states:
@@ -198,29 +198,61 @@ def _stacked(element: Type, axis: int, count: Size | None) -> Type:
     return Type(element.dtype, (*element.shape[:at], count, *element.shape[at:]), ())
 
 
-def _turns(attrs: Any, values: Sequence[Type]) -> Any:
-    """`_settled` of a Loop."""
-    front = [dense("int64", ()), dense("bool", ())]
-    return _settled(attrs.body, front, [*values[: attrs.carried]], [*values[attrs.carried :]], 1)
+class Turns(NamedTuple):
+    """A Loop or a Scan: a graph that runs again and again.
+
+    ``front``: how many inputs come before the states, 2 (the limit and the condition) or 0.
+    ``states``: how many values each turn hands on to the next one. Axes and directions (1:
+    backwards) of what is gone through element by element, and of what is gathered.
+    """
+
+    body: Graph
+    front: int
+    states: int
+    input_axes: tuple[int, ...]
+    input_directions: tuple[int, ...]
+    output_axes: tuple[int, ...]
+    output_directions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, attrs: Any) -> Turns:
+        """The turns of a node with these attributes."""
+        if "carried" not in vars(attrs):
+            axes, outputs = attrs.input_axes, attrs.output_axes
+            directions = attrs.input_directions, attrs.output_directions
+            return cls(attrs.body, 0, attrs.states, axes, directions[0], outputs, directions[1])
+        rest = (0,) * (len(attrs.body.outputs) - 1 - attrs.carried)
+        return cls(attrs.body, 2, attrs.carried, (), (), rest, rest)
+
+    @property
+    def skip(self) -> int:
+        """How many outputs of the body come before the states: whether another turn follows."""
+        return min(self.front, 1)
+
+    def parts(self, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
+        """Divides inputs into the front, the first states, what is scanned, and other values."""
+        begin = self.front + self.states
+        end = begin + len(self.input_axes)
+        return values[: self.front], values[self.front : begin], values[begin:end], values[end:]
 
 
-def _loop(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
-    inside, result = _turns(context.attrs, values)
-    turns = context.fresh("turns")
-    return (*inside[2 : 2 + context.attrs.carried], *(_stacked(each, 0, turns) for each in result))
+def _inside(turns: Turns, values: Sequence[Type]) -> Any:
+    """The types of the body's inputs in any turn, and of its outputs after the states."""
+    front, states, scanned, rest = turns.parts(values)
+    elements = [_element(each, axis) for each, axis in zip(scanned, turns.input_axes, strict=True)]
+    own = [dense("int64", ()), dense("bool", ())][: len(front)]
+    return _settled(turns.body, own, [*states], [*elements, *rest], turns.skip)
 
 
-@op("Loop", kind="control", outputs=2**16, type=_loop, growth=no_new_bytes, rows=row_rules.loop)
-def loop(most: Array | None, going: Array | None, *values: Any, body: Graph, carried: int) -> None:
-    """Runs a graph again and again; ``carried`` of the values are what turns hand on."""
-
-
-def _steps(attrs: Any, values: Sequence[Type]) -> Any:
-    """`_settled` of a Scan."""
-    end = attrs.states + attrs.scanned
-    scanned = zip(values[attrs.states : end], attrs.input_axes, strict=True)
-    elements = [_element(each, axis) for each, axis in scanned]
-    return _settled(attrs.body, [], [*values[: attrs.states]], [*elements, *values[end:]], 0)
+def _turns_type(context: Context, *values: Type) -> Any:
+    turns = Turns.of(context.attrs)
+    scanned = zip(turns.parts(values)[2], turns.input_axes, strict=True)
+    sizes = [each.shape[axis] for each, axis in scanned if each.shape]
+    count = context.same(*sizes) if turns.input_axes else context.fresh("turns")
+    inside, result = _inside(turns, values)
+    gathered = zip(result, turns.output_axes, strict=True)
+    states = inside[turns.front : turns.front + turns.states]
+    return (*states, *(_stacked(each, axis, count) for each, axis in gathered))
 
 
 def _element(x: Type, axis: int) -> Type:
@@ -230,20 +262,16 @@ def _element(x: Type, axis: int) -> Type:
     return Type(x.dtype, (*x.shape[:place], *x.shape[place + 1 :]), x.lod)
 
 
-def _scan(context: Context, *values: Type) -> Any:
-    attrs = context.attrs
-    scanned = zip(
-        values[attrs.states : attrs.states + attrs.scanned], attrs.input_axes, strict=True
-    )
-    turns = context.same(*(v.shape[axis] for v, axis in scanned if v.shape))
-    inside, result = _steps(attrs, values)
-    stacked = (
-        _stacked(each, axis, turns) for each, axis in zip(result, attrs.output_axes, strict=True)
-    )
-    return (*inside[: attrs.states], *stacked)
+_TURNS: dict[str, Any] = {"kind": "control", "outputs": 2**16, "type": _turns_type}
+_TURNS |= {"growth": no_new_bytes, "rows": row_rules.turns}
 
 
-@op("Scan", kind="control", outputs=2**16, type=_scan, growth=no_new_bytes, rows=row_rules.scan)
+@op("Loop", **_TURNS)
+def loop(most: Array | None, going: Array | None, *values: Any, body: Graph, carried: int) -> None:
+    """Runs a graph again and again; ``carried`` of the values are what turns hand on."""
+
+
+@op("Scan", **_TURNS)
 def scan(
     first: Any,
     *rest: Any,
@@ -279,8 +307,8 @@ def types_inside(node: Node, name: str, types: Sequence[Type | None]) -> list[Ty
     if node.op == "If":
         first = 1 + (node.attrs.then_taken if name == "else_branch" else 0)
         return [each or UNKNOWN for each in types[first:]][: len(node.attrs.__dict__[name].inputs)]
-    values = [each or UNKNOWN for each in types[2 if node.op == "Loop" else 0 :]]
-    return (_turns if node.op == "Loop" else _steps)(node.attrs, values)[0]
+    inside: list[Type] = _inside(Turns.of(node.attrs), [each or UNKNOWN for each in types])[0]
+    return inside
 
 
 def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type, ...]:

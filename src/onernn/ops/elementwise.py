@@ -21,9 +21,8 @@ from onernn.ir.activations import FUNCTIONS as ACTIVATIONS
 from onernn.ir.arrays import Array, bfloat16_bits, widened
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
-from onernn.ir.operator import op
+from onernn.ir.operator import op, over
 from onernn.ir.types import Size, Type
-from onernn.ops import row_rules
 from onernn.ops.growth import wide
 from onernn.ops.rules import broadcast, same
 
@@ -460,7 +459,7 @@ def dropout(
     return x, np.ones(x.shape, bool)
 
 
-@op("GateLayout", kind="moves", since=0, type=same, rows=row_rules.gates)
+@op("GateLayout", kind="moves", since=0, type=same, paths=lambda _, x: over(x, (-1,)))
 def gate_layout(gates: Array, *, layout: Any) -> Array:
     return layout(gates)
 

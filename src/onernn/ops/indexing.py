@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from onernn.ir.arrays import Array
+from onernn.ir.budget import running
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
-from onernn.ir.operator import Axes, along_axis, op
+from onernn.ir.operator import Axes, Axis, Path, at_axis, joined, op, over, rank_of
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Size, Type
-from onernn.ops import row_rules
 from onernn.ops.growth import results, wide
-from onernn.ops.rules import at_axis, integers, same, with_size
+from onernn.ops.rules import integers, same, with_size
+from onernn.ops.windows import Window
 
 # Attribute ``non_negative`` is our own: ONNX counts negative indices from the end, Paddle and MXNet
 # do not.
@@ -58,16 +59,22 @@ def _gathered_rows(m: Any, node: Node) -> None:
     )
 
 
+def _gathered_paths(attrs: Any, table: Type, indices: Type) -> list[Path]:
+    axis, more = at_axis(attrs.axis, rank_of(table)), rank_of(indices)
+    before, after = range(axis), range(axis + more, rank_of(table) + more - 1)
+    return [[*before, None, *after], range(axis, axis + more)]
+
+
 @op(
     "Gather",
     kind="moves",
     offsets=True,
     type=_gathered,
     sized=True,
+    paths=_gathered_paths,
     batched=_gathered_rows,
-    rows=row_rules.gathered,
 )
-def gather(table: Any, indices: Any, *, axis: int = 0, non_negative: bool = False) -> Any:
+def gather(table: Any, indices: Any, *, axis: Axis = 0, non_negative: bool = False) -> Any:
     """Along the words of a ragged table the result is dense, or ragged like the indices."""
     data, chosen = data_of(table), data_of(indices)
     _check_indices(non_negative, chosen, data.shape[axis])
@@ -81,13 +88,12 @@ def gather(table: Any, indices: Any, *, axis: int = 0, non_negative: bool = Fals
 @op(
     "GatherElements",
     kind="moves",
-    mixes=along_axis,
+    paths=joined,
     type=lambda _, x, indices: Type(x.dtype, indices.shape),
     batched="joined",
-    rows="joined",
 )
 def gather_elements(
-    x: Array, indices: Array, *, axis: int = 0, non_negative: bool = False
+    x: Array, indices: Array, *, axis: Axis = 0, non_negative: bool = False
 ) -> Array:
     size = x.shape[axis]
     _check_indices(non_negative, indices, size)
@@ -106,7 +112,12 @@ def _gathered_nd(context: Context, table: Type, indices: Type) -> Type:
     return Type(table.dtype, (*indices.shape[:-1], *inner))
 
 
-@op("GatherND", kind="moves", drops=True, type=_gathered_nd, scratch=8, rows=row_rules.gathered_nd)
+def _nd_paths(attrs: Any, table: Type, indices: Type) -> list[Path]:
+    own = over(table, range(attrs.batch_dims, rank_of(table)))[0]
+    return [own, [*range(rank_of(indices) - 1), None]]
+
+
+@op("GatherND", kind="moves", drops=True, type=_gathered_nd, scratch=8, paths=_nd_paths)
 def gather_nd(
     table: Array, indices: Array, *, batch_dims: int = 0, non_negative: bool = False
 ) -> Array:
@@ -142,6 +153,25 @@ def _padded_rows(m: Any, node: Node) -> None:
     m.over_axes(node, range(m.rank(node, node.inputs[0])))
 
 
+def _around(_: Any, x: Type, pads: Type, value: Any = None, axes: Type | None = None) -> Any:
+    """(axis, before, after) of each axis with pads; None where only a run knows them."""
+    chosen = range(rank_of(x)) if axes is None else integers(axes)
+    if pads.numbers is None or chosen is None:
+        return None
+    pairs = zip(chosen, pads.numbers.reshape(2, -1).T.tolist(), strict=True)
+    return [(at_axis(axis, rank_of(x)), *pair) for axis, pair in pairs if any(pair)]
+
+
+def _padded_paths(attrs: Any, *types: Any) -> list[Path] | None:
+    around = _around(attrs, *types)
+    return None if around is None else over(types[0], (axis for axis, *_ in around))
+
+
+def _reach(attrs: Any, axis: int, *types: Any) -> Window | None:
+    pairs = {at: (1, 1, 1, *pair) for at, *pair in _around(attrs, *types) or ()}
+    return Window(*pairs[axis]) if axis in pairs and attrs.mode == "constant" else None
+
+
 @op(
     "Pad",
     kind="moves",
@@ -149,7 +179,8 @@ def _padded_rows(m: Any, node: Node) -> None:
     type=_padded,
     growth=results,
     batched=_padded_rows,
-    rows=row_rules.padded,
+    paths=_padded_paths,
+    reach=_reach,
 )
 def pad(
     x: Array,
@@ -180,7 +211,11 @@ def pad(
     return np.pad(x, around, mode=mode)  # type: ignore[call-overload]
 
 
-@op("ReverseSequence", kind="moves", drops=True, type=same, rows=row_rules.reversed_steps)
+def _reversed_paths(attrs: Any, x: Type, lengths: Type) -> list[Path]:
+    return [*over(x, (attrs.time_axis,)), [attrs.batch_axis]]
+
+
+@op("ReverseSequence", kind="moves", drops=True, type=same, paths=_reversed_paths)
 def reverse_sequence(x: Array, lengths: Array, *, time_axis: int = 0, batch_axis: int = 1) -> Array:
     """The first words of each sentence backwards, those behind its length where they are."""
     time, batch = time_axis, batch_axis
@@ -207,10 +242,20 @@ def _one_hot_type(context: Context, indices: Type, depth: Type, values: Type) ->
     return Type(values.dtype, (*indices.shape[:at], count, *indices.shape[at:]), lod)
 
 
+def _one_hot_paths(attrs: Any, indices: Type, *_: Type) -> list[Path]:
+    new = at_axis(attrs.axis, rank_of(indices) + 1)
+    return [[k + (k >= new) for k in range(rank_of(indices))]]
+
+
 @op(
-    "OneHot", kind="mixes", offsets=True, type=_one_hot_type, growth=results, rows=row_rules.one_hot
+    "OneHot",
+    kind="mixes",
+    offsets=True,
+    type=_one_hot_type,
+    growth=results,
+    paths=_one_hot_paths,
 )
-def one_hot(indices: Any, depth: Array, values: Array, *, axis: int = -1) -> Any:
+def one_hot(indices: Any, depth: Array, values: Array, *, axis: Axis = -1) -> Any:
     """values = (off, on); an index outside [-depth, depth) gives a row of off."""
     chosen, count = data_of(indices), int(depth.reshape(-1)[0])
     if count < 0:
@@ -230,7 +275,11 @@ def _compressed(context: Context, x: Type, condition: Type) -> Type:
     return Type(x.dtype, with_size(x.shape, context.attrs.axis, context.fresh("chosen")))
 
 
-@op("Compress", kind="moves", drops=True, type=_compressed)
+def _compressed_paths(attrs: Any, x: Type, _: Type) -> list[Path] | None:
+    return None if attrs.axis is None else over(x, (attrs.axis,))
+
+
+@op("Compress", kind="moves", drops=True, type=_compressed, paths=_compressed_paths)
 def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
     return np.compress(condition, x, axis)
 
@@ -240,12 +289,9 @@ def _non_zero(context: Context, x: Type) -> Type:
     return Type("int64", (rank, context.fresh("chosen")))
 
 
-def _non_zero_growth(_: Node, x: Array) -> int:
-    return 16 * max(x.ndim, 1) * x.size
-
-
-@op("NonZero", kind="moves", drops=True, type=_non_zero, growth=_non_zero_growth)
+@op("NonZero", kind="moves", drops=True, type=_non_zero)
 def non_zero(x: Array) -> Array:
+    running().ask(16 * max(x.ndim, 1) * x.size)
     return np.array(np.nonzero(x), np.int64)
 
 
@@ -278,14 +324,13 @@ def _put(reduction: str, out: Array, places: Any, updates: Array) -> None:
     "ScatterElements",
     kind="mixes",
     since=11,
-    mixes=lambda *_: (0,),
+    paths=joined,
     type=same,
     growth=wide,
     batched="joined",
-    rows="joined",
 )
 def scatter_elements(
-    x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
+    x: Array, indices: Array, updates: Array, *, axis: Axis = 0, reduction: str = "none"
 ) -> Array:
     axis = at_axis(axis, x.ndim)
     fits = indices.ndim == x.ndim and all(
@@ -302,7 +347,7 @@ def scatter_elements(
     return out
 
 
-@op("ScatterND", kind="mixes", since=11, mixes=lambda *_: (0,), type=same, growth=wide, rows="")
+@op("ScatterND", kind="mixes", since=11, type=same, growth=wide)
 def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     depth = indices.shape[-1] if indices.ndim else 0
     if not indices.ndim or depth > x.ndim:

@@ -10,9 +10,8 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
-from onernn.ir.operator import op
+from onernn.ir.operator import Path, op, rank_of
 from onernn.ir.types import Size, Type
-from onernn.ops import row_rules
 from onernn.ops.rules import Sizes, broadcast, common
 
 
@@ -40,7 +39,16 @@ def product_of_rows(m: Any, node: Node) -> None:
     m.put(node, (m.widened(node, a, wide), m.widened(node, b, wide), *others))
 
 
-@op("MatMul", kind="mixes", type=_matmul_type, batched=product_of_rows, rows=row_rules.product)
+def product_paths(_: Any, a: Type, b: Type, *zeros: Type | None) -> list[Path]:
+    """Of stacks of matrices; zero points are one for each row of a, or column of b."""
+    first, second = rank_of(a), rank_of(b)
+    stacks = max(first, second, 2) - 2
+    rows, columns = [stacks] * (first > 1), [stacks + (first > 1)] * (second > 1)
+    a_stacks, b_stacks = (range(stacks - max(rank - 2, 0), stacks) for rank in (first, second))
+    return [[*a_stacks, *rows, None], [*b_stacks, None, *columns], rows, columns]
+
+
+@op("MatMul", kind="mixes", type=_matmul_type, paths=product_paths, batched=product_of_rows)
 def matmul(a: Array, b: Array) -> Array:
     if a.ndim > 2 and b.ndim == 2 and a.size:  # one product, where NumPy makes one a matrix
         return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
@@ -64,13 +72,18 @@ def _gemm_of_rows(m: Any, node: Node) -> None:
     m.over_batch(node)
 
 
+def _gemm_paths(attrs: Any, a: Type, b: Type, c: Type | None = None) -> list[Path]:
+    first, second = [0, None], [None, 1]
+    added = range(2 - rank_of(c), 2)
+    return [first[::-1] if attrs.transA else first, second[::-1] if attrs.transB else second, added]
+
+
 @op(
     "Gemm",
     kind="mixes",
-    mixes=lambda attrs, *_: (0,) if attrs.transA else (),
+    paths=_gemm_paths,
     type=_gemm_type,
     batched=_gemm_of_rows,
-    rows=row_rules.gemm,
 )
 def gemm(
     a: Array,
@@ -136,32 +149,26 @@ def _einsum_of_rows(m: Any, node: Node) -> None:
     m.put(node, node.inputs, equation=f"{over}->{row}{result}")
 
 
-def _rows_of_einsum(flow: Any, node: Node) -> row_rules.State:
-    terms, result = _terms(node.attrs.equation)
-    pairs = [(term, name, flow[name]) for term, name in zip(terms, node.inputs, strict=True)]
-    if "." in node.attrs.equation:
-        raise row_rules.UnknownRows(node, "has axes without letters")
-    rows = {(term[s.axis], s.inner, s.lod) for term, _, s in pairs if isinstance(s, row_rules.Rows)}
-    if len(rows) != 1:
-        raise row_rules.UnknownRows(node, "combines values whose rows are on different axes")
-    ((letter, inner, lod),) = rows
-    if letter not in result:
-        raise row_rules.UnknownRows(node, "sums over the rows", True)
-    for term, name, state in pairs:
-        if term.count(letter) > 1:
-            raise row_rules.UnknownRows(node, "takes a diagonal of the rows")
-        if isinstance(state, row_rules.Alike) and letter in term:
-            flow.check_alike(node, name, term.index(letter))
-    return row_rules.Rows(result.index(letter), inner, lod)
+def _einsum_paths(attrs: Any, *_: Type) -> list[Path] | None:
+    """Axes without letters are not followed."""
+    terms, result = _terms(attrs.equation)
+    places = {letter: result.index(letter) for letter in result}
+    return (
+        None
+        if "." in attrs.equation
+        else [
+            [places.get(letter) if term.count(letter) == 1 else None for letter in term]
+            for term in terms
+        ]
+    )
 
 
 @op(
     "Einsum",
     kind="mixes",
-    mixes=lambda *_: (0,),
     type=_einsum_type,
+    paths=_einsum_paths,
     batched=_einsum_of_rows,
-    rows=_rows_of_einsum,
 )
 def einsum(first: Array, *rest: Array, equation: str) -> Array:
     return np.asarray(np.einsum(equation, first, *rest))

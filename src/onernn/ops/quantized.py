@@ -15,15 +15,13 @@ from onernn.ir.arrays import Array
 from onernn.ir.budget import Recurrence, bytes_of, running
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
-from onernn.ir.operator import OPERATORS, REQUIRED, op
+from onernn.ir.operator import OPERATORS, REQUIRED, Axis, Path, at_axis, op, over, rank_of
 from onernn.ir.ragged import data_of
 from onernn.ir.spec import Activation
 from onernn.ir.types import Size, Type, dense
-from onernn.ops import row_rules
 from onernn.ops.elementwise import FORMULAS
 from onernn.ops.growth import results, wide
-from onernn.ops.products import product_of_rows, product_shape
-from onernn.ops.rules import at_axis
+from onernn.ops.products import product_of_rows, product_paths, product_shape
 from onernn.ops.windows import conv
 
 _EXACT = 256
@@ -64,20 +62,21 @@ def rounded(x: Array, scale: Array, zero: Array) -> Array:
     return np.clip(whole, np.asarray(bounds.min, whole.dtype), top).astype(zero.dtype)
 
 
-def _mixes_words(attrs: Any, rank: int, *_: Any) -> tuple[int, ...]:
-    return (0,) if attrs.axis in (0, -rank) else ()
+def _quantized_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
+    """Scales and zero points are one number each, or one for each entry of an axis."""
+    single = [[at_axis(attrs.axis, rank_of(x))] * (rank_of(each) == 1) for each in others]
+    return [*over(x, ()), *single]
 
 
 @op(
     "QuantizeLinear",
     kind="elementwise",
     since=10,
-    mixes=_mixes_words,
-    rows=row_rules.quantized,
+    paths=_quantized_paths,
     type=lambda _, x, __, zero=None: Type("uint8" if zero is None else zero.dtype, x.shape),
     growth=wide,
 )
-def quantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: int = 1) -> Array:
+def quantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: Axis = 1) -> Array:
     _check_parameters(x, scale, zero, None)
     zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
     if zero.dtype.kind not in "iu" or zero.dtype.itemsize > 2:
@@ -89,12 +88,13 @@ def quantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: 
     "DequantizeLinear",
     kind="elementwise",
     since=10,
-    mixes=_mixes_words,
-    rows=row_rules.quantized,
+    paths=_quantized_paths,
     type=lambda _, x, scale, zero=None: Type(scale.dtype, x.shape),
     growth=wide,
 )
-def dequantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: int = 1) -> Array:
+def dequantize_linear(
+    x: Array, scale: Array, zero: Array | None = None, *, axis: Axis = 1
+) -> Array:
     _check_parameters(x, scale, zero, x)
     if x.dtype.kind not in "iu" or x.dtype.itemsize > 4:
         raise ShapeError(f"x of {x.dtype}: expected integers of 8, 16 or 32 bits")
@@ -121,7 +121,7 @@ def parameters(low: Array, high: Array) -> tuple[Array, Array]:
     kind="mixes",
     outputs=(3, 3),
     since=11,
-    mixes=lambda _, rank: range(rank),
+    paths=lambda _, x: over(x, range(rank_of(x))),
     type=lambda _, x: (Type("uint8", x.shape), dense("float32", ()), dense("uint8", ())),
     growth=wide,
 )
@@ -180,8 +180,8 @@ def _product_growth(node: Node, a: Array, b: Array, *_: Any) -> int:
     since=10,
     type=_integers_type,
     growth=_product_growth,
+    paths=product_paths,
     batched=product_of_rows,
-    rows=row_rules.product,
 )
 def matmul_integer(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
@@ -192,20 +192,12 @@ def matmul_integer(
 _CONV = OPERATORS["Conv"]
 
 
-def _conv_growth(node: Node, x: Array, w: Array, *_: Any) -> int:
-    """The bytes of a Conv in float64, and of both factors without their zero points."""
-    assert _CONV.growth is not None
-    return 8 * _CONV.growth(node, x, w) + 10 * (x.size + w.size)
-
-
 @op(
     "ConvInteger",
     kind="mixes",
     attributes=_CONV.attributes,
-    mixes=lambda *_: (0,),
     since=10,
     type=lambda context, x, w, *_: Type("int32", _CONV.type(context, x, w).shape),
-    growth=_conv_growth,
     batched="batch",
 )
 def conv_integer(
@@ -216,6 +208,7 @@ def conv_integer(
         raise ShapeError(f"zero point of x {x_zero.shape}: expected one for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
         w_zero = w_zero.reshape(-1, *[1] * (w.ndim - 1))
+    running().ask(10 * (x.size + w.size))  # without their zero points
     factors = _shifted("x", x, x_zero, True), _shifted("w", w, w_zero, True)
     sums = conv(attrs, *(each.astype(np.float64) for each in factors))
     return sums.astype(np.int64).astype(np.int32)
@@ -303,11 +296,10 @@ def _types(context: Context, x: Type, w: Type, r: Type, *_: Type | None) -> tupl
     return Type("float32", (steps, *state)), final, final
 
 
-def _growth(_: Node, x: Array, w: Array, r: Array, *__: Any) -> int:
-    """Whole numbers and sums of all words, gates, results; matrices without their zero points."""
-    words = max(x.shape[0], 1) * max(x.shape[1], 1)
-    gates = w.shape[-1] if w.ndim else 0
-    return 4 * bytes_of(x) + 16 * words * gates + 4 * (w.size + r.size)
+def _lstm_paths(attrs: Any, *_: Type | None) -> list[Path]:
+    """Of x (T, N, I), lengths and states, to Y (T, D, N, O)."""
+    rows = None if attrs.together else 2
+    return [[None, rows, None], (), (), (), [rows], *[[None, rows, None]] * 2]
 
 
 @op(
@@ -320,10 +312,8 @@ def _growth(_: Node, x: Array, w: Array, r: Array, *__: Any) -> int:
     outputs=3,
     since=1,
     domain="com.microsoft",
-    mixes=lambda *_: (0, 1),
+    paths=_lstm_paths,
     type=_types,
-    growth=_growth,
-    rows=row_rules.quantized_layer,
 )
 def lstm(
     attrs: Any,
@@ -348,6 +338,8 @@ def lstm(
     has no Y.
     """
     _check(attrs, x, w, r, b, lengths, h, c, p)
+    words = max(x.shape[0], 1) * max(x.shape[1], 1)
+    running().ask(4 * bytes_of(x) + 16 * words * w.shape[2] + 4 * (w.size + r.size))
     weights = quantized("w", w, w_scale, w_zero), quantized("r", r, r_scale, r_zero)
     t, n, units = *x.shape[:2], r.shape[1]
     count = len(w)

@@ -14,11 +14,10 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context
-from onernn.ir.operator import Axes, along_axis, op
+from onernn.ir.operator import Axes, Axis, Path, at_axis, op, over, rank_of
 from onernn.ir.types import Type
-from onernn.ops import row_rules
 from onernn.ops.growth import wide
-from onernn.ops.rules import ONE, Sizes, at_axis, broadcast, integers, same, with_size
+from onernn.ops.rules import ONE, Sizes, broadcast, integers, same, with_size
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
@@ -90,11 +89,18 @@ def _left(shape: Sizes, over: Container[int], keepdims: int) -> Sizes:
     return tuple(ONE if axis in over else size for axis, size in kept)
 
 
+def _reduced_paths(attrs: Any, x: Type, axes: Type | None = None) -> list[Path] | None:
+    if axes is not None and axes.numbers is None:
+        return None
+    along = _over(attrs.noop_with_empty_axes, rank_of(x), axes and axes.numbers)
+    return over(x, along, attrs.keepdims)
+
+
 for _name, _reduction in _REDUCTIONS.items():
     op(
         f"Reduce{_name}",
         kind="mixes",
-        mixes=lambda attrs, *given: _over(attrs.noop_with_empty_axes, *given),
+        paths=_reduced_paths,
         type=_reduced,
         sized=_name == "Prod",
         scratch=8,
@@ -102,7 +108,9 @@ for _name, _reduction in _REDUCTIONS.items():
 
 
 def _extreme(find: Callable[..., Any]) -> Callable[..., Array]:
-    def extreme(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+    def extreme(
+        x: Array, *, axis: Axis = 0, keepdims: int = 1, select_last_index: int = 0
+    ) -> Array:
         if not x.shape[axis]:
             raise ShapeError(f"no element along axis {axis} of {x.shape}")
         if not select_last_index:
@@ -120,26 +128,26 @@ def _index(context: Context, x: Type) -> Type:
 
 
 for _name, _find in {"ArgMax": np.argmax, "ArgMin": np.argmin}.items():
-    op(_name, kind="mixes", mixes=along_axis, type=_index, growth=wide)(_extreme(_find))
+    op(_name, kind="mixes", type=_index, growth=wide)(_extreme(_find))
 
 
 def _shifted(x: Array, axis: int) -> Array:
     return x - x.max(axis=axis, keepdims=True, initial=-np.inf)
 
 
-@op("Softmax", kind="mixes", mixes=along_axis, type=same)
-def softmax(x: Array, *, axis: int = -1) -> Array:
+@op("Softmax", kind="mixes", type=same)
+def softmax(x: Array, *, axis: Axis = -1) -> Array:
     e = np.exp(_shifted(x, axis))
     return e / e.sum(axis=axis, keepdims=True)
 
 
-@op("LogSoftmax", kind="mixes", mixes=along_axis, type=same)
-def log_softmax(x: Array, *, axis: int = -1) -> Array:
+@op("LogSoftmax", kind="mixes", type=same)
+def log_softmax(x: Array, *, axis: Axis = -1) -> Array:
     shifted = _shifted(x, axis)
     return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
-@op("CumSum", kind="mixes", mixes=lambda attrs, rank, axis: (int(axis.reshape(())),), type=same)
+@op("CumSum", kind="mixes", paths=lambda _, x, axis: over(x, integers(axis) or ()), type=same)
 def cum_sum(x: Array, axis: Axes, *, exclusive: int = 0, reverse: int = 0) -> Array:
     along = int(axis.reshape(()))
     ordered = np.flip(x, along) if reverse else x
@@ -159,8 +167,8 @@ def _top_k_type(context: Context, x: Type, k: Type) -> tuple[Type, Type]:
     return Type(x.dtype, shape), Type("int64", shape)
 
 
-@op("TopK", kind="mixes", outputs=2, mixes=along_axis, type=_top_k_type, growth=wide)
-def top_k(x: Array, k: Array, *, axis: int = -1, largest: int = 1) -> tuple[Array, Array]:
+@op("TopK", kind="mixes", outputs=2, type=_top_k_type, growth=wide)
+def top_k(x: Array, k: Array, *, axis: Axis = -1, largest: int = 1) -> tuple[Array, Array]:
     """(values, indices) in order; of equal ones the lower index comes first."""
     count = int(k.reshape(-1)[0])
     size = x.shape[axis]
@@ -174,8 +182,14 @@ def top_k(x: Array, k: Array, *, axis: int = -1, largest: int = 1) -> tuple[Arra
     return np.take_along_axis(x, chosen, axis=axis), chosen
 
 
-def _normalized_axes(attrs: Any, rank: int, *_: Any) -> range:
+def _normalized_axes(attrs: Any, rank: int) -> range:
     return range(attrs.axis + rank if attrs.axis < 0 else attrs.axis, rank)
+
+
+def _normalized_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
+    """Scale and bias are stretched."""
+    (path,) = over(x, _normalized_axes(attrs, rank_of(x)))
+    return [path, *(path[len(path) - rank_of(each) :] for each in others)]
 
 
 def _normalized(
@@ -193,13 +207,12 @@ def _normalized(
     "LayerNormalization",
     kind="mixes",
     outputs=3,
-    mixes=_normalized_axes,
-    rows=row_rules.normalized,
+    paths=_normalized_paths,
     type=_normalized,
     since=17,
 )
 def layer_normalization(
-    x: Array, scale: Array, bias: Array | None = None, *, axis: int = -1, epsilon: float = 1e-5
+    x: Array, scale: Array, bias: Array | None = None, *, axis: Axis = -1, epsilon: float = 1e-5
 ) -> tuple[Array, Array, Array]:
     """(y, mean, 1 / standard deviation), the statistics of halves in float32."""
     over = tuple(range(axis + x.ndim if axis < 0 else axis, x.ndim))
@@ -221,7 +234,18 @@ def _per_channel(x: Array, scale: Array, bias: Array, **more: Array) -> list[Arr
     return [each.reshape(-1, *[1] * (x.ndim - 2)) for each in given.values()]
 
 
-@op("BatchNormalization", kind="mixes", type=same, growth=wide, batched="batch")
+def _channel_paths(_: Any, x: Type, *others: Type) -> list[Path]:
+    return [*over(x, ()), *[[1]] * len(others)]
+
+
+@op(
+    "BatchNormalization",
+    kind="mixes",
+    type=same,
+    growth=wide,
+    paths=_channel_paths,
+    batched="batch",
+)
 def batch_normalization(
     x: Array,
     scale: Array,

@@ -1,21 +1,22 @@
 """Where operators leave the rows of a batch: rules for `fuse_passes.row_independence`.
 
-A rule ``rule(flow, node)`` returns a `State` for all outputs of a node, or a tuple with one for
-each output. It raises `UnknownRows` if a row of the result may depend on other rows. Each rule
-checks that constants do not tell one place in the batch from another.
+`follow` goes along an operator's paths. A rule ``rule(flow, node)`` returns a `State` for all
+outputs of a node, or a tuple with one for each output. It raises `UnknownRows` if a row of the
+result may depend on other rows. Each rule checks that constants do not tell one place in the batch
+from another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from onernn.ir.graph import Node
-from onernn.ir.operator import OPERATORS
+from onernn.ir.operator import OPERATORS, Path, at_axis
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.types import LodName, Size
-from onernn.ops.rules import ONE, at_axis, integers
+from onernn.ops.rules import ONE
 
 
 @dataclass(frozen=True)
@@ -57,54 +58,76 @@ ALIKE, UNIFORM = Alike(), Alike(uniform=True)
 SIZED = Alike(uniform=True, sized=True)
 
 
-def stretched(flow: Any, node: Node, names: Iterable[str] | None = None) -> State:
-    """The rows of values that broadcasting stretches to one shape."""
-    names = [*filter(None, node.inputs)] if names is None else [*names]
-    rank = flow.rank(node, node.outputs[0])
-    states = {name: flow[name] for name in names}
-    shift = {name: rank - flow.rank(node, name) for name in names}
-    places = [
-        Rows(state.axis + shift[name], state.inner, state.lod)
-        for name, state in states.items()
-        if isinstance(state, Rows)
-    ]
-    if not places:
-        return spread(flow, node, {name: shift[name] for name in names})
-    first = places[0]
-    for place in places[1:]:
-        if (place.axis, place.inner, not place.lod) != (first.axis, first.inner, not first.lod):
-            raise UnknownRows(node, "combines values whose rows are on different axes")
-        flow.meet(node, first.lod, place.lod)
-    for name, state in states.items():
-        if isinstance(state, Alike):
-            flow.check_alike(node, name, first.axis - shift[name])
-    return first
+def follow(flow: Any, node: Node) -> tuple[State, ...]:
+    """The rows of an operator whose paths are known."""
+    operator, (x, *_) = OPERATORS[node.op], node.inputs
+    types = [flow.types[name] if name else None for name in node.inputs]
+    known = operator.paths and operator.paths(node.attrs, *types)
+    if known is None:
+        raise UnknownRows(node, f"is a {node.op} whose axes are not known before a run")
+    paths: list[tuple[str, Path]] = []
+    rows, certain = list[Rows](), operator.kind == "mixes" and _computes(flow, x)
+    for index, name in enumerate(node.inputs):
+        path = known[index] if index < len(known) else ()
+        if not name or operator.slot(index).shape and None not in flow.shape(node, node.outputs[0]):
+            continue
+        paths.append((name, path))
+        state = flow[name]
+        if isinstance(state, Rows):
+            to = path[state.axis] if path else None
+            if to is None or state.lod and to:
+                where = f"on axis {state.axis}, that of the rows"
+                raise UnknownRows(
+                    node, f"combines or moves what is {where}", certain and bool(path)
+                )
+            rows.append(Rows(to, state.inner, state.lod))
+    spreads = operator.kind == "elementwise" or any(slot.shape for slot in operator.slots)
+    if not rows and spreads:
+        return (spread(flow, node, paths),) * len(node.outputs)
+    if not rows and flow[x] == SIZED and operator.kind in ("view", "moves"):
+        return (SIZED,) * len(node.outputs)
+    if not rows:
+        raise UnknownRows(node, "reads a value whose shape depends on the number of rows")
+    first = rows[0]
+    for each in rows[1:]:
+        if (each.axis, each.inner, not each.lod) != (first.axis, first.inner, not first.lod):
+            raise UnknownRows(node, "combines values whose rows are on different axes", certain)
+        flow.meet(node, first.lod, each.lod)
+    for name, path in paths:
+        if isinstance(flow[name], Alike) and first.axis in path:
+            flow.check_alike(node, name, path.index(first.axis))
+        elif isinstance(flow[name], Alike):
+            flow.expect_alike(node, [name])
+    ranks = [flow.types[name].rank if name else None for name in node.outputs]
+    shifts = ((ranks[0] or 0) - (rank or ranks[0] or 0) for rank in ranks)  # aligned at the end
+    return tuple(Rows(first.axis - shift, first.inner, first.lod) for shift in shifts)
 
 
-def spread(flow: Any, node: Node, shift: dict[str, int]) -> State:
+def _computes(flow: Any, name: str) -> bool:
+    """Whether a value holds numbers that are computed with, rather than sizes or truths."""
+    return flow.types[name].dtype not in (None, "bool", "int32", "int64")
+
+
+def spread(flow: Any, node: Node, paths: Sequence[tuple[str, Path]]) -> State:
     """Rows that an operator makes of values without rows, as Expand and sums with zeros do."""
     shape = flow.shape(node, node.outputs[0])
     axes = [axis for axis, size in enumerate(shape) if not flow.is_own(size)]
     if not axes:
-        return UNIFORM if all(flow[name].uniform for name in shift) else ALIKE
+        return UNIFORM if all(flow[name].uniform for name, _ in paths) else ALIKE
     if len(axes) > 1 or shape[axes[0]] != flow.count:
         raise UnknownRows(node, "has the number of rows in its shape")
-    for name, by in shift.items():
-        flow.check_alike(node, name, axes[0] - by)
+    for name, path in paths:
+        if axes[0] in path:
+            flow.check_alike(node, name, path.index(axes[0]))
     return Rows(axes[0])
-
-
-def _check_sizes(flow: Any, node: Node) -> None:
-    """Raises `UnknownRows` if a row could choose the shape of the result."""
-    if None in flow.shape(node, node.outputs[0]):
-        flow.expect_alike(node, node.inputs[1:])
 
 
 def view(flow: Any, node: Node) -> State:
     """The same elements in the same order under another shape."""
     x, out = node.inputs[0], node.outputs[0]
     state = flow[x]
-    _check_sizes(flow, node)
+    if None in flow.shape(node, out):  # a row could choose the shape of the result
+        flow.expect_alike(node, node.inputs[1:])
     if isinstance(state, Alike):
         if state.uniform:
             return SIZED
@@ -136,211 +159,6 @@ def quotient(size: Size | None, by: Size) -> Size | None:
         return size // by
     except ValueError:
         return None
-
-
-def axes(flow: Any, node: Node) -> State:
-    """An operator along axes of its first input: the rows must be on another axis."""
-    operator, (x, *others) = OPERATORS[node.op], node.inputs
-    state, rank = flow[x], flow.rank(node, x)
-    flow.expect_alike(node, others)
-    if state == SIZED and operator.kind == "moves":
-        return SIZED
-    if isinstance(state, Alike):
-        raise UnknownRows(node, "reads a value whose shape depends on the number of rows")
-    numbers = [flow.types[name].numbers if name else None for name in others]
-    for place, (name, given) in enumerate(zip(others, numbers, strict=True), 1):
-        if name and given is None and operator.slot(place).axes:
-            raise UnknownRows(node, "works along axes that are computed at run time")
-    mixed = operator.mixed(node.attrs, rank, *numbers)
-    if mixed is None:
-        raise UnknownRows(node, "works along axes that are computed at run time")
-    along = {at_axis(int(axis), rank) for axis in mixed}
-    if state.axis in along:
-        dtype = flow.types[x].dtype or ""
-        certain = operator.kind == "mixes" and dtype.startswith("float")
-        raise UnknownRows(node, f"combines what is on axis {state.axis}, that of the rows", certain)
-    left = flow.rank(node, next(filter(None, node.outputs)))
-    if left == rank:
-        return state
-    if left != rank - len(along):
-        raise UnknownRows(node, "has a result of another rank")
-    return Rows(state.axis - sum(axis < state.axis for axis in along), state.inner, state.lod)
-
-
-def normalized(flow: Any, node: Node) -> State:
-    """`axes` of a LayerNormalization: scale and bias must not differ along the rows' axis."""
-    x, *others = node.inputs
-    state = axes(flow, node)
-    if isinstance(state, Rows):
-        for name in filter(None, others):
-            flow.check_alike(node, name, state.axis - flow.rank(node, x) + flow.rank(node, name))
-    return state
-
-
-def joined(flow: Any, node: Node) -> State:
-    state = stretched(flow, node)
-    if isinstance(state, Rows) and state.axis == at_axis(
-        node.attrs.axis, flow.rank(node, node.inputs[0])
-    ):
-        raise UnknownRows(node, f"puts rows of axis {state.axis} at other places")
-    return state
-
-
-def batch(flow: Any, node: Node) -> tuple[State, ...]:
-    """An operator that computes each entry of axis 0 by itself."""
-    x, *others = node.inputs
-    state = flow[x]
-    flow.expect_alike(node, others)
-    if isinstance(state, Alike):
-        raise UnknownRows(node, "reads a value whose shape depends on the number of rows")
-    if state.axis:
-        raise UnknownRows(node, f"has its batch on axis 0, and rows on axis {state.axis}", True)
-    return (state,)  # further outputs hold positions in the whole batch
-
-
-def gates(flow: Any, node: Node) -> State:
-    """Columns in another order."""
-    state: State = flow[node.inputs[0]]
-    if isinstance(state, Rows) and state.axis == flow.rank(node, node.inputs[0]) - 1:
-        raise UnknownRows(node, "changes the order of the rows")
-    return state
-
-
-def quantized(flow: Any, node: Node) -> State:
-    """Scales and zero points are one number each, or one for each entry of an axis."""
-    x, *others = node.inputs
-    state: State = flow[x]
-    flow.expect_alike(node, others)
-    single = all(flow.volume(flow.shape(node, name)) == ONE for name in filter(None, others))
-    if isinstance(state, Alike) or single:
-        return state
-    if state.axis == at_axis(node.attrs.axis, flow.rank(node, x)):
-        raise UnknownRows(node, "has a scale for each place in the batch", True)
-    return state
-
-
-def product(flow: Any, node: Node) -> State:
-    """A product of matrices, with axes of batches before the last two axes."""
-    a, b, *others = node.inputs
-    flow.expect_alike(node, others)
-    for name in filter(None, others):
-        if flow.volume(flow.shape(node, name)) != ONE:
-            raise UnknownRows(node, "has a zero point for each row or column")
-    ranks = {name: flow.rank(node, name) for name in (a, b)}
-    rank, found = flow.rank(node, node.outputs[0]), list[tuple[int, Rows]]()
-    for name, summed in ((a, 0), (b, 1 if ranks[b] > 1 else 0)):
-        state = flow[name]
-        if isinstance(state, Alike):
-            continue
-        behind = ranks[name] - 1 - state.axis
-        if behind == summed:
-            raise UnknownRows(node, "sums over the rows", True)
-        if min(ranks.values()) < 2 and (name == b or behind != 1 or ranks[a] > 2):
-            raise UnknownRows(node, "multiplies vectors")
-        other = b if name == a else a
-        if behind > 1 and isinstance(flow[other], Alike):
-            flow.check_alike(node, other, ranks[other] - 1 - behind)
-        found.append((behind - (ranks[b] == 1), state))
-    if not found:
-        raise UnknownRows(node, "reads a value whose shape depends on the number of rows")
-    behind, first = found[0]
-    if len(found) > 1 and (behind < 2 or found[1] != found[0] or first.lod):
-        raise UnknownRows(node, "multiplies rows with each other", behind < 2)
-    return Rows(rank - 1 - behind, first.inner, first.lod)
-
-
-def gemm(flow: Any, node: Node) -> State:
-    a, b, c = (*node.inputs, "")[:3]
-    state = flow[a]
-    flow.expect_alike(node, [b])
-    if isinstance(state, Alike):
-        raise UnknownRows(node, "reads a value whose shape depends on the number of rows")
-    if state.axis != bool(node.attrs.transA):
-        raise UnknownRows(node, "sums over the rows", True)
-    result = Rows(0, state.inner, state.lod)
-    if not c:
-        return result
-    if isinstance(added := flow[c], Alike):
-        flow.check_alike(node, c, flow.rank(node, c) - 2)
-    elif added != result or flow.rank(node, c) != 2:
-        raise UnknownRows(node, "adds rows that are on another axis")
-    else:
-        flow.meet(node, result.lod, added.lod)
-    return result
-
-
-def gathered(flow: Any, node: Node) -> State:
-    table, indices = node.inputs
-    data, chosen = flow[table], flow[indices]
-    axis = at_axis(node.attrs.axis, flow.rank(node, table))
-    if flow.is_alike(table) and isinstance(chosen, Rows):
-        if chosen.lod and axis:
-            raise UnknownRows(node, "puts steps on another axis")
-        return Rows(axis + chosen.axis, chosen.inner, chosen.lod)
-    if isinstance(data, Rows) and flow.is_alike(indices) and data.axis != axis:
-        more = flow.rank(node, indices) - 1
-        return Rows(data.axis + more * (data.axis > axis), data.inner, data.lod)
-    raise UnknownRows(node, "takes entries of the batch by their position")
-
-
-def gathered_nd(flow: Any, node: Node) -> State:
-    table, indices = node.inputs
-    data, chosen = flow[table], flow[indices]
-    batched = node.attrs.batch_dims
-    if isinstance(chosen, Rows) and chosen.axis < flow.rank(node, indices) - 1:
-        own = chosen.axis < batched and not chosen.lod
-        if data == chosen if own else flow.is_alike(table):
-            return chosen
-    raise UnknownRows(node, "takes entries of the batch by their position")
-
-
-def padded(flow: Any, node: Node) -> State:
-    x, *others = node.inputs
-    state: State = flow[x]
-    flow.expect_alike(node, others)
-    pads, rank = flow.types[node.inputs[1]].numbers, flow.rank(node, x)
-    given = integers(flow.types[node.input(3)]) if node.input(3) else range(rank)
-    around = {at_axis(axis, rank) for axis in given or ()}
-    if pads is not None:
-        pairs = zip(given or (), pads.reshape(2, -1).T, strict=True)
-        around = {at_axis(axis, rank) for axis, pair in pairs if pair.any()}
-    if isinstance(state, Alike) or state.axis in around:
-        raise UnknownRows(node, "adds entries to the batch")
-    return state
-
-
-def expanded(flow: Any, node: Node) -> State:
-    _check_sizes(flow, node)
-    return stretched(flow, node, node.inputs[:1])
-
-
-def filled(flow: Any, node: Node) -> State:
-    return SIZED
-
-
-def reversed_steps(flow: Any, node: Node) -> State:
-    x, lengths = node.inputs
-    state = flow[x]
-    if not isinstance(state, Rows) or state.axis != node.attrs.batch_axis:
-        raise UnknownRows(node, "reverses along the axis of the rows", isinstance(state, Rows))
-    flow.expect_batch(node, lengths, 0, state)
-    return state
-
-
-def one_hot(flow: Any, node: Node) -> State:
-    indices, *others = node.inputs
-    state = flow[indices]
-    flow.expect_alike(node, others)
-    if isinstance(state, Alike):
-        raise UnknownRows(node, "reads a value whose shape depends on the number of rows")
-    new = at_axis(node.attrs.axis, flow.rank(node, indices) + 1)
-    return Rows(state.axis + (state.axis >= new), state.inner, state.lod)
-
-
-def same_data(flow: Any, node: Node) -> State:
-    """The first input's values: Identity, and steps without their offsets."""
-    state: State = flow[node.inputs[0]]
-    return state
 
 
 # Sequences: the outermost level of offsets has one entry per row.
@@ -428,23 +246,15 @@ def layer(flow: Any, node: Node) -> tuple[State, ...]:
     return tuple(final if name in rnn.finals else state for name in node.outputs)
 
 
-def quantized_layer(flow: Any, node: Node) -> tuple[State, ...]:
-    x, w, r, b, lengths, h, c, *others = node.inputs
-    state = flow[x]
-    flow.expect_alike(node, [w, r, b, *others])
-    if not isinstance(state, Rows) or state.axis != 1 or node.attrs.together:
-        raise UnknownRows(node, "has one scale for several rows", True)
-    for name, axis in ((lengths, 0), (h, 1), (c, 1)):
-        if name:
-            flow.expect_batch(node, name, axis, state)
-    return (Rows(2, state.inner), *(Rows(1, state.inner),) * (len(node.outputs) - 1))
+def turns(flow: Any, node: Node) -> tuple[State, ...]:
+    """A Loop or a Scan."""
+    from onernn.ops.control import Turns  # whose operators have this rule
 
-
-def scan(flow: Any, node: Node) -> tuple[State, ...]:
-    attrs, count = node.attrs, node.attrs.states
-    end = count + attrs.scanned
+    own = Turns.of(node.attrs)
+    front, begin, scanned, rest = own.parts(node.inputs)
+    flow.expect_alike(node, front)
     elements = list[State]()
-    for name, axis in zip(node.inputs[count:end], attrs.input_axes, strict=True):
+    for name, axis in zip(scanned, own.input_axes, strict=True):
         state, along = flow[name], at_axis(axis, flow.rank(node, name))
         if not flow.is_own(flow.shape(node, name)[along]):
             raise UnknownRows(node, "takes as many turns as there are rows", True)
@@ -453,18 +263,10 @@ def scan(flow: Any, node: Node) -> tuple[State, ...]:
                 raise UnknownRows(node, "goes from row to row", True)
             state = Rows(state.axis - (state.axis > along), state.inner, state.lod)
         elements.append(state)
-    rest = [flow[name] for name in node.inputs[end:]]
-    states, result = _turns(flow, node, 0, [], node.inputs[:count], [*elements, *rest])
-    pairs = zip(result, attrs.output_axes, strict=True)
+    more = [*elements, *(flow[name] for name in rest)]
+    states, result = _turns(flow, node, own.skip, [ALIKE] * own.front, begin, more)
+    pairs = zip(result, own.output_axes, strict=True)
     return (*states, *(_stacked(flow, node, each, axis) for each, axis in pairs))
-
-
-def loop(flow: Any, node: Node) -> tuple[State, ...]:
-    flow.expect_alike(node, node.inputs[:2])
-    end = 2 + node.attrs.carried
-    rest = [flow[name] for name in node.inputs[end:]]
-    states, result = _turns(flow, node, 1, [ALIKE, ALIKE], node.inputs[2:end], rest)
-    return (*states, *(_stacked(flow, node, each, 0) for each in result))
 
 
 def branches(flow: Any, node: Node) -> tuple[State, ...]:
@@ -506,12 +308,3 @@ def _stacked(flow: Any, node: Node, state: State, axis: int) -> State:
     if axis < 0 or state.lod:
         raise UnknownRows(node, "gathers rows on an axis that is not known")
     return Rows(state.axis + (state.axis >= axis), state.inner)
-
-
-FAMILIES: dict[str, Callable[[Any, Node], State | tuple[State, ...]]] = {
-    "stretched": stretched,
-    "view": view,
-    "axes": axes,
-    "joined": joined,
-    "batch": batch,
-}

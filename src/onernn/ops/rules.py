@@ -15,6 +15,7 @@ import numpy as np
 
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context
+from onernn.ir.operator import at_axis
 from onernn.ir.types import Size, Type
 
 Sizes = tuple[Size | None, ...]
@@ -63,13 +64,6 @@ def volume(sizes: Sequence[Size | None]) -> Size | None:
     """The number of elements."""
     known = [size for size in sizes if size is not None]
     return None if len(known) < len(sizes) else reduce(mul, known, ONE)
-
-
-def at_axis(axis: int, rank: int) -> int:
-    """An axis counted from the front. Raises `ShapeError` for one that is not there."""
-    if not -rank <= axis < rank:
-        raise ShapeError(f"axis {axis}: the value has {rank} axes")
-    return axis % rank
 
 
 def word_behind(x: Type, front: Sizes) -> Sizes | None:

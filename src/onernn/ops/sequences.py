@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from onernn.ir.arrays import Array, Int64
-from onernn.ir.budget import bytes_of
+from onernn.ir.budget import bytes_of, running
 from onernn.ir.errors import ShapeError
-from onernn.ir.graph import Context, Node
-from onernn.ir.operator import op
+from onernn.ir.graph import Context
+from onernn.ir.operator import op, stretched
 from onernn.ir.ragged import Ragged, data_of, offsets_of
 from onernn.ir.types import Size, Type, sequences_of, words_of
 from onernn.ops import row_rules
@@ -28,7 +28,8 @@ from onernn.ops.rules import ONE, common, same, word_behind
     since=0,
     type=same,
     growth=no_new_bytes,
-    rows=row_rules.same_data,
+    paths=stretched,
+    rows=row_rules.follow,
 )
 def sequence_data(x: Array) -> Array:
     return x
@@ -75,14 +76,11 @@ def _appended(context: Context, *values: Type) -> Type:
     return Type(common(*values), word_behind(values[0], (words_of(lod),)), lod)
 
 
-def _joined_bytes(_: Node, *values: Any) -> int:
-    return sum(bytes_of(data_of(value)) for value in values if value is not None)
-
-
-@op("SequenceAppend", kind="sequences", type=_appended, growth=_joined_bytes)
+@op("SequenceAppend", kind="sequences", type=_appended)
 def sequence_append(first: Ragged, *rest: Ragged) -> Ragged:
     """The sequences of all values in one batch, the first value's first; upper levels likewise."""
     values = (first, *rest)
+    running().ask(sum(bytes_of(value.data) for value in values))
     levels = zip(*((*value.outer, value.offsets) for value in values), strict=True)
     lengths = [np.concatenate([np.diff(part) for part in level]) for level in levels]
     *outer, last = (np.concatenate([[0], np.cumsum(each)]) for each in lengths)
@@ -123,17 +121,11 @@ def _padded(context: Context, x: Type, like: Type | None = None) -> Type:
     return Type(x.dtype, word_behind(x, front if major else front[::-1]), ())
 
 
-def _padded_bytes(x: Any, time: int) -> int:
-    if not isinstance(x, Ragged):
-        return 0  # the kernel says so
-    longest = max(int(time), int(x.lengths.max(initial=0)), 1)
-    return len(x) * longest * (word_bytes(x) + 2)
-
-
-def _pad_bytes(node: Node, x: Any, like: Any = None) -> int:
-    """The padded array and its copy in the other order."""
-    time = 0 if like is None else data_of(like).shape[0 if node.attrs.time_major else 1]
-    return _padded_bytes(x, time)
+def _to_padded(x: Ragged, time: int | None, time_major: bool = False) -> Array:
+    """The padded array, for which and whose copy in the other order the run's budget is asked."""
+    longest = max(time or 0, int(x.lengths.max(initial=0)), 1)
+    running().ask(len(x) * longest * (word_bytes(x) + 2))
+    return x.to_padded(time=time, time_major=time_major)
 
 
 @op(
@@ -141,7 +133,6 @@ def _pad_bytes(node: Node, x: Any, like: Any = None) -> int:
     kind="sequences",
     keeps=True,
     type=_padded,
-    growth=_pad_bytes,
     rows=row_rules.padded_words,
 )
 def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> Array:
@@ -150,7 +141,7 @@ def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> 
     T is that of ``like``, a padded array of the same layout, or the longest sequence.
     """
     time = None if like is None else data_of(like).shape[0 if time_major else 1]
-    return x.to_padded(time=time, time_major=bool(time_major))
+    return _to_padded(x, time, bool(time_major))
 
 
 def _filled(context: Context, x: Type, value: Type) -> Type:
@@ -158,11 +149,7 @@ def _filled(context: Context, x: Type, value: Type) -> Type:
     return Type(x.dtype, word_behind(x, (sequences_of(x), time)), ())
 
 
-def _fill_bytes(node: Node, x: Any, _: Any) -> int:
-    return _padded_bytes(x, node.attrs.time or 0)
-
-
-@op("SequenceFill", kind="sequences", type=_filled, growth=_fill_bytes, rows=row_rules.padded_words)
+@op("SequenceFill", kind="sequences", type=_filled, rows=row_rules.padded_words)
 def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
     """Ragged -> (N, T, ...) with ``value``, one number or one word, behind each sequence.
 
@@ -170,7 +157,7 @@ def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
     """
     value = data_of(value)
     time = int(x.lengths.max(initial=0)) if time is None else time
-    out = x.to_padded(time=time)
+    out = _to_padded(x, time)
     word = value if value.shape == x.data.shape[1:] else value.reshape(())
     out[np.arange(time) >= x.lengths[:, None]] = word
     return out
@@ -212,17 +199,14 @@ def _pooled(_: Context, x: Type) -> Type:
     return Type(x.dtype, word_behind(x, (sequences_of(x),)), lod)
 
 
-def _pool_bytes(_: Node, x: Any) -> int:
-    return len(x) * word_bytes(x)
-
-
-@op("SequencePool", kind="sequences", type=_pooled, growth=_pool_bytes, rows=row_rules.pooled)
+@op("SequencePool", kind="sequences", type=_pooled, rows=row_rules.pooled)
 def sequence_pool(x: Ragged, *, kind: str, empty: float = 0.0) -> Ragged | Array:
     """One row a sequence, of ``kind``; a sequence without words gives ``empty``.
 
     "sqrt" is the sum by the root of the length. Upper levels stay: (N, ...) under them.
     """
     filled = x.lengths > 0
+    running().ask(len(x) * word_bytes(x))
     out = np.full((len(x), *x.data.shape[1:]), empty, x.data.dtype)
     out[filled] = POOLS[kind](x, x.lengths[filled])
     return Ragged(out, x.outer[-1], x.outer[:-1]) if x.outer else out
@@ -258,16 +242,10 @@ def _widened(context: Context, x: Type) -> Type:
     return Type(x.dtype, (words, wide), x.lod)
 
 
-def _context_bytes(node: Node, x: Any) -> int:
-    length = max(int(node.attrs.length), 0)
-    return length * (bytes_of(data_of(x)) + 16 * len(data_of(x)))
-
-
 @op(
     "SequenceContext",
     kind="sequences",
     type=_widened,
-    growth=_context_bytes,
     rows=row_rules.each_sequence,
 )
 def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
@@ -277,6 +255,7 @@ def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
     """
     if x.data.ndim != 2:
         raise ShapeError(f"expected (W, I), got {x.data.shape}")
+    running().ask(max(length, 0) * (bytes_of(x.data) + 16 * len(x.data)))
     first, end = (np.repeat(x.offsets[k : k + len(x)], x.lengths)[:, None] for k in (0, 1))
     places = np.arange(len(x.data))[:, None] + np.arange(start, start + length)
     inside = (places >= first) & (places < end)
@@ -294,21 +273,10 @@ def _expanded(context: Context, x: Type, like: Type) -> Type:
     return Type(x.dtype, (words_of(lod), *x.shape[1:]), lod)
 
 
-def _expand_bytes(node: Node, x: Any, like: Any) -> int:
-    if not isinstance(like, Ragged):
-        return 0  # the kernel says so
-    times = np.diff((*like.outer, like.offsets)[node.attrs.level])
-    rows: Any = x.lengths if isinstance(x, Ragged) else np.ones(len(x), np.int64)
-    count = min(len(times), len(rows))
-    words = int(times[:count].astype(float) @ rows[:count].astype(float))
-    return words * (word_bytes(x) + 24) + 24 * int(times.sum())
-
-
 @op(
     "SequenceExpand",
     kind="sequences",
     type=_expanded,
-    growth=_expand_bytes,
     rows=row_rules.expanded_words,
 )
 def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
@@ -317,6 +285,9 @@ def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
     count = len(x)
     if count != len(times):
         raise ShapeError(f"{count} elements to be repeated, {len(times)} counts")
+    rows: Any = x.lengths if isinstance(x, Ragged) else np.ones(count)
+    words = int(times.astype(float) @ rows.astype(float))
+    running().ask(words * (word_bytes(x) + 24) + 24 * int(times.sum()))
     if not isinstance(x, Ragged):
         return np.repeat(x, times, axis=0)
     chosen = np.repeat(np.arange(count), times)
@@ -335,12 +306,12 @@ def _joined(context: Context, *parts: Type) -> Type:
     "SequenceConcat",
     kind="sequences",
     type=_joined,
-    growth=_joined_bytes,
     rows=row_rules.joined_words,
 )
 def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
     """Sequence n of every input, one behind the other, as sequence n."""
     parts = (first, *rest)
+    running().ask(sum(bytes_of(part.data) for part in parts))
     counts = {len(part) for part in parts}
     if len(counts) != 1:
         raise ShapeError(f"batches of {sorted(counts)} sequences")
@@ -362,14 +333,7 @@ def _tags(_: Context, emission: Type, transition: Type) -> Type:
     return Type("int64", (words, ONE), emission.lod)
 
 
-def _decode_bytes(_: Node, emission: Any, transition: Any) -> int:
-    """One step from every tag to every other, of all sentences; and the best paths to each word."""
-    if not isinstance(emission, Ragged):
-        return 0
-    return (len(emission) * transition.size + 2 * emission.data.size) * 8
-
-
-@op("CrfDecode", kind="sequences", type=_tags, growth=_decode_bytes, rows=row_rules.each_sequence)
+@op("CrfDecode", kind="sequences", type=_tags, rows=row_rules.each_sequence)
 def crf_decode(emission: Ragged, transition: Array) -> Ragged:
     """Viterbi decoding: emission ragged (W, K), transition (K+2, K) -> tags (W, 1), int64.
 
@@ -383,6 +347,8 @@ def crf_decode(emission: Ragged, transition: Array) -> Ragged:
             f"expected emission (W, K) and transition (K+2, K),"
             f" got {scores.shape} and {transition.shape}"
         )
+    # One step from every tag to every other, of all sequences; and the best paths to each word.
+    running().ask((len(emission) * transition.size + 2 * scores.size) * 8)
     start, stop, between = transition[0], transition[1], transition[2:]
     into = between.T.copy()
     order = np.argsort(-emission.lengths, kind="stable")  # the longest sequence first

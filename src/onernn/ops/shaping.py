@@ -13,15 +13,26 @@ from typing import Any
 import numpy as np
 
 from onernn.ir.arrays import Array
+from onernn.ir.budget import running
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
-from onernn.ir.operator import Axes, along_axis, op
+from onernn.ir.operator import (
+    Axes,
+    Axis,
+    Path,
+    Shape,
+    at_axis,
+    joined,
+    op,
+    over,
+    rank_of,
+    stretched,
+)
 from onernn.ir.types import Size, Type, valued
 from onernn.ops import row_rules
 from onernn.ops.growth import no_new_bytes, results
 from onernn.ops.rules import (
     ONE,
-    at_axis,
     broadcast,
     common,
     integers,
@@ -29,6 +40,7 @@ from onernn.ops.rules import (
     volume,
     with_size,
 )
+from onernn.ops.windows import Window
 
 _ZERO = np.zeros(1, np.float32)
 
@@ -99,15 +111,21 @@ def _expanded_rows(m: Any, node: Node) -> None:
     m.put(node, (m.widened(node, x, wanted[0]), m.shape([1, *ones, shape])))
 
 
+def _expanded_paths(_: Any, x: Type, shape: Type) -> list[Path] | None:
+    sizes, rank = _asked(shape), rank_of(x)
+    more = None if sizes is None else max(len(sizes) - rank, 0)
+    return None if more is None else [range(more, more + rank)]
+
+
 @op(
     "Expand",
     kind="moves",
     type=lambda _, x, shape: Type(x.dtype, broadcast(x.shape, _asked(shape))),
     growth=results,
+    paths=_expanded_paths,
     batched=_expanded_rows,
-    rows=row_rules.expanded,
 )
-def expand(x: Array, shape: Array) -> Array:
+def expand(x: Array, shape: Shape) -> Array:
     """Broadcasting both ways: the shape need not be the larger one."""
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, checked_sizes(shape)))
 
@@ -118,9 +136,9 @@ def expand(x: Array, shape: Array) -> Array:
     drops=True,
     type=lambda context, shape: Type(np.asarray(context.attrs.value).dtype.name, _asked(shape)),
     growth=results,
-    rows=row_rules.filled,
+    rows=lambda *_: row_rules.SIZED,
 )
-def constant_of_shape(shape: Array, *, value: Any = _ZERO) -> Array:
+def constant_of_shape(shape: Shape, *, value: Any = _ZERO) -> Array:
     number = np.asarray(value).reshape(-1)
     return np.full(checked_sizes(shape), number[0], number.dtype)
 
@@ -136,19 +154,13 @@ def _range_type(context: Context, start: Type, limit: Type, delta: Type) -> Type
     return Type(start.dtype, (Size.of(len(range(*(int(n) for n in numbers if n is not None)))),))
 
 
-def _range_growth(_: Node, start: Array, limit: Array, delta: Array) -> int:
-    first, end, step = (np.asarray(each).reshape(-1)[0].item() for each in (start, limit, delta))
-    count = (end - first) / step if step else 0
-    return 8 * math.ceil(max(count, 0)) if math.isfinite(count) else 2**63
-
-
-@op("Range", kind="sizes", drops=True, type=_range_type, growth=_range_growth)
+@op("Range", kind="sizes", drops=True, type=_range_type)
 def range_(start: Array, limit: Array, delta: Array) -> Array:
     first, end, step = (np.asarray(number).reshape(()).item() for number in (start, limit, delta))
     if not step:
         raise ShapeError("delta is 0")
-    count = max(math.ceil((end - first) / step), 0)
-    dtype = np.asarray(start).dtype
+    count, dtype = max(math.ceil((end - first) / step), 0), np.asarray(start).dtype
+    running().ask(8 * count)
     return (first + np.arange(count, dtype=dtype) * dtype.type(step)).astype(dtype)
 
 
@@ -165,7 +177,20 @@ def _tiled_rows(m: Any, node: Node) -> None:
     m.put(node, (x, m.shape([1, repeats])))
 
 
-@op("Tile", kind="moves", drops=True, type=_tiled, growth=results, batched=_tiled_rows)
+def _tiled_paths(_: Any, x: Type, repeats: Type) -> list[Path] | None:
+    times = _asked(repeats)
+    return None if times is None else over(x, (k for k, size in enumerate(times) if size != ONE))
+
+
+@op(
+    "Tile",
+    kind="moves",
+    drops=True,
+    type=_tiled,
+    growth=results,
+    paths=_tiled_paths,
+    batched=_tiled_rows,
+)
 def tile(x: Array, repeats: Array) -> Array:
     if len(repeats) != x.ndim:
         raise ShapeError(f"expected {x.ndim} repeats, got {len(repeats)}")
@@ -184,8 +209,9 @@ FAR = 2**31 - 1
     type=same,
     sized=True,
     growth=no_new_bytes,
+    paths=stretched,
     batched="stretched",
-    rows=row_rules.same_data,
+    rows=row_rules.follow,
 )
 def identity(x: Array) -> Array:
     return x
@@ -210,26 +236,26 @@ def _transposed_rows(m: Any, node: Node) -> None:
     m.put(node, node.inputs, perm=(0, *(axis + 1 for axis in perm)))
 
 
-def _rows_of_transpose(flow: Any, node: Node) -> row_rules.State:
-    x = node.inputs[0]
-    state: row_rules.State = flow[x]
-    if isinstance(state, row_rules.Alike):
-        return state
-    place = perm_of(node.attrs, flow.rank(node, x)).index(state.axis)
-    return row_rules.Rows(place, state.inner, state.lod)
+def _transposed_paths(attrs: Any, x: Type) -> list[Path]:
+    perm = perm_of(attrs, rank_of(x))
+    return [[perm.index(axis) for axis in range(len(perm))]]
 
 
 @op(
     "Transpose",
     kind="moves",
-    mixes=lambda attrs, rank: () if perm_of(attrs, rank)[:1] == (0,) else (0,),
+    paths=_transposed_paths,
     type=_transposed,
     growth=no_new_bytes,
     batched=_transposed_rows,
-    rows=_rows_of_transpose,
 )
 def transpose(x: Array, *, perm: Ints | None = None) -> Array:
     return x.transpose(perm)
+
+
+def _begins(axes: Array, rank: int) -> bool:
+    """Whether axis 0 is among these axes."""
+    return any(axis in (0, -rank) for axis in axes)
 
 
 def _squeezed(_: Context, x: Type, axes: Type | None = None) -> Type:
@@ -253,7 +279,7 @@ def _squeezed_rows(m: Any, node: Node) -> None:
 @op(
     "Squeeze",
     kind="view",
-    drops=lambda _, rank, axes=None: axes is not None and any(a in (0, -rank) for a in axes),
+    drops=lambda _, x, axes=None: axes is not None and _begins(axes.numbers, x.rank),
     type=_squeezed,
     sized=True,
     growth=no_new_bytes,
@@ -275,7 +301,7 @@ def _unsqueezed(_: Context, x: Type, axes: Type) -> Type:
 @op(
     "Unsqueeze",
     kind="view",
-    drops=lambda _, rank, axes: any(a in (0, -rank - len(axes)) for a in axes),
+    drops=lambda _, x, axes: _begins(axes.numbers, x.rank + len(axes.numbers)),
     type=_unsqueezed,
     sized=True,
     growth=no_new_bytes,
@@ -302,13 +328,12 @@ def _joined(context: Context, *parts: Type) -> Type:
 @op(
     "Concat",
     kind="moves",
-    mixes=along_axis,
+    paths=joined,
     type=_joined,
     sized=True,
     batched="joined",
-    rows="joined",
 )
-def concat(first: Array, *rest: Array, axis: int) -> Array:
+def concat(first: Array, *rest: Array, axis: Axis) -> Array:
     return np.concatenate((first, *rest), axis=axis)
 
 
@@ -331,12 +356,11 @@ def _flattened_rows(m: Any, node: Node) -> None:
 @op(
     "Flatten",
     kind="view",
-    mixes=along_axis,
     type=_flattened,
     growth=no_new_bytes,
     batched=_flattened_rows,
 )
-def flatten(x: Array, *, axis: int = 1) -> Array:
+def flatten(x: Array, *, axis: Axis = 1) -> Array:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
@@ -372,7 +396,7 @@ def _reshaped_rows(m: Any, node: Node) -> None:
 
 
 @op("Reshape", kind="view", type=_reshaped, sized=True, batched=_reshaped_rows)
-def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
+def reshape(x: Array, shape: Shape, *, allowzero: int = 0) -> Array:
     """A size of 0 is that of the input, unless allowzero."""
     sizes = [
         x.shape[place] if size == 0 and not allowzero else size
@@ -447,18 +471,43 @@ def _always(*sizes: Size) -> bool:
     return all(size.signs is not None and size.signs[0] >= 0 for size in sizes)
 
 
-def _cut_axes(
-    _: Any, rank: int, starts: Any, ends: Any, axes: Any = None, steps: Any = None
-) -> Any:
-    if axes is not None:
-        return axes.tolist()
-    return None if starts is None else range(len(starts))
+def _cut_paths(
+    _: Any, x: Type, starts: Type, ends: Type, axes: Type | None = None, steps: Type | None = None
+) -> list[Path] | None:
+    chosen = range(rank_of(starts) and starts.counts[0] or 0) if axes is None else axes.numbers
+    return None if chosen is None else over(x, chosen)
+
+
+def _reach(
+    _: Any,
+    axis: int,
+    x: Type,
+    starts: Type,
+    ends: Type,
+    axes: Type | None = None,
+    steps: Type | None = None,
+) -> Window | None:
+    """Elements that are cut off at both ends; None where that is not known."""
+    assert x.shape is not None
+    chosen = range(len(starts.sizes)) if axes is None else integers(axes)
+    place = [at_axis(each, len(x.shape)) for each in chosen].index(axis)
+    first, last, step = (
+        ONE if each is None else Size.of(each.sizes[place]) for each in (starts, ends, steps)
+    )
+    size = x.shape[axis]
+    behind = None if size is None else (last - size).number
+    behind = last.number if behind is None else behind
+    behind = 0 if behind is not None and behind >= FAR else behind
+    if first.number is None or first.number < 0 or step != ONE or behind is None or behind > 0:
+        return None
+    return Window(1, 1, 1, -first.number, behind)
 
 
 @op(
     "Slice",
     kind="moves",
-    mixes=_cut_axes,
+    paths=_cut_paths,
+    reach=_reach,
     type=_sliced,
     sized=True,
     growth=no_new_bytes,
@@ -495,9 +544,9 @@ def _parts(context: Context, x: Type, sizes: Type | None = None) -> tuple[Type, 
     return tuple(Type(x.dtype, with_size(x.shape, axis, size)) for size in each)
 
 
-@op("Split", kind="moves", outputs=2**16, mixes=along_axis, type=_parts, growth=no_new_bytes)
+@op("Split", kind="moves", outputs=2**16, type=_parts, growth=no_new_bytes)
 def split(
-    x: Array, sizes: Array | None = None, *, axis: int = 0, outputs: int
+    x: Array, sizes: Array | None = None, *, axis: Axis = 0, outputs: int
 ) -> tuple[Array, ...]:
     """Into ``sizes``; without these into equal parts, the last one may be smaller."""
     whole = x.shape[axis]
@@ -511,7 +560,7 @@ def split(
     return tuple(np.split(x, ends[:-1], axis=axis))
 
 
-@op("Trilu", kind="mixes", mixes=lambda _, rank, *__: (rank - 2, rank - 1), type=same, since=14)
+@op("Trilu", kind="mixes", paths=lambda _, x, *__: over(x, (-2, -1)), type=same, since=14)
 def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     if x.ndim < 2:  # NumPy makes a matrix of a vector
         raise ShapeError(f"Trilu: expected matrices, got {x.shape}")

@@ -7,20 +7,19 @@ float32, as ONNX Runtime does: some lie in the middle of two elements. Numbers o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from onernn.ir.arrays import Array
+from onernn.ir.budget import running
 from onernn.ir.errors import ShapeError
-from onernn.ir.graph import Context, Node
-from onernn.ir.operator import Axes, op
-from onernn.ir.ragged import data_of
+from onernn.ir.graph import Context
+from onernn.ir.operator import Axes, Path, at_axis, op, over, rank_of
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
-from onernn.ops.rules import ONE, Sizes, at_axis, with_size
+from onernn.ops.rules import ONE, Sizes, with_size
 
 _F32 = np.float32
 
@@ -170,23 +169,16 @@ def _scaled(size: Size | None, scale: float) -> Size | None:
     return (size * over).floor_div(under) if under <= 2**10 and over <= 2**10 else None
 
 
-def _growth(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> int:
-    x = data_of(x)
-    shape = list(x.shape)
-    most = 0
-    for axis in _resized(node.attrs, x, roi, scales, sizes):
-        shape[axis.at] = axis.target
-        most = max(most, math.prod(shape) * x.dtype.itemsize + 32 * axis.target)
-    return 4 * most
-
-
-def _along(attrs: Any, rank: int, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+def _resized_paths(
+    attrs: Any, x: Type, roi: Any = None, scales: Type | None = None, sizes: Any = None
+) -> list[Path] | None:
     """The axes that change; sizes may be the old ones: all of their axes."""
-    scales = attrs.scales if scales is None else scales
-    axes = _axes(attrs, rank)
-    if not len(scales) or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
-        return axes
-    return [axis for axis, scale in zip(axes, scales, strict=True) if scale != 1]
+    if scales is not None:
+        return None
+    axes = _axes(attrs, rank_of(x))
+    if attrs.scales and attrs.coordinate_transformation_mode != "tf_crop_and_resize":
+        axes = [axis for axis, scale in zip(axes, attrs.scales, strict=True) if scale != 1]
+    return over(x, axes)
 
 
 @op(
@@ -204,10 +196,9 @@ def _along(attrs: Any, rank: int, roi: Any = None, scales: Any = None, sizes: An
         "nearest_mode": "round_prefer_floor",
         "scales": (),  # our own: constant ones, so that types know them
     },
-    mixes=_along,
+    paths=_resized_paths,
     since=10,
     type=_resized_type,
-    growth=_growth,
 )
 def resize(
     attrs: Any,
@@ -231,6 +222,8 @@ def resize(
     for axis in changed:
         if axis.target and not axis.size:
             raise ShapeError(f"axis {axis.at} has no elements, {axis.target} are asked for")
+        row = x.size // max(axis.size, 1) * x.dtype.itemsize
+        running().ask(4 * axis.target * (row + 32))
         where = _coordinates(attrs.coordinate_transformation_mode, axis)
         column = (-1, *[1] * (x.ndim - 1 - axis.at))
         if attrs.coordinate_transformation_mode == "tf_crop_and_resize":
@@ -299,21 +292,18 @@ def _dft_type(
     )
 
 
-def _dft_growth(_: Node, x: Any, length: Any = None, axis: Any = None) -> int:
-    x = data_of(x)
-    along = _signal_axis(x.ndim, axis)
-    count = x.shape[along] if length is None else _number("dft_length", length)
-    rows = x.size // max(x.shape[along], 1)
-    return 48 * rows * (2 * max(x.shape[along], count) + 1)
+def _dft_paths(_: Any, x: Type, length: Any = None, axis: Type | None = None) -> list[Path] | None:
+    if axis is not None and axis.numbers is None:
+        return None
+    return over(x, (_signal_axis(rank_of(x), axis and axis.numbers), -1))
 
 
 @op(
     "DFT",
     kind="mixes",
-    mixes=lambda _, rank, length=None, axis=None: (_signal_axis(rank, axis),),
+    paths=_dft_paths,
     since=17,
     type=_dft_type,
-    growth=_dft_growth,
 )
 def dft(
     x: Array,
@@ -331,6 +321,7 @@ def dft(
     signal = _numbers_of(x, real=bool(onesided and not inverse))
     default = 2 * (x.shape[along] - 1) if halved else x.shape[along]
     count = _number("dft_length", np.asarray(default) if length is None else length)
+    running().ask(48 * (x.size // max(x.shape[along], 1)) * (2 * max(x.shape[along], count) + 1))
     if halved and count // 2 + 1 != x.shape[along]:
         raise ShapeError(f"dft_length: {x.shape[along]} frequencies are not those of {count}")
     if halved:
@@ -378,13 +369,7 @@ def _stft_type(
     return Type(x.dtype, shape)
 
 
-def _stft_growth(_: Node, x: Any, step: Any, window: Any = None, length: Any = None) -> int:
-    x = data_of(x)
-    frame, stride = _framing(x, step, window, length)
-    return 64 * len(x) * ((x.shape[1] - frame) // stride + 1) * (frame + 1)
-
-
-@op("STFT", kind="mixes", since=17, type=_stft_type, growth=_stft_growth, batched="batch")
+@op("STFT", kind="mixes", since=17, type=_stft_type, batched="batch")
 def stft(
     x: Array,
     step: Array,
@@ -394,6 +379,7 @@ def stft(
     onesided: int = 1,
 ) -> Array:
     frame, stride = _framing(x, step, window, length)
+    running().ask(64 * len(x) * ((x.shape[1] - frame) // stride + 1) * (frame + 1))
     signal = _numbers_of(x, real=bool(onesided))
     frames = np.lib.stride_tricks.sliding_window_view(signal, frame, 1)[:, ::stride]
     frames = frames if window is None else frames * window

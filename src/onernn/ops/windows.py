@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from onernn.ir.arrays import Array
+from onernn.ir.budget import running
 from onernn.ir.errors import ShapeError
-from onernn.ir.graph import Context, Node
-from onernn.ir.operator import REQUIRED, op
-from onernn.ir.ragged import data_of
+from onernn.ir.graph import Context
+from onernn.ir.operator import REQUIRED, Path, op, over, rank_of
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type, dense
+from onernn.ops import row_rules
 from onernn.ops.reducing import lowest
 from onernn.ops.rules import ONE, common
 
@@ -216,14 +217,9 @@ def _type(context: Context, x: Type, w: Type, channels: Size | None, sizes: Any)
     return dense(dtype, (x.shape[0], channels, *result))
 
 
-def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
-    """The columns of all images together are at least those of one."""
-    x, w = data_of(x), data_of(w)
-    windows = placed(windows_of(node.attrs, w.shape[2:]), x)
-    counts = places(windows, x.shape[2:])
-    row = max(len(x), 1) * math.prod(counts) * x.dtype.itemsize
-    columns = row * max(math.prod((x.shape[1], *w.shape[2:])), 1)
-    return bytes_padded(x, windows, counts) + 2 * row * len(w) + columns
+def _conv_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> Window | None:
+    kernel = attrs.kernel_shape or w.counts[2:]
+    return None if axis < 2 or None in kernel else windows_of(attrs, kernel)[axis - 2]
 
 
 @op(
@@ -232,7 +228,7 @@ def _conv_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     attributes={**ATTRIBUTES, "group": 1, "kernel_shape": None},
     since=7,
     type=_conv_type,
-    growth=_conv_growth,
+    reach=_conv_reach,
     batched="batch",
 )
 def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
@@ -242,6 +238,8 @@ def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     counts = places(windows, x.shape[2:])
     axes, count, depth = len(windows), math.prod(counts), math.prod(w.shape[1:])
     kernels = w.reshape(groups, len(w) // groups, depth)
+    row = max(len(x), 1) * count * x.dtype.itemsize  # the columns of all images, and results twice
+    running().ask(bytes_padded(x, windows, counts) + row * (2 * len(w) + max(depth * groups, 1)))
     out = np.empty((len(x), groups, len(w) // groups, count), x.dtype)
     taps_first = (0, 1, *range(axes + 2, 2 * axes + 2), *range(2, axes + 2))
     for part in _at_once(len(x), groups * depth * count):
@@ -295,12 +293,9 @@ def _conv_transpose_type(context: Context, x: Type, w: Type, bias: Type | None =
     return _type(context, x, w, None if part is None else part * context.attrs.group, sizes)
 
 
-def _conv_transpose_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
-    attrs, x, w = node.attrs, data_of(x), data_of(w)
-    windows, sizes = windows_of(attrs, w.shape[2:]), x.shape[2:]
-    rows = max(len(x), 1) * w.shape[1] * attrs.group * x.dtype.itemsize
-    whole = _whole(windows, sizes, reached_along(attrs, windows, sizes))
-    return rows * (2 * math.prod(whole) + 2 * math.prod((*w.shape[2:], *sizes)))
+def _conv_transpose_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> Window | None:
+    window = _conv_reach(attrs, axis, x, w)
+    return window if window and window.size == 1 else None
 
 
 @op(
@@ -315,7 +310,7 @@ def _conv_transpose_growth(node: Node, x: Any, w: Any, bias: Any = None) -> int:
     },
     since=7,
     type=_conv_transpose_type,
-    growth=_conv_transpose_growth,
+    reach=_conv_transpose_reach,
     batched="batch",
 )
 def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
@@ -325,9 +320,11 @@ def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) ->
     reached = reached_along(attrs, windows, sizes)
     if any(size < 1 for size, _ in reached):
         raise ShapeError(f"gives axes of {[size for size, _ in reached]} elements")
-    channels, count = w.shape[1] * groups, math.prod(sizes)
+    channels, count, whole = w.shape[1] * groups, math.prod(sizes), _whole(windows, sizes, reached)
+    row = 2 * max(len(x), 1) * channels * x.dtype.itemsize
+    running().ask(row * (math.prod(whole) + math.prod((*w.shape[2:], *sizes))))
     kernels = w.reshape(groups, len(w) // groups, math.prod(w.shape[1:])).swapaxes(1, 2)
-    out = np.zeros((len(x), channels, *_whole(windows, sizes, reached)), x.dtype)
+    out = np.zeros((len(x), channels, *whole), x.dtype)
     for part in _at_once(len(x), channels * math.prod(w.shape[2:]) * count):
         result = kernels @ x[part].reshape(-1, groups, len(w) // groups, count)
         result = result.reshape(-1, channels, *w.shape[2:], *sizes)
@@ -392,6 +389,14 @@ def _inside(window: Window, count: int, low: int, high: int) -> Array:
     return ((at >= low) & (at < high)).sum(1)
 
 
+def _pool_paths(_: Any, x: Type) -> list[Path]:
+    return over(x, range(2, rank_of(x)))
+
+
+def _pool_reach(attrs: Any, axis: int, x: Type) -> Window | None:
+    return None if axis < 2 else _windows(attrs)[axis - 2]
+
+
 def _pooled(*more: str) -> Callable[..., Any]:
     """The type of the result; others have its shape."""
 
@@ -407,15 +412,17 @@ def _pooled(*more: str) -> Callable[..., Any]:
     return rule
 
 
-def _growth(node: Node, x: Any) -> int:
-    """Where positions are asked for, with all windows' elements in integers."""
-    attrs, x = node.attrs, data_of(x)
+def _placed(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[int, ...]]:
+    """The windows of a pool and how many places each has; asks the run's budget.
+
+    Positions, a second output, take all windows' elements in integers.
+    """
     ceil = bool(attrs.ceil_mode)
     windows = placed(_windows(attrs), x, ceil)
     counts = places(windows, x.shape[2:], ceil)
-    positions = math.prod(window.size for window in windows) + 32 if attrs.outputs > 1 else 0
-    result = math.prod((*x.shape[:2], *counts)) * (x.dtype.itemsize + positions)
-    return 3 * bytes_padded(x, windows, counts) + result
+    each = x.dtype.itemsize + (outputs > 1) * (math.prod(w.size for w in windows) + 32)
+    running().ask(3 * bytes_padded(x, windows, counts) + math.prod((*x.shape[:2], *counts)) * each)
+    return windows, counts
 
 
 @op(
@@ -426,14 +433,14 @@ def _growth(node: Node, x: Any) -> int:
     since=8,
     keeps=True,
     type=_pooled("int64"),
-    growth=_growth,
+    paths=_pool_paths,
+    reach=_pool_reach,
     batched="batch",
+    rows=lambda flow, node: row_rules.follow(flow, node)[:1],  # positions are in the whole batch
 )
 def max_pool(attrs: Any, x: Array) -> Any:
     """(the largest, where it stands in x as x is flat)."""
-    ceil = bool(attrs.ceil_mode)
-    windows = placed(_windows(attrs), x, ceil)
-    counts = places(windows, x.shape[2:], ceil)
+    windows, counts = _placed(attrs, x, attrs.outputs)
     top = _reduced(x, windows, lowest(x.dtype), counts, np.maximum)
     return top if attrs.outputs == 1 else (top, _positions(attrs, x, windows, top))
 
@@ -444,14 +451,14 @@ def max_pool(attrs: Any, x: Array) -> Any:
     attributes={**_ATTRIBUTES, "count_include_pad": 0},
     since=7,
     type=_pooled(),
-    growth=_growth,
+    paths=_pool_paths,
+    reach=_pool_reach,
     batched="batch",
 )
 def average_pool(attrs: Any, x: Array) -> Array:
     """Elements behind all pads, which ``ceil_mode`` adds, never count."""
     _floats(x)
-    windows, ceil = placed(_windows(attrs), x, bool(attrs.ceil_mode)), bool(attrs.ceil_mode)
-    counts = places(windows, x.shape[2:], ceil)
+    windows, counts = _placed(attrs, x)
     divisor: Any = 1
     for axis, (window, size) in enumerate(zip(windows, x.shape[2:], strict=True)):
         low, high = (-window.before, size + window.after) if attrs.count_include_pad else (0, size)
@@ -481,5 +488,6 @@ for _name, _reduction in {"Average": np.mean, "Max": np.max}.items():
         since=7,
         keeps=_reduction is np.max,
         type=_global,
+        paths=_pool_paths,
         batched="batch",
     )(_over_all(_reduction))

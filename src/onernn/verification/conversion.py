@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,6 +38,7 @@ from onernn.verification.comparing import (
     tolerance_of,
 )
 from onernn.verification.diagnosis.cause import repaired
+from onernn.verification.diagnosis.matching import Operation
 from onernn.verification.diagnosis.model_diff import shuffled
 from onernn.verification.input_generation import make_inputs
 from onernn.verification.recording import keyed_inputs, opened, read_inputs, read_outputs
@@ -482,56 +483,33 @@ def differences(before: Graph, after: Graph) -> Iterator[str]:
             node = one or other
             assert node is not None
             yield f"{'-' if other is None else '+'} {node.label}: {_written(node)}"
-            continue
-        for line in _changes(before, after, one, other):
-            yield f"~ {one.label}: {line}"
+        elif one.op != other.op:
+            yield f"~ {one.label}: {_written(one)} -> {_written(other)}"
+        else:
+            mine, theirs = Operation(before, one).content, Operation(after, other).content
+            for key in mine | theirs:
+                if change := _change(mine.get(key), theirs.get(key)):
+                    yield f"~ {one.label}: {key}{change}"
 
 
 def _written(node: Node) -> str:
     return f"{', '.join(filter(None, node.outputs))} = {node.op}({', '.join(node.inputs)})"
 
 
-def _changes(before: Graph, after: Graph, one: Node, other: Node) -> Iterator[str]:
-    if one.op != other.op:
-        yield f"{_written(one)} -> {_written(other)}"
-        return
-    old, new = _content(before, one), _content(after, other)
-    for name in old | new:
-        mine, theirs = old.get(name), new.get(name)
-        arrays = [isinstance(each, np.ndarray) for each in (mine, theirs)]
-        if all(arrays):
-            yield from _of_arrays(name, mine, theirs)
-        elif any(arrays) or mine != theirs:  # one side has no bias, or computes it
-            yield f"{name}: {_short(mine)} -> {_short(theirs)}"
-
-
-def _content(graph: Graph, node: Node) -> dict[str, Any]:
-    """A node's inputs and attributes by name; constants and weights are arrays."""
-    content = {
-        f"input {index}": graph.constants.get(name, name)
-        for index, name in enumerate(node.inputs)
-        if name
-    }
-    if node.op != "Rnn":
-        return content | dict(node.attributes)
-    rnn = Recurrent.of(node)
-    content |= {each.name: getattr(rnn.spec, each.name) for each in fields(rnn.spec)}
-    for index, layer in enumerate(rnn.layers):
-        place = f"layer {index + 1}, " if len(rnn.layers) > 1 else ""
-        content |= {f"{place}weights {name!r}": each for name, each in layer.arrays.items()}
-    return content
-
-
-def _of_arrays(name: str, one: Any, other: Any) -> Iterator[str]:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        yield f"{name}: {one.dtype} {one.shape} -> {other.dtype} {other.shape}"
-    elif not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
-        apart = one != other
-        most = ""
-        if one.dtype.kind == "f":
-            far = np.abs(other.astype(np.float64) - one.astype(np.float64))[apart]
-            most = f", by {far.max():.3g} at most"
-        yield f"{name} {one.shape}: {np.count_nonzero(apart)} of {one.size} numbers{most}"
+def _change(one: Any, other: Any) -> str:
+    arrays = [isinstance(each, np.ndarray) for each in (one, other)]
+    if not any(arrays):
+        return "" if one == other else f": {_short(one)} -> {_short(other)}"
+    if not all(arrays) or one.shape != other.shape or one.dtype != other.dtype:
+        return f": {_short(one)} -> {_short(other)}"
+    floats = one.dtype.kind == "f"
+    if np.array_equal(one, other, equal_nan=floats):
+        return ""
+    apart, most = one != other, ""
+    if floats:
+        far = np.abs(other.astype(np.float64) - one.astype(np.float64))[apart]
+        most = f", by {far.max():.3g} at most"
+    return f" {one.shape}: {np.count_nonzero(apart)} of {one.size} numbers{most}"
 
 
 def _short(value: Any) -> str:

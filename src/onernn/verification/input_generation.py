@@ -23,23 +23,20 @@ from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.ir.types import Size, Type
 from onernn.ops import OPERATORS
 from onernn.verification.comparing import feed_for, paired_inputs
-from onernn.verification.tracing import StepCounter, sized_layers
+from onernn.verification.tracing import StepCounter
 
 TIME, BATCH = 14, 5
 _LOUD = 6.0
 _LONGEST = 65
 """Unrolled layers have a length of their own, which they do not always declare: all up to it."""
-_LENGTHS = (TIME, 1, 256, *range(2, _LONGEST), 128, 512, 1024, 2048, 4096)
+_LENGTHS = (TIME, 1, 256, *range(2, _LONGEST), 128, *(2**k for k in range(9, 17)))
 """A usual one, a step, some samples of sound, as models of speech take for a step; then all."""
-_STEPS, _ROOM = 8, 2
-"""Steps that each recurrent layer makes, and how much shorter than all a sequence may be."""
+_STEPS = 8
+"""Steps that each recurrent layer makes."""
 _SHORT, _FEW = 2, 3
 """The steps of a short batch, and its number of sequences."""
-_FARTHEST = 2**22
-"""The longest T that is computed from the types."""
 _ATTEMPTS = 1024
 _SECONDS, _PATIENCE, _BYTES = 5, 1.5, 10**9
 """Limits: CPU seconds for all attempts, and after the first that runs; bytes of all values in one
@@ -86,27 +83,22 @@ def make_inputs(
     error: OnernnError | None = None
     best: tuple[float, dict[str, Batch]] | None = None
     until = process_time() + _SECONDS
-    growth = _Growth(fused, twins, wanted if short else wanted + _ROOM)
-    usual = (sorted(_LENGTHS), _FEW) if short else (_LENGTHS, BATCH)
-    guesses = _shapes(inputs, roles, _padded(inputs, twins), growth, *usual)
-    choices = (
-        (*shaped, with_empty)
-        for shaped in itertools.islice(guesses, _ATTEMPTS)
-        for with_empty in ((True, False) if empty else (False,))
-    )
     tried = set[str]()
-    for shapes, time, batch, with_empty in choices:
-        if (key := repr((shapes, time, batch, with_empty))) in tried:
-            continue
+
+    def attempt(sizes: dict[str, tuple[int, ...]], lengths: Array) -> float:
+        """Returns the fewest steps of a layer on inputs of these sizes, -1 if they do not fit."""
+        nonlocal best, error, until
+        if (key := repr((sizes, lengths))) in tried:
+            return -1
         tried.add(key)
-        size = 8 * max(batch, *map(math.prod, shapes.values()))  # drawn as float64
+        size = 8 * max(len(lengths), *map(math.prod, sizes.values()))  # drawn as float64
         if size > _BYTES:
-            error = error or BudgetError(f"an input of {size:,} bytes; at most {_BYTES:,} are made")
-            continue
+            text = f"an input of {size:,} bytes; at most {_BYTES:,} are made"
+            error = error or BudgetError(text)
+            return -1
         rng = np.random.default_rng(seed)
-        lengths = _lengths(time, batch, with_empty)
         feed = {
-            value.name: _batch(value, roles[value.name], shapes[value.name], lengths, rng)
+            value.name: _batch(value, roles[value.name], sizes[value.name], lengths, rng)
             for value in inputs
         }
         try:
@@ -114,14 +106,22 @@ def make_inputs(
         except OnernnError as failed:
             error = error or failed
             if isinstance(failed, BudgetError):
-                break
-        else:
-            until = until if best else min(until, process_time() + _PATIENCE)
-            if best is None or seen > best[0]:
-                best = seen, feed
-            if seen >= wanted:
-                break
-        if process_time() > until:
+                until = 0
+            return -1
+        until = until if best else min(until, process_time() + _PATIENCE)
+        if best is None or seen > best[0]:
+            best = seen, feed
+        return seen
+
+    usual = (sorted(_LENGTHS), _FEW) if short else (_LENGTHS, BATCH)
+    guesses = _shapes(inputs, roles, _padded(inputs, twins), *usual)
+    for shapes, usual_time, batch in itertools.islice(guesses, _ATTEMPTS):
+        for with_empty in (True, False) if empty else (False,):
+            time, before, seen = usual_time, -2.0, -1.0
+            while before < seen < wanted and process_time() <= until:
+                before, seen = seen, attempt(shapes(time), _lengths(time, batch, with_empty))
+                time *= 2  # a layer may make more steps of longer sequences
+        if process_time() > until or (best and best[0] >= wanted):
             break
     if best is not None:
         return best[1]
@@ -148,58 +148,6 @@ def _steps_of(session: StepCounter, feed: Mapping[str, Batch], inputs: tuple[Val
     declared = (_united(value, [twins.get(value.name)]) for value in session.graph.inputs)
     steps = session.steps(declared)
     return min((s.count for s in steps if s.count is not None and s.most is None), default=math.inf)
-
-
-class _Growth:
-    """Finds how long inputs have to be for each recurrent layer to make so many steps."""
-
-    def __init__(self, graphs: list[Graph], twins: list[dict[str, Value]], steps: int) -> None:
-        self._models = list(zip(graphs, twins, strict=True))
-        self._steps = steps
-        self._sizes: dict[tuple[int, ...], list[Size]] = {}
-
-    def time(self, start: int, shapes: Callable[[int], dict[str, tuple[int, ...]]]) -> int:
-        """The smallest T from ``start`` on; ``start`` if no T is known to have so many steps."""
-        low, high = start - 1, start
-        while self._fewest(shapes(high)) < self._steps:
-            if high > _FARTHEST:
-                return start
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            enough = self._fewest(shapes(middle)) >= self._steps
-            low, high = (low, middle) if enough else (middle, high)
-        return high
-
-    def _fewest(self, shapes: dict[str, tuple[int, ...]]) -> float:
-        """The fewest steps that a layer makes of these shapes, as far as the types say."""
-        ranks = tuple(map(len, shapes.values()))
-        if ranks not in self._sizes:
-            self._sizes[ranks] = [*self._open(dict(zip(shapes, ranks, strict=True)))]
-        sizes = {
-            f"{k}.{axis}": size for k, shape in shapes.items() for axis, size in enumerate(shape)
-        }
-        counts = (size.put(sizes).number for size in self._sizes[ranks])
-        return min((count for count in counts if count is not None), default=math.inf)
-
-    def _open(self, ranks: dict[str, int]) -> Iterator[Size]:
-        """The numbers of steps that depend on the sizes of inputs, by the first model's names."""
-        for graph, pairs in self._models:
-            names = {twin.name: name for name, twin in pairs.items()}
-            known: dict[str, Type] = {}
-            for value in graph.inputs:
-                rank = ranks.get(names.get(value.name, ""))
-                if value.shape is None and rank is not None:
-                    value = replace(value, shape=(None,) * rank)
-                known[value.name] = value.type
-            axes = {
-                f"{own}.{axis}": Size.of(f"{name}.{axis}")
-                for own, name in names.items()
-                for axis in range(ranks[name])
-            }
-            for _, size in sized_layers(graph, graph.typed(known)):
-                if size is not None and size.number is None and size.names <= axes.keys():
-                    yield size.put(axes)
 
 
 def _keys(inputs: tuple[Value, ...]) -> str:
@@ -312,20 +260,17 @@ def _shapes(
     inputs: tuple[Value, ...],
     roles: dict[str, _Role],
     padded: dict[str, int],
-    growth: _Growth,
     lengths: Sequence[int],
     usual_batch: int,
-) -> Iterator[tuple[dict[str, tuple[int, ...]], int, int]]:
-    """Guesses at all shapes, the likely ones first; and the T and N in them."""
+) -> Iterator[tuple[Callable[[int], dict[str, tuple[int, ...]]], int, int]]:
+    """Yields guesses at all shapes by T, the likely ones first; and the T and N in them."""
     for usual, order in itertools.product(lengths, (("T", "N"), ("N", "T"))):
         known = dict(padded)  # T and N where a shape declares them
         plans = [_plans(value, roles[value.name], order, known) for value in inputs]
         batch = known.get("N", usual_batch)
         for chosen in itertools.product(*plans):
             letters = {"H": usual, "N": batch, "W": 0}
-            shapes = partial(_in_numbers, inputs, chosen, letters)
-            time = known.get("T") or growth.time(usual, shapes)
-            yield shapes(time), time, batch
+            yield partial(_in_numbers, inputs, chosen, letters), known.get("T") or usual, batch
 
 
 def _in_numbers(

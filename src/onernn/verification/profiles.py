@@ -209,6 +209,9 @@ def _middle(values: Array) -> tuple[float, float, float]:
     return float(values.mean()), float(np.median(values)), float(np.percentile(values, 99))
 
 
+_Rows = tuple[tuple[str, float, float], ...]
+
+
 @dataclass(frozen=True)
 class Profile:
     """The errors of one output by place: rows (place, max|a - b|, mean|a - b|) of each kind.
@@ -220,10 +223,10 @@ class Profile:
 
     name: str
     state: bool
-    steps: tuple[tuple[str, float, float], ...] = ()
-    lengths: tuple[tuple[str, float, float], ...] = ()
-    directions: tuple[tuple[str, float, float], ...] = ()
-    ends: tuple[tuple[str, float, float], ...] = ()
+    steps: _Rows = ()
+    lengths: _Rows = ()
+    directions: _Rows = ()
+    ends: _Rows = ()
 
     def as_json(self) -> dict[str, object]:
         """Rows as {"at", "max_abs", "mean_abs"}."""
@@ -238,60 +241,52 @@ def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Pr
 
     ``axes``: where time, batch and direction stand in it, as `output_axes.axes_of` finds them.
     """
+    step: Int64 | None = None
+    lengths: Int64 | None = None
+    state, ends = False, _Rows()
     if isinstance(reference, Ragged):
         if not isinstance(actual, Ragged) or actual.data.shape != reference.data.shape:
             return None
-        apart, words_of = differences(actual.data, reference.data), reference.lengths
-        step = np.arange(len(apart)) - np.repeat(reference.offsets[:-1], words_of)
-        words = apart.reshape(len(apart), -1)
-        by_length = _rows(words, np.repeat(words_of, words_of))
-        return Profile(name, False, _rows(words, step), by_length, _halves(apart, axes))
-    actual, reference = np.asarray(actual), np.asarray(reference)
-    if axes is None or actual.shape != reference.shape or axes.time is None and not axes.state:
-        return None
-    apart, lengths = differences(actual, reference), axes.lengths
-    if axes.batch is None or lengths is None or len(lengths) != apart.shape[axes.batch]:
-        lengths = None
-    if axes.time is None:
-        by_sentence = () if lengths is None else _along(apart, axes.batch, lengths)
-        return Profile(name, axes.state, (), by_sentence, _halves(apart, axes))
-    steps = np.arange(apart.shape[axes.time])
-    by_step = _along(apart, axes.time, steps)
-    if lengths is None:
-        return Profile(name, axes.state, by_step, (), _halves(apart, axes))
-    assert axes.batch is not None
-    grid = np.moveaxis(apart, (axes.batch, axes.time), (0, 1))
-    cells = grid.reshape(*grid.shape[:2], -1)
-    inside = steps < lengths[:, None]
-    position = np.broadcast_to(steps, inside.shape)
-    return Profile(
-        name,
-        axes.state,
-        _rows(cells[inside], position[inside]),
-        _rows(cells[inside], np.broadcast_to(lengths[:, None], inside.shape)[inside]),
-        _halves(apart, axes),
-        tuple(
-            (where, *_worst(cells[chosen]))
-            for where, chosen in (("inside", inside), ("beyond the end", ~inside))
-            if chosen.any()
-        ),
-    )
+        apart = differences(actual.data, reference.data)
+        lengths = np.repeat(reference.lengths, reference.lengths)
+        step = np.arange(len(apart)) - np.repeat(reference.offsets[:-1], reference.lengths)
+        cells = apart.reshape(len(apart), -1)
+    else:
+        actual, reference = np.asarray(actual), np.asarray(reference)
+        if axes is None or actual.shape != reference.shape or axes.time is None and not axes.state:
+            return None
+        apart, state = differences(actual, reference), axes.state
+        known = axes.lengths
+        if axes.batch is None or known is None or len(known) != apart.shape[axes.batch]:
+            known = None
+        place = [a for a in (axes.batch if known is not None else None, axes.time) if a is not None]
+        grid = np.moveaxis(apart, place, range(len(place)))
+        count = math.prod(grid.shape[: len(place)])
+        at = np.indices(grid.shape[: len(place)]).reshape(len(place), count)
+        cells = grid.reshape(count, -1)
+        step = None if axes.time is None else at[-1]
+        lengths = None if known is None else known[at[0]]
+        if step is not None and lengths is not None:
+            inside = step < lengths
+            names = (("inside", inside), ("beyond the end", ~inside))
+            ends = tuple((where, *_worst(cells[chosen])) for where, chosen in names if chosen.any())
+            cells, step, lengths = cells[inside], step[inside], lengths[inside]
+    by_step, by_length = _rows(cells, step), _rows(cells, lengths)
+    return Profile(name, state, by_step, by_length, _halves(apart, axes), ends)
 
 
 def _worst(values: Array) -> tuple[float, float]:
     return (float(values.max()), float(values.mean())) if values.size else (0.0, 0.0)
 
 
-def _rows(words: Array, key: Int64) -> tuple[tuple[str, float, float], ...]:
-    """A row for each key of the words (W, ...)."""
-    return tuple((str(each), *_worst(words[key == each])) for each in np.unique(key))
+def _rows(cells: Array, key: Int64 | None) -> _Rows:
+    """Returns a row for each key of the cells (K, ...)."""
+    if key is None:
+        return ()
+    return tuple((str(each), *_worst(cells[key == each])) for each in np.unique(key))
 
 
-def _along(apart: Array, axis: int | None, key: Int64) -> tuple[tuple[str, float, float], ...]:
-    return () if axis is None else _rows(np.moveaxis(apart, axis, 0), key)
-
-
-def _halves(apart: Array, axes: Axes | None) -> tuple[tuple[str, float, float], ...]:
+def _halves(apart: Array, axes: Axes | None) -> _Rows:
     """Both directions, in a bidirectional layer's output."""
     side = axes.direction if axes else None
     if side is None or -side > apart.ndim or apart.shape[side] % 2:

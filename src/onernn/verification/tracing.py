@@ -84,19 +84,6 @@ def rerun(graph: Graph, known: Graph, values: Values, backend: str = "reference"
     return run_nodes(graph, nodes, values, backend, _PACKED[known])
 
 
-def completed(graph: Graph, values: Values) -> Values:
-    """The values of a run, and those of nodes that came into the graph since.
-
-    Of nodes that changed and keep their names, the run's values stay: their shapes are the same.
-    Raises what a run raises where the new nodes do not fit the values.
-    """
-    known = {**graph.constants, **values}
-    new = [node for node in graph.nodes if not known.keys() >= set(filter(None, node.outputs))]
-    outputs = tuple(Value(name) for node in new for name in node.outputs if name)
-    result = run_nodes(replace(graph, outputs=outputs), new, known, fast_backend()) if new else {}
-    return {**result, **known}
-
-
 def run_nodes(
     graph: Graph,
     nodes: list[Node],

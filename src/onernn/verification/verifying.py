@@ -29,7 +29,7 @@ from onernn.verification.comparing import (
     tolerance_of,
 )
 from onernn.verification.diagnosis.cause import Cause
-from onernn.verification.diagnosis.matching import NodeComparison, compared
+from onernn.verification.diagnosis.matching import NodeComparison, compare_nodes
 from onernn.verification.input_generation import make_inputs, united_inputs
 from onernn.verification.profiles import Errors, Profile, axes_of, errors, profile
 from onernn.verification.recording import opened, read_given, read_inputs, read_outputs
@@ -89,7 +89,7 @@ class Evidence:
         if self.theirs is None:
             return ()
         asked = min(self.tolerances.values(), key=lambda t: t.atol)
-        return compared(self.mine, self.theirs, asked)
+        return compare_nodes(self.mine, self.theirs, asked)
 
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
@@ -259,9 +259,9 @@ def verify(
             report = replace(report, notes=(*report.notes, note)) if short.matches else short
         if report.matches:
             return report
-        from onernn.verification.diagnosis.search import explained  # an equal pair needs none
+        from onernn.verification.diagnosis.search import explain  # an equal pair needs none
 
-        return explained(report, seconds if diagnose else 0.0, progress)
+        return explain(report, seconds if diagnose else 0.0, progress)
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ REFUSED = {
     "y = Dropout (x, , true)": "only inference is run",
     'y = RNN <direction = "sideways"> (x, c, c)': "'sideways'",
     "y = RNN <layout = 2> (x, c, c)": "layout=2",
-    "y = RNN (x, c)": "W and R are required",
+    "y = RNN (x, c)": "input R is missing",
     "y = RNN (x, x, c)": "W 'x' is computed at run time",
     'y = RNN <activations = ["Tanh", "Tanh"]> (x, c, c)': "expected 1 names",
     'y = RNN <activations = ["Sinh"]> (x, c, c)': "sinh",
@@ -169,7 +169,7 @@ REFUSED = {
     "y = RNN <activation_alpha = [1.0]> (x, c, c)": "too many numbers",
     "y = RNN <hidden_size = 7> (x, c, c)": "hidden_size=7",
     "y = RNN <clip = -1.0> (x, c, c)": "positive bound",
-    "y = RNN (x, c, m)": r"W and R: expected \(1, G\*O",
+    "y = RNN (x, c, m)": r"R: .*\(4, 3\)",
     "y = RNN (x, c, i)": "floats of one type",
 }
 

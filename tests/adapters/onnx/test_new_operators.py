@@ -19,13 +19,13 @@ from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
 from onernn.engine.kernels import KERNELS
 from onernn.ir.graph import Value
-from onernn.ir.operator import OPERATORS, along_axis, op
+from onernn.ir.operator import OPERATORS, Axis, op
 from onernn.ops.rules import same
 
 X = random_ragged([3, 0, 5, 1], 4, 0)
 
 
-def _hardmax(x: np.ndarray, *, axis: int = -1) -> np.ndarray:
+def _hardmax(x: np.ndarray, *, axis: Axis = -1) -> np.ndarray:
     first = np.expand_dims(np.argmax(x, axis), axis)
     return (np.arange(x.shape[axis]) == np.moveaxis(first, axis, -1)).astype(x.dtype)
 
@@ -35,7 +35,7 @@ def new_operators() -> Iterator[None]:
     """Two operators of ONNX that the house does not know: when one becomes known, take another."""
     kernels, operators = dict(KERNELS), dict(OPERATORS)
     op("Tan", kind="elementwise", since=7, type=same)(_tan)
-    op("Hardmax", kind="mixes", mixes=along_axis, since=13, type=same)(_hardmax)
+    op("Hardmax", kind="mixes", since=13, type=same)(_hardmax)
     names = OPERATORS.keys() - operators.keys()
     assert names == {"Tan", "Hardmax"}
     KERNELS.update((name, OPERATORS[name].run) for name in names)  # made when it is imported

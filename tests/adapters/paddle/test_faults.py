@@ -86,27 +86,13 @@ def sigmoid(a: Array) -> Array:
     return 1 / (1 + np.exp(-a))
 
 
-def step(gates: Array, h: Array, weights: Array, *, origin: bool) -> Array:
+def step(gates: Array, h: Array, weights: Array) -> Array:
     """Paddle's gru_compute: update and reset, then the candidate, from gates with all biases."""
     flat = weights.astype(np.float64).reshape(-1)
     both, last = flat[: 2 * O * O].reshape(O, 2 * O), flat[2 * O * O :].reshape(O, O)
     u, r = np.split(sigmoid(gates[: 2 * O] + h @ both), 2)
     c = np.tanh(gates[2 * O :] + (r * h) @ last)
-    return u * h + (1 - u) * c if origin else (1 - u) * h + u * c
-
-
-def walked(
-    gates: Array, lengths: list[int], weights: Array, *, origin: bool, reverse: bool, **how: Any
-) -> Array:
-    """Each sentence as it should be; ``states`` where there are any."""
-    states = how.get("states", np.zeros((len(lengths), O)))
-    y, begin = np.zeros((len(gates), O)), 0
-    for length, h in zip(lengths, states, strict=True):
-        rows = range(begin, begin + length)
-        for row in rows[::-1] if reverse else rows:
-            h = y[row] = step(gates[row], h, weights, origin=origin)
-        begin += length
-    return y
+    return (1 - u) * h + u * c
 
 
 def seq_compute(gates: Array, lengths: list[int], weights: Array, *, reverse: bool) -> Array:
@@ -116,10 +102,10 @@ def seq_compute(gates: Array, lengths: list[int], weights: Array, *, reverse: bo
     y = np.zeros((len(padded), O))
     row, move = (beyond + len(gates) - 1, -1) if reverse else (beyond, 1)
     for length in lengths[::-1] if reverse else lengths:
-        y[row] = h = step(padded[row], np.zeros(O), weights, origin=False)
+        y[row] = h = step(padded[row], np.zeros(O), weights)
         row += move
         for _ in range(1, length):
-            y[row] = h = step(padded[row], h, weights, origin=False)
+            y[row] = h = step(padded[row], h, weights)
             row += move
     return y[beyond : beyond + len(gates)]
 
@@ -137,12 +123,12 @@ def batch_compute(gates: Array, lengths: list[int], weights: Array, *, reverse: 
     batched = np.pad(gates[rows], ((0, len(lengths)), (0, 0)))
     y = np.zeros((len(batched), O))
     for n in range(len(lengths)):  # the first step, for all sentences
-        y[n] = step(batched[n], np.zeros(O), weights, origin=False)
+        y[n] = step(batched[n], np.zeros(O), weights)
     before, at = 0, len(lengths)
     for t in range(1, max(lengths)):
         running = sum(length > t for length in lengths)
         for n in range(running):
-            y[at + n] = step(batched[at + n], y[before + n], weights, origin=False)
+            y[at + n] = step(batched[at + n], y[before + n], weights)
         before, at = at, at + running
     found = np.zeros((len(gates), O))
     found[rows] = y[: len(gates)]
@@ -168,73 +154,9 @@ def counted(found: FaultyModel[Program], given: Mapping[str, Array]) -> dict[str
     return {f.id: found for f in found.faults if (found := run.finding(f)).counts}
 
 
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_the_pass_drops_the_state(with_bias: bool) -> None:
-    parameters = numbers(**GRU)
-    front = fc("x", "w", "b", "a") if with_bias else bare()
-    found = find_faults(program(parameters, *front, gru(h0="h0", is_reverse=True)))
-    lengths = [3, 1, 4]
-    given = recording(found, lengths)
-    gates = gates_of(given, parameters, "bh", *(["b"] if with_bias else []))
-    options = {"origin": False, "reverse": True}
-    right = walked(gates, lengths, parameters["wh"], states=given["in__h0"], **options)
-    wrong = walked(gates, lengths, parameters["wh"], **options)
-    close(words(predicted(found, "plain", given)), right)
-    for path in ("fused", "onednn"):
-        close(words(predicted(found, path, given)), wrong)
-    finding = counted(found, given)["state_dropped"]
-    assert abs(finding.max_abs - np.abs(right - wrong).max()) < 5e-6 < finding.max_abs
-
-
-def test_biases_are_added_into_one_that_others_read() -> None:
-    """A fused GRU gets the other one's share; one that is not fused gets both; an addition, too."""
-    parameters = numbers(**GRU, b2=(3 * O,), w2=(C, 3 * O))
-    front = [*fc("x", "w", "b", "a"), *fc("x", "w2", "b2", "a2")]
-    last = op("elementwise_add X=x2 Y=bh -> Out=y3")
-    found = find_faults(
-        program(
-            parameters,
-            *front,
-            gru("a", "y"),
-            gru("a2", "y1"),
-            *fc("x", "w", "b", "a3"),
-            gru("a3", "y2", origin_mode=True),
-            op("mul X=x Y=w -> Out=x2"),
-            last,
-            fetches=("y", "y1", "y2", "y3"),
-        )
-    )
-    lengths = [3, 2]
-    given = recording(found, lengths)
-    second = {"w": parameters["w2"]}
-    gates = {
-        "y": gates_of(given, parameters, "b", "b2", "bh"),
-        "y1": gates_of(given, parameters | second, "b", "b2", "bh"),
-        "y2": gates_of(given, parameters, "b", "b", "b2", "bh"),
-        "y3": gates_of(given, parameters, "b", "b2", "bh"),
-    }
-    got = predicted(found, "fused", given)
-    for name in ("y", "y1", "y2"):
-        options = {"origin": name == "y2", "reverse": False}
-        close(words(got, name), walked(gates[name], lengths, parameters["wh"], **options))
-    close(words(got, "y3"), gates["y3"])
-    assert [*counted(found, given)] == ["bias_shared"]
-    assert found.program.parameters["bh"] is parameters["bh"]  # nothing was added for real
-
-
 def test_a_bias_of_its_own_is_no_fault() -> None:
     found = find_faults(program(numbers(**GRU), *fc("x", "w", "b", "a"), gru()))
     assert not counted(found, recording(found, [3, 2]))
-
-
-def test_the_native_kernel_ignores_origin_mode() -> None:
-    parameters = numbers(**GRU)
-    found = find_faults(program(parameters, fusion_gru(origin_mode=True)))
-    given, lengths = recording(found, [3, 2]), [3, 2]
-    gates = gates_of(given, parameters, "bh")
-    for path, origin in (("plain", False), ("fused", False), ("onednn", True)):
-        expected = walked(gates, lengths, parameters["wh"], origin=origin, reverse=False)
-        close(words(predicted(found, path, given)), expected)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -264,31 +186,6 @@ def test_a_state_of_its_own_keeps_the_native_kernel_right() -> None:
     assert [*counted(found, recording(found, [3, 0, 2]))] == ["state_stale"]
 
 
-def test_states_go_stale_on_onednn() -> None:
-    parameters = numbers(**GRU)
-    found = find_faults(program(parameters, fusion_gru(h0="h0")))
-    lengths = [3, 2, 2]
-    given = recording(found, lengths)
-    states = given["in__h0"][[2, 0, 1]]
-    gates = gates_of(given, parameters, "bh")
-    options = {"origin": False, "reverse": False, "states": states}
-    expected = walked(gates, lengths, parameters["wh"], **options)
-    close(words(predicted(found, "onednn", given)), expected)
-
-
-def test_an_lstm_loses_its_activations_and_states() -> None:
-    """What is left is the operator without these attributes and inputs."""
-    parameters = numbers(**LSTM)
-    found = find_faults(program(parameters, *bare(lstm("H0", "C0", candidate_activation="relu"))))
-    plain = find_faults(program(parameters, *bare(lstm())))
-    given = recording(found, [3, 2])
-    right = predicted(
-        plain, "plain", {k: a for k, a in given.items() if k[-2:] not in ("h0", "c0")}
-    )
-    close(words(predicted(found, "fused", given)), words(right))
-    assert counted(found, given).keys() == {"state_dropped", "activations_dropped"}
-
-
 def test_a_cell_that_is_read_is_not_written() -> None:
     parameters = numbers(**LSTM)
     alone = find_faults(program(parameters, *bare(lstm())))
@@ -297,12 +194,6 @@ def test_a_cell_that_is_read_is_not_written() -> None:
     read = find_faults(program(parameters, *bare(lstm(), reader), fetches=("y", "z")))
     (finding,) = counted(read, recording(read, [2])).values()
     assert (finding.fault, finding.value, finding.paths) == ("cell_unwritten", "c", ("onednn",))
-
-
-def test_onednn_refuses_other_activations() -> None:
-    found = find_faults(program(numbers(**GRU), fusion_gru(activation="relu")))
-    (finding,) = counted(found, recording(found, [2])).values()
-    assert (finding.fault, finding.effect) == ("activations_refused", "refuses")
 
 
 READER = op("tanh X=a -> Out=z")

@@ -187,7 +187,7 @@ REFUSED = {
     "no block": (
         (plus("x", "y"), replace(LOOP, attributes={}, outputs={"Out": ("y",)})),
         (),
-        "sub_block, the number of its block, is missing",
+        "attribute sub_block",
     ),
     "an unknown operator": (
         (plus("x", "y"), LOOP),

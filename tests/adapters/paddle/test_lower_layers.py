@@ -84,6 +84,11 @@ REFUSED = {
     "pooltype='MEDIAN'": one(op("sequence_pool X=x -> Out=y", pooltype="MEDIAN")),
     "ref_level=3": one(op("sequence_expand X=x Y=x -> Out=y", ref_level=3)),
     "3 parts into 1 outputs": one(op("split X=x -> Out=y", num=3, axis=1)),
+    "input Y carries no LoD, and no offsets": one(
+        op("lod_reset X=x Y=w -> Out=y"), {"w": np.zeros(4, F32)}
+    ),
+    "neither input Y nor attribute target_lod": one(op("lod_reset X=x -> Out=y")),
+    "attribute axes: 4 for 2 axes": one(op("unsqueeze2 X=x -> Out=y", axes=(4,))),
 }
 
 
@@ -91,6 +96,20 @@ REFUSED = {
 def test_what_is_not_exact_is_refused_with_its_reason(reason: str) -> None:
     with pytest.raises(UnsupportedError, match=re.escape(reason)):
         Session(lower(REFUSED[reason]), backend="reference")
+
+
+def test_operators_that_no_paddle_here_runs_compute_their_formulas() -> None:
+    """masked_fill came with Paddle 3, of pad2d 2.6.2 has no kernel."""
+    x = np.arange(24, dtype=F32).reshape(1, 2, 3, 4)
+    pad = op("pad2d X=x -> Out=y", paddings=(1, 0, 2, 1), mode="reflect")
+    image = variable("x", "float32", None, 2, 3, 4)
+    (y,) = reference(lower(one(pad, x=image)), {"x": x}).values()
+    np.testing.assert_array_equal(y, np.pad(x, [(0, 0), (0, 0), (1, 0), (2, 1)], "reflect"))
+    fill = op("masked_fill X=x Mask=m Value=v -> Out=y")
+    arrays = {"m": np.array([True, False, True, False]), "v": np.array(2.5, F32)}
+    declared = {"x": variable("x", "float32", None, 4), "m": variable("m", "bool", 4)}
+    (y,) = reference(lower(one(fill, arrays, **declared)), {"x": x[0, 0]}).values()
+    np.testing.assert_array_equal(y, np.where(arrays["m"], F32(2.5), x[0, 0]))
 
 
 def test_a_constant_that_would_fill_memory_is_an_error_of_the_run() -> None:

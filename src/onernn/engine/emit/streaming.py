@@ -7,9 +7,7 @@ steps before where a Pad puts its number; a convolution uses them up, a slice cu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,11 +17,10 @@ from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
-from onernn.ir.types import Size, dense, volume
-from onernn.ops.rules import at_axis
+from onernn.ir.types import Shape, Size, dense, volume
+from onernn.ops import OPERATORS
 from onernn.ops.windows import windows_of
 
-_FAR = 2**31 - 1  # a slice up to here has no end
 _Span = tuple[int, int]  # early, late
 
 
@@ -102,7 +99,7 @@ class _Steps:
                     return f"{node.label} reads a state behind all words"
                 ends.update(made)
             ends |= {state.final for layer in going for state in layer.states}
-            if code and (why := self._follow(node, code.mixes, going)):
+            if code and (why := self._follow(OperatorCode(program, node), going)):
                 return f"{node.label} {why}"
             known = (
                 []
@@ -118,16 +115,16 @@ class _Steps:
             return "the model has no recurrent layer, and looks at no step before"
         return ""
 
-    def _follow(self, node: Node, mixes: Sequence[Size], going: list[Layer]) -> str:
+    def _follow(self, op: OperatorCode, going: list[Layer]) -> str:
         """Notes which words a node's outputs have; "" or why that is not known."""
-        program = self.program
+        node = op.node
         timed = [name for name in node.inputs if name and self._has_words(name)]
         spans = {self.spans.get(name, (0, 0)) for name in timed}
         span = min(spans, default=(0, 0))
         if len(spans) > 1 or (going and span != (0, 0)):
             return "reads words that are not there at the same time"
-        if any(_tells_words(program, size) for size in mixes):
-            moved = self._moved(OperatorCode(program, node), *span)
+        if self._meet(op):
+            moved = self._moved(op, *span)
             if moved is None:
                 return "looks at all steps"
             span = moved
@@ -138,32 +135,45 @@ class _Steps:
     def _has_words(self, name: str) -> bool:
         return any(_tells_words(self.program, size) for size in self.program.shape(name))
 
+    def _axes(self, shape: Shape) -> list[int]:
+        """The axes along which there are words."""
+        return [axis for axis, size in enumerate(shape) if _tells_words(self.program, size)]
+
+    def _meet(self, op: OperatorCode) -> bool:
+        """Whether a word of the result is made of several words, or of another one."""
+        record, shapes = OPERATORS[op.node.op], [t.shape if t else () for t in op.types]
+        if record.kind == "layer":
+            return op.attrs.spec.direction != "left2right" and bool(self._axes(op.shape()[:1]))
+        if record.kind == "view":
+            before_and_after = op.shape(), op.out()[1]
+            parts = [volume(shape[:at]) for shape in before_and_after for at in self._axes(shape)]
+            return len(parts) > 2 or len(set(parts)) > 1
+        paths = record.paths and record.paths(op.attrs, *op.types)
+        if paths is None:
+            return any(map(self._axes, [*shapes, op.out()[1]]))
+        places = {
+            path[axis] if path else None
+            for path, shape in zip(paths, shapes, strict=False)
+            for axis in self._axes(shape)
+        }
+        return None in places or len(places) > 1
+
     def _moved(self, op: OperatorCode, early: int, late: int) -> _Span | None:
         """Which words there are behind an operator that takes several for one; None where it looks
         ahead, or nobody knows."""
-        shape = op.shape()
-        axes = [at for at, size in enumerate(shape) if _tells_words(self.program, size)]
-        if len(axes) != 1 or len(list(filter(None, op.node.outputs))) > 1:
+        shape, reach = op.shape(), OPERATORS[op.node.op].reach
+        axes = self._axes(shape)
+        if reach is None or len(axes) != 1 or len(list(filter(None, op.node.outputs))) > 1:
             return None
         (axis,) = axes
-        added: tuple[int, int] | None = None
-        if op.node.op == "Pad":
-            added = _padded(op, axis)
-            if added and added[0] > 0:
-                if early or added[1] < 0:
-                    return None
-                self._hold(op, axis, added[0], shape[axis] - late)
-        elif op.node.op == "Slice":
-            added = _sliced(op, axis, shape[axis])
-        elif axis > 1 and op.node.op == "Conv":
-            added = _windowed(op, axis, op.shape(1)[2:])
-        elif axis > 1 and op.node.op == "ConvTranspose" and op.shape(1)[axis].number == 1:
-            added = _windowed(op, axis, op.shape(1)[2:])  # over other axes only
-        elif axis > 1 and op.node.op in ("MaxPool", "AveragePool"):
-            added = _windowed(op, axis, op.attrs.kernel_shape)
-        if added is None:
+        window = reach(op.attrs, axis, *op.types)
+        if window is None or window.stride != 1 or window.same:
             return None
-        early, late = early + added[0], late + added[1]
+        if window.before > 0:
+            if early or window.after < 0 or window.extent > 1:
+                return None
+            self._hold(op, axis, window.before, shape[axis] - late)
+        early, late = early + window.before + 1 - window.extent, late + window.after
         if late < 0:  # a word later is a word more that it looks back
             early, late = early + late, 0
         return (early, late) if early >= 0 else None
@@ -174,33 +184,6 @@ class _Steps:
         inner = volume(shape[axis + 1 :])
         sizes = inner * shape[axis], inner * before, inner * now
         self.delays.append(DelayLine(name, kept(name, "held"), volume(shape[:axis]), *sizes))
-
-
-def _padded(op: OperatorCode, axis: int) -> _Span | None:
-    rank = len(op.shape())
-    axes = [at_axis(each, rank) for each in op.integers(3, "axes") or range(rank)]
-    pads, place = op.integers(1, "pads") or [], axes.index(axis)
-    return (pads[place], pads[place + len(axes)]) if op.attrs.mode == "constant" else None
-
-
-def _sliced(op: OperatorCode, axis: int, size: Size) -> _Span | None:
-    starts, ends = (op.numbers(at, "starts and ends") or [] for at in (1, 2))
-    axes = [at_axis(each, len(op.shape())) for each in op.integers(3, "axes") or range(len(starts))]
-    place, steps = axes.index(axis), op.integers(4, "steps")
-    start, end = Size.of(starts[place]).number, Size.of(ends[place])
-    cut = end.number if end.number is not None else (end - size).number
-    if cut is not None and cut >= _FAR:
-        cut = 0
-    if start is None or start < 0 or cut is None or cut > 0 or (steps and steps[place] != 1):
-        return None
-    return -start, cut
-
-
-def _windowed(op: OperatorCode, axis: int, kernel: Sequence[Any]) -> _Span | None:
-    window = windows_of(op.attrs, [Size.of(size).number or 1 for size in kernel])[axis - 2]
-    if window.stride != 1 or window.before or window.same:
-        return None
-    return 1 - window.extent, window.after
 
 
 def goes_on(program: Program, layer: Layer) -> bool:

@@ -6,14 +6,12 @@ import re
 from collections.abc import Sequence
 from itertools import zip_longest
 
-import numpy as np
-
 from onernn.engine.operators.operator_code import OperatorCode, at_least, rule
 from onernn.engine.program import Access, Call, Nest
 from onernn.ir.types import Shape, Size, volume
 from onernn.ops import OPERATORS
 from onernn.ops.elementwise import FORMULAS, Expression, functions_of, put
-from onernn.ops.rules import ONE, at_axis
+from onernn.ops.rules import ONE
 
 COPY: Expression = ("same", 0)
 
@@ -132,11 +130,8 @@ def filled(op: OperatorCode, index: int, value: float) -> Call:
 
 
 def _axes(op: OperatorCode) -> list[int]:
-    """The axes along which elements meet, by the operator's record."""
-    record, rank = OPERATORS[op.node.op], len(op.shape())
-    numbers = [op.integers(k, "axes") if slot.axes else None for k, slot in enumerate(record.slots)]
-    values = (each and np.array(each) for each in numbers[1:])
-    return sorted({at_axis(axis, rank) for axis in record.mixed(op.attrs, rank, *values) or ()})
+    """The axes along which elements meet."""
+    return [axis for axis, to in enumerate(op.paths[0]) if to is None]
 
 
 def _along(op: OperatorCode) -> tuple[Size, Size, Size]:
@@ -227,7 +222,6 @@ def group_normalization(op: OperatorCode) -> Call:
             op.refuse(f"{channels} channels in {groups} groups")
     for index in (1, 2):
         op.same(volume(op.shape(index)), shape[1])
-    op.mixes = shape[1:]
     inputs = op.read(0), op.read(1), op.read(2), shape[0], channels, volume(shape[2:]), groups
     return op.call("group_norm", *inputs, float(op.attrs.epsilon))
 
@@ -253,7 +247,6 @@ def trilu(op: OperatorCode) -> Call:
     shape = op.shape()
     if len(shape) < 2:
         op.refuse("of a vector")
-    op.mixes = shape[-2:]
     (k,) = op.integers(1, "k") or [0]
     sizes = volume(shape[:-2]), shape[-2], shape[-1], k, bool(op.attrs.upper)
     return op.move("trilu", op.read(0), *sizes)

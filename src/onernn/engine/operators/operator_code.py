@@ -17,24 +17,19 @@ from onernn.engine.program import (
 )
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Context, Node, Sizes
-from onernn.ir.operator import mixes_nothing
+from onernn.ir.operator import Path, at_axis
 from onernn.ir.types import Shape, Size, Type, counts_of, dense, words_of
 from onernn.ops import OPERATORS
-from onernn.ops.rules import at_axis
 
 
 class OperatorCode:
-    """A node while its rule writes it, see `WrittenNode`. Inputs and outputs have positions.
-
-    ``mixes``: those of the operator's own record unless a rule sets others.
-    """
+    """A node while its rule writes it, see `WrittenNode`. Inputs and outputs have positions."""
 
     def __init__(self, program: Program, node: Node) -> None:
         self.program, self.node, self.attrs = program, node, node.attrs
         self.reads: list[str] = []
         self.source = ""
         self.views: dict[str, str] = {}
-        self.mixes: Sequence[Size] | None = None
 
     def read(self, index: int) -> str:
         """An input that stands in memory when this runs, "" where it is absent."""
@@ -42,6 +37,11 @@ class OperatorCode:
         if name:
             self.reads.append(name)
         return name
+
+    @property
+    def types(self) -> list[Type | None]:
+        """The inputs' types, in sizes as they are known now; None for absent ones."""
+        return [self.program.settled(name) if name else None for name in self.node.inputs]
 
     def shape(self, index: int = 0) -> Shape:
         """Shape of input ``index``."""
@@ -51,10 +51,16 @@ class OperatorCode:
         """An output's name and shape."""
         return self.node.outputs[index], self.program.shape(self.node.outputs[index])
 
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The paths of the inputs: see `Operator.paths`. Refuses those that only a run knows."""
+        record = OPERATORS[self.node.op]
+        result = record.paths and record.paths(self.attrs, *self.types)
+        return result or self.refuse("its axes are computed at run time; --static may fix sizes")
+
     def types_of_outputs(self) -> tuple[Type, ...]:
         """Types of all outputs, those without a name, too, by the operator's record."""
-        given = [self.program.types[name] if name else None for name in self.node.inputs]
-        result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *given)
+        result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *self.types)
         return result if isinstance(result, tuple) else (result,)
 
     def result_size(self, axis: int) -> Size:
@@ -174,10 +180,9 @@ class OperatorCode:
 
     def written(self, codes: list[Step]) -> WrittenNode:
         """The node with what runs it."""
-        mixes = _mixed(self) if self.mixes is None else self.mixes
         views = self.views | ({self.node.outputs[0]: self.source} if self.source else {})
         begins = {name: (around, Size(())) for name, around in views.items()}
-        return WrittenNode(self.node, codes, self.reads, begins, mixes)
+        return WrittenNode(self.node, codes, self.reads, begins)
 
 
 Rule = Callable[[OperatorCode], Step | Sequence[Step] | None]
@@ -206,19 +211,6 @@ def written(program: Program, node: Node, found: Rule) -> WrittenNode:
         program.shape(name)
         program.levels(name)  # of a value that Python makes the plan may not have them
     return op.written(list(codes) if isinstance(codes, Sequence) else [codes])
-
-
-def _mixed(op: OperatorCode) -> list[Size]:
-    """The sizes of the axes along which elements meet, by the operator's record."""
-    mixed = OPERATORS[op.node.op].mixed
-    if mixed is mixes_nothing:
-        return []
-    types = [op.program.types[name] if name else None for name in op.node.inputs]
-    shapes = [op.program.shape(name) for name in op.node.inputs if name]
-    rest = [each and each.numbers for each in types[1:]]
-    axes = mixed(op.attrs, len(shapes[0]), *rest)
-    axes = range(len(shapes[0])) if axes is None else axes
-    return [s[axis] for axis in axes for s in shapes if -len(s) <= axis < len(s)]
 
 
 def is_natural(size: Size) -> bool:

@@ -88,7 +88,6 @@ def _product(
         op.refuse("ragged as its second factor")
     inner = op.same(a[-1], b[-2])
     broadcast(op, [a[:-2], b[:-2]])
-    op.mixes = [a[-1], b[-1]]
     matrix = op.program.graph.constants.get(op.node.inputs[1])
     dtype, columns, rows = op.dtype(), b[-1], volume(a[:-1])
     if matrix is not None and matrix.ndim == 2 and not transpose[0]:
@@ -137,8 +136,6 @@ def einsum(op: OperatorCode) -> list[Step]:
             known = sizes.get(letter, ONE)
             sizes[letter] = op.same(known, size) if ONE not in (known, size) else known * size
     summed = [sizes[letter] for letter in sizes if letter not in result]
-    names = [name for size in sizes.values() for name in size.names]
-    op.mixes = [*summed, *(Size.of(name) for name in names if names.count(name) > 1)]
     stretched = shapes != [tuple(sizes[letter] for letter in term) for term in terms]
     match = _matrices(terms, result) if summed and not stretched else None
     if match and dtype.startswith("float"):
@@ -325,7 +322,6 @@ def matmul_integer(op: OperatorCode) -> Call:
     if len(b) != 2:
         op.refuse("a second factor that is no matrix")
     inner = op.same(a[-1], b[0])
-    op.mixes = [a[-1]]
     numbers = whole_numbers(op, lambda matrix: matrix)
     together = groups_of(numbers.shape[1])
     panels, zeros = bytes_in_panels(numbers, together)
@@ -375,7 +371,6 @@ def lstm(op: OperatorCode) -> Call:
     more = *map(Packed, rows), float(op.attrs.clip)
     fed = op.keep("fed", "float32", (*x[:2], 4 * padded(units)))
     outputs = *(*op.node.outputs[1:], "", "")[:2], fed
-    op.mixes = x[:1]
     return op.call(
         "quantized_lstm",
         *outputs,
@@ -518,7 +513,6 @@ def _convolved(op: OperatorCode) -> tuple[Windows, int]:
     if channels is None or channels % op.attrs.group:
         op.refuse(f"{weights[0]} channels in {op.attrs.group} groups")
     op.same(weights[1] * op.attrs.group, x[1])
-    op.mixes = x[1:]
     return windows, channels // op.attrs.group
 
 
@@ -555,7 +549,6 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
     op.same(weights[0], x[1])
     if op.node.input(2):
         op.same(volume(op.shape(2)), y[1])
-    op.mixes = x[1:]
     inputs = op.read(0), op.read(1), op.read(2), x[0], *windows.sizes
     return [*at_places(op, windows), op.call("convolve_back", *inputs, op.attrs.group)]
 
@@ -585,7 +578,6 @@ def pool(op: OperatorCode) -> list[Step]:
         op.refuse("asks for positions")
     x, (_, y) = op.shape(), op.out()
     windows = Windows(op, windows_of(op.attrs, op.attrs.kernel_shape), x[1:], y[1:])
-    op.mixes = x[2:]
     inputs = op.read(0), volume(x[:2]), *windows.sizes
     checks = at_places(op, windows)
     if op.node.op == "MaxPool":
@@ -598,7 +590,6 @@ def pool(op: OperatorCode) -> list[Step]:
 def over_all(op: OperatorCode) -> list[Step]:
     op.of("float")
     x = op.shape()
-    op.mixes = x[2:]
     function = "reduce_mean" if op.node.op == "GlobalAveragePool" else "reduce_max"
     sizes = volume(x[:2]), volume(x[2:]), 1
     checks = at_least(op, volume(x[1:]) - 1)

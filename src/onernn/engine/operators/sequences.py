@@ -44,7 +44,6 @@ def recurrent(op: OperatorCode) -> Layer:
     if cells:
         check_cells(spec)
     words, time, count, lod = batch_of(op.program, rnn.x)
-    op.mixes = [time] if time is not None and spec.direction != "left2right" else []
     shape = op.shape()
     op.same(shape[-1], spec.input_size)
     stack, widths = (spec.layers, spec.directions, count), (spec.recurrent_size, spec.hidden_size)
@@ -176,7 +175,6 @@ def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
     """(time, count, inner, time_major) of a padded shape: all words of a sentence are needed."""
     major = bool(vars(op.attrs).get("time_major"))
     time, count = shape[:2] if major else shape[1::-1]
-    op.mixes = [time]
     return time, count, volume(shape[2:]), major
 
 

@@ -38,21 +38,10 @@ def view(op: OperatorCode) -> None:
         op.numbers(1, "shape")
     input_shape, (_, shape) = op.shape(), op.out()
     op.same(volume(input_shape), volume(shape))
-    names = frozenset[str]().union(*(size.names for size in (*input_shape, *shape)))
-    op.mixes = [
-        Size.of(name) for name in names if _before(input_shape, name) != _before(shape, name)
-    ]
-
-
-def _before(shape: Shape, name: str) -> Size | None:
-    """How many elements stand before the axis of a name: elsewhere it is another axis."""
-    at = next((at for at, size in enumerate(shape) if name in size.names), None)
-    return None if at is None else volume(shape[:at])
 
 
 @rule("Transpose")
 def transpose(op: OperatorCode) -> Nest:
-    op.mixes = []
     source, input_shape = op.read(0), op.shape()
     strides = strides_of(input_shape)
     perm = perm_of(op.attrs, len(input_shape))
@@ -65,7 +54,6 @@ def slices(op: OperatorCode) -> list[Step]:
     starts, ends = (op.numbers(index, "starts and ends") or [] for index in (1, 2))
     axes = op.integers(3, "axes") or list(range(len(starts)))
     steps = op.integers(4, "steps") or [1] * len(starts)
-    op.mixes = [input_shape[axis] for axis in axes]
     strides, begin, checks = list(strides_of(input_shape)), Size.of(0), list[Step]()
 
     def holds(*sizes: Size) -> bool:
@@ -135,7 +123,6 @@ def tile(op: OperatorCode) -> Nest:
     """Two loops an axis: one over its repetitions, one over its elements."""
     source, input_shape, (out, shape) = op.read(0), op.shape(), op.out()
     times = shape_of(op.numbers(1, "repeats") or ())
-    op.mixes = [size for size, count in zip(input_shape, times, strict=True) if count != ONE]
     loops = tuple(size for pair in zip(times, input_shape, strict=True) for size in pair)
     to, read = [], []
     for wide, own, size in zip(
@@ -160,7 +147,6 @@ def counted(op: OperatorCode) -> Call:
     if step != ONE or not is_natural(limit - start):
         op.refuse(f"from {start} to {limit} by {step}: say --static")
     count = op.same(op.result_size(0), limit - start)
-    op.mixes = [count]
     return op.call("range", start, count, types=[op.program.dtype(op.node.outputs[0])])
 
 
@@ -204,7 +190,6 @@ def gather(op: OperatorCode) -> Call:
     """Slices of a table."""
     table = op.shape()
     axis = op.axis(len(table))
-    op.mixes = [table[axis]]
     return _chosen(op, "gather", table[axis], volume(op.shape(1)), *_around(table, axis))
 
 
@@ -225,7 +210,7 @@ def gather_nd(op: OperatorCode) -> Call:
     for size, other in zip(table[:batch], indices[:batch], strict=True):
         op.same(size, other)
     end = batch + (indices[-1].number or 0)
-    op.mixes = sizes = table[batch:end]
+    sizes = table[batch:end]
     around = volume(table[:batch]), volume(indices[batch:-1]), volume(table[end:])
     return _chosen(op, "gather_nd", list(sizes), *around)
 
@@ -282,7 +267,6 @@ def pad(op: OperatorCode) -> list[Call]:
     around = dict.fromkeys(range(len(input_shape)), (0, 0))
     for axis, *pair in zip(chosen, pads[:half], pads[half:], strict=True):
         around[at_axis(axis, len(input_shape))] = (pair[0], pair[1])
-    op.mixes = [input_shape[axis] for axis, pair in around.items() if any(pair)]
     left, checks = [], []
     for axis, ends in around.items():
         left.append(input_shape[axis] + min(ends[0], 0) + min(ends[1], 0))
@@ -301,7 +285,6 @@ def reverse_sequence(op: OperatorCode) -> Call:
         op.refuse(f"time and batch as axes {time} and {batch}, not the first ones")
     op.of("int", index=1)
     op.same(volume(op.shape(1)), shape[batch])
-    op.mixes = [shape[time]]
     sizes = shape[time], shape[batch], volume(shape[2:]), time == 0
     types = [moved(op.dtype()), op.dtype(1)]
     return op.call("reverse", op.read(0), op.read(1), *sizes, types=types, checks=True)
@@ -326,7 +309,6 @@ def compress(op: OperatorCode) -> Call:
     input_shape, axis = op.shape(), op.attrs.axis
     input_shape = (volume(input_shape),) if axis is None else input_shape
     axis = at_axis(axis or 0, len(input_shape))
-    op.mixes = [input_shape[axis]]
     chosen = RuntimeSize(op.finds(op.result_size(axis), "chosen", input_shape[axis]))
     sizes = volume(op.shape(1)), chosen, input_shape[axis], *_around(input_shape, axis)
     return op.move("compress", op.read(0), op.read(1), *sizes, checks=True)
@@ -334,7 +316,7 @@ def compress(op: OperatorCode) -> Call:
 
 @rule("NonZero")
 def non_zero(op: OperatorCode) -> Call:
-    op.mixes = input_shape = op.shape()
+    input_shape = op.shape()
     chosen = RuntimeSize(op.finds(op.result_size(1), "chosen", volume(input_shape)))
     sizes = chosen, list(input_shape), list(strides_of(input_shape)), volume(input_shape)
     return op.call("non_zero", op.read(0), *sizes)

@@ -111,10 +111,10 @@ def edited(graph: Graph, edits: Iterable[Edit]) -> Graph:
         nodes |= {node.outputs[0]: node for node in edit.new}
         inputs |= {value.name: value for value in edit.inputs}
         constants |= edit.constants
-    return in_order(graph, nodes.values(), inputs.values(), constants)
+    return sort_nodes(graph, nodes.values(), inputs.values(), constants)
 
 
-def in_order(
+def sort_nodes(
     graph: Graph, nodes: Iterable[Node], inputs: Iterable[Value], constants: Mapping[str, Array]
 ) -> Graph:
     """The graph with these nodes, in an order in which they can run, and only what outputs need.

@@ -3,127 +3,87 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from onernn.fuse_passes.views import is_view
-from onernn.ir.arrays import Array, digest
+from onernn.ir.arrays import digest
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
-from onernn.verification.diagnosis.cause import in_order
-from onernn.verification.diagnosis.faults import Relation, between, relation, stored
+from onernn.verification.diagnosis.cause import sort_nodes
+from onernn.verification.diagnosis.faults import Relation, relate, relate_layers
 from onernn.verification.diagnosis.graph_faults import DIRECTIONS_EXCHANGED
-from onernn.verification.diagnosis.matching import (
-    Matching,
-    Operator,
-    attribute_texts,
-    moves,
-    weights_in,
-)
+from onernn.verification.diagnosis.matching import Matching, Operation, moves, same_array
 from onernn.verification.tracing import LayerName, in_words
 
 _PAIRS = 12
 """Among up to so many differences, leaving out pairs is tried, too."""
 
-Part = tuple[int, str, str]
-"""A part of what an operator computes: the node, by its index, and its attribute.
 
-Of a recurrent node: a field of its "spec", or an array of its "weights", as "0.iter" with the layer
-in front. A constant has the index of its slot, and no attribute.
-"""
-
-
-@dataclass(frozen=True, eq=False)
-class Difference:
+class Difference(NamedTuple):
     """A place where the model is not as the reference.
 
-    Of a pair of operators: what they compute, or what one ``slot`` of theirs reads. Or what is
-    given as an ``output``. ``reads``, ``wanted``: the value there in the model and in the
-    reference. ``parts``: of what they compute, those that count; None: all of them.
+    One ``key`` of the content of a pair of nodes: what they compute with, or the value that they
+    read there. Without nodes: the value that is the output of this name. ``reads``, ``wanted``: the
+    value in the model and in the reference, "" for anything else than values.
     """
 
-    model: Operator | None = None
-    reference: Operator | None = None
-    slot: int | None = None
-    output: str = ""
+    model: Operation | None
+    reference: Operation | None
+    key: str
     reads: str = ""
     wanted: str = ""
-    parts: frozenset[Part] | None = None
-
-    def has(self, *part: Any) -> bool:
-        """Whether a part of what is computed counts."""
-        return self.parts is None or part in self.parts
-
-    def split(self) -> list[Difference]:
-        """A difference for each part of what is computed."""
-        return [replace(self, parts=frozenset([part])) for part in self._parts()]
-
-    def _parts(self) -> Iterator[Part]:
-        one, other = self.model, self.reference
-        assert one is not None and other is not None
-        for index, (node, twin) in enumerate(zip(*_twins(one, other), strict=False)):
-            if node.op == "Rnn":
-                own, their = Recurrent.of(node), Recurrent.of(twin)
-                for name in (each.name for each in fields(own.spec)):
-                    if stored(getattr(own.spec, name)) != stored(getattr(their.spec, name)):
-                        yield index, "spec", name
-                for layer, (now, then) in enumerate(zip(own.layers, their.layers, strict=True)):
-                    for name in (each.name for each in fields(now)):
-                        if not _same(getattr(now, name), getattr(then, name)):
-                            yield index, "weights", f"{layer}.{name}"
-            for key in _unequal(one.graph, node, other.graph, twin):
-                if key != "spec":
-                    yield index, key, ""
-        if one.structure == other.structure:
-            for index, (slot, place) in enumerate(zip(one.slots, other.slots, strict=True)):
-                array = one.graph.constants.get(slot.value)
-                wanted = other.graph.constants.get(place.value)
-                if array is not None and wanted is not None and not _same(array, wanted):
-                    yield index, "", ""
 
     @property
     def is_wiring(self) -> bool:
         """Whether a value comes from elsewhere, and not another one is computed."""
-        return self.slot is not None or bool(self.output)
+        return bool(self.reads or self.wanted)
 
 
-def differences_in(
-    matching: Matching, outputs: Mapping[str, str], constants: Mapping[str, Array]
-) -> list[Difference]:
-    """All differences in the model's order. ``outputs``: the reference's by the model's names."""
+def differences_in(matching: Matching, outputs: Mapping[str, str]) -> list[Difference]:
+    """Returns all differences in the model's order. ``outputs``: the reference's by the model's
+    names.
+    """
     result = []
     for mine, theirs in matching.pairs:
-        if mine.structure != theirs.structure:
-            result.append(Difference(mine, theirs))
-            continue
-        if mine.settings != theirs.settings or mine.numbers != theirs.numbers:
-            result.append(Difference(mine, theirs))
-        for index, (one, other) in enumerate(zip(mine.slots, theirs.slots, strict=True)):
-            fixed = (one.value in constants, other.value in theirs.graph.constants)
-            if all(fixed) or (one.value == other.value == ""):
+        result += [Difference(mine, theirs, key) for key in mine.unlike(theirs)]
+        for index in range(max(len(mine.inputs), len(theirs.inputs))):
+            one, other = ((*each.inputs, "", "", "")[index] for each in (mine, theirs))
+            fixed = one in mine.graph.constants, other in theirs.graph.constants
+            if all(fixed) or one == other == "":
                 continue
-            if any(fixed) or matching.values.get(one.value, "") != other.value:
-                result.append(Difference(mine, theirs, index, "", one.value, other.value))
+            counterpart = matching.values.get(one) if one else ""
+            if any(fixed) or counterpart != other:
+                result.append(Difference(mine, theirs, f"input {index}", one, other))
     result += [
-        Difference(None, None, None, mine, mine, theirs)
+        Difference(None, None, mine, mine, theirs)
         for mine, theirs in outputs.items()
         if matching.values.get(mine) != theirs
     ]
     return result
 
 
-def patched(graph: Graph, other: Graph, matching: Matching, chosen: Sequence[Difference]) -> Graph:
-    """The graph that is as the other one in these places.
+def by_node(chosen: Sequence[Difference]) -> Iterator[list[Difference]]:
+    """Yields the differences of each node together, and each one of an output."""
+    groups: dict[int, list[Difference]] = {}
+    for each in chosen:
+        groups.setdefault(id(each.model or each), []).append(each)
+    yield from groups.values()
+
+
+def patch(matching: Matching, chosen: Sequence[Difference]) -> Graph:
+    """Returns the graph that is as the other one in these places.
 
     Values without a counterpart are computed as in the other graph, by nodes with outputs
     NAME.reference. Raises `ModelFormatError` if the graph would have a cycle.
     """
-    shadowed = {each.output: f"{each.output}.model" for each in chosen if each.output}
+    graph, other = matching.graph, matching.other
+    shadowed = {each.key: f"{each.key}.model" for each in chosen if each.model is None}
     own: dict[str, str] = {}
     for mine, theirs in matching.values.items():
         own.setdefault(theirs, shadowed.get(mine, mine))
@@ -135,7 +95,7 @@ def patched(graph: Graph, other: Graph, matching: Matching, chosen: Sequence[Dif
             return own.get(name, "")
         if name in other.constants:
             kept = graph.constants.get(name)
-            same = kept is not None and _same(kept, other.constants[name])
+            same = kept is not None and same_array(kept, other.constants[name])
             constants[name if same else f"{name}.reference"] = other.constants[name]
             return name if same else f"{name}.reference"
         if other.producer(name) is None:
@@ -144,133 +104,50 @@ def patched(graph: Graph, other: Graph, matching: Matching, chosen: Sequence[Dif
         missing[name] = None
         return f"{name}.reference"
 
-    def taken(node: Node) -> Node:
-        outputs = tuple(name and own.get(name, f"{name}.reference") for name in node.outputs)
-        return replace(node, inputs=tuple(map(source, node.inputs)), outputs=outputs)
-
-    copied: dict[int, Node] = {}
-    nodes = {id(node): [node.renamed(shadowed)] for node in graph.nodes}
-    for one, twin, units in _by_operator(chosen):
-        slots = {each.slot for each in units if each.slot is not None}
-        content = len(slots) < len(units)
-        parts = merge_parts(each for each in units if each.slot is None)
-        if one.structure != twin.structure:
-            nodes |= {id(node): [] for node in one.nodes}
-            mixed = _replacing(one, twin, parts)
-            copied |= {id(node): taken(each) for node, each in zip(twin.nodes, mixed, strict=True)}
-            continue
-        for node, new in _changed(one, twin, slots, parts if content else frozenset(), source):
-            nodes[id(node)] = [new.renamed(shadowed)]
+    nodes = {id(node): node for node in graph.nodes}
+    for units in by_node(chosen):
+        one, twin = units[0].model, units[0].reference
+        if one is not None and twin is not None:
+            nodes[id(one.node)] = mix(one, twin, {each.key for each in units}, source)
     ends = [
-        Node("Identity", (source(each.wanted),), (each.output,)) for each in chosen if each.output
+        Node("Identity", (source(each.wanted),), (each.key,)) for each in chosen if not each.model
     ]
+    copied: dict[int, Node] = {}
     waiting = list(missing)
     while waiting:  # what makes a value that is missing, and all that this needs
         maker = other.producer(waiting.pop())
         if maker is not None and id(maker) not in copied:
             known = set(missing)
-            copied[id(maker)] = taken(maker)
+            copied[id(maker)] = replace(
+                maker,
+                inputs=tuple(map(source, maker.inputs)),
+                outputs=tuple(n and own.get(n, f"{n}.reference") for n in maker.outputs),
+            )
             waiting += [name for name in missing if name not in known]
-    every = [*(node for each in nodes.values() for node in each), *copied.values(), *ends]
-    return in_order(graph, every, inputs.values(), constants)
+    every = [*(node.renamed(shadowed) for node in nodes.values()), *copied.values(), *ends]
+    return sort_nodes(graph, every, inputs.values(), constants)
 
 
-def _by_operator(
-    chosen: Sequence[Difference],
-) -> Iterator[tuple[Operator, Operator, list[Difference]]]:
-    result: dict[int, list[Difference]] = {}
-    for each in chosen:
-        if each.model is not None:
-            result.setdefault(id(each.model), []).append(each)
-    for units in result.values():
-        mine, theirs = units[0].model, units[0].reference
-        assert mine is not None and theirs is not None
-        yield mine, theirs, units
-
-
-def _changed(
-    mine: Operator,
-    theirs: Operator,
-    slots: Container[int],
-    parts: frozenset[Part] | None,
-    source: Callable[[str], str],
-) -> Iterator[tuple[Node, Node]]:
-    """Each node, and what it becomes; both operators have the same structure."""
-    inputs = [list(node.inputs) for node in mine.nodes]
-    for index, (one, other) in enumerate(zip(mine.slots, theirs.slots, strict=True)):
-        fixed = one.value in mine.graph.constants and other.value in theirs.graph.constants
-        if index in slots or (fixed and (parts is None or (index, "", "") in parts)):
-            row = inputs[one.node]
-            row += [""] * (one.position + 1 - len(row))
-            row[one.position] = source(other.value)
-    for index, (node, twin, row) in enumerate(zip(mine.nodes, theirs.nodes, inputs, strict=True)):
-        while node.op == "Rnn" and not row[-1]:
-            row.pop()
-        attributes = _mixed(node, index, twin, parts)
-        yield node, replace(node, inputs=tuple(row), attributes=attributes)
-
-
-def _unequal(graph: Graph, node: Node, other: Graph, twin: Node) -> list[str]:
-    """The attributes that differ in any file."""
-    texts, wanted = attribute_texts(graph, node), attribute_texts(other, twin)
-    keys = sorted(texts.keys() | wanted.keys())
-    return [key for key in keys if texts.get(key) != wanted.get(key)]
-
-
-def _twins(one: Operator, other: Operator) -> tuple[Sequence[Node], Sequence[Node]]:
-    """The nodes whose attributes can be compared: all, or the recurrent ones."""
-    if one.structure == other.structure:
-        return one.nodes, other.nodes
-    return one.rnns, other.rnns
-
-
-def _replacing(one: Operator, twin: Operator, parts: frozenset[Part] | None) -> list[Node]:
-    """The reference's nodes, with layers of which only some parts are the reference's."""
-    mixed = {
-        id(node): replace(node, attributes=_mixed(own, index, node, parts))
-        for index, (own, node) in enumerate(zip(one.rnns, twin.rnns, strict=False))
-    }
-    return [mixed.get(id(node), node) for node in twin.nodes]
-
-
-def merge_parts(chosen: Iterable[Difference]) -> frozenset[Part] | None:
-    """The parts of several differences of one operator."""
-    every = [each.parts for each in chosen]
-    return None if None in every else frozenset().union(*filter(None, every))
-
-
-def _mixed(node: Node, index: int, twin: Node, parts: frozenset[Part] | None) -> Mapping[str, Any]:
-    """A node's attributes, of which some parts are the other one's."""
-    if parts is None:
-        return twin.attributes
-    chosen = [(key, name) for at, key, name in parts if at == index and key]
-    attributes = dict(node.attributes)
-    for key, name in chosen:
-        if not name:
-            attributes.pop(key, None)
-            attributes |= {key: twin.attributes[key]} if key in twin.attributes else {}
-    if node.op == "Rnn":
-        own, their = Recurrent.of(node), Recurrent.of(twin)
-        attributes |= mix_layers(own, their, chosen).node().attributes
-    return attributes
-
-
-def mix_layers(own: Recurrent, their: Recurrent, chosen: Collection[tuple[str, str]]) -> Recurrent:
-    """A recurrent layer with some fields of the other's spec, and some of its arrays."""
-    fields_ = {name: getattr(their.spec, name) for key, name in chosen if key == "spec"}
-    arrays: dict[int, dict[str, Any]] = {}
-    for key, name in chosen:
-        if key == "weights":
-            layer, _, array = name.partition(".")
-            arrays.setdefault(int(layer), {})[array] = getattr(their.layers[int(layer)], array)
-    layers = [replace(each, **arrays.get(index, {})) for index, each in enumerate(own.layers)]
-    return replace(own, spec=replace(own.spec, **fields_), weights=layers)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one.dtype == other.dtype and np.array_equal(one, other)
+def mix(
+    mine: Operation,
+    theirs: Operation,
+    keys: Collection[str],
+    source: Callable[[str], str] = lambda name: name,
+) -> Node:
+    """Returns the model's node of which some content is the reference's. ``source``: the name in
+    the model of a value of the reference.
+    """
+    names = {f"input {index}": name for index, name in enumerate(mine.inputs)}
+    wanted = {f"input {index}": name for index, name in enumerate(theirs.inputs)}
+    content = {**mine.content, **names}
+    for key in keys:
+        if key in wanted:
+            content[key] = source(wanted[key])
+        elif key in theirs.content:
+            content[key] = theirs.content[key]
+        else:
+            content.pop(key)
+    return mine.with_content(content)
 
 
 def smallest(
@@ -278,7 +155,7 @@ def smallest(
     passes: Callable[[list[Difference]], bool],
     ends: float,
 ) -> list[Sequence[Difference]]:
-    """The groups without those that outputs pass without.
+    """Returns the groups without those that outputs pass without.
 
     All wiring is tried to be left out first, then halves, each, and pairs of what is left: a file
     that is written otherwise often has two that are nothing but one without the other.
@@ -311,15 +188,21 @@ def smallest(
 
 
 _STATES = {1: "hidden", 2: "cell"}
+_PADDING = {"SequencePad", "SequenceUnpad", "SequenceLike"}
 
 
 class Named(NamedTuple):
-    """A difference, its place, and the first output of the node in the model."""
+    """Differences of one node, their name and place, and the first output of the node."""
 
     relation: Relation
     where: LayerName | str
     node: str
-    difference: Difference
+    differences: tuple[Difference, ...]
+
+    @property
+    def shared(self) -> Relation:
+        """What names have in common that are one cause."""
+        return self.relation._replace(apart=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,7 +210,7 @@ class Names:
     """Names the differences between two matched models.
 
     ``parts``: layers by y, if taken apart. ``stacked``: what is known of a file's own operator and
-    direction as a layer of a stack. ``ragged``: the values of both that are sentences.
+    direction as a layer of a stack. ``ragged``: the values of both that are sequences.
     """
 
     matching: Matching
@@ -336,83 +219,52 @@ class Names:
     ragged: tuple[Container[str], Container[str]]
 
     def of(self, chosen: Sequence[Difference]) -> list[Named]:
-        """The name of each difference; several that are one fault share a name."""
+        """Returns the names of differences; several that are one fault share a name."""
         left = list(chosen)
         result = []
         for one, other in combinations(chosen, 2):
             if one in left and other in left and (both := self._exchanged(one, other)):
                 result += both
                 left = [each for each in left if each is not one and each is not other]
-        for each in left:
-            result += [self._wired(each)] if each.is_wiring else self._computed(each)
-        return list(_agreed(result))
+        for units in by_node(left):
+            result += [self._wired(each) for each in units if each.is_wiring]
+            if computed := [each for each in units if not each.is_wiring]:
+                result += self._computed(computed)
+        return list(_agree(result))
 
     # --- what is computed
 
-    def _computed(self, each: Difference) -> Iterator[Named]:
-        mine, theirs = each.model, each.reference
+    def _computed(self, units: Sequence[Difference]) -> Iterator[Named]:
+        mine, theirs = units[0].model, units[0].reference
         assert mine is not None and theirs is not None
-        if mine.rnns and (named := list(self._recurrent(mine, theirs, each))):
-            yield from named
+        node, every = mine.node.outputs[0], tuple(units)
+        if mine.is_layer:
+            mixed = mix(mine, theirs, {each.key for each in units})
+            pairs = zip(self._layers(mine.node), self._layers(mixed), strict=False)
+            for (where, layer), (_, wanted) in pairs:
+                taken = self._taken_from(where, layer, wanted)
+                for result in taken or relate_layers(layer, wanted):
+                    yield Named(result, where, node, every)
             return
-        node = mine.nodes[-1].outputs[0]
-        if mine.structure != theirs.structure:
-            text = f"has {mine.label} where the reference has {theirs.label}"
-            if mine.label == theirs.label:
-                ops = [", ".join(part.op for part in one.nodes) for one in (mine, theirs)]
-                text = f"computes {mine.label} by {ops[0]}, the reference by {ops[1]}"
-            yield Named(Relation("operator_changed", text), "", node, each)
-            return
-        for index, (one, other) in enumerate(zip(mine.nodes, theirs.nodes, strict=True)):
-            for key in _unequal(mine.graph, one, theirs.graph, other):
-                now, then = (getattr(n.attrs, key, None) for n in (one, other))
-                if each.has(index, key, ""):
-                    said = [_short(v) for v in (now, then)]
-                    text = f"has {key} {said[0]}, the reference {said[1]},"
-                    yield Named(Relation("attribute_changed", text), mine.label, node, each)
-        for index, (slot, twin) in enumerate(zip(mine.slots, theirs.slots, strict=True)):
-            if not each.has(index, "", ""):
-                continue
-            own = mine.graph.constants.get(slot.value)
-            their = theirs.graph.constants.get(twin.value)
-            if own is None or their is None:
-                continue
-            if own.dtype != their.dtype or not np.array_equal(own, their):
-                result = relation(own, their)
-                text = f"has {slot.value!r} that {result.text},"
+        for key in (each.key for each in units):
+            if key.startswith("input "):
+                own, their = mine.content[key], theirs.content[key]
+                result = relate(own, their)
+                name = mine.inputs[int(key.removeprefix("input "))]
+                text = f"has {name!r} that {result.text},"
                 if result.id == "weights_rounded":
                     text = f"has weights rounded to {result.text.removeprefix('is rounded to ')}"
-                yield Named(result._replace(text=text), mine.label, node, each)
-
-    def _recurrent(self, mine: Operator, theirs: Operator, each: Difference) -> Iterator[Named]:
-        for index, (one, other) in enumerate(zip(*_twins(mine, theirs), strict=False)):
-            if one.op != "Rnn":
-                continue
-            name, mixed = Recurrent.of(one).y, _mixed(one, index, other, each.parts)
-            wanted = replace(other, attributes=mixed)
-            pairs = zip(self._layers(one), self._layers(wanted), strict=False)
-            for (where, own), (_, their) in pairs:
-                for result in self._taken_from(where, own, their) or between(own, their):
-                    yield Named(result, where, name, each)
-        if mine.structure == theirs.structure or not mine.rnns:
-            return
-        name, layers = mine.rnns[0].outputs[0], self._all_layers(mine)
-        ways = [layer.spec.direction for _, layer in layers]
-        lengths = [any(n.op == "SequenceUnpad" for n in op.nodes) for op in (mine, theirs)]
-        if lengths[0] != lengths[1]:
-            for place, _ in layers:
-                yield Named(_lengths_relation(lengths[0], ways), place, name, each)
-        rnns = [[Recurrent.of(node) for node in op.rnns] for op in (mine, theirs)]
-        for own, their in zip(*rnns, strict=False):
-            for state, now, then in zip(_STATES.values(), own.states, their.states, strict=False):
-                for place, _ in layers if bool(now) != bool(then) else ():
-                    yield Named(_state_relation(state, bool(now)), place, own.y, each)
+                yield Named(result._replace(text=text), mine.label, node, every)
+            else:
+                said = [_short(getattr(e.node.attrs, key, None)) for e in (mine, theirs)]
+                text = f"has {key} {said[0]}, the reference {said[1]},"
+                yield Named(Relation("attribute_changed", text), mine.label, node, every)
 
     def _taken_from(
         self, where: LayerName, own: Recurrent, their: Recurrent
     ) -> tuple[Relation, ...]:
-        """The relation of a layer with the numbers of another layer of the reference."""
-        key, wanted = (digest(weights_in(each.weights)) for each in (own, their))
+        """Returns the relation of a layer with the numbers of another layer of the reference."""
+        key, wanted = (digest([*each.layers[0].arrays.values()]) for each in (own, their))
         place = self._numbers[1].get(key)
         if key == wanted or place is None:
             return ()
@@ -427,74 +279,84 @@ class Names:
     def _numbers(self) -> tuple[dict[str, LayerName], dict[str, LayerName]]:
         """The layers by their numbers, of the model and of the reference."""
 
-        def places(side: Sequence[Operator]) -> dict[str, LayerName]:
-            layers = [each for operator in side for each in self._all_layers(operator)]
-            return {digest(weights_in(layer.weights)): place for place, layer in layers}
+        def places(graph: Graph) -> dict[str, LayerName]:
+            layers = [e for n in graph.nodes if n.op == "Rnn" for e in self._layers(n)]
+            return {digest([*layer.layers[0].arrays.values()]): place for place, layer in layers}
 
-        return places(self.matching.mine), places(self.matching.theirs)
+        return places(self.matching.graph), places(self.matching.other)
 
-    def _layers(self, node: Node) -> Iterator[tuple[LayerName, Recurrent]]:
-        """Each layer and direction of a recurrent node."""
+    def _layers(self, node: Node) -> list[tuple[LayerName, Recurrent]]:
+        """Returns each layer and direction of a recurrent node."""
         rnn = Recurrent.of(node)
         if rnn.y in self.parts:
-            yield self.parts[rnn.y], rnn
-            return
+            return [(self.parts[rnn.y], rnn)]
+        result = []
         for part in parts(rnn.spec):
             side = "backward" if part.backwards else "forward"
-            one = replace(
-                rnn,
-                spec=part.spec,
-                weights=rnn.layers[part.layer].part(0, part.direction),
-            )
+            weights = rnn.layers[part.layer].part(0, part.direction)
             name = LayerName(node.native, part.layer, side, rnn.spec.layers)
-            yield self.stacked.get((node.native, side), name), one
-
-    def _all_layers(self, operator: Operator) -> list[tuple[LayerName, Recurrent]]:
-        return [each for node in operator.rnns for each in self._layers(node)]
+            name = self.stacked.get((node.native, side), name)
+            result.append((name, replace(rnn, spec=part.spec, weights=weights)))
+        return result
 
     # --- what is read
 
     def _wired(self, each: Difference) -> Named:
         where, node = self._place(each)
         state = self._state(each)
-        own, other = self._extra(each)
+        graphs = self.matching.graph, self.matching.other
         sources = [each.reads, each.wanted]
-        if state and all(moves(node.op) for op in (*own, *other) for node in op.nodes):
-            own, other = [], []  # files cut a state out of all states in several ways
-            every = self.matching.mine, self.matching.theirs
-            roots = [_sources(*pair)[-1] for pair in zip(every, sources, strict=True)]
+        known = self.matching.values
+        extra = [
+            _nodes_before(graph, name, values)
+            for graph, name, values in zip(
+                graphs, sources, (known.keys(), {*known.values()}), strict=True
+            )
+        ]
+        if state and all(moves(e.node.op) for side in extra for e in side):
+            extra = [[], []]  # files cut a state out of all states in several ways
+            roots = [_sources(*pair)[-1] for pair in zip(graphs, sources, strict=True)]
             sources = roots if roots[0] != roots[1] else sources
         there = each.reads in self.ragged[0]
-        if there != (each.wanted in self.ragged[1]) and each.model and each.model.rnns:
-            ways = [layer.spec.direction for _, layer in self._all_layers(each.model)]
-            result = _lengths_relation(there, ways)
+        ops = {e.node.op for side in extra for e in side}
+        layer = each.model
+        if layer is None or not layer.is_layer:  # a layer's sequences, padded again
+            layers = (graphs[0].producer(n, "Rnn") for n in _sources(graphs[0], each.reads))
+            layer = next((Operation(graphs[0], n) for n in layers if n), None)
+            there, padded = bool(extra[0]), bool(ops) and ops <= _PADDING
+        else:
+            padded = there != (each.wanted in self.ragged[1])
+        if padded and layer is not None:
+            places = self._layers(layer.node)
+            where, node = _joined(places), layer.node.outputs[0]
+            result = _lengths_relation(there, [rnn.spec.direction for _, rnn in places])
         elif state and not (each.reads and each.wanted):
             result = _state_relation(state, bool(each.reads))
         elif state_of := self._returned(each):
-            root = _sources(self.matching.mine, each.reads)[-1]
+            root = _sources(graphs[0], each.reads)[-1]
             text = f"returns its input {root!r} unchanged, the reference returns {state_of}, as"
             result = Relation("state_returned", text)
         else:
-            result = self._on_the_way(each, own, other) or self._elsewhere(state, sources)
-        return Named(result, where, node, each)
+            result = self._on_the_way(each, *extra) or self._elsewhere(state, sources)
+        return Named(result, where, node, (each,))
 
     def _on_the_way(
-        self, each: Difference, own: list[Operator], other: list[Operator]
+        self, each: Difference, own: list[Operation], other: list[Operation]
     ) -> Relation | None:
         """Names operators that only one side has before what is read.
 
         Those that hand on what they read say nothing, except in the place of others.
         """
-        own = [op for op in own if not _hands_on(op)]
-        other = [op for op in other if not _hands_on(op)]
+        own, other = ([op for op in ops if not _hands_on(op)] for ops in (own, other))
         both = {op.label for op in own} & {op.label for op in other}
         own, other = ([op for op in ops if op.label not in both] for ops in (own, other))
-        path = _sources(self.matching.mine, each.reads)
-        named = {name for op in other for name in op.makers}.intersection(path)
-        copies = [op for op in self.matching.mine if not named.isdisjoint(op.makers)]
-        if copies and not own:  # an Identity that has the name of what it stands for
-            gone = [op for op in other if not named.isdisjoint(op.makers)]
-            text = f"has {_listed(copies)} where the reference has {_listed(gone)}, before"
+        path = _sources(self.matching.graph, each.reads)
+        named = {name for op in other for name in op.node.outputs}.intersection(path)
+        if named and not own:  # an Identity that has the name of what it stands for
+            copies = [self.matching.graph.producer(name) for name in path if name in named]
+            operations = [Operation(self.matching.graph, node) for node in copies if node]
+            gone = [op for op in other if not named.isdisjoint(op.node.outputs)]
+            text = f"has {_listed(operations)} where the reference has {_listed(gone)}, before"
             return Relation("operator_missing", text)
         if own and other:
             text = f"has {_listed(own)} where the reference has {_listed(other)}, before"
@@ -502,7 +364,7 @@ class Names:
         if own:
             text = f"has {_listed(own)}, which the reference has not, before"
             return Relation("operator_added", text)
-        passed = {slot.value for op in other for slot in op.slots}
+        passed = {name for op in other for name in op.inputs}
         if not passed.isdisjoint(map(self.matching.values.get, path)):
             text = f"skips what the reference has as {_listed(other)}, before"
             return Relation("operator_missing", text)
@@ -513,52 +375,42 @@ class Names:
         kind = f" as its initial {state} state" if state else ""
         said = [repr(each) if each else "nothing" for each in sources]
         if said[0] == said[1]:
-            every = self.matching.mine, self.matching.theirs
-            makers = [_maker(*pair) for pair in zip(every, sources, strict=True)]
-            said = [f"{text} of {maker}" for text, maker in zip(said, makers, strict=True)]
+            graphs = self.matching.graph, self.matching.other
+            makers = [graph.producer(name) for graph, name in zip(graphs, sources, strict=True)]
+            labels = [maker.native if maker else "the inputs" for maker in makers]
+            said = [f"{text} of {label}" for text, label in zip(said, labels, strict=True)]
         text = f"reads {said[0]}{kind} where the reference reads {said[1]}"
         if said[0] == said[1]:
             text = f"reads {said[0]}{kind} of other values than the reference"
         return Relation("states_exchanged" if state else "input_exchanged", text)
 
     def _returned(self, each: Difference) -> str:
-        """The final state that the reference returns, if the model returns an input; else ""."""
-        if not each.output:
+        """Returns the final state that the reference returns, if the model returns an input; else
+        "".
+        """
+        (*_, name) = _sources(self.matching.graph, each.reads)
+        if each.model or all(value.name != name for value in self.matching.graph.inputs):
             return ""
-        (*_, name) = _sources(self.matching.mine, each.reads)
-        if all(value.name != name for value in self.matching.mine[0].graph.inputs):
-            return ""
-        for there in _sources(self.matching.theirs, each.wanted):
-            for operator in self.matching.theirs:
-                for rnn in map(Recurrent.of, operator.rnns):
-                    if there in filter(None, rnn.finals):
-                        kind = [*_STATES.values()][rnn.finals.index(there)]
-                        return f"the final {kind} state of {operator.label}"
+        other = self.matching.other
+        for there in _sources(other, each.wanted):
+            if (node := other.producer(there, "Rnn")) and there in Recurrent.of(node).finals:
+                kind = [*_STATES.values()][Recurrent.of(node).finals.index(there)]
+                return f"the final {kind} state of {Operation(other, node).label}"
         return ""
-
-    def _extra(self, each: Difference) -> tuple[list[Operator], list[Operator]]:
-        """The operators on the way to what is read, that have no counterpart: of both models."""
-        theirs = set(self.matching.values.values())
-        return (
-            _behind(self.matching.mine, each.reads, self.matching.values.keys()),
-            _behind(self.matching.theirs, each.wanted, theirs),
-        )
 
     def _place(self, each: Difference) -> tuple[LayerName | str, str]:
         if each.model is None:
-            return f"output {each.output!r}", each.output
-        if each.model.rnns:
-            name = Recurrent.of(each.model.rnns[0]).y
-            layers = [place for place, _ in self._all_layers(each.model)]
-            return (layers[0] if len(layers) == 1 else in_words(layers)), name
-        return each.model.label, each.model.nodes[-1].outputs[0]
+            return f"output {each.key!r}", each.key
+        node = each.model.node
+        if each.model.is_layer:
+            return _joined(self._layers(node)), node.outputs[0]
+        return each.model.label, node.outputs[0]
 
     def _state(self, each: Difference) -> str:
-        """The kind of initial state that a slot is, "" for other slots."""
-        if each.model is None or each.slot is None:
+        """Returns the kind of initial state that an input is, "" for other inputs."""
+        if each.model is None:
             return ""
-        slot = each.model.slots[each.slot]
-        node, position = each.model.nodes[slot.node], slot.position
+        node, position = each.model.node, int(each.key.removeprefix("input "))
         while node.op != "Rnn":
             users = each.model.graph.users(node.outputs[0])
             if not is_view(node.op) and node.op != "Split" or len(users) != 1:
@@ -569,7 +421,7 @@ class Names:
     # --- pairs
 
     def _exchanged(self, one: Difference, other: Difference) -> list[Named]:
-        """The names of both, where each reads what the other one should."""
+        """Returns the names of both, if each reads what the other one should."""
         values = self.matching.values
         crossed = values.get(one.reads) == other.wanted and values.get(other.reads) == one.wanted
         if not crossed or not one.reads or not other.reads or one.wanted == other.wanted:
@@ -582,11 +434,18 @@ class Names:
         else:
             text = f"exchanges {one.reads!r} and {other.reads!r}"
         cause = "states_exchanged" if all(kinds) else "input_exchanged"
-        return [Named(Relation(cause, text), *self._place(e), e) for e in (one, other)]
+        return [Named(Relation(cause, text), *self._place(e), (e,)) for e in (one, other)]
 
 
-def _agreed(every: Sequence[Named]) -> Iterator[Named]:
-    """Names that follow from all together: layers without lengths, both states of an LSTM."""
+def _joined(layers: Sequence[tuple[LayerName, Recurrent]]) -> LayerName | str:
+    names = [name for name, _ in layers]
+    return names[0] if len(names) == 1 else in_words(names)
+
+
+def _agree(every: Sequence[Named]) -> Iterator[Named]:
+    """Yields names that follow from all together: layers without lengths, both states of an
+    LSTM.
+    """
     masked = {each.relation.text for each in every if each.relation.id == "mask_ignored"}
     for each in every:
         if each.relation.id == "reverse_padded" and len(masked) == 1:
@@ -600,60 +459,49 @@ def _agreed(every: Sequence[Named]) -> Iterator[Named]:
             yield each
 
 
-def _sources(operators: Sequence[Operator], name: str) -> list[str]:
-    """A value, and those that it is cut out of, a view of, or equal to; the first one last."""
-    makers = {output: node for each in operators for node in each.nodes for output in node.outputs}
+def _sources(graph: Graph, name: str) -> list[str]:
+    """Returns a value, and those that it is cut out of, a view of, or equal to; the first one
+    last.
+    """
     names = [name]
-    while name in makers and (moves(makers[name].op) or makers[name].op in ("Identity", "Cast")):
-        name = makers[name].inputs[0]
+    while (maker := graph.producer(name)) and (
+        moves(maker.op) or maker.op in ("Identity", "Cast") or maker.op in _PADDING
+    ):
+        name = maker.inputs[0]
         names.append(name)
     return names
 
 
-def _maker(operators: Sequence[Operator], name: str) -> str:
-    """The operator that makes a value, in words."""
-    return next((each.label for each in operators if name in each.makers), "the inputs")
+def _hands_on(operation: Operation) -> bool:
+    """Returns whether a node surely hands on what it reads, as exporters add them."""
+    types, node = operation.graph.types, operation.node
+    before, after = types[node.inputs[0]], types[node.outputs[0]]
+    kinds = [np.dtype(each.dtype).kind if each.dtype else "" for each in (before, after)]
+    narrow = before.dtype != after.dtype and not (kinds[0] == kinds[1] == "i")
+    if node.op == "Identity" or (node.op == "Cast" and kinds[0] and not narrow):
+        return True
+    if node.op not in ("Reshape", "Transpose", "Expand"):
+        return False
+    known = before.shape is not None and None not in before.shape
+    perm = [*(node.attrs.perm or [1, 0])] if node.op == "Transpose" else []
+    return known and before.shape == after.shape and perm == sorted(perm)
 
 
-def _hands_on(operator: Operator) -> bool:
-    """Whether all nodes surely hand on what they read, as exporters add them."""
-    types = operator.graph.types
-    for node in operator.nodes:
-        before, after = types[node.inputs[0]], types[node.outputs[0]]
-        kinds = [np.dtype(each.dtype).kind if each.dtype else "" for each in (before, after)]
-        narrow = before.dtype != after.dtype and not (kinds[0] == kinds[1] == "i")
-        known = before.shape is not None and None not in before.shape
-        if node.op == "Identity" or (node.op == "Cast" and kinds[0] and not narrow):
-            continue
-        if not ((node.op in ("Reshape", "Transpose") or node.op == "Expand") and known):
-            return False
-        if before.shape != after.shape or (node.op == "Transpose" and not _in_order(node)):
-            return False
-    return True
-
-
-def _in_order(node: Node) -> bool:
-    perm = node.attrs.perm
-    return perm is not None and [*perm] == sorted(perm)
-
-
-def _behind(operators: Sequence[Operator], name: str, known: object) -> list[Operator]:
-    """The operators that make a value of those that are known, in order."""
-    makers = {output: each for each in operators for output in each.makers}
+def _nodes_before(graph: Graph, name: str, known: Container[str]) -> list[Operation]:
+    """Returns the nodes that make a value of those that are known, in order."""
     wanted, seen = [name], set[int]()
     while wanted:
         name = wanted.pop()
-        maker = makers.get(name)
-        if maker is None or name in known or id(maker) in seen:  # type: ignore[operator]
-            continue
-        seen.add(id(maker))
-        wanted += [slot.value for slot in maker.slots]
-    return [each for each in operators if id(each) in seen]
+        maker = graph.producer(name)
+        if maker is not None and name not in known and id(maker) not in seen:
+            seen.add(id(maker))
+            wanted += maker.inputs
+    return [Operation(graph, node) for node in graph.nodes if id(node) in seen]
 
 
-def _listed(operators: Sequence[Operator]) -> str:
-    shown = ", ".join(each.label for each in operators[:4])
-    return shown + (f" and {len(operators) - 4} more" if len(operators) > 4 else "")
+def _listed(operations: Sequence[Operation]) -> str:
+    labels = list(dict.fromkeys(each.label for each in operations))
+    return ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
 
 
 def _short(value: object) -> str:
@@ -671,8 +519,8 @@ def _state_relation(state: str, there: bool) -> Relation:
 def _lengths_relation(there: bool, directions: Sequence[str]) -> Relation:
     if directions and all(way == "right2left" for way in directions):
         text = "begins at the end of {}, the reference at that of {}"
-        ends = ("each sentence", "the padding")
+        ends = ("each sequence", "the padding")
         return Relation("reverse_padded", text.format(*(ends if there else ends[::-1])))
     if there:
-        return Relation("mask_ignored", "takes sentence lengths that the reference ignores,")
-    return Relation("mask_ignored", "ignores the sentence lengths that the reference takes,")
+        return Relation("mask_ignored", "takes sequence lengths that the reference ignores,")
+    return Relation("mask_ignored", "ignores the sequence lengths that the reference takes,")

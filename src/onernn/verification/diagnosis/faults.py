@@ -34,6 +34,7 @@ PartFault = Fault[Part]
 
 PARTS = (("iter",), ("layer",), ("bias",), ("layer", "iter"), ("iter", "bias"), ("layer", "bias"))
 """Arrays that may have been treated unlike the others."""
+MATRICES = ("iter", "layer")
 _CALLED = {"layer": "input weights", "iter": "recurrent weights", "bias": "bias"}
 _GATES = {"u": "update", "r": "reset", "i": "input", "f": "forget", "c": "candidate"}
 
@@ -88,15 +89,17 @@ def merged(bias: Array) -> Array:
 # --- from an array to a layer
 
 
-def in_arrays(fault: PartFault, names: Iterable[str], text: str = "") -> LayerFault:
-    """The fault in these arrays, and in no other; a layer that lacks one cannot have it.
+def in_arrays(fault: PartFault, names: tuple[str, ...] = (), text: str = "") -> LayerFault:
+    """Returns the fault in these arrays only; by default in the weights, and in the bias if there
+    is one.
 
-    Where the input is projected already, its weights are the identity.
+    A layer that lacks one of the arrays cannot have it. If the input is projected already, its
+    weights are the identity.
     """
-    chosen = tuple(names)
 
     def apply(layer: Layer) -> Layer | None:
         spec, weights = layer
+        chosen = names or ("layer", "iter", *(() if weights.bias is None else ("bias",)))
         weights = _projecting(spec, weights) if "layer" in chosen else weights
         new: dict[str, Any] = {}
         for name in chosen:
@@ -109,18 +112,8 @@ def in_arrays(fault: PartFault, names: Iterable[str], text: str = "") -> LayerFa
             spec = replace(spec, input_size=weights.layer.shape[2])
         return spec, weights
 
-    return Fault(fault.id, text or f"{fault.text} in the {named(chosen)} only", apply)
-
-
-def in_layer(fault: PartFault, *also: str) -> LayerFault:
-    """The fault in the weights and the bias, where there is one; in ``also``, too."""
-
-    def apply(layer: Layer) -> Layer | None:
-        names = ("layer", "iter", *(() if layer[1].bias is None else ("bias",)), *also)
-        changed: Layer | None = in_arrays(fault, names).apply(layer)
-        return changed
-
-    return Fault(fault.id, fault.text, apply)
+    only = f" in the {named(names)} only" if names else ""
+    return Fault(fault.id, text or f"{fault.text}{only}", apply)
 
 
 def _projecting(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
@@ -134,8 +127,8 @@ def _projecting(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
 # --- gates
 
 
-def permutations(spec: RnnSpec, most: int = 4) -> Iterator[PartFault]:
-    """Gates taken for each other, at most so many at once; those that swap two of them first."""
+def permutations(spec: RnnSpec) -> Iterator[PartFault]:
+    """Yields gates taken for each other; those that swap two of them first."""
     gates = spec.cell.gates
     every = list(itertools.permutations(range(len(gates))))[1:]
     for order in sorted(every, key=_moved):
@@ -144,8 +137,7 @@ def permutations(spec: RnnSpec, most: int = 4) -> Iterator[PartFault]:
             text = f"gates {' and '.join(gate_name(spec, gate) for gate in moved)} are swapped"
         else:
             text = f"gates {', '.join(gates)} are taken from {', '.join(gates[b] for b in order)}"
-        if len(moved) <= most:
-            yield Fault("gates_swapped", text, _permuting(order))
+        yield Fault("gates_swapped", text, _permuting(order))
 
 
 def _moved(order: tuple[int, ...]) -> int:
@@ -161,8 +153,6 @@ def _permuting(order: tuple[int, ...]) -> Callable[[Part], Array | None]:
             return permuted_bias(spec, array, order)
         if name in ("layer", "iter"):
             return array[..., list(order), :]
-        if name == "peephole" and order[2] == 2:  # the candidate has no peephole
-            return array[..., [(0, 1, 3).index(order[k]) for k in (0, 1, 3)], :]
         return None
 
     return apply
@@ -175,19 +165,13 @@ def permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
     return np.concatenate([bias[..., list(order), :], bias[..., len(order) :, :]], axis=-2)
 
 
-def signs(spec: RnnSpec) -> Iterator[PartFault]:
-    """The update gate with the other sign; swapped where a reader turns the sign (Paddle)."""
-    if spec.cell.is_gru:
-        text = "the update gate has the other sign"
-        yield Fault("update_sign", text, lambda part: scaled(part[2], 0, -1))
-        swap = _permuting((1, 0, 2))
+def _negate_update(part: Part) -> Array | None:
+    return scaled(part[2], 0, -1) if part[0].cell.is_gru else None
 
-        def swapped(part: Part) -> Array | None:
-            array = swap(part)
-            return None if array is None else scaled(array, slice(0, 2), -1)
 
-        gates = " and ".join(gate_name(spec, gate) for gate in "ur")
-        yield Fault("gates_swapped", f"gates {gates} are swapped, with origin_mode=False", swapped)
+UPDATE_NEGATED: PartFault = Fault(
+    "update_sign", "the update gate has the other sign", _negate_update
+)
 
 
 def scaled(array: Array, rows: int | slice, by: float) -> Array:
@@ -197,89 +181,49 @@ def scaled(array: Array, rows: int | slice, by: float) -> Array:
     return out
 
 
-_FILED = {4: ((0, 1, 2, 3), (0, 3, 1, 2), (2, 0, 1, 3)), 3: ((0, 1, 2), (1, 0, 2)), 1: ((0,),)}
-"""The gates in the order of files: PyTorch's, MXNet's and Keras's, ONNX's, Paddle's."""
-
-
-def transposes(spec: RnnSpec) -> Iterator[tuple[str, PartFault]]:
-    """A matrix that was read in another layout than the file has it in, and its array."""
-    for name in ("iter", "layer"):
-        called = _CALLED[name].removesuffix("s")
-        text = f"the {called} is transposed, gate by gate"
-        yield name, Fault("weight_transposed", text, _reading(_per_gate, _FILED[1][0], (name,)))
-        for read, how in ((as_rows, "row by row"), (as_columns, "column by column")):
-            for order in _FILED[spec.gates]:
-                text = f"the {called} is read {how}"
-                yield name, Fault("weight_transposed", text, _reading(read, order, (name,)))
-
-
-def interleaved(spec: RnnSpec) -> Iterator[PartFault]:
-    """Gates one number after the other, read as if they were blocks."""
-    text = "gates are interleaved: the numbers of each unit stand together"
-    for order in _FILED[spec.gates] if spec.gates > 1 else ():
-        read = _reading(_interleaved, order, ("layer", "iter", "bias"))
-        yield Fault("gates_swapped", text, read)
-
-
-def _reading(
-    read: Callable[[Array], Array | None], order: tuple[int, ...], names: tuple[str, ...]
-) -> Callable[[Part], Array | None]:
-    """Reads a file's numbers, whose gates are in that order, in another layout."""
+def transposed(name: str) -> PartFault:
+    """Returns the fault of a matrix that is stored as (out, in) and read as (in, out)."""
 
     def apply(part: Part) -> Array | None:
-        _, name, array = part
-        if name not in names:
-            return None
-        if len(order) == 1:
-            return read(array)
-        if array.shape[-2] != len(order):  # an LBR cell's bias
-            return None
-        result = read(array[..., list(order), :])
-        return None if result is None else result[..., np.argsort(order), :]
+        _, read, array = part
+        square = read == name and array.shape[2] == array.shape[4]
+        return np.swapaxes(array, 2, 4) if square else None
 
-    return apply
-
-
-def _per_gate(array: Array) -> Array | None:
-    return np.swapaxes(array, 2, 4) if array.shape[2] == array.shape[4] else None
-
-
-def as_rows(array: Array) -> Array:
-    """As read as (R, G*O) where the file holds (G*O, R)."""
-    return np.moveaxis(array, 2, 4).reshape(array.shape)
-
-
-def as_columns(array: Array) -> Array:
-    """As read as (G*O, R) where the file holds (R, G*O)."""
-    one, d, r, g, o = array.shape
-    return np.moveaxis(array.reshape(one, d, g, o, r), 4, 2)
-
-
-def _interleaved(array: Array) -> Array | None:
-    """As read as (G, O) where the file holds (O, G)."""
-    *rest, gates, units = array.shape
-    return np.swapaxes(array.reshape(*rest, units, gates), -1, -2)
+    text = f"the {_CALLED[name].removesuffix('s')} is transposed, gate by gate"
+    return Fault("weight_transposed", text, apply)
 
 
 # --- settings
 
 
-def setting(id: str, text: str, **values: Any) -> LayerFault:
-    """Another specification, of the same numbers."""
+_SETTINGS = {
+    "cell": "reset_placement",
+    "update": "update_sign",
+    "direction": "direction_swapped",
+    "activations": "activation_changed",
+    "gate_clip": "clip_ignored",
+    "cell_clip": "clip_ignored",
+    "cell_clip_nan": "clip_ignored",
+}
+"""The ids of faults by the field of a spec; others are `attribute_changed`."""
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_show, value))})"
+    return str(value.value if isinstance(value, Cell) else value)
+
+
+def setting(name: str, value: Any) -> LayerFault:
+    """Returns the fault of another value of a specification's field, with the same numbers."""
 
     def apply(layer: Layer) -> Layer | None:
         spec, weights = layer
-        if all(getattr(spec, name) == value for name, value in values.items()):
+        if getattr(spec, name) == value:
             return None
-        return replace(spec, **values), weights
+        return replace(spec, **{name: value}), weights
 
-    return Fault(id, text, apply)
-
-
-def other_update(spec: RnnSpec) -> LayerFault:
-    other = "replace" if spec.update == "keep" else "keep"
-    text = "the update gate has the other sign (u keeps the new state, not the old one)"
-    return setting("update_sign", text, update=other)
+    return Fault(_SETTINGS[name], f"{name} is {_show(value)}", apply)
 
 
 _LINEAR = {Cell.GRU: Cell.LBR_GRU, Cell.AUGRU: Cell.LBR_AUGRU}
@@ -287,14 +231,14 @@ _PLAIN = {linear: plain for plain, linear in _LINEAR.items()}
 
 
 def resets(spec: RnnSpec) -> Iterator[LayerFault]:
-    """The reset gate on the other side of the recurrent product."""
+    """Yields the reset gate on the other side of the recurrent product."""
+    other = {**_PLAIN, **_LINEAR}.get(spec.cell, spec.cell)
+    known = "reset_placement", f"cell is {_show(other)}"
     if spec.cell in _PLAIN:
-        text = "the reset gate is applied before the recurrent product, to the state"
-        yield Fault("reset_placement", text, _reset_sooner)
+        yield Fault(*known, _reset_sooner)
     elif spec.cell in _LINEAR:
-        text = "the reset gate is applied after the recurrent product (linear before reset)"
         for inside in (0.0, 1.0, 0.5):
-            yield Fault("reset_placement", text, partial(_reset_later, inside=inside))
+            yield Fault(*known, partial(_reset_later, inside=inside))
 
 
 def _reset_later(layer: Layer, inside: float) -> Layer | None:
@@ -324,37 +268,15 @@ _OF_STATES = tuple(map(Activation, ("tanh", "relu", "sigmoid", "softsign")))
 """Functions that frameworks have or offer; Keras 3 divides by 6, ONNX by 5."""
 
 
-def function_fault(spec: RnnSpec, places: tuple[int, ...], other: Activation) -> LayerFault:
-    """Another function: of the gates (0), the candidate (1), the cell (2)."""
-    several = len(spec.functions) > 1
-    called = ("the gates", "the candidate", "the cell") if several else ("the state",)
-    what = " and ".join(called[k] for k in places)
-    functions = tuple(other if k in places else f for k, f in enumerate(spec.functions))
-    return setting(
-        "activation_changed", f"the function of {what} is {other}", activations=functions
-    )
-
-
 def _functions(spec: RnnSpec) -> Iterator[LayerFault]:
-    places: tuple[tuple[int, ...], ...] = ((0,), (1,), (1, 2), (2,))
-    if len(spec.functions) < 3:
-        places = places[: len(spec.functions)]
-    for indices in places:
-        gates = indices == (0,) and len(spec.functions) > 1
-        for other in _OF_GATES if gates else _OF_STATES:
-            if any(spec.functions[k] != other for k in indices):
-                yield function_fault(spec, indices, other)
-
-
-def clip_fault(name: str, bound: float | tuple[float, float] | None) -> LayerFault:
-    """Other clips: "gate_clip", or "cell_clip" to (low, high); None: no clip."""
-    what = "gates are" if name == "gate_clip" else "the cell state is"
-    if bound is None:
-        values: dict[str, Any] = {"cell_clip_nan": False} if name == "cell_clip" else {}
-        return setting("clip_ignored", f"{what} not clipped", **{name: None}, **values)
-    low, high = bound if isinstance(bound, tuple) else (-bound, bound)
-    text = f"{what} clipped to [{low:.6g}, {high:.6g}]"
-    return setting("clip_ignored", text, **{name: bound if name == "gate_clip" else (low, high)})
+    """Yields other functions: of the gates (0), the candidate (1), the cell (2)."""
+    every = spec.functions
+    for indices in ((0,), (1,), (1, 2), (2,)):
+        gates = indices == (0,) and len(every) > 1
+        for other in (_OF_GATES if gates else _OF_STATES) if indices[-1] < len(every) else ():
+            functions = tuple(other if k in indices else each for k, each in enumerate(every))
+            if functions != every:
+                yield setting("activations", functions)
 
 
 # --- biases
@@ -402,54 +324,20 @@ def _shifted(layer: Layer, by: float) -> Layer:
 
 
 def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
-    """The faults that layers like this one can have, the frequent ones first."""
-    for fault in permutations(spec):
-        yield in_layer(fault)
-        if spec.peephole:
-            yield in_layer(fault, "peephole")
+    """Yields the faults that layers like this one can have, the frequent ones first."""
+    yield from map(in_arrays, permutations(spec))
     if spec.cell.is_gru:
-        yield other_update(spec)
-        sign, swap = signs(spec)
-        yield from (in_arrays(sign, arrays) for arrays in PARTS)
-        yield in_layer(swap)
+        yield setting("update", "replace" if spec.update == "keep" else "keep")
+        yield from (in_arrays(UPDATE_NEGATED, arrays) for arrays in PARTS)
     yield from resets(spec)
     yield from _biases(spec)
     for name in ("gate_clip", "cell_clip"):
         if getattr(spec, name) is not None:
-            yield clip_fault(name, None)
+            yield setting(name, None)
     yield from _functions(spec)
-    for name in ("layer", "iter", "bias"):
-        id = "bias_changed" if name == "bias" else "weights_changed"
-        negated: PartFault = Fault(id, "negated", lambda part: -part[2])
-        yield in_arrays(negated, (name,), f"its {named([name])} changed sign")
-    for name, fault in transposes(spec):
-        yield in_arrays(fault, (name,), fault.text)
-    yield from map(in_layer, interleaved(spec))
-    for arrays in PARTS:
-        yield from (in_arrays(fault, arrays) for fault in permutations(spec, most=2))
-    if spec.peephole:
-        for fault in peephole_orders():
-            yield in_arrays(fault, ("peephole",), fault.text)
-
-
-def rare_faults(spec: RnnSpec) -> Iterator[LayerFault]:
-    """Many rare faults, to be tried after all others."""
-    usual = {fault.text for fault in permutations(spec, most=2)}
-    for arrays in PARTS:
-        for fault in permutations(spec):
-            if fault.text not in usual:
-                yield in_arrays(fault, arrays)
-
-
-def peephole_orders() -> Iterator[PartFault]:
-    """Peepholes taken for each other."""
-    for order in list(itertools.permutations(range(3)))[1:]:
-        text = f"peepholes i, f, o are taken from {', '.join('ifo'[k] for k in order)}"
-        yield Fault("gates_swapped", text, partial(_rows, order=list(order)))
-
-
-def _rows(part: Part, order: list[int]) -> Array | None:
-    return part[2][..., order, :] if part[1] == "peephole" else None
+    yield from (in_arrays(transposed(name), (name,), transposed(name).text) for name in MATRICES)
+    swaps = (fault for fault in permutations(spec) if " and " in fault.text)
+    yield from (in_arrays(fault, arrays) for fault in swaps for arrays in PARTS)
 
 
 # --- how a recurrent layer's numbers differ from those of its counterpart, read from the arrays
@@ -461,9 +349,6 @@ _EVEN = 0.01
 """Part of the distance of two levels: the rounding of float32 in up to 256 of them."""
 _ROUNDED = 2.0**-7
 """Part of the largest number: the rounding of a sum of two narrow ones."""
-
-_OTHERS = " and the biases of gates u (update) and r (reset) are others"
-"""A file keeps the sum of two biases here, so it is not known which one changed."""
 
 
 class Relation(NamedTuple):
@@ -477,7 +362,7 @@ class Relation(NamedTuple):
     apart: float = 0.0
 
 
-def relation(one: Array, other: Array) -> Relation:
+def relate(one: Array, other: Array) -> Relation:
     """The relation of a constant of any shape to the reference's."""
     if one.shape != other.shape:
         turned = one.ndim == other.ndim == 2 and alike(one.T, other)
@@ -560,46 +445,27 @@ def _shift(one: Array, other: Array) -> float | None:
     return float(f"{middle:.6g}") if middle and close else None
 
 
-def between(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
-    """The differences of one layer and direction, frequent faults first."""
-    if _family(mine.spec) != _family(theirs.spec):
-        names = (each.spec.cell.value for each in (mine, theirs))
-        text = "has a cell {} where the reference has {},".format(*names)
+def relate_layers(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
+    """Yields the differences of one layer and direction, settings first."""
+    now, then = ({e.name: getattr(s.spec, e.name) for e in fields(s.spec)} for s in (mine, theirs))
+    now, then = ({**v, "activations": s.spec.functions} for v, s in ((now, mine), (then, theirs)))
+    if now["hidden_size"] == then["hidden_size"]:
+        now["input_size"] = then["input_size"]  # their weights differ, too
+    one, other = now["cell"], then["cell"]
+    if (one.gates, one.has_attention) != (other.gates, other.has_attention):
+        text = f"has a cell {_show(one)} where the reference has {_show(other)},"
         yield Relation("operator_changed", text)
         return
-    for fault in _settings(mine.spec, theirs.spec):
-        yield Relation(fault.id, f"matches when {fault.text}")
-    for name in ("peephole", "projection_size", "input_forget", "hidden_size", "input_size"):
-        now, then = getattr(mine.spec, name), getattr(theirs.spec, name)
-        same = mine.spec.hidden_size == theirs.spec.hidden_size
-        if now != then and not (name == "input_size" and same):
-            yield Relation("attribute_changed", f"has {name} {now}, the reference {then},")
-    (one,), (other,) = mine.layers, theirs.layers
-    yield from weights_between(mine.spec, one, theirs.spec, other)
+    if one.linear_before_reset == other.linear_before_reset:
+        now["cell"] = other  # plain cells, which their activations tell apart
+    for name, value in now.items():
+        if stored(value) != stored(then[name]):
+            text = f"has {name} {_show(value)}, the reference {_show(then[name])},"
+            yield Relation(_SETTINGS.get(name, "attribute_changed"), text)
+    yield from _relate_weights(mine.spec, mine.layers[0], theirs.spec, theirs.layers[0])
 
 
-def _family(spec: RnnSpec) -> tuple[tuple[str, ...], bool]:
-    return spec.cell.gates, spec.cell.has_attention
-
-
-def _settings(mine: RnnSpec, theirs: RnnSpec) -> Iterator[LayerFault]:
-    """The faults of a layer's settings that make the reference's of the model's."""
-    if mine.cell.linear_before_reset != theirs.cell.linear_before_reset:
-        yield next(resets(mine))
-    if mine.update != theirs.update:
-        yield other_update(mine)
-    if mine.direction != theirs.direction:
-        yield setting("direction_swapped", "it runs the other way", direction=theirs.direction)
-    if len(mine.functions) == len(theirs.functions):
-        for place, (own, their) in enumerate(zip(mine.functions, theirs.functions, strict=True)):
-            if stored(own) != stored(their):
-                yield function_fault(mine, (place,), their)
-    for name in ("gate_clip", "cell_clip"):
-        if stored(getattr(mine, name)) != stored(bound := getattr(theirs, name)):
-            yield clip_fault(name, bound)
-
-
-def weights_between(
+def _relate_weights(
     spec: RnnSpec, mine: RnnWeights, their: RnnSpec, theirs: RnnWeights
 ) -> Iterator[Relation]:
     """The differences of the numbers: faults that explain them, then other relations."""
@@ -614,13 +480,13 @@ def weights_between(
         biases = one, other
     pairs["bias"] = biases
     left = [name for name, both in pairs.items() if not alike(*both)]
-    apart = [fault for _, fault in transposes(spec)] + list(peephole_orders())
-    for fault in (*permutations(spec), *signs(spec), *interleaved(spec), *apart):
+    matrices = [transposed(name) for name in MATRICES]
+    for fault in (*permutations(spec), UPDATE_NEGATED, *matrices):
         hit = [name for name in left if _explains(fault, spec, name, *pairs[name])]
-        if not hit or (hit == ["peephole"] and fault not in apart):
+        if not hit:
             continue
         rest = [name for name in ("layer", "iter", "bias") if name in pairs and name not in hit]
-        every = fault in apart or all(_explains(fault, spec, n, *pairs[n]) for n in rest)
+        every = fault in matrices or all(_explains(fault, spec, n, *pairs[n]) for n in rest)
         only = "" if every else f" in the {named(hit)} only"
         yield Relation(fault.id, f"matches when {fault.text}{only}")
         left = [name for name in left if name not in hit]
@@ -632,11 +498,11 @@ def weights_between(
         if name == "bias":
             near = np.abs(one - other).max() <= _ROUNDED * np.abs(other).max()
             if not (rounded and near):  # a sum of two that were
-                yield from bias_between(spec, one, other)
+                yield _relate_biases(spec, one, other)
         elif name in ("layer", "iter"):
-            yield _numbers_between(spec, name, one, other)
+            yield _relate_numbers(spec, name, one, other)
         else:
-            result = relation(one, other)
+            result = relate(one, other)
             cause = result.id if result.id != "constant_changed" else "weights_changed"
             yield Relation(cause, f"has a {name} that {result.text}")
 
@@ -665,28 +531,21 @@ def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, fl
     return called, rule, said + "," * (rule == "zeroed"), apart
 
 
-def bias_between(spec: RnnSpec, one: Array, other: Array) -> Iterator[Relation]:
-    """The relations of one layer's biases to the reference's; empty if they are equal."""
-    if alike(one, other):
-        return
+def _relate_biases(spec: RnnSpec, one: Array, other: Array) -> Relation:
+    """Returns the relation of one layer's biases to the reference's, which are others."""
     two = spec.cell.linear_before_reset and one.shape[-2] == spec.cell.bias_rows
     for fault in bias_faults(two):
         for mine, theirs, where in ((one, other, " "), (other, one, ", in the reference, ")):
             changed = fault.apply((spec, "bias", mine))
-            if alike(changed, mine):
-                continue
-            first = 2 * ("candidate" in fault.text)  # gates before it may have others
-            if alike(changed[..., first:, :], theirs[..., first:, :]):
-                others = "" if alike(one[..., :first, :], other[..., :first, :]) else _OTHERS
-                yield Relation(fault.id, f"matches when{where}{fault.text}{others}")
-                return
-    yield _numbers_between(spec, "bias", one, other)
+            if alike(changed, theirs):
+                return Relation(fault.id, f"matches when{where}{fault.text}")
+    return _relate_numbers(spec, "bias", one, other)
 
 
 _OF_RULES = {"zeroed": "bias_zeroed", "shifted": "bias_shifted"}
 
 
-def _numbers_between(spec: RnnSpec, name: str, one: Array, other: Array) -> Relation:
+def _relate_numbers(spec: RnnSpec, name: str, one: Array, other: Array) -> Relation:
     """The relation of weights or biases that no known fault explains."""
     called = "biases" if name == "bias" else _CALLED[name]
     if one.shape != other.shape:

@@ -1,21 +1,19 @@
-"""Operators of two graphs that play the same part, by what they compute and by their place."""
+"""Nodes of two graphs that do the same job, by what they compute and by their place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from itertools import groupby
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
 from onernn.ir.arrays import Array, digest
 from onernn.ir.errors import OnernnError
-from onernn.ir.graph import Graph, Node, Value, native_types
+from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
-from onernn.ir.weights import RnnWeights
+from onernn.ir.rnn import Recurrent
 from onernn.ops import OPERATORS
 from onernn.verification.comparing import (
     OutputComparison,
@@ -28,233 +26,231 @@ from onernn.verification.diagnosis.faults import stored
 from onernn.verification.tracing import LayerName, Traced, Values, run_nodes
 
 _MOST = 10**6
-"""Pairs of operators that are compared one by one; of longer lists only those that are equal."""
+"""Pairs of nodes that are compared one by one; of longer lists only those that are equal."""
 
 _FEW = 8
 """Up to so many pairs that have nothing in common are taken back one by one."""
 
 _LAYER = 10
-"""Recurrent layers are matched before what stands between them."""
-
-
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-class Slot(NamedTuple):
-    """An input of one of an operator's nodes that none of its nodes makes."""
-
-    node: int
-    position: int
-    value: str
+"""Recurrent layers are matched before the nodes between them."""
 
 
 @dataclass(frozen=True, eq=False)
-class Operator:
-    """The nodes of one operator of the file, in order; a single node where none is known.
-
-    ``inner``: for every node's input the place of what makes it among the nodes, as (node,
-    output); None for those that come from elsewhere, which are the ``slots``.
-    """
+class Operation:
+    """A node in its graph: what it reads, and what it computes with."""
 
     graph: Graph
-    nodes: tuple[Node, ...]
+    node: Node
 
     @cached_property
-    def makers(self) -> dict[str, tuple[int, int]]:
-        """By value the (node, output) that makes it."""
-        return {
-            name: (index, position)
-            for index, node in enumerate(self.nodes)
-            for position, name in enumerate(node.outputs)
-            if name
-        }
-
-    @cached_property
-    def slots(self) -> tuple[Slot, ...]:
-        return tuple(
-            Slot(index, position, name)
-            for index, node in enumerate(self.nodes)
-            for position, name in enumerate(_padded(node))
-            if name not in self.makers
-        )
-
-    @cached_property
-    def structure(self) -> tuple[Any, ...]:
-        """The same for operators whose slots and values correspond one to one."""
-        inner = (tuple(self.makers.get(name) for name in _padded(node)) for node in self.nodes)
-        return (tuple(node.op for node in self.nodes), tuple(inner))
-
-    @cached_property
-    def outputs(self) -> tuple[str, ...]:
-        """The values that are read elsewhere."""
-        within = set(map(id, self.nodes))
-        return tuple(
-            name
-            for name in self.makers
-            if self.graph.is_output(name)
-            or any(id(user) not in within for user in self.graph.users(name))
-        )
+    def inputs(self) -> tuple[str, ...]:
+        """The values that it reads by position; those of a recurrent node with absent ones."""
+        names = self.node.inputs
+        return (*names, "", "", "")[:4] if self.is_layer else names
 
     @property
-    def kind(self) -> str:
+    def is_layer(self) -> bool:
+        return self.node.op == "Rnn"
+
+    @cached_property
+    def read(self) -> list[str]:
+        """The values that it computes with: no constants, nothing absent."""
+        return [name for name in self.inputs if name and name not in self.graph.constants]
+
+    @cached_property
+    def kind(self) -> Any:
         """Must be equal in both graphs; for layers their number and sizes are part of it."""
-        if self.rnns:
-            specs = [node.attributes["spec"] for node in self.rnns]
-            sizes = [(s.layers, s.directions, s.hidden_size, s.recurrent_size) for s in specs]
-            return f"Rnn {sizes}"
-        last = self.nodes[-1]
-        return last.op if len(self.nodes) == 1 else native_types(last.origin) or last.op
-
-    @property
-    def rnns(self) -> list[Node]:
-        return [node for node in self.nodes if node.op == "Rnn"]
+        if not self.is_layer:
+            return self.node.op
+        spec = self.node.attributes["spec"]
+        return spec.layers, spec.directions, spec.hidden_size, spec.recurrent_size
 
     @property
     def label(self) -> str:
         """Its name for a reader."""
-        last = self.nodes[-1]
-        return last.native if last.origin else f"{last.op} that makes {last.outputs[0]!r}"
+        node = self.node
+        return node.native if node.origin else f"{node.op} that makes {node.outputs[0]!r}"
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """Its inputs, attributes, fields of a spec and weights, by their names for a reader;
+        constants and weights are arrays.
+        """
+        content = {
+            f"input {index}": self.graph.constants.get(name, name)
+            for index, name in enumerate(self.node.inputs)
+            if name
+        }
+        if not self.is_layer:
+            return content | dict(self.node.attributes)
+        rnn = Recurrent.of(self.node)
+        content |= {each.name: getattr(rnn.spec, each.name) for each in fields(rnn.spec)}
+        for index, layer in enumerate(rnn.layers):
+            for name, array in layer.arrays.items():
+                content[_weights_key(rnn, index, name)] = array
+        return content | {"precision": rnn.precision}
+
+    def with_content(self, content: Mapping[str, Any]) -> Node:
+        """Returns the node with other content; inputs are names there."""
+        names = {int(k.removeprefix("input ")): v for k, v in content.items() if _is_input(k)}
+        inputs = tuple(names.get(index, "") for index in range(max(names, default=-1) + 1))
+        if not self.is_layer:
+            attributes = {k: v for k, v in content.items() if not _is_input(k)}
+            return replace(self.node, inputs=inputs, attributes=attributes)
+        rnn = Recurrent.of(self.node)
+        weights = []
+        for index, layer in enumerate(rnn.layers):
+            new: dict[str, Any] = {
+                each.name: content.get(_weights_key(rnn, index, each.name))
+                for each in fields(layer)
+            }
+            weights.append(replace(layer, **new))
+        spec = replace(rnn.spec, **{each.name: content[each.name] for each in fields(rnn.spec)})
+        x, h, c, attention = (*inputs, "", "", "")[:4]
+        changed = replace(rnn, spec=spec, weights=weights, x=x, h=h, c=c, attention=attention)
+        return replace(changed, precision=content["precision"]).node()
 
     @cached_property
     def numbers(self) -> str:
-        """A digest of its constants, "" where it has none."""
-        arrays = [*self._constants()]
+        """A digest of its constants, "" if it has none."""
+        arrays = [each for each in self.content.values() if isinstance(each, np.ndarray)]
         return digest(arrays) if arrays else ""
 
     @cached_property
-    def settings(self) -> str:
-        """Its attributes except weights, as `attribute_texts` has them."""
-        return repr([sorted(attribute_texts(self.graph, node).items()) for node in self.nodes])
+    def settings(self) -> dict[str, str]:
+        """Its attributes except weights as text, with their defaults: equal texts mean the same in
+        any file. An axis is counted from the first.
+        """
+        attributes = vars(self.node.attrs)
+        kept = {k: v for k, v in attributes.items() if k not in ("weights", "outputs")}
+        texts = {key: _text(value) for key, value in kept.items()}
+        axis = kept.get("axis")
+        if isinstance(axis, int) and axis < 0 and self.node.inputs:
+            rank = self.graph.types[self.node.inputs[0]].rank
+            texts["axis"] = texts["axis"] if rank is None else repr(axis + rank)
+        return texts
 
-    def _constants(self) -> Iterable[Array]:
-        for slot in self.slots:
-            if slot.value in self.graph.constants:
-                yield self.graph.constants[slot.value]
-        for node in self.rnns:
-            yield from weights_in(node.attributes["weights"])
+    def unlike(self, other: Operation) -> list[str]:
+        """Returns the names of attributes, settings and arrays that differ; inputs only if both are
+        constants.
+        """
+        return [
+            key
+            for key in dict.fromkeys([*self.content, *other.content])
+            if self._differs(key, other)
+        ]
+
+    def _differs(self, key: str, other: Operation) -> bool:
+        one, two = self.content.get(key), other.content.get(key)
+        arrays = [each for each in (one, two) if isinstance(each, np.ndarray)]
+        if len(arrays) == 2:
+            return not same_array(*arrays)
+        if _is_input(key) or arrays:
+            return not _is_input(key)
+        texts, wanted = self.settings.get(key), other.settings.get(key)
+        return texts != wanted or (texts is None and stored(one) != stored(two))
 
 
-def weights_in(weights: Any) -> list[Array]:
-    """All arrays of a recurrent node."""
-    each = [weights] if isinstance(weights, RnnWeights) else weights
-    return [array for one in each for array in one.arrays.values()]
+def _is_input(key: str) -> bool:
+    return key.startswith("input ")
 
 
-def attribute_texts(graph: Graph, node: Node) -> dict[str, str]:
-    """Attributes with their defaults as text: equal texts mean the same in any file.
+def _weights_key(rnn: Recurrent, layer: int, name: str) -> str:
+    place = f"layer {layer + 1}, " if len(rnn.layers) > 1 else ""
+    return f"{place}weights {name!r}"
 
-    An axis is counted from the first.
-    """
-    kept = {k: v for k, v in vars(node.attrs).items() if k not in ("weights", "outputs")}
-    texts = {key: _text(value) for key, value in kept.items()}
-    axis = kept.get("axis")
-    if isinstance(axis, int) and axis < 0 and node.inputs:
-        rank = graph.types[node.inputs[0]].rank
-        texts["axis"] = texts["axis"] if rank is None else repr(axis + rank)
-    return texts
+
+def same_array(one: Array, other: Array) -> bool:
+    """Returns whether both have the same dtype and numbers."""
+    return one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def _text(value: Any) -> str:
-    """Graphs by their nodes, arrays by a digest."""
+    """Returns graphs by their nodes, arrays by a digest."""
     if isinstance(value, Graph):
         nodes = [
-            (n.op, n.inputs, n.outputs, sorted(attribute_texts(value, n).items()))
+            (n.op, n.inputs, n.outputs, sorted(Operation(value, n).settings.items()))
             for n in value.nodes
         ]
         return repr((nodes, digest([*value.constants.values()])))
     return digest(value) if isinstance(value, np.ndarray) else stored(value)
 
 
-def _padded(node: Node) -> tuple[str, ...]:
-    """The inputs; those of a recurrent node with absent ones."""
-    return (*node.inputs, "", "", "")[:4] if node.op == "Rnn" else node.inputs
-
-
-def operators(graph: Graph, whole: bool) -> list[Operator]:
-    """A graph's operators in order. ``whole``: as the file had them, else each node is one."""
-    if not whole:
-        return [Operator(graph, (node,)) for node in graph.nodes]
-    result: list[Operator] = []
-    for origin, nodes in groupby(graph.nodes, key=lambda node: node.origin):
-        each = tuple(nodes)
-        if origin:
-            result.append(Operator(graph, each))
-        else:
-            result += [Operator(graph, (node,)) for node in each]
-    return result
-
-
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """Pairs of operators, and for values of the model those of the reference."""
+    """Pairs of nodes of two graphs, and for values of the first those of the second."""
 
-    pairs: tuple[tuple[Operator, Operator], ...]
-    mine: tuple[Operator, ...]
-    theirs: tuple[Operator, ...]
+    graph: Graph
+    other: Graph
+    pairs: tuple[tuple[Operation, Operation], ...]
     values: Mapping[str, str]
 
 
-def matched(
-    graph: Graph, other: Graph, values: tuple[Values, Values], *, whole: bool = False
-) -> Matching:
-    """Both graphs' operators matched, by the ``values`` of a run of each; ``whole``: see
-    `operators`.
+def match(graph: Graph, other: Graph, values: tuple[Values, Values]) -> Matching:
+    """Matches the nodes of both graphs, by the ``values`` of a run of each.
 
-    Those that compute the same from the same values first; the others in order, by constants,
-    attributes and names: channels have to be the same, and all axes of views. Operators that
-    contradict values of the same numbers are not matched.
+    Those that compute the same from the same values come first; the others are matched in order,
+    by constants, attributes and names: channels have to be the same, and all axes of views. Nodes
+    that contradict values of the same numbers are not matched.
     """
-    mine, theirs = operators(graph, whole), operators(other, whole)
+    mine, theirs = ([Operation(each, node) for node in each.nodes] for each in (graph, other))
     inputs = paired_inputs(graph.inputs, other.inputs)
     known = {name: value.name for name, value in inputs.items()}
     shapes = [{name: data_of(value).shape for name, value in each.items()} for each in values]
-    pairs = _equal_operators(mine, theirs, known)
-    equal = partial(equal_values, graph=graph, other=other, theirs=values[1])
+    pairs = _equal_nodes(mine, theirs, known)
+
+    def equal(pairs: Mapping[str, str]) -> dict[str, str]:
+        return equal_values(pairs, graph, other, values[1])
+
     made = _values(mine, theirs, pairs, known)
     same = {m: t for m, t in equal(made).items() if m not in made}
     known |= same
     _align(pairs, mine, theirs, {**known, **made}, shapes, same)
     made = equal(_values(mine, theirs, pairs, known))
-    while wrong := sorted(a for a, b in pairs.items() if _strange(mine[a], theirs[b], made)):
-        # One may have made those behind it strange.
+    while wrong := sorted(a for a, b in pairs.items() if _is_strange(mine[a], theirs[b], made)):
+        # One may have made those after it strange.
         gone = wrong if len(wrong) > _FEW else wrong[:1]
         pairs = {a: b for a, b in pairs.items() if a not in gone}
         made = equal(_values(mine, theirs, pairs, known))
     chosen = tuple((mine[a], theirs[b]) for a, b in sorted(pairs.items()))
-    return Matching(chosen, tuple(mine), tuple(theirs), made)
+    return Matching(graph, other, chosen, made)
 
 
-def _equal_operators(
-    mine: Sequence[Operator], theirs: Sequence[Operator], inputs: Mapping[str, str]
+def _equal_nodes(
+    mine: Sequence[Operation], theirs: Sequence[Operation], inputs: Mapping[str, str]
 ) -> dict[int, int]:
-    """The operators that are equal and read equal values, by their indices."""
+    """Returns the nodes that are equal and read equal values, by their indices."""
 
-    def key(operator: Operator, known: Mapping[str, str]) -> Any:
-        constants = operator.graph.constants
-        reads = [known.get(s.value) for s in operator.slots if s.value not in constants]
-        return operator.structure, operator.settings, operator.numbers, tuple(reads)
+    def key(each: Operation, known: Mapping[str, str]) -> Any:
+        constants = each.graph.constants
+        reads = [known.get(name, name and "?") for name in each.inputs if name not in constants]
+        return each.node.op, repr(sorted(each.settings.items())), each.numbers, tuple(reads)
 
     places: dict[Any, list[int]] = {}
-    own = {name: name for each in theirs for name in each.makers}
+    own = {name: name for each in theirs for name in each.node.outputs}
     own |= {name: name for name in inputs.values()}
     for index, each in enumerate(theirs):
-        places.setdefault(key(each, own | {"": ""}), []).append(index)
+        places.setdefault(key(each, own), []).append(index)
     pairs: dict[int, int] = {}
-    known = {**inputs, "": ""}
+    known = dict(inputs)
     for index, each in enumerate(mine):
         if same := places.get(key(each, known)):
             pairs[index] = same.pop(0)
-            there = {place: name for name, place in theirs[pairs[index]].makers.items()}
-            known |= {n: there[place] for n, place in each.makers.items() if place in there}
+            known |= _outputs(each, theirs[pairs[index]])
     return pairs
+
+
+def _outputs(one: Operation, other: Operation) -> dict[str, str]:
+    both = zip(one.node.outputs, other.node.outputs, strict=False)
+    return {own: their for own, their in both if own and their}
 
 
 def _align(
     pairs: dict[int, int],
-    mine: Sequence[Operator],
-    theirs: Sequence[Operator],
+    mine: Sequence[Operation],
+    theirs: Sequence[Operation],
     values: Mapping[str, str],
-    shapes: Sequence[Shapes],
+    shapes: Sequence[Mapping[str, tuple[int, ...]]],
     same: Mapping[str, str],
 ) -> None:
     """Adds the best pairs of the others, in order: the sum of their scores is the largest."""
@@ -264,13 +260,13 @@ def _align(
     if len(rows) * len(columns) > _MOST:
         return
     best = np.zeros((len(rows) + 1, len(columns) + 1))
-    scores = np.zeros((len(rows), len(columns)))
     for i, a in enumerate(rows):
         for j, b in enumerate(columns):
+            score = 0.0
             alike = _sizes(mine[a], shapes[0]) == _sizes(theirs[b], shapes[1])
-            if alike and not _apart(mine[a], theirs[b], same):
-                scores[i, j] = _score(mine[a], theirs[b], values)
-            both = best[i, j] + scores[i, j] if scores[i, j] else 0.0
+            if alike and not _are_apart(mine[a], theirs[b], same):
+                score = _score(mine[a], theirs[b], values)
+            both = best[i, j] + score if score else 0.0
             best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], both)
     i, j = len(rows), len(columns)
     while i and j:
@@ -283,70 +279,51 @@ def _align(
             pairs[rows[i]] = columns[j]
 
 
-def _apart(one: Operator, other: Operator, same: Mapping[str, str]) -> bool:
-    """Whether either makes a value that is the same as one that the other does not make."""
-    known = [(m, t) for m, t in same.items() if m in one.outputs or t in other.outputs]
-    return any(m not in one.outputs or t not in other.outputs for m, t in known)
+def _are_apart(one: Operation, other: Operation, same: Mapping[str, str]) -> bool:
+    """Returns whether either makes a value that is the same as one that the other does not make."""
+    sides = one.node.outputs, other.node.outputs
+    return any((mine in sides[0]) != (theirs in sides[1]) for mine, theirs in same.items())
 
 
-def _read(operator: Operator) -> list[str]:
-    """The values that it computes with: no constants, nothing absent."""
-    names = dict.fromkeys(slot.value for slot in operator.slots if slot.value)
-    return [name for name in names if name not in operator.graph.constants]
-
-
-def _score(one: Operator, other: Operator, values: Mapping[str, str]) -> float:
-    """A score of what two operators have in common; 0 for different kinds."""
+def _score(one: Operation, other: Operation, values: Mapping[str, str]) -> float:
+    """Returns a score of what two nodes have in common; 0 for different kinds."""
     if one.kind != other.kind:
         return 0.0
-    alike = 2.0 + _LAYER * bool(one.rnns)
-    alike += (one.structure == other.structure) + (one.settings == other.settings)
+    alike = 3.0 + _LAYER * one.is_layer + (one.settings == other.settings)
     alike += 3 * (one.numbers == other.numbers and bool(one.numbers))
-    alike += 2 * any(name in other.makers for name in one.outputs)
-    reads = {slot.value for slot in other.slots}
-    alike += sum(values.get(slot.value, None) in reads for slot in one.slots if slot.value)
-    return alike
+    alike += 2 * any(name in other.node.outputs for name in one.node.outputs if name)
+    return alike + sum(values.get(name) in other.read for name in one.read)
 
 
-def _sizes(operator: Operator, shapes: Shapes) -> tuple[int, ...]:
-    """The channels of what it makes first, all axes of views; () for layers: see `kind`."""
-    if operator.rnns:
+def _sizes(each: Operation, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Returns the channels of what it makes first, all axes of views; () for layers: see `kind`."""
+    if each.is_layer:
         return ()
-    shape = shapes.get(next(iter(operator.outputs), ""), ())
-    known = [OPERATORS.get(node.op) for node in operator.nodes]
-    view = all(each is not None and each.kind == "view" for each in known)
-    return shape if view else shape[-1:]
+    shape = shapes.get(each.node.outputs[0], ())
+    known = OPERATORS.get(each.node.op)
+    return shape if known is not None and known.kind == "view" else shape[-1:]
 
 
-def _strange(one: Operator, other: Operator, values: Mapping[str, str]) -> bool:
-    """Whether operators have nothing in common but what they are called: their place, neither."""
-    same = one.structure == other.structure and one.settings == other.settings
-    if one.rnns or (same and one.numbers == other.numbers):
+def _is_strange(one: Operation, other: Operation, values: Mapping[str, str]) -> bool:
+    """Returns whether nodes have only their kind in common: they do not compute the same, and
+    their places differ.
+    """
+    if one.is_layer or (one.settings == other.settings and one.numbers == other.numbers):
         return False
-    named = any(name in other.makers for name in one.outputs)
-    reads = set(_read(other))
-    return not named and not any(values.get(slot.value) in reads for slot in one.slots)
+    named = any(name in other.node.outputs for name in one.node.outputs if name)
+    return not named and not any(values.get(name) in other.read for name in one.read)
 
 
 def _values(
-    mine: Sequence[Operator],
-    theirs: Sequence[Operator],
+    mine: Sequence[Operation],
+    theirs: Sequence[Operation],
     pairs: Mapping[int, int],
     inputs: Mapping[str, str],
 ) -> dict[str, str]:
-    """The reference's values by the model's."""
+    """Returns the reference's values by the model's."""
     result = dict(inputs)
     for a, b in pairs.items():
-        one, other = mine[a], theirs[b]
-        if one.structure == other.structure:
-            for node, twin in zip(one.nodes, other.nodes, strict=True):
-                both = zip(node.outputs, twin.outputs, strict=False)
-                result |= {own: their for own, their in both if own and their}
-            continue
-        shared = [name for name in one.outputs if name in other.outputs]
-        left = [[n for n in each.outputs if n not in shared] for each in (one, other)]
-        result |= {name: name for name in shared}
-        result |= dict(zip(*left, strict=False))
+        result |= _outputs(mine[a], theirs[b])
     return result
 
 
@@ -452,18 +429,20 @@ class NodeComparison:
         return str(self.part) if self.part else self.native
 
 
-def compared(model: Traced, reference: Traced, tolerance: Tolerance) -> tuple[NodeComparison, ...]:
-    """All matched nodes in the model's order, compared."""
-    result = matched(model.graph, reference.graph, (model.values, reference.values))
-    pairs = ((one.nodes[0], other.nodes[0]) for one, other in result.pairs)
+def compare_nodes(
+    model: Traced, reference: Traced, tolerance: Tolerance
+) -> tuple[NodeComparison, ...]:
+    """Compares all matched nodes, in the model's order."""
+    result = match(model.graph, reference.graph, (model.values, reference.values))
+    pairs = ((one.node, other.node) for one, other in result.pairs)
     return tuple(
-        _compared(model, reference, one, other, tolerance)
+        _compare(model, reference, one, other, tolerance)
         for one, other in pairs
         if one.op == "Rnn" or "@" not in one.outputs[0]  # not what expanding added
     )
 
 
-def _compared(
+def _compare(
     model: Traced, reference: Traced, mine: Node, theirs: Node, tolerance: Tolerance
 ) -> NodeComparison:
     name, other = mine.outputs[0], theirs.outputs[0]

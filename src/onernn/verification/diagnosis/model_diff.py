@@ -22,16 +22,18 @@ from onernn.verification.diagnosis.differences import (
     Named,
     Names,
     differences_in,
-    merge_parts,
-    patched,
+    patch,
     smallest,
 )
-from onernn.verification.diagnosis.matching import Matching, matched
+from onernn.verification.diagnosis.faults import Relation
+from onernn.verification.diagnosis.matching import Matching, match
 from onernn.verification.tracing import LayerName, Trial, Values, fast_backend, in_words, trace
 from onernn.verification.verifying import Evidence
 
 _BATCHES = 3
 """Batches to find causes with, at most; each is one on which those of the others were too few."""
+_SHARED = ("weights_rounded", "states_exchanged", "layers_exchanged")
+"""Causes that several nodes have together."""
 _MASK = 8
 """Floats of so few values are a mask or lengths, not words."""
 
@@ -70,7 +72,6 @@ class _Reading:
     evidence: Evidence
     whole: bool
     graph: Graph
-    other: Graph
     matching: Matching
     names: Names
     trial: Trial
@@ -91,14 +92,14 @@ class _Reading:
             if whole
             else run.values
         )
-        matching = matched(graph, other, (trial.values, values), whole=whole)
+        matching = match(graph, other, (trial.values, values))
         layers = (*run.parts.values(), *evidence.mine.parts.values())
         stacked = {(each.own, each.direction): each for each in layers if each.own}
         names = Names(matching, parts, stacked, (_ragged(trial.values), _ragged(values)))
-        return cls(evidence, whole, graph, other, matching, names, trial)
+        return cls(evidence, whole, graph, matching, names, trial)
 
     def causes(self, ends: float) -> tuple[Cause, ...]:
-        every = differences_in(self.matching, self.evidence.names, self.graph.constants)
+        every = differences_in(self.matching, self.evidence.names)
         if not every or self._copies_layers() or not self._passes(every, [self.trial]):
             return ()
         groups, batches = self._groups(every), [self.trial]
@@ -107,8 +108,7 @@ class _Reading:
         for seed in range(1, _BATCHES + 1):
             kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
             kept = smallest(self._split(kept), lambda chosen: self._passes(chosen, batches), ends)
-            needed = [each for group in self._joined(kept) for each in group]
-            needed = self._harmful(needed, batches)
+            needed = self._harmful([each for group in kept for each in group], batches)
             if time.monotonic() > ends:  # not known whether all of them are needed
                 break
             fresh = _fresh(self.evidence, self.graph, seed)
@@ -120,11 +120,11 @@ class _Reading:
             if not self._passes(every, [fresh]):
                 break
             batches.append(fresh)
-        return tuple(self._named(needed, evidence))
+        return tuple(self._causes_of(needed, evidence))
 
     def _patched(self, chosen: Sequence[Difference]) -> Graph | None:
         try:
-            return patched(self.graph, self.other, self.matching, chosen)
+            return patch(self.matching, chosen)
         except OnernnError:  # values that would be made of each other
             return None
 
@@ -134,91 +134,69 @@ class _Reading:
 
     def _copies_layers(self) -> bool:
         """Whether there are recurrent layers without a counterpart, though both have as many."""
-        paired = {id(op) for pair in self.matching.pairs for op in pair}
-        every = (*self.matching.mine, *self.matching.theirs)
-        single = any(op.rnns and id(op) not in paired for op in every)
+        paired = {id(op.node) for pair in self.matching.pairs for op in pair}
+        every = (*self.matching.graph.nodes, *self.matching.other.nodes)
+        single = any(node.op == "Rnn" and id(node) not in paired for node in every)
         theirs = self.evidence.theirs
         return single and theirs is not None and len(self.evidence.mine.parts) == len(theirs.parts)
 
     def _groups(self, every: Sequence[Difference]) -> list[list[Difference]]:
-        """Differences that are one fault together; the first ones are tried to be left out first.
+        """Returns differences that are one fault together; the first ones are tried to be left out
+        first.
 
         Wiring comes first: views that a file has elsewhere often make no difference.
         """
         groups: dict[Any, list[Difference]] = {}
         for named in self.names.of(every):
-            shared = named.relation.id in (
-                "weights_rounded",
-                "states_exchanged",
-                "layers_exchanged",
-            )
-            groups.setdefault(
-                named.relation._replace(apart=0.0) if shared else id(named.difference), []
-            ).append(named.difference)
-        seen: set[int] = set()
-        rest = [list(dict.fromkeys(group)) for group in groups.values()]
-        rest += [[each] for each in every]
+            shared = named.relation.id in _SHARED
+            key = named.shared if shared else named.differences
+            groups.setdefault(key, []).extend(named.differences)
+        seen: set[Difference] = set()
         unique = []
-        for group in rest:
-            fresh = [each for each in group if id(each) not in seen]
-            seen.update(map(id, fresh))
+        for group in groups.values():
+            fresh = [each for each in dict.fromkeys(group) if each not in seen]
+            seen.update(fresh)
             unique += [fresh] if fresh else []
+        unique += [[each] for each in every if each not in seen]
         return sorted(unique, key=lambda group: not group[0].is_wiring)
 
     def _split(self, kept: Sequence[Sequence[Difference]]) -> list[Sequence[Difference]]:
-        """A group for each part of an operator that has several faults: one may do no harm."""
+        """Returns a group for each difference of a node with several faults: one may do no harm."""
         result: list[Sequence[Difference]] = []
         for group in kept:
-            named = self.names.of(group)
-            several = len({each.relation._replace(apart=0.0) for each in named}) > 1
-            if len(group) > 1 or group[0].is_wiring or not several:
-                result.append(group)
-            else:
-                result += [[part] for part in group[0].split()] or [group]
-        return result
-
-    def _joined(self, kept: Sequence[Sequence[Difference]]) -> list[Sequence[Difference]]:
-        """The groups, with the parts of one operator as one difference again."""
-        result: list[Sequence[Difference]] = []
-        parts: dict[int, list[Difference]] = {}
-        for group in kept:
-            if group[0].parts is None:
-                result.append(group)
-            else:
-                parts.setdefault(id(group[0].model), []).append(group[0])
-        result += [[replace(same[0], parts=merge_parts(same))] for same in parts.values()]
+            several = len({each.shared for each in self.names.of(group)}) > 1
+            single = len({*map(id, (each.model for each in group))}) == 1
+            result += [[each] for each in group] if several and single else [group]
         return result
 
     def _harmful(self, needed: list[Difference], batches: Sequence[Trial]) -> list[Difference]:
         """The differences without causes that do no harm if they alone remain."""
-        for _, together in _together(self.names.of(needed)):
-            cause = {id(named.difference) for named in together}
-            rest = [each for each in needed if id(each) not in cause]
+        for together in _together(self.names.of(needed)):
+            cause = {each for named in together for each in named.differences}
+            rest = [each for each in needed if each not in cause]
             if rest and self._passes(rest, batches):
                 return self._harmful(rest, batches)
         return needed
 
-    def _named(
+    def _causes_of(
         self, needed: Sequence[Difference], evidence: Literal["proved", "candidate"]
     ) -> Iterator[Cause]:
         whole = self._patched(needed)
         assert whole is not None
         after = self.trial.distance(whole)
         causes = list(_together(self.names.of(needed)))
-        units = [list(dict.fromkeys(n.difference for n in together)) for _, together in causes]
+        units = [[each for named in names for each in named.differences] for names in causes]
         edits = self._edits(units, Edit.between(self.graph, whole))
-        for (result, together), edit in zip(causes, edits, strict=True):
+        for together, edit in zip(causes, edits, strict=True):
+            result = together[0].relation
             where = in_place([each.where for each in together], self._layers())
-            joint = (
-                ""
-                if not where or result.text.endswith(("before", "exchanges", " of", ":", ", as"))
-                else "in "
-            )
+            said = result.text
+            bare = not where or said.endswith(("before", "exchanges", " of", ":", ", as"))
             apart = max(each.relation.apart for each in together)
             most = f", by up to {apart:.3g}" if apart else ""
             yield Cause(
                 result.id,
-                f"{result.text} {joint}{where}{most}".rstrip(),
+                f"{said} {'' if bare else 'in '}{where}{most}".rstrip(),
                 where,
                 together[0].node,
                 evidence,
@@ -320,11 +298,12 @@ def shuffled(inputs: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str,
     }
 
 
-def _together(every: Sequence[Named]) -> Iterator[tuple[Any, list[Named]]]:
-    groups: dict[Any, list[Named]] = {}
+def _together(every: Sequence[Named]) -> Iterator[list[Named]]:
+    """Yields the names that are one cause."""
+    groups: dict[Relation, list[Named]] = {}
     for each in every:
-        groups.setdefault(each.relation._replace(apart=0.0), []).append(each)
-    yield from groups.items()
+        groups.setdefault(each.shared, []).append(each)
+    yield from groups.values()
 
 
 def in_place(places: Sequence[LayerName | str], layers: int) -> str:
