@@ -11,6 +11,7 @@ import numpy as np
 
 from onernn.adapters.common.bodies import NEAREST, pooled, pooled_whole, recurrent_stack
 from onernn.adapters.common.signatures import OneOf, refuse
+from onernn.adapters.common.windows import extreme_index
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.table import Dtype, Parsed, mxnet
 from onernn.ir.spec import RnnSpec
@@ -227,12 +228,9 @@ def reduction(data, *, axis=Parsed("sizes"), keepdims=False, exclude=False, op):
 def extreme(data, *, axis=Parsed("integer"), keepdims=False, op):
     """The legacy operators return values of the input's dtype; NumPy's return int64."""
     kind = "ArgMax" if op.name.endswith("max") else "ArgMin"
-    if axis is None:
-        if keepdims:
-            refuse("attribute keepdims without an axis")
-        out = getattr(data.reshape(-1), kind)(axis=0, keepdims=0)
-    else:
-        out = getattr(data, kind)(axis=axis, keepdims=int(keepdims))
+    if keepdims and axis is None:
+        refuse("attribute keepdims without an axis")
+    out = extreme_index(data, kind, axis, keepdims)
     if op.numpy:
         return out
     out = out if keepdims else out.at_least_one(*() if axis is None else (axis,))

@@ -280,10 +280,6 @@ class MxnetTensor(Tensor):
         """The value with all axes after the first as one."""
         return self if self.rank == 2 else self.Flatten(axis=1)
 
-    def size(self, axis: int) -> Self:
-        """Returns the size of an axis as a list of one."""
-        return self.sizes.Gather([axis], axis=0)
-
     def part(self, first: int, end: int, axis: int = 0) -> Self:
         """Returns a part of a list, such as a shape, or of a value along an axis."""
         return self.Slice([first], [end], [axis])
