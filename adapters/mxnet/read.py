@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
 from io import BufferedReader
 from itertools import pairwise
@@ -41,7 +41,6 @@ VARIABLE = "null"
 """The op of a node that is a variable: an input or a parameter."""
 
 _FIRST = 800  # a file without a version: 0.8.0 or older
-_AXIS_OPTIONAL = 905  # before 0.9.5 argmax's axis=-1 meant: over all elements
 _DEEPEST = 16  # subgraphs within subgraphs; no real model nests as deep
 
 
@@ -73,14 +72,12 @@ class SymbolNode:
 class Symbol:
     """A graph of nodes, each behind those it reads; ``heads`` are its outputs.
 
-    ``attributes``: those of the graph, JSON as it stands in the file. ``row_ptr``: the number of
-    each node's first output, where the file has it; nothing here reads it.
+    ``attributes``: of the graph, JSON as it is in the file.
     """
 
     nodes: tuple[SymbolNode, ...]
     heads: tuple[Entry, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    row_ptr: tuple[int, ...] = ()
 
     @property
     def version(self) -> int:
@@ -179,12 +176,7 @@ def _graph(entry: Any, where: str, depth: int) -> Symbol:
         for at, each in enumerate(typed(whole.get("nodes"), list, f"{where}: nodes"))
     )
     heads = _entries(whole.get("heads"), len(nodes), f"{where}: heads")
-    row_ptr = typed(whole.get("node_row_ptr", []), list, f"{where}: node_row_ptr")
-    if any(type(number) is not int for number in row_ptr):
-        raise Malformed(f"{where}: node_row_ptr: expected integers")
-    attributes = typed(whole.get("attrs") or {}, dict, f"{where}: attrs")
-    symbol = Symbol(nodes, heads, attributes, tuple(row_ptr))
-    return symbol if symbol.version >= _AXIS_OPTIONAL or depth else _upgraded(symbol)
+    return Symbol(nodes, heads, typed(whole.get("attrs") or {}, dict, f"{where}: attrs"))
 
 
 def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
@@ -217,18 +209,6 @@ def _entries(listed: Any, nodes: int, where: str) -> tuple[Entry, ...]:
             raise Malformed(f"{where}: node {numbers[0]} does not stand before")
         entries.append(Entry(*numbers))
     return tuple(entries)
-
-
-def _upgraded(symbol: Symbol) -> Symbol:
-    """As MXNet loads it (UpgradeJSON_000904_000905 in src/nnvm/legacy_json_util.cc)."""
-
-    def upgraded(node: SymbolNode) -> SymbolNode:
-        if node.op not in ("argmax", "argmin") or node.attributes.get("axis") != "-1":
-            return node
-        kept = {k: v for k, v in node.attributes.items() if k != "axis"}
-        return replace(node, attributes=kept)
-
-    return replace(symbol, nodes=tuple(map(upgraded, symbol.nodes)))
 
 
 # MXNet's files of arrays: .params of every version, and the npz of MXNet 2.
