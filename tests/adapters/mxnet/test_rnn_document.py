@@ -1,7 +1,7 @@
 """MXNet's documentation of its operator RNN, sentence by sentence: see design/0054.
 
-The oracle walks the parameter vector with a cursor and writes each equation as the documentation
-does, in float64, a matrix a gate. It knows nothing of the package.
+The oracle walks the parameter vector with a cursor and computes the equations of the documentation
+in float64. It shares no code with the package.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fault_corpus.oracle import mxnet_rnn
 from support.mxnet_files import symbol, var
 
 from onernn import Graph, Session, ShapeError, UnsupportedError
@@ -18,88 +19,19 @@ from onernn.adapters.mxnet.lower import lower
 from onernn.ir.graph import UNSUPPORTED
 
 T, N, C, H = 5, 3, 4, 2
-GATES = {"rnn_relu": ["h"], "rnn_tanh": ["h"], "lstm": [*"ifgo"], "gru": [*"rzn"]}
+GATES = ["rnn_relu", "rnn_tanh", "lstm", "gru"]
 Arrays = dict[str, np.ndarray]
-
-
-def sigmoid(a: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-a))
-
-
-def relu(a: np.ndarray) -> np.ndarray:
-    return np.maximum(a, 0)
-
-
-def cells_of(mode: str, flat: np.ndarray, layers: int, sides: int, p: int | None) -> list[Arrays]:
-    """For each layer and direction a matrix or bias a gate, by the documentation's names."""
-    at = 0
-
-    def take(*shape: int) -> np.ndarray:
-        nonlocal at
-        at += int(np.prod(shape))
-        return flat[at - int(np.prod(shape)) : at].reshape(shape).astype(np.float64)
-
-    cells, width = [Arrays() for _ in range(layers * sides)], p or H
-    for k, cell in enumerate(cells):
-        inputs = C if k < sides else width * sides
-        cell |= {f"W_i{gate}": take(H, inputs) for gate in GATES[mode]}
-        cell |= {f"W_h{gate}": take(H, width) for gate in GATES[mode]}
-        if p:
-            cell["W_hr"] = take(p, H)
-    for cell in cells:
-        cell |= {f"b_i{gate}": take(H) for gate in GATES[mode]}
-        cell |= {f"b_h{gate}": take(H) for gate in GATES[mode]}
-    assert at == len(flat)  # all weights and biases, and no number more
-    return cells
-
-
-def step(mode: str, w: Arrays, x: Any, h: Any, c: Any, bounds: Any) -> tuple[Any, Any]:
-    """One step of the equations: (h_t, c_t)."""
-
-    def both(gate: str) -> Any:
-        return w[f"W_i{gate}"] @ x + w[f"b_i{gate}"] + w[f"W_h{gate}"] @ h + w[f"b_h{gate}"]
-
-    if mode == "rnn_relu":
-        return relu(both("h")), c
-    if mode == "rnn_tanh":
-        return np.tanh(both("h")), c
-    if mode == "gru":
-        r, z = sigmoid(both("r")), sigmoid(both("z"))
-        n = np.tanh(w["W_in"] @ x + w["b_in"] + r * (w["W_hn"] @ h + w["b_hn"]))
-        return (1 - z) * n + z * h, c
-    i, f, g, o = sigmoid(both("i")), sigmoid(both("f")), np.tanh(both("g")), sigmoid(both("o"))
-    c = f * c + i * g
-    if bounds:
-        c = np.minimum(np.maximum(c, bounds[0]), bounds[1])
-    h = o * np.tanh(c)
-    return (w["W_hr"] @ h if "W_hr" in w else h), c
 
 
 def documented(
     mode: str, feed: Arrays, flat: np.ndarray, *, layers: int = 2, sides: int = 2,
     p: int | None = None, lengths: Any = None, bounds: Any = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """out (T, N, D*R), h (L*D, N, R) and, of an LSTM, c (L*D, N, H)."""
-    cells, width = cells_of(mode, flat, layers, sides, p), p or H
-    out = np.zeros((T, N, sides * width))
-    h_n, c_n = np.zeros((layers * sides, N, width)), np.zeros((layers * sides, N, H))
-    for n in range(N):
-        words = feed["data"][: T if lengths is None else lengths[n], n].astype(np.float64)
-        for layer in range(layers):
-            made = np.zeros((len(words), sides * width))
-            for d in range(sides):
-                k = layer * sides + d
-                h = feed["state"][k, n].astype(np.float64)
-                c = feed["state_cell"][k, n].astype(np.float64) if mode == "lstm" else None
-                for t in range(len(words))[:: -1 if d else 1]:
-                    h, c = step(mode, cells[k], words[t], h, c, bounds)
-                    made[t, d * width : (d + 1) * width] = h
-                h_n[k, n] = h
-                if c is not None:
-                    c_n[k, n] = c
-            words = made
-        out[: len(words), n] = words
-    return [out, h_n, c_n][: 3 if mode == "lstm" else 2]
+    """Returns out (T, N, D*R), h (L*D, N, R) and, of an LSTM, c (L*D, N, H)."""
+    states = [feed[name] for name in ("state", "state_cell") if name in feed]
+    options = {"layers": layers, "directions": sides, "projection": p, "lengths": lengths}
+    out, final = mxnet_rnn(mode, feed["data"], flat, states, size=H, clip=bounds, **options)
+    return [out, *final]
 
 
 def graph_of(
