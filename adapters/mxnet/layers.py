@@ -123,7 +123,7 @@ def batch_norm(
             refuse(f"attribute axis={axis} of a value of {rank} axes")
         arrays = [array.reshape(-1, *(1,) * (rank - 1 - axis % rank)) for array in arrays]
     scale, shift, mean, variance = arrays
-    with np.errstate(invalid="ignore", divide="ignore"):  # what a run would give, NaN or infinity
+    with np.errstate(invalid="ignore", divide="ignore"):  # a run returns the same NaN or infinity
         factor = scale / np.sqrt(variance + variance.dtype.type(eps))
     return data.Sub(mean).Mul(factor).Add(shift)
 
@@ -138,7 +138,7 @@ def layer_norm(data, gamma, beta, *, axis=-1, eps=1e-5, output_mean_var=False):
 
 @mxnet("L2Normalization")
 def l2_normalization(data, *, mode="instance", eps=1e-10):
-    """x / sqrt(sum of squares + eps): over all but the batch, or over axis 1."""
+    """x / sqrt(sum of squares + eps): over all axes except the batch, or over axis 1."""
     why = f"attribute mode={mode!r}"
     if mode == "spatial" or mode == "instance" and data.known_rank(why) != 2:
         refuse(why)

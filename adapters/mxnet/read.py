@@ -53,13 +53,13 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the output in a `NativeGraph`."""
+        """Its name in a `NativeGraph`."""
         return f"{self.node}:{self.output}"
 
 
 @dataclass(frozen=True)
 class SymbolNode:
-    """An operator, or a variable; attributes are strings, as the file has them."""
+    """An operator, or a variable; attributes are the strings of the file."""
 
     op: str
     name: str
@@ -70,7 +70,7 @@ class SymbolNode:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A graph of nodes, each behind those it reads; ``heads`` are its outputs.
+    """A graph of nodes, each after those it reads; ``heads`` are its outputs.
 
     ``attributes``: of the graph, JSON as it is in the file.
     """
@@ -86,17 +86,17 @@ class Symbol:
 
     @property
     def is_old(self) -> bool:
-        """Whether auxiliary states are no inputs in the file: until 0.9.0."""
+        """Whether the file leaves auxiliary states out of the inputs: until 0.9.0."""
         return self.version < 900
 
     @property
     def np_shape(self) -> bool:
-        """Whether a size of 0 means empty, as in NumPy, and -1 unknown; else 0 is unknown."""
+        """Whether a size of 0 means empty, like in NumPy, and -1 unknown; else 0 is unknown."""
         return bool(self._attribute("is_np_shape", 0))
 
     @cached_property
     def native(self) -> NativeGraph:
-        """The nodes with those of their outputs that are read."""
+        """The nodes, with the outputs that others read."""
         read: list[set[str]] = [set() for _ in self.nodes]
         for entry in (*self.heads, *(entry for node in self.nodes for entry in node.inputs)):
             read[entry.node].add(entry.name)
@@ -113,17 +113,17 @@ class Symbol:
 
 
 class Files(NamedTuple):
-    """A symbol, and its parameters where there are any."""
+    """A symbol, and its parameters if there are any."""
 
     symbol: Path
     params: Path | None
 
 
 def find(path: str | Path, params: str | Path | None = None) -> Files:
-    """The files of a model, by its symbol's file, its folder, or the prefix of its names.
+    """Returns the files of a model, by its symbol's file, its folder, or the prefix of its names.
 
-    Parameters, unless ``params`` names their file: ``X-0000.params`` beside ``X-symbol.json``,
-    any epoch, or ``X.params``. Raises `ModelFormatError` where there are several.
+    Parameters, unless ``params`` names their file: ``X-0000.params`` next to ``X-symbol.json``,
+    any epoch, or ``X.params``. Raises `ModelFormatError` if there are several.
     """
     symbol = _symbol(Path(path))
     if params is not None:
@@ -156,12 +156,12 @@ def _symbol(path: Path) -> Path:
 
 
 def read_symbol(file: str | Path) -> Symbol:
-    """The symbol in a file. Raises `ModelFormatError` with the place for one that is none."""
+    """Returns the symbol in a file. Raises `ModelFormatError` with the place of an error."""
     return parse_symbol(file_bytes(file), file)
 
 
 def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
-    """The symbol in a JSON text; ``file`` is what errors call it."""
+    """Returns the symbol in a JSON text; ``file`` is its name in errors."""
     what = "not an MXNet symbol"
     with described(what, file):
         return _graph(parsed_json(data, file, what), "the symbol", 0)
@@ -199,7 +199,7 @@ def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
 
 
 def _entries(listed: Any, nodes: int, where: str) -> tuple[Entry, ...]:
-    """References to nodes before number ``nodes``: so there is no cycle."""
+    """Returns references to nodes before number ``nodes``, so cycles are impossible."""
     entries = []
     for each in typed(listed, list, where):
         numbers = typed(each, list, where)
@@ -384,7 +384,7 @@ Sizes = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Declared:
-    """A variable of the symbol; sizes None where the symbol does not say."""
+    """A variable of the symbol; a size is None if the symbol does not say."""
 
     name: str
     shape: Sizes | None = None
@@ -399,10 +399,10 @@ class Matched(NamedTuple):
 
 
 def match(variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path) -> Matched:
-    """The array of each variable that has one; the others are inputs.
+    """Returns the array of each variable that has one; the others are inputs.
 
-    Raises `ModelFormatError` where a shape is not the declared one, or where it is not known
-    which array belongs to which variable.
+    Raises `ModelFormatError` if a shape differs from the declared one, or if it is not known which
+    array belongs to a variable.
     """
     plain: dict[str, Array] = {}
     for key, array in arrays.items():
