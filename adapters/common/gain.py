@@ -19,9 +19,10 @@ class Least(NamedTuple):
     """What a call must reach, all of it, to be faster here.
 
     ``words``: steps times sequences. ``share``: words for each unit. ``turns``: steps for each
-    unit. ``work``: words times units.
+    unit. ``work``: words times units. ``large``: layers of fewer units are always faster.
     """
 
+    large: float = 0
     units: float = 1
     steps: float = 1
     words: float = 1
@@ -31,7 +32,7 @@ class Least(NamedTuple):
 
     def holds(self, steps: int, sequences: int, units: int) -> bool:
         words = steps * sequences
-        return (
+        return units < self.large or (
             units >= self.units
             and steps >= max(self.steps, units * self.turns)
             and words >= max(self.words, units * self.share)
@@ -74,7 +75,10 @@ TABLE: dict[str, dict[str, Least]] = {
 """By instruction set and case, as ``python -m benchmarks.plugins --fit`` prints it; a case that is
 not there is never faster."""
 
-IN_GRAPHS = {
+ANYWHERE = {
+    "torch RNN": Least(large=1024, words=8),
+    "torch GRU": Least(large=1024, words=8),
+    "torch LSTM": Least(),
     "mxnet RNN cells": Least(steps=40),
     "mxnet cells": Least(steps=12),
     "mxnet RNN large cells": Least(steps=18),
@@ -82,8 +86,8 @@ IN_GRAPHS = {
     "mxnet RNN folded": Least(words=500, work=1e6),
     "mxnet folded": Least(words=200, work=3e5),
 }
-"""In MXNet's symbols, on any CPU: cells of which each step is several operators, and layers that a
-FullyConnected becomes part of."""
+"""On any CPU: layers whose weights each step reads (design/0075); and in MXNet's symbols cells of
+which each step is several operators, and layers that a FullyConnected becomes part of."""
 
 
 @lru_cache(maxsize=4096)
@@ -101,5 +105,5 @@ def _table() -> dict[str, Least]:
     try:
         isa = load_kernels().isa
     except LibraryError:
-        return IN_GRAPHS
-    return {**TABLE["avx512" if isa.startswith("avx512") else "avx2"], **IN_GRAPHS}
+        return ANYWHERE
+    return {**TABLE["avx512" if isa.startswith("avx512") else "avx2"], **ANYWHERE}

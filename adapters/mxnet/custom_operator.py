@@ -254,7 +254,7 @@ def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str |
     """Why MXNet keeps unrolled cells, None where ours are faster."""
     plain = "RNN " * (cell in (Cell.RNN_TANH, Cell.RNN_RELU))
     case = f"mxnet {plain}{'large ' * (hidden >= _LARGE)}cells"
-    least = gain.IN_GRAPHS[case].steps
+    least = gain.ANYWHERE[case].steps
     if not options.may_leave or steps >= least:
         return None
     few = f"fewer than {least} steps of {cell.value} cells of {hidden} units"

@@ -222,7 +222,7 @@ def _replace_rnn(
     kept = keep(before, heads, name_inputs(reads))
     vector = params.get(nodes[reads[1][0]]["name"])
     if vector is not None and not live.linear:
-        live.layer.stack([view(vector, "parameters")])  # raises now, not at the first run
+        live.prepare({"parameters": view(vector, "parameters")})  # raises now, not at the first run
     attrs = custom_attributes(attributes, name, options)
     node |= {"op": "Custom", "inputs": reads, "attrs": {**attrs, ORIGINAL: kept}}
 

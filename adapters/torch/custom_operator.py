@@ -22,7 +22,7 @@ from onernn.adapters.torch.live_layer import (
     Arguments,
     Call,
     Left,
-    LiveLayer,
+    LiveModule,
     arguments_of,
     by_layers,
     is_plain,
@@ -53,7 +53,7 @@ def forget_compiled(module: torch.nn.Module) -> None:
 def ran_compiled(module: torch.nn.Module) -> str:
     """The kernel that a compiled graph last ran for the module, "" where none did."""
     weight = module._parameters.get(_FIRST)
-    return "" if weight is None or weight not in _LIVE else _LIVE[weight].ran
+    return "" if weight is None or weight not in _LIVE else _LIVE[weight].explain()
 
 
 @cache
@@ -74,17 +74,17 @@ def _spec_of(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> Rn
     return _spec(layer, int(x.shape[-1]), *map(int, weights[1].shape))
 
 
-def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveLayer:
+def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveModule:
     live, spec, dtype = _LIVE.get(weights[0]), _spec_of(layer, x, weights), layer.split()[3]
     frozen = "frozen" in layer.split()
     if live is None or (live.spec, live.dtype, live.frozen) != (spec, dtype, frozen):
         names = [f"weight {k}" for k in range(len(weights))]
-        _LIVE[weights[0]] = live = LiveLayer(spec, names, dtype, frozen=frozen)
+        _LIVE[weights[0]] = live = LiveModule(spec, names, dtype, frozen=frozen)
     return live
 
 
 def _arguments(
-    live: LiveLayer,
+    live: LiveModule,
     x: torch.Tensor,
     sizes: torch.Tensor | None,
     states: Sequence[torch.Tensor],

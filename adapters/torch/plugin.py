@@ -45,7 +45,7 @@ from onernn.adapters.torch.live_layer import (
     DTYPES,
     Batch,
     Left,
-    LiveLayer,
+    LiveModule,
     arguments_of,
     as_packed,
     follower,
@@ -55,7 +55,6 @@ from onernn.adapters.torch.live_layer import (
 )
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.ragged import offsets_of
-from onernn.ir.spec import Cell
 
 # Lets torch.compile trace through replaced modules.
 
@@ -184,7 +183,7 @@ _CALLED = (
 )
 """Methods that must be PyTorch's own in a module that is replaced."""
 
-_LIVE: dict[int, LiveLayer] = {}
+_LIVE: dict[int, LiveModule] = {}
 """Live layers by the module's id, while the module lives."""
 
 
@@ -235,14 +234,14 @@ def obstacle(module: nn.Module) -> str:
     return ""
 
 
-def live_of(module: nn.Module) -> LiveLayer:
+def live_of(module: nn.Module) -> LiveModule:
     """A module's live layer; copies of the module get their own."""
     result = _LIVE.get(id(module))
     if result is None:
         names = tuple(_names(module))
         kind: Any = type(module)
         is_cell, frozen = isinstance(module, CELLS), kind.onernn_frozen
-        result = LiveLayer(
+        result = LiveModule(
             spec_of(module), names, kind.onernn_options, is_cell=is_cell, frozen=frozen
         )
         _LIVE[id(module)] = result
@@ -284,7 +283,7 @@ def _records(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any([each.requires_grad for each in tensors])
 
 
-def _leave(module: Any, live: LiveLayer, reason: str) -> None:
+def _leave(module: Any, live: LiveModule, reason: str) -> None:
     """Records why a call stays with PyTorch; warns unless the reason is temporary."""
     if not why_theirs():
         warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
@@ -301,7 +300,7 @@ def _event(module: nn.Module) -> AbstractContextManager[Any]:
     return profiler.record_function(f"onernn::{theirs(module).__name__}")
 
 
-def _run(module: Any, live: LiveLayer, inputs: Any, hx: Any) -> Any:
+def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
     """The module's result. Raises `Left` and `UnsupportedError` for calls of PyTorch's."""
     first = getattr(module, "batch_first", False)
     batch, states, shapes, given = arguments_of(live, inputs, hx, first)
@@ -362,11 +361,9 @@ def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
 STEP = "a single step's gradients, which packing weights would slow down"
 FEW = "batches too small to train faster"
 LARGE = "few steps of a layer this large, whose weights are read for each; optimize(frozen=True)"
-_LARGE_UNITS, _LARGE_WORDS = 1024, 8
-"""From so many units on, GRU and RNN layers gain nothing on fewer words; see design/0075."""
 
 
-def _why_left(module: Any, live: LiveLayer, input: Any, trains: bool) -> str:
+def _why_left(module: Any, live: LiveModule, input: Any, trains: bool) -> str:
     """Why a call is known to be faster in PyTorch, "" if it is not.
 
     A call that stays costs no more than this: about a microsecond.
@@ -377,14 +374,14 @@ def _why_left(module: Any, live: LiveLayer, input: Any, trains: bool) -> str:
         return ""
     if x.dtype is not torch.float32 and not torch.is_autocast_enabled("cpu"):
         return f"x is {x.dtype}, which is not faster here"
+    if trains and not x.requires_grad:
+        trains = any([w is not None and w.requires_grad for w in module._parameters.values()])
     if not trains:
-        return _why_large(live, x)
-    if not x.requires_grad:
-        for weight in module._parameters.values():
-            if weight is not None and weight.requires_grad:
-                break
-        else:
-            return _why_large(live, x)
+        words = x.numel() // live.spec.input_size if live.is_large else 1
+        is_left = live.is_large and not gain.is_faster(
+            live.predicted, 1, words, live.spec.hidden_size
+        )
+        return LARGE if is_left else ""
     if live.is_cell:
         return STEP
     shape = x.shape
@@ -395,13 +392,6 @@ def _why_left(module: Any, live: LiveLayer, input: Any, trains: bool) -> str:
         words, steps = words * shape[1], shape[module.batch_first]
     sizes = steps, words // (steps or 1), live.spec.hidden_size
     return "" if gain.is_faster(live.trained[is_packed], *sizes) else FEW
-
-
-def _why_large(live: LiveLayer, x: torch.Tensor) -> str:
-    spec = live.spec
-    if spec.hidden_size < _LARGE_UNITS or spec.cell is Cell.LSTM or live.frozen:
-        return ""
-    return LARGE if x.numel() < _LARGE_WORDS * spec.input_size else ""
 
 
 def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
@@ -654,7 +644,7 @@ def explain(module: nn.Module) -> str:
         if is_ours(layer):
             live, now = live_of(layer), why_theirs()
             reasons = [*live.reasons, *[now] * bool(now)]
-            if (ran := live.ran or ran_compiled(layer)) or not reasons:
+            if (ran := live.explain() or ran_compiled(layer)) or not reasons:
                 lines.append(f"{name}: onernn: {ran or f'{live.dtype}, {NOT_CALLED}'}")
         lines += [stays(HOST, Refusal(reason, name)) for reason in dict.fromkeys(reasons)]
     return "\n".join(lines) or "no recurrent modules"

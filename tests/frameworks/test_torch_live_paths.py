@@ -60,6 +60,8 @@ def arguments(module: Any) -> dict[str, tuple[Any, ...]]:
         "states without a batch": (x[:, 0], states(1, N, UNITS)),
         "x in float64": (x.double(),),
         "another width of x": (x[..., 1:],),
+        "another rank of x": (x[None],),
+        "states without layers": (x, states(UNITS)),
         "no step": (x[:0],),
         "strides": (x.transpose(0, 1), states(1, T, UNITS)),
         "a subclass": (x.as_subclass(Watched),),
@@ -69,6 +71,7 @@ def arguments(module: Any) -> dict[str, tuple[Any, ...]]:
         "packed, order beyond": (packed(sorted_indices=torch.tensor([0, 1, 7])), states(*fit)),
         "packed, not in order": (packed(unsorted_indices=None), states(*fit)),
         "packed, other sizes": (packed(batch_sizes=torch.tensor([9, 9])),),
+        "packed, growing": (packed(batch_sizes=torch.tensor([2, 3, 3])),),
     }
 
 

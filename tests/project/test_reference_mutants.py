@@ -123,13 +123,6 @@ MUTANTS = [
         ("live", "test_a_nan_that_a_clip_has_stopped_reaches_no_gradient and reference"),
     ),
     Mutant(
-        "MXNet: dropout on the last layer",
-        "adapters/common/live.py",
-        "mask(data_of(y).shape) if mask and k else None",
-        "mask(data_of(y).shape) if mask and not k else None",
-        (MXNET, "test_dropout_is_between_layers_and_the_last_drops_nothing"),
-    ),
-    Mutant(
         "SOFIE: order of a GRU's gates",
         "reorders/onnx.py",
         'gru="u r o"',
