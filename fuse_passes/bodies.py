@@ -13,12 +13,12 @@ from onernn.ops.control import types_inside
 
 
 def bodies(node: Node) -> dict[str, Graph]:
-    """The graphs among a node's attributes."""
+    """Returns the graphs among a node's attributes."""
     return {name: each for name, each in node.attributes.items() if isinstance(each, Graph)}
 
 
 def every_node(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph, those inside of loops and branches behind their operators."""
+    """Yields the nodes of a graph, those inside of loops and branches after their operators."""
     for node in graph.nodes:
         yield node
         for body in bodies(node).values():
@@ -26,7 +26,7 @@ def every_node(graph: Graph) -> Iterator[Node]:
 
 
 def numbers(graph: Graph, name: str) -> Array | None:
-    """A value that is known before a run: a constant, or what follows from known sizes."""
+    """Returns a value that is known before a run: a constant, or what follows from known sizes."""
     if name in graph.constants:
         return graph.constants[name]
     result = graph.types[name]
@@ -35,19 +35,19 @@ def numbers(graph: Graph, name: str) -> Array | None:
 
 
 def source_of(body: Graph, name: str) -> str:
-    """The value that Identities hand on under this name."""
+    """Returns the value that Identities hand on under this name."""
     while node := body.producer(name, "Identity"):
         name = node.inputs[0]
     return name
 
 
 def inside(graph: Graph, node: Node, name: str) -> list[Type]:
-    """The types of the inputs of a node's body."""
+    """Returns the types of the inputs of a node's body."""
     return types_inside(node, name, [graph.types[each] if each else None for each in node.inputs])
 
 
 def sized(graph: Graph, node: Node, name: str) -> Graph:
-    """A node's body, whose inputs declare the sizes that are known outside.
+    """Returns a node's body, whose inputs declare the sizes that are known outside.
 
     A state that begins as one row, and may be of more in later turns, is declared as one: a
     layer would not repeat it.
@@ -67,8 +67,8 @@ def sized(graph: Graph, node: Node, name: str) -> Graph:
     return replace(body, inputs=tuple(inputs))
 
 
-def inlined(graph: Graph, node: Node, name: str, arguments: Sequence[str]) -> Graph:
-    """The graph with a node's body in the place of the node."""
+def inline(graph: Graph, node: Node, name: str, arguments: Sequence[str]) -> Graph:
+    """Returns the graph with a node's body in place of the node."""
     body: Graph = node.attributes[name]
     names = {value.name: each for value, each in zip(body.inputs, arguments, strict=True)}
     result = [*body.constants, *(each for inner in body.nodes for each in inner.outputs if each)]

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 from typing import Any, NamedTuple
 
 from onernn.fuse_passes.affine import Affine, Columns, affine, affine_inside
 from onernn.fuse_passes.polynomials import Polynomial, is_arithmetic, is_number, polynomial
 from onernn.fuse_passes.rewriting import orders
+from onernn.ir import cells
 from onernn.ir.activations import NAMES
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
-from onernn.ir.spec import Cell, Update
+from onernn.ir.spec import Cell, RnnSpec, Update
 
 
 class Reading(NamedTuple):
@@ -100,43 +101,94 @@ def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
         yield Reading(x, h, layer, recurrent, biases, signs)
 
 
-class _Gate(NamedTuple):
-    """A function of a sum of projections; ``nodes`` end with the function."""
+class _Letters:
+    """Makes the values of `cells.step` out of letters: of the gates, h, c, and a for attention.
 
-    sum: Affine
-    nodes: tuple[Node, ...]
+    ``turned``: the update gate is 1 - u.
+    """
+
+    def __init__(self, cell: Cell, turned: bool, attention: Polynomial | None) -> None:
+        self.cell, self.turned, self.attention = cell, turned, attention
+
+    def x(self, gate: int) -> Polynomial:
+        return _letter(self.cell.gates[gate])
+
+    def h(self, gate: int, state: Polynomial) -> Polynomial:
+        return Polynomial({})  # part of its gate
+
+    def inner(self, product: Polynomial) -> Polynomial:
+        return product
+
+    def gate(self, place: int, value: Polynomial) -> Polynomial:
+        return 1 - value if self.turned and value.atoms == {"u"} else value
+
+    def function(self, place: int, value: Polynomial) -> Polynomial:
+        return _letter("tanh")
 
 
-def _gate(graph: Graph, name: str, function: str) -> _Gate | None:
-    result = affine_inside(graph, name, function)
-    return None if result is None else _Gate(result, result.nodes)
+def _letter(name: str) -> Polynomial:
+    return Polynomial({(name,): 1.0})
+
+
+class _Form(NamedTuple):
+    """One way to write a GRU's step: ``state`` is the new one over h, o, u and a.
+
+    ``sign``: -1 if u is there with its sign turned; ``keeps``: see `Attention`, None without one.
+    """
+
+    state: Polynomial
+    sign: int
+    update: Update
+    keeps: bool | None
+
+
+def _forms() -> Iterator[_Form]:
+    updates: tuple[Update, ...] = ("keep", "replace")
+    for keeps, turned, update in product((None, True, False), (False, True), updates):
+        attention = None if keeps is None else 1 - _letter("a") if keeps else _letter("a")
+        spec = RnnSpec(Cell.GRU if keeps is None else Cell.AUGRU, 1, 1, update=update)
+        (state,) = cells.step(spec, _Letters(spec.cell, turned, attention), _letter("h"))
+        if keeps is not None or update == "keep":
+            yield _Form(state, -1 if turned else 1, update, keeps)
+
+
+_GRUS = tuple(_forms())
+_LSTM = ("Sigmoid", "Sigmoid", "Tanh")  # of i, f, c
+_, _CELL_STATE = cells.step(
+    RnnSpec(Cell.LSTM, 1, 1), _Letters(Cell.LSTM, False, None), _letter("h"), _letter("before")
+)
+
+
+def _assign(formula: Polynomial, value: Polynomial, **known: str) -> Iterator[dict[str, str]]:
+    """Yields the values in place of letters for which the formula is the value."""
+    free = sorted(formula.atoms - known.keys())
+    others = sorted(value.atoms - set(known.values()))
+    for names in permutations(others, len(free)):
+        of = known | dict(zip(free, names, strict=True))
+        if len(formula.terms) == len(value.terms) and formula.rename(of).terms == value.terms:
+            yield of
 
 
 def _lstm(graph: Graph, node: Node) -> Step | None:
-    """h = o * tanh(c), c = f * c' + i * g."""
+    """h = o * tanh(c), c as in the formula."""
     for out, squashed in orders(node):
-        o, tanh = _gate(graph, out, "Sigmoid"), graph.producer(squashed, "Tanh")
-        if o is None or tanh is None:
+        o, tanh = affine_inside(graph, out, "Sigmoid"), graph.producer(squashed, "Tanh")
+        cell = graph.producer(tanh.inputs[0], "Add") if o and tanh else None
+        parts = [graph.producer(name, "Mul") for name in cell.inputs] if cell else []
+        factors = {name for each in parts if each for name in each.inputs}
+        if o is None or tanh is None or cell is None or None in parts:
             continue
-        cell = graph.producer(tanh.inputs[0], "Add")
-        for kept, added in orders(cell):
-            keep, add = graph.producer(kept, "Mul"), graph.producer(added, "Mul")
-            for forget, before in orders(keep):
-                for into, candidate in orders(add):
-                    gates = [
-                        _gate(graph, into, "Sigmoid"),
-                        _gate(graph, forget, "Sigmoid"),
-                        _gate(graph, candidate, "Tanh"),
-                        o,
-                    ]
-                    result = [gate for gate in gates if gate]
-                    if len(result) < 4 or cell is None or keep is None or add is None:
-                        continue
-                    readings = tuple(_readings([gate.sum for gate in result], (1, 1, 1, 1)))
-                    if readings:
-                        nodes = (*_nodes(result), keep, add, cell, tanh, node)
-                        c = cell.outputs[0]
-                        return Step(Cell.LSTM, node.outputs[0], c, before, readings, nodes)
+        value = polynomial(graph, cell.outputs[0], factors.__contains__)
+        for of in _assign(_CELL_STATE, value) if value else ():
+            gates = [affine_inside(graph, of[g], f) for g, f in zip("ifc", _LSTM, strict=True)]
+            result = [gate for gate in (*gates, o) if gate]
+            if len(result) < 4:
+                continue
+            if readings := tuple(_readings(result, (1,) * 4)):
+                nodes = (*_nodes(result), *filter(None, parts), cell, tanh, node)
+                return Step(
+                    Cell.LSTM, node.outputs[0], cell.outputs[0], of["before"], readings, nodes
+                )
     return None
 
 
@@ -152,40 +204,36 @@ def _projected(graph: Graph, node: Node) -> Step | None:
     return replace(step, h=node.outputs[0], readings=readings, nodes=(*step.nodes, node))
 
 
-def _nodes(gates: Iterable[_Gate]) -> list[Node]:
+def _nodes(gates: Iterable[Affine]) -> list[Node]:
     return [node for gate in gates for node in gate.nodes]
 
 
 def _gru(graph: Graph, node: Node) -> Step | None:
-    """h = w * h' + (1 - w) * n, as whatever sum; w or 1 - w is z, or z times an attention."""
+    """h = u * h' + (1 - u) * o, as whatever sum; an attention may scale u."""
     one_unit = _is_narrow(graph, node.outputs[0])
     for h in _states(graph, node):
 
         def is_atom(name: str, h: str = h) -> bool:
             return name == h or not one_unit and _is_one_channel(graph, name)
 
-        result = polynomial(graph, node.outputs[0], is_atom)
-        parted = None if result is None else result.over(h)
-        if result is None or parted is None:
+        value = polynomial(graph, node.outputs[0], is_atom)
+        if value is None:
             continue
-        keep, rest = parted
-        inside = {name for each in result.nodes for name in each.outputs} | result.atoms
-        for new, gate in product(rest.atoms, keep.atoms):
-            update, parts, weight = _gate(graph, gate, "Sigmoid"), rest.over(new), keep.over(gate)
-            if update is None or parts is None or weight is None or not result.likes <= inside:
-                continue
-            if parts[1].terms or keep.plus(parts[0]).terms != {(): 1.0}:
-                continue
-            scaled = _scaled(graph, *weight)
-            if scaled is None:
-                continue
-            nodes = (n for n in result.nodes if one_unit or not _is_narrow(graph, n.outputs[0]))
-            step = _candidate(graph, node, update, new, h, scaled.sign, (*update.nodes, *nodes))
-            if step and scaled.attention:
-                cell = Cell.LBR_AUGRU if step.cell is Cell.LBR_GRU else Cell.AUGRU
-                step = replace(step, cell=cell, update=scaled.update, attention=scaled.attention)
-            if step:
-                return step
+        inside = {name for each in value.nodes for name in each.outputs} | value.atoms
+        for form in _GRUS if value.likes <= inside else ():
+            for of in _assign(form.state, value, h=h):
+                update = affine_inside(graph, of["u"], "Sigmoid")
+                if update is None or form.keeps is not None and not _is_narrow(graph, of["a"]):
+                    continue
+                nodes = (n for n in value.nodes if one_unit or not _is_narrow(graph, n.outputs[0]))
+                outer = (*update.nodes, *nodes)
+                step = _candidate(graph, node, update, of["o"], h, form.sign, outer)
+                if step and form.keeps is not None:
+                    cell = Cell.LBR_AUGRU if step.cell is Cell.LBR_GRU else Cell.AUGRU
+                    attention = Attention(of["a"], form.keeps)
+                    step = replace(step, cell=cell, update=form.update, attention=attention)
+                if step:
+                    return step
     return None
 
 
@@ -198,8 +246,8 @@ def _states(graph: Graph, node: Node) -> Iterable[str]:
             continue
         if is_arithmetic(result.op) and len(waiting) < _NEAR:
             waiting += (each for each in result.inputs if each not in waiting)
-        elif gate := _gate(graph, name, "Sigmoid"):
-            read.update(gate.sum.terms)
+        elif gate := affine_inside(graph, name, "Sigmoid"):
+            read.update(gate.terms)
         tanh = tanh or result.op == "Tanh"
     return [name for name in waiting if name in read] if tanh else ()
 
@@ -218,65 +266,29 @@ def _is_one_channel(graph: Graph, name: str) -> bool:
     return len(parts) != 1 and not any(is_number(graph, each) for each in parts)
 
 
-class _Scaled(NamedTuple):
-    """``sign``: -1 where the gate stands with its sign turned; ``attention``: what scales it."""
-
-    sign: int
-    update: Update = "keep"
-    attention: Attention | None = None
-
-
-def _scaled(graph: Graph, factor: Polynomial, rest: Polynomial) -> _Scaled | None:
-    """How factor * z + rest, the weight of the old state, is made of z and k: k * z and the like.
-
-    k, the factor of u in the guide's cells, is 1, an attention, or 1 - attention.
-    """
-    one = Polynomial({(): 1.0})
-    minus = Polynomial({}).plus(factor, -1.0)
-    ways: tuple[tuple[Polynomial, Polynomial, int, Update], ...] = (
-        (factor, Polynomial({}), 1, "keep"),  # k z
-        (minus, minus, -1, "keep"),  # k (1 - z)
-        (minus, one, 1, "replace"),  # 1 - k z
-        (factor, one.plus(factor, -1.0), -1, "replace"),  # 1 - k (1 - z)
-    )
-    for scale, wanted, sign, update in ways:
-        if rest.terms != wanted.terms:
-            continue
-        if scale.terms == one.terms:
-            return _Scaled(sign, update)
-        for name in scale.atoms:
-            if not _is_narrow(graph, name):
-                continue
-            if scale.terms == {(name,): 1.0}:
-                return _Scaled(sign, update, Attention(name, keeps=True))
-            if scale.terms == {(): 1.0, (name,): -1.0}:
-                return _Scaled(sign, update, Attention(name, keeps=False))
-    return None
-
-
 def _candidate(
-    graph: Graph, node: Node, update: _Gate, name: str, h: str, sign: int, outer: tuple[Node, ...]
+    graph: Graph, node: Node, update: Affine, name: str, h: str, sign: int, outer: tuple[Node, ...]
 ) -> Step | None:
     """n = tanh(x W + r * (h U + b')), or reset before: n = tanh(x W + (r * h) U).
 
     ``sign`` is -1 where the update gate lets the new state in: 1 - z is z with its sign turned.
     """
     tanh = graph.producer(name, "Tanh")
-    if tanh is None or len(update.sum.terms) != 2 or h not in update.sum.terms:
+    if tanh is None or len(update.terms) != 2 or h not in update.terms:
         return None
-    (x,) = set(update.sum.terms) - {h}
+    (x,) = set(update.terms) - {h}
     signs = (sign, 1, 1)
     whole = affine(graph, tanh.inputs[0])
     if whole is not None and len(whole.terms) == 2 and x in whole.terms:
         (scaled,) = set(whole.terms) - {x}
         product = graph.producer(scaled, "Mul")
         for reset, state in orders(product):
-            r = _gate(graph, reset, "Sigmoid")
-            if r is None or state != h or set(r.sum.terms) != {x, h} or product is None:
+            r = affine_inside(graph, reset, "Sigmoid")
+            if r is None or state != h or set(r.terms) != {x, h} or product is None:
                 continue
-            gates = [update.sum, r.sum, whole]
+            gates = [update, r, whole]
             layer = tuple(gate.terms[x] for gate in gates)
-            recurrent = (update.sum.terms[h], r.sum.terms[h], whole.terms[scaled])
+            recurrent = (update.terms[h], r.terms[h], whole.terms[scaled])
             biases = tuple(gate.biases for gate in gates)
             reading = Reading(x, h, layer, recurrent, biases, signs)
             nodes = (*outer, *r.nodes, product, *whole.nodes, tanh)
@@ -285,14 +297,14 @@ def _candidate(
     for one, other in orders(added):
         of_x, product = affine(graph, one), graph.producer(other, "Mul")
         for reset, inner in orders(product):
-            r, of_h = _gate(graph, reset, "Sigmoid"), affine(graph, inner)
+            r, of_h = affine_inside(graph, reset, "Sigmoid"), affine(graph, inner)
             if r is None or of_x is None or of_h is None or product is None or added is None:
                 continue
-            if (set(of_x.terms), set(of_h.terms)) != ({x}, {h}) or set(r.sum.terms) != {x, h}:
+            if (set(of_x.terms), set(of_h.terms)) != ({x}, {h}) or set(r.terms) != {x, h}:
                 continue
-            layer = (update.sum.terms[x], r.sum.terms[x], of_x.terms[x])
-            recurrent = (update.sum.terms[h], r.sum.terms[h], of_h.terms[h])
-            biases = (update.sum.biases, r.sum.biases, of_x.biases, of_h.biases)
+            layer = (update.terms[x], r.terms[x], of_x.terms[x])
+            recurrent = (update.terms[h], r.terms[h], of_h.terms[h])
+            biases = (update.biases, r.biases, of_x.biases, of_h.biases)
             reading = Reading(x, h, layer, recurrent, biases, signs)
             nodes = (*outer, *r.nodes, *of_x.nodes, *of_h.nodes, product, added, tanh)
             return Step(Cell.LBR_GRU, node.outputs[0], "", "", (reading,), nodes)

@@ -37,7 +37,8 @@ class ExpandLayers:
     def __init__(self, *, directions: Callable[[Recurrent], bool] = lambda _: True) -> None:
         self.directions = directions
 
-    def match(self, graph: Graph, node: Node) -> Recurrent | Refusal | None:
+    def __call__(self, graph: Graph, node: Node) -> Graph | Refusal | None:
+        """See `Pass`."""
         if node.op != "Rnn":
             return None
         rnn = Recurrent.of(node)
@@ -45,24 +46,19 @@ class ExpandLayers:
             return None
         if rnn.cells:
             return Refusal("the cell state of every word is asked for", rnn.y)
-        return rnn
-
-    def rewrite(self, graph: Graph, match: Recurrent) -> Graph:
-        spec, last = match.spec, match.spec.layers - 1
-        count = spec.directions if self._splits(match) else 1
+        spec, last = rnn.spec, rnn.spec.layers - 1
+        count = spec.directions if self._splits(rnn) else 1
         nodes: list[Node] = []
         begin = [
             [
-                _cut(nodes, row, 1, count, f"{match.y}.{kind}0@{layer}")
-                for layer, row in enumerate(
-                    _cut(nodes, state, 0, spec.layers, f"{match.y}.{kind}0")
-                )
+                _cut(nodes, row, 1, count, f"{rnn.y}.{kind}0@{layer}")
+                for layer, row in enumerate(_cut(nodes, state, 0, spec.layers, f"{rnn.y}.{kind}0"))
             ]
-            for kind, state in zip("hc", match.states, strict=False)
+            for kind, state in zip("hc", rnn.states, strict=False)
         ]
         ends: list[list[tuple[str, ...]]] = []
-        ways = [match.x] * count
-        for layer, result in enumerate(self._layers(match)):
+        ways = [rnn.x] * count
+        for layer, result in enumerate(self._layers(rnn)):
             for side, one in enumerate(result):
                 states = tuple(rows[layer][side] for rows in begin)
                 finals = tuple(f"{one.y}.{kind}" for kind in spec.cell.states)
@@ -71,22 +67,20 @@ class ExpandLayers:
             ends.append([one.finals for one in result])
             ways = [one.y for one in result]
             if count == 2 and spec.joins(layer):
-                joined = _name(match, layer)
+                joined = _name(rnn, layer)
                 if spec.direction == "bidirectional_sum":
                     nodes.append(Node("Add", tuple(ways), (joined,)))
                 else:
                     _join(nodes, ways, -1, joined)
                 ways = [joined] * count
-        for index, name in enumerate(match.finals):
+        for index, name in enumerate(rnn.finals):
             if name:
                 rows = [
                     _join(nodes, [e[index] for e in row], 1, f"{name}@{layer}" if last else name)
                     for layer, row in enumerate(ends)
                 ]
                 _join(nodes, rows, 0, name)
-        old = graph.producer(match.y)
-        assert old is not None
-        return graph.splice((old,), nodes)
+        return graph.splice((node,), nodes)
 
     def _splits(self, rnn: Recurrent) -> bool:
         """Whether the directions of a layer become nodes of their own."""

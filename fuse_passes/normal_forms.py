@@ -3,111 +3,79 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
-from onernn.fuse_passes.rewriting import exchanged, fresh, orders
-from onernn.ir.arrays import Array
+from onernn.fuse_passes.rewriting import Tape, orders, rewrite
 from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
 
 
-class SplitGemm:
-    """``Gemm(x, W, b)`` -> ``x @ W + b``, with a weight of its own where W is read transposed."""
-
-    name = "split_gemm"
-
-    def match(self, graph: Graph, node: Node) -> Node | None:
-        if node.op != "Gemm" or node.attrs.transA or (node.attrs.alpha, node.attrs.beta) != (1, 1):
-            return None
-        weight = graph.constants.get(node.inputs[1])
-        return node if weight is not None and weight.ndim == 2 else None
-
-    def rewrite(self, graph: Graph, match: Node) -> Graph:
-        name, constants = match.inputs[1], dict[str, Array]()
-        if match.attrs.transB:
-            turned = graph.constants[name].T
-            name = fresh(graph, f"{name}.T")
-            constants[name] = turned
-        end = match.outputs[0]
-        product = fresh(graph, f"{end}/MatMul") if match.input(2) else end
-        new = [Node("MatMul", (match.inputs[0], name), (product,), origin=match.origin)]
-        if match.input(2):
-            new.append(Node("Add", (product, match.inputs[2]), (end,), origin=match.origin))
-        return exchanged(graph, [match], new, constants)
+@rewrite("split_gemm")
+def split_gemm(graph: Graph, node: Node) -> Graph | None:
+    """``Gemm(x, W, b)`` -> ``x @ W + b``, with a weight of its own if W is read transposed."""
+    if node.op != "Gemm" or node.attrs.transA or (node.attrs.alpha, node.attrs.beta) != (1, 1):
+        return None
+    weight, end = graph.constants.get(node.inputs[1]), node.outputs[0]
+    if weight is None or weight.ndim != 2:
+        return None
+    to, bias = Tape(graph, end, node.origin), node.input(2)
+    name = to.constant(weight.T, weight.dtype) if node.attrs.transB else node.inputs[1]
+    product = to.emit("MatMul", (node.inputs[0], name), "" if bias else end)
+    if bias:
+        to.emit("Add", (product, bias), end)
+    return to.replace(node)
 
 
-class UnflattenRows:
+@rewrite("unflatten_rows")
+def unflatten_rows(graph: Graph, node: Node) -> Graph | None:
     """``f(Reshape(x, (-1, C)))`` -> ``Reshape(f(x), (-1, O))`` of what works row by row.
 
-    Exporters flatten steps and sentences to one axis in front of a Gemm, and take them apart later.
+    Exporters flatten steps and sequences to one axis before a Gemm, and take them apart later.
     """
-
-    name = "unflatten_rows"
-
-    def match(self, graph: Graph, node: Node) -> tuple[Node, Node, int] | None:
-        view = next((m for name in node.inputs if (m := graph.producer(name, "Reshape"))), None)
-        if view is None or not graph.is_dense(view.inputs[0]) or len(node.outputs) != 1:
-            return None
-        sizes, counts = graph.constants.get(view.inputs[1]), graph.types[view.inputs[0]].counts
-        if sizes is None or len(counts) < 3 or [*sizes] != [-1, counts[-1]]:
-            return None
-        others = [graph.constants.get(name) for name in node.inputs if name != view.outputs[0]]
-        known = OPERATORS.get(node.op)
-        if node.op == "MatMul" and node.inputs[0] == view.outputs[0]:
-            if others[0] is not None and others[0].ndim == 2:
-                return node, view, others[0].shape[1]
-        elif known is not None and known.kind == "elementwise":
-            if all(each is not None and each.ndim <= 1 for each in others):
-                return node, view, int(sizes[1])
+    view = next((m for name in node.inputs if (m := graph.producer(name, "Reshape"))), None)
+    if view is None or not graph.is_dense(view.inputs[0]) or len(node.outputs) != 1:
         return None
+    sizes, counts = graph.constants.get(view.inputs[1]), graph.types[view.inputs[0]].counts
+    if sizes is None or len(counts) < 3 or [*sizes] != [-1, counts[-1]]:
+        return None
+    others = [graph.constants.get(name) for name in node.inputs if name != view.outputs[0]]
+    known = OPERATORS.get(node.op)
+    if node.op == "MatMul" and node.inputs[0] == view.outputs[0]:
+        if others[0] is None or others[0].ndim != 2:
+            return None
+        width = others[0].shape[1]
+    elif known is not None and known.kind == "elementwise":
+        if not all(each is not None and each.ndim <= 1 for each in others):
+            return None
+        width = int(sizes[1])
+    else:
+        return None
+    to = Tape(graph, node.outputs[0], node.origin)
+    names = {view.outputs[0]: view.inputs[0]}
+    inputs = [names.get(name, name) for name in node.inputs]
+    inner = to.emit(node.op, inputs, **node.attributes)
+    to.emit("Reshape", (inner, to.constant([-1, width])), node.outputs[0])
+    return to.replace(node)
 
-    def rewrite(self, graph: Graph, match: tuple[Node, Node, int]) -> Graph:
-        node, view, width = match
-        end = node.outputs[0]
-        inner, sizes = fresh(graph, f"{end}/{node.op}"), fresh(graph, f"{end}/sizes")
-        whole = node.renamed({view.outputs[0]: view.inputs[0]})
-        new = [
-            replace(whole, outputs=(inner,)),
-            Node("Reshape", (inner, sizes), (end,), origin=view.origin),
-        ]
-        return exchanged(graph, [node], new, {sizes: np.array([-1, width], np.int64)})
 
-
-class LayerNorm(NamedTuple):
-    node: Node
-    x: str
-    scale: str
-    shift: str
-    epsilon: float
-
-
-class FuseLayerNorm:
+@rewrite("layer_norm")
+def fuse_layer_norm(graph: Graph, node: Node) -> Graph | None:
     """``(x - mean) / sqrt(variance + epsilon) * scale + shift`` over the last axis, as one node.
 
     As PyTorch writes it, and as TensorFlow does: ``x * inv + (shift - mean * inv)`` with ``inv =
     scale / sqrt(variance + epsilon)``.
     """
-
-    name = "layer_norm"
-
-    def match(self, graph: Graph, node: Node) -> LayerNorm | None:
-        for scaled, shift in orders(node) if node.op == "Add" else ():
-            for one, two in orders(graph.producer(scaled, "Mul")):
-                result = _unit(graph, one, two, shift) or _at_once(graph, one, two, shift)
-                if result is not None:
-                    x, scale, bias, epsilon = result
-                    if _is_vector(graph, scale) and _is_vector(graph, bias):
-                        return LayerNorm(node, x, scale, bias, epsilon)
-        return None
-
-    def rewrite(self, graph: Graph, match: LayerNorm) -> Graph:
-        old = match.node
-        inputs = (match.x, match.scale, match.shift)
-        attributes = {"axis": -1, "epsilon": match.epsilon}
-        new = Node("LayerNormalization", inputs, old.outputs, attributes, old.origin)
-        return exchanged(graph, [old], [new])
+    for scaled, shift in orders(node) if node.op == "Add" else ():
+        for one, two in orders(graph.producer(scaled, "Mul")):
+            result = _unit(graph, one, two, shift) or _at_once(graph, one, two, shift)
+            if result and _is_vector(graph, result[1]) and _is_vector(graph, result[2]):
+                *inputs, epsilon = result
+                to = Tape(graph, "", node.origin)
+                attributes = {"axis": -1, "epsilon": epsilon}
+                to.emit("LayerNormalization", inputs, node.outputs[0], **attributes)  # type: ignore[arg-type]
+                return to.replace(node)
+    return None
 
 
 _Found = tuple[str, str, str, float]
@@ -206,7 +174,7 @@ def _is_vector(graph: Graph, name: str) -> bool:
     return array is not None and array.ndim == 1 and np.issubdtype(array.dtype, np.floating)
 
 
-NORMAL_FORMS = (SplitGemm(), UnflattenRows(), FuseLayerNorm())
+NORMAL_FORMS = (split_gemm, unflatten_rows, fuse_layer_norm)
 
 
 def constants_last(graph: Graph) -> Graph:

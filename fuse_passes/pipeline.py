@@ -4,76 +4,68 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
 
 from onernn.fuse_passes.bodies import bodies, sized
-from onernn.fuse_passes.conv_scale import FuseConvScale
-from onernn.fuse_passes.joined_layers import PairDirections, StackLayers
-from onernn.fuse_passes.masked_scans import FuseMaskedScans
-from onernn.fuse_passes.projections import FuseEmbeddingRnn, FuseLinearInput, FuseLinearRnn
-from onernn.fuse_passes.scanned_cells import FuseScannedCells
-from onernn.fuse_passes.scanned_loops import ScanLoops
+from onernn.fuse_passes.conv_scale import fuse_conv_scale
+from onernn.fuse_passes.joined_layers import pair_directions, stack_layers
+from onernn.fuse_passes.masked_scans import fuse_masked_scans
+from onernn.fuse_passes.projections import fuse_embedding_rnn, fuse_linear_input, fuse_linear_rnn
+from onernn.fuse_passes.rewriting import Pass
+from onernn.fuse_passes.scanned_cells import fuse_scanned_cells
+from onernn.fuse_passes.scanned_loops import scan_loops
 from onernn.fuse_passes.simplifications import (
-    DropIdentities,
-    ShareValues,
-    TakeBranches,
-    TakeConstants,
-    TakeKnownNumbers,
+    drop_identities,
+    share_values,
+    take_branches,
+    take_constants,
+    take_known_numbers,
 )
-from onernn.fuse_passes.stacked_steps import AskInputs, RestackSteps
-from onernn.fuse_passes.unrolled_cells import FuseUnrolledCells
-from onernn.fuse_passes.views import DropRnnViews, DropSequenceViews, MoveCollectedAxes, MoveViews
+from onernn.fuse_passes.stacked_steps import ask_inputs, restack_steps
+from onernn.fuse_passes.unrolled_cells import fuse_unrolled_cells
+from onernn.fuse_passes.views import (
+    drop_rnn_views,
+    drop_sequence_views,
+    move_collected_axes,
+    move_views,
+)
 from onernn.ir.budget import spend, working
 from onernn.ir.errors import Refusal, guarded
-from onernn.ir.graph import Graph, NativeOp, Node, graph_of
+from onernn.ir.graph import Graph, NativeOp, graph_of
 from onernn.ir.records import dataclass
-
-
-class Pass(Protocol):
-    """``match`` decides and explains, ``rewrite`` only builds."""
-
-    name: str
-
-    def match(self, graph: Graph, node: Node) -> Any | Refusal | None:
-        """A match to rewrite at this node, a reason against it, or None for other nodes."""
-
-    def rewrite(self, graph: Graph, match: Any) -> Graph:
-        """A new graph; the old one and its constants stay as they are."""
-
 
 # Identities first, they hide everything. Then loops become scans, and cells layers: the others see
 # one rnn then. Views before what they hide. Pairs when both halves are fused alike, stacks when the
 # layers are pairs.
 PASSES: tuple[Pass, ...] = (
-    DropIdentities(),
-    TakeBranches(),
-    TakeConstants(),
-    TakeKnownNumbers(),
-    ScanLoops(),
-    MoveCollectedAxes(),
-    FuseUnrolledCells(),
-    FuseScannedCells(),
-    FuseMaskedScans(),
-    AskInputs(),
-    RestackSteps(),
-    FuseConvScale(),
-    ShareValues(),
-    MoveViews(),
-    DropRnnViews(),
-    DropSequenceViews(),
-    FuseLinearRnn(),
-    PairDirections(),
-    StackLayers(),
+    drop_identities,
+    take_branches,
+    take_constants,
+    take_known_numbers,
+    scan_loops,
+    move_collected_axes,
+    fuse_unrolled_cells,
+    fuse_scanned_cells,
+    fuse_masked_scans,
+    ask_inputs,
+    restack_steps,
+    fuse_conv_scale,
+    share_values,
+    move_views,
+    drop_rnn_views,
+    drop_sequence_views,
+    fuse_linear_rnn,
+    pair_directions,
+    stack_layers,
 )
 
 
 def passes_for(dtype: str) -> tuple[Pass, ...]:
-    """The passes of a session: also those that only serve running, where they cost no accuracy.
+    """Returns the passes of a session: also those that only serve running, if they are exact.
 
     A projected table would be narrowed, u8 has no layer without input weights, and wants its
     input where a projection has put it.
     """
-    return (*PASSES, FuseLinearInput(), FuseEmbeddingRnn()) if dtype == "f32" else PASSES
+    return (*PASSES, fuse_linear_input, fuse_embedding_rnn) if dtype == "f32" else PASSES
 
 
 @dataclass(frozen=True)
@@ -101,10 +93,10 @@ def fuse(model: Graph | str | Path, passes: tuple[Pass, ...] = PASSES) -> FuseRe
     behind those around them.
     """
     with working():
-        return _fused(graph_of(model), passes)
+        return _fuse(graph_of(model), passes)
 
 
-def _fused(graph: Graph, passes: tuple[Pass, ...]) -> FuseResult:
+def _fuse(graph: Graph, passes: tuple[Pass, ...]) -> FuseResult:
     applied: list[Applied] = []
     done: dict[Pass, tuple[Graph, list[Refusal]]] = {}
     while True:
@@ -116,14 +108,14 @@ def _fused(graph: Graph, passes: tuple[Pass, ...]) -> FuseResult:
                 applied += fired
         if graph is not begin:
             continue  # a pass may leave something to those before it
-        graph, fired, within = _fused_bodies(graph, passes)
+        graph, fired, within = _fuse_bodies(graph, passes)
         applied += fired
         if graph is begin:
             refusals = [refusal for current in passes for refusal in done[current][1]]
             return FuseResult(graph, tuple(applied), (*refusals, *within))
 
 
-def _fused_bodies(
+def _fuse_bodies(
     graph: Graph, passes: tuple[Pass, ...]
 ) -> tuple[Graph, list[Applied], list[Refusal]]:
     """The graph with those of its loops and branches fused: itself where nothing changes."""
@@ -137,7 +129,7 @@ def _fused_bodies(
             ):
                 refusals.append(Refusal(f"its {name} may see ragged values", node.label))
                 continue
-            inner = _fused(sized(graph, node, name), passes)
+            inner = _fuse(sized(graph, node, name), passes)
             applied += inner.applied
             refusals += inner.refusals
             if inner.applied:
@@ -157,16 +149,12 @@ def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Re
             for node in begin.nodes:
                 if model is not begin and not model.has(node):
                     continue  # what it became has its turn in the next round
-                match = current.match(model, node)
-                if isinstance(match, Refusal):
-                    refusals.append(Refusal(f"{current.name}: {match.reason}", match.where))
-                elif match is not None:
-                    model = current.rewrite(model, match)
-                    result = model.producer(node.outputs[0])
-                    applied.append(
-                        Applied(
-                            current.name, node.outputs[0], result.origin if result else node.origin
-                        )
-                    )
+                result = current(model, node)
+                if isinstance(result, Refusal):
+                    refusals.append(Refusal(f"{current.name}: {result.reason}", result.where))
+                elif result is not None:
+                    model, where = result, node.outputs[0]
+                    maker = model.producer(where) or node
+                    applied.append(Applied(current.name, where, maker.origin))
             if model is begin:
                 return model, applied, refusals

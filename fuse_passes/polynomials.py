@@ -45,16 +45,19 @@ class Polynomial:
             terms[names] = terms.get(names, 0.0) + a * b
         return self._with(other, terms)
 
-    def over(self, name: str) -> tuple[Polynomial, Polynomial] | None:
-        """A and B of A * name + B; None where the value is there with a higher power."""
-        factor, rest = dict[tuple[str, ...], float](), dict[tuple[str, ...], float]()
-        for names, number in self.terms.items():
-            count = names.count(name)
-            if count > 1:
-                return None
-            left = tuple(each for each in names if each != name)
-            (factor if count else rest)[left] = number
-        return Polynomial(factor), Polynomial(rest)
+    def __rsub__(self, number: float) -> Polynomial:
+        return Polynomial({(): number}).plus(self, -1.0)
+
+    __add__, __mul__ = plus, times
+
+    def rename(self, names: Mapping[str, str]) -> Polynomial:
+        """Returns the polynomial over other values."""
+        return Polynomial(
+            {
+                tuple(sorted(names[each] for each in product)): number
+                for product, number in self.terms.items()
+            }
+        )
 
     def _with(self, other: Polynomial, terms: Mapping[tuple[str, ...], float]) -> Polynomial:
         kept = {names: number for names, number in terms.items() if number}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from onernn.fuse_passes.rewriting import fresh
+from onernn.fuse_passes.rewriting import Tape, rewrite
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights, Weights
+from onernn.ir.weights import Weights
 from onernn.reorders.gates import input_layer, summed_bias
 
 # A projection in front of a layer without input weights becomes these.
@@ -33,64 +33,50 @@ class Linear:
     bias: Array | None
 
 
-class LinearRnn(NamedTuple):
-    linear: Linear
-    layout: Node
-    node: Node
-
-
-class FuseLinearRnn:
+@rewrite("linear_rnn")
+def fuse_linear_rnn(graph: Graph, node: Node) -> Graph | Refusal | None:
     """``Rnn(GateLayout(x @ W + b))`` -> ``Rnn(x)``: Paddle's fc_gru and mul_gru fusion.
 
     Input weights and bias are new arrays: the old ones may be shared with other nodes.
     """
-
-    name = "linear_rnn"
-
-    def match(self, graph: Graph, node: Node) -> LinearRnn | Refusal | None:
-        order = graph.producer(node.inputs[0], "GateLayout") if node.op == "Rnn" else None
-        if order is None:
-            return None
-        rnn = Recurrent.of(node)
-        weights, *others = rnn.layers
-        if weights.layer is not None or others:
-            return None
-        linear = _in_front(graph, order, rnn, rnn.spec.gates * rnn.spec.hidden_size)
-        if isinstance(linear, Refusal):
-            return linear
-        if not graph.used_only_by(rnn.x, node):
-            return Refusal(f"{rnn.x!r} has another user", rnn.y)
-        return LinearRnn(linear, order, node)
-
-    def rewrite(self, graph: Graph, match: LinearRnn) -> Graph:
-        linear, rnn = match.linear, Recurrent.of(match.node)
-        order, spec, (old,) = match.layout.attributes["layout"], rnn.spec, rnn.layers
-        folded = summed_bias(order, linear.bias)
-        bias = old.bias if folded is None else _added(old.bias, folded, spec, old.iter.dtype)
-        layer = np.repeat(input_layer(linear.weight, order), spec.directions, axis=1)
-        weights = replace(old, layer=layer, bias=bias)
-        return folded_into(graph, rnn, weights, linear, (match.node, match.layout))
+    layout = graph.producer(node.inputs[0], "GateLayout") if node.op == "Rnn" else None
+    if layout is None:
+        return None
+    rnn = Recurrent.of(node)
+    old, *others = rnn.layers
+    if old.layer is not None or others:
+        return None
+    linear = _projection_before(graph, layout, rnn, rnn.spec.gates * rnn.spec.hidden_size)
+    if isinstance(linear, Refusal):
+        return linear
+    if not graph.used_only_by(rnn.x, node):
+        return Refusal(f"{rnn.x!r} has another user", rnn.y)
+    order, spec = layout.attributes["layout"], rnn.spec
+    added = summed_bias(order, linear.bias)
+    bias = old.bias if added is None else _add_bias(old.bias, added, spec, old.iter.dtype)
+    layer = np.repeat(input_layer(linear.weight, order), spec.directions, axis=1)
+    return _fold(graph, rnn, replace(old, layer=layer, bias=bias), linear, (node, layout))
 
 
-def _added(bias: Array | None, folded: Array, spec: RnnSpec, dtype: Any) -> Array:
-    """A layer's bias and that of its gates' sums. The row u' of LBR cells is inside r*(...)."""
+def _add_bias(bias: Array | None, folded: Array, spec: RnnSpec, dtype: Any) -> Array:
+    """Adds to a layer's bias that of its gates' sums. The row u' of LBR cells is inside r*(...)."""
     rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
     out = np.zeros(rows, dtype) if bias is None else bias.astype(dtype)
     out[:, :, : spec.gates] += folded
     return out
 
 
-def of_another_input(rnn: Recurrent) -> str:
-    """Why a layer that has a precision of its own keeps its input and weights."""
+def _why_input_stays(rnn: Recurrent) -> str:
+    """Returns why a layer with a precision of its own keeps its input and weights."""
     return f"its precision, {rnn.precision.dtype}, belongs to the input that it has"
 
 
-def folded_into(
+def _fold(
     graph: Graph, rnn: Recurrent, weights: Weights, linear: Linear, behind: tuple[Node, ...]
 ) -> Graph:
-    """The graph with a layer over what a projection reads, in the place of both.
+    """Returns the graph with a layer over what a projection reads, in place of both.
 
-    ``behind``: the nodes behind the projection, the layer first.
+    ``behind``: the nodes after the projection, the layer first.
     """
     gone = (*behind, *linear.nodes)
     new = replace(
@@ -103,10 +89,10 @@ def folded_into(
     return graph.splice(gone, [new.node()])
 
 
-def _in_front(graph: Graph, user: Node, rnn: Recurrent, width: int) -> Linear | Refusal:
-    """The projection to so many columns that a layer reads through ``user``."""
+def _projection_before(graph: Graph, user: Node, rnn: Recurrent, width: int) -> Linear | Refusal:
+    """Returns the projection to so many columns that a layer reads through ``user``."""
     if rnn.precision.is_narrow:
-        return Refusal(of_another_input(rnn), rnn.y)
+        return Refusal(_why_input_stays(rnn), rnn.y)
     linear = find_linear(graph, user)
     if isinstance(linear, Refusal):
         return replace(linear, where=rnn.y)
@@ -118,7 +104,7 @@ def _in_front(graph: Graph, user: Node, rnn: Recurrent, width: int) -> Linear | 
 
 
 def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
-    """The projection that makes ``user``'s first input and has no other reader."""
+    """Returns the projection that makes ``user``'s first input and has no other reader."""
     name = user.inputs[0]
     nodes, bias = [], None
     if node := graph.producer(name, "Add"):
@@ -164,63 +150,41 @@ def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
 # A projection in front of a layer with input weights is multiplied into them.
 
 
-class LinearInput(NamedTuple):
-    linear: Linear
-    node: Node
-
-
-class FuseLinearInput:
+@rewrite("linear_input")
+def fuse_linear_input(graph: Graph, node: Node) -> Graph | Refusal | None:
     """``Rnn(x @ W + b)`` -> ``Rnn(x)`` with W multiplied into its input weights.
 
-    MXNet's FullyConnected in front of RNN. Where no function stands between, the two products are
-    one; it is made in float64 and rounded once. Refused where it would cost more than the two.
+    MXNet's FullyConnected before RNN. Without a function between them the two products are
+    one, which is computed in float64 and rounded once. Refused if it would cost more than the two.
     """
-
-    name = "linear_input"
-
-    def match(self, graph: Graph, node: Node) -> LinearInput | Refusal | None:
-        if node.op != "Rnn" or not _is_linear(graph, node.inputs[0]):
-            return None
-        rnn = Recurrent.of(node)
-        first, *others = rnn.layers
-        if first.layer is None:
-            return None  # the pass linear_rnn's business
-        linear = _in_front(graph, node, rnn, first.layer.shape[2])
-        if isinstance(linear, Refusal):
-            return linear
-        (inner, outer), columns = linear.weight.shape, first.layer[0, :, 0].size
-        if others and rnn.spec.stacking == "onednn" and inner != outer:
-            return Refusal("oneDNN's own stacking has one input size for all layers", rnn.y)
-        if inner * columns >= inner * outer + outer * columns:
-            return Refusal(
-                f"{inner} -> {columns} costs more than {inner} -> {outer} -> {columns}", rnn.y
-            )
-        return LinearInput(linear, node)
-
-    def rewrite(self, graph: Graph, match: LinearInput) -> Graph:
-        linear, rnn = match.linear, Recurrent.of(match.node)
-        first, *others = rnn.layers
-        folded = _folded(first, linear, rnn.spec)
-        weights = (folded, *others) if others else folded
-        return folded_into(graph, rnn, weights, linear, (match.node,))
+    if node.op != "Rnn" or not _is_linear(graph, node.inputs[0]):
+        return None
+    rnn = Recurrent.of(node)
+    first, *others = rnn.layers
+    if first.layer is None:
+        return None  # the pass linear_rnn's business
+    linear = _projection_before(graph, node, rnn, first.layer.shape[2])
+    if isinstance(linear, Refusal):
+        return linear
+    (inner, outer), columns = linear.weight.shape, first.layer[0, :, 0].size
+    if others and rnn.spec.stacking == "onednn" and inner != outer:
+        return Refusal("oneDNN's own stacking has one input size for all layers", rnn.y)
+    if inner * columns >= inner * outer + outer * columns:
+        reason = f"{inner} -> {columns} costs more than {inner} -> {outer} -> {columns}"
+        return Refusal(reason, rnn.y)
+    layer, dtype, bias = first.layer.astype(np.float64), first.iter.dtype, first.bias
+    product = np.einsum("ij,ldjgo->ldigo", linear.weight.astype(np.float64), layer)
+    if linear.bias is not None:
+        own = linear.bias.reshape(-1).astype(np.float64)
+        bias = _add_bias(bias, np.einsum("j,ldjgo->ldgo", own, layer), rnn.spec, np.float64)
+    bias = None if bias is None else bias.astype(dtype)
+    weights = replace(first, layer=product.astype(dtype), bias=bias)
+    return _fold(graph, rnn, (weights, *others) if others else weights, linear, (node,))
 
 
 def _is_linear(graph: Graph, name: str) -> bool:
     added = graph.producer(name, "Add")
     return any(graph.producer(each, *PROJECTIONS) for each in (added.inputs if added else (name,)))
-
-
-def _folded(first: RnnWeights, linear: Linear, spec: RnnSpec) -> RnnWeights:
-    """Input weights (1, D, I, G, O) behind the projection, and the bias that it brings."""
-    layer = np.asarray(first.layer, np.float64)
-    product: Array = np.einsum("ij,ldjgo->ldigo", linear.weight.astype(np.float64), layer)
-    dtype, bias = first.iter.dtype, first.bias
-    if linear.bias is not None:
-        own = linear.bias.reshape(-1).astype(np.float64)
-        bias = _added(bias, np.einsum("j,ldjgo->ldgo", own, layer), spec, np.float64)
-    return replace(
-        first, layer=product.astype(dtype), bias=None if bias is None else bias.astype(dtype)
-    )
 
 
 # A constant table of words is projected once, not each word again.
@@ -236,67 +200,49 @@ three or four times as wide are read.
 """
 
 
-class Embedded(NamedTuple):
-    gather: Node
-    node: Node
-    table: Array
-    projection: Array
-
-
-class FuseEmbeddingRnn:
+@rewrite("embedding_rnn")
+def fuse_embedding_rnn(graph: Graph, node: Node) -> Graph | Refusal | None:
     """``Rnn(Gather(table, ids))`` -> ``Rnn(Gather(table @ weights, ids))``.
 
     Paddle's embedding_fc_lstm_fuse_pass. The bias stays in the rnn, so that a row of zeros stays
-    one. ``limit``: bytes of the new table above which the pass refuses; ``narrowest``: channels of
-    the old one below which it does.
+    one. Refused if the new table would take more than `LIMIT`, or the old one is below `NARROWEST`.
     """
-
-    name = "embedding_rnn"
-
-    def __init__(self, limit: int = LIMIT, narrowest: int = NARROWEST) -> None:
-        self.limit, self.narrowest = limit, narrowest
-
-    def match(self, graph: Graph, node: Node) -> Embedded | Refusal | None:
-        gather = graph.producer(node.inputs[0], "Gather") if node.op == "Rnn" else None
-        if gather is None or gather.attrs.axis:
-            return None
-        rnn = Recurrent.of(node)
-        weights, *others = rnn.layers
-        if weights.layer is None:
-            return None
-        if rnn.precision.is_narrow:
-            return Refusal(of_another_input(rnn), rnn.y)
-        if others and rnn.spec.stacking == "onednn":
-            return Refusal("oneDNN's own stacking has input weights in every layer", rnn.y)
-        if weights.layer.shape[1] > 1:
-            return Refusal("two directions would need two tables", rnn.y)
-        table = graph.constants.get(gather.inputs[0])
-        if table is None:
-            return Refusal(f"the table {gather.inputs[0]!r} is computed at run time", rnn.y)
-        if table.ndim != 2 or table.dtype != weights.iter.dtype:
-            return Refusal(f"the table is {table.dtype} {table.shape}", rnn.y)
-        if not graph.used_only_by(rnn.x, node):
-            return Refusal(f"{rnn.x!r} has another user", rnn.y)
-        if table.shape[1] < self.narrowest:
-            return Refusal(f"{table.shape[1]} channels: wider rows would cost more", rnn.y)
-        size = len(table) * weights.layer[0, 0, 0].nbytes
-        if size > self.limit:
-            return Refusal(f"the table would take {size} bytes, the limit is {self.limit}", rnn.y)
-        return Embedded(gather, node, table, weights.layer[0, 0].reshape(table.shape[1], -1))
-
-    def rewrite(self, graph: Graph, match: Embedded) -> Graph:
-        gather, rnn = match.gather, Recurrent.of(match.node)
-        first, *others = rnn.layers
-        projected = replace(first, layer=None)
-        table = fresh(graph, f"{rnn.y}/table")
-        rows = fresh(graph, f"{rnn.y}/projected")
-        words = replace(gather, inputs=(table, *gather.inputs[1:]), outputs=(rows,))
-        new = replace(
-            rnn,
-            x=rows,
-            spec=replace(rnn.spec, input_size=match.projection.shape[1]),
-            weights=(projected, *others) if others else projected,
-            origin=tuple(dict.fromkeys((*gather.origin, *rnn.origin))),
-        )
-        product = np.matmul(match.table, match.projection)
-        return graph.splice((gather, match.node), (words, new.node()), {table: product})
+    gather = graph.producer(node.inputs[0], "Gather") if node.op == "Rnn" else None
+    if gather is None or gather.attrs.axis:
+        return None
+    rnn = Recurrent.of(node)
+    weights, *others = rnn.layers
+    if weights.layer is None:
+        return None
+    if rnn.precision.is_narrow:
+        return Refusal(_why_input_stays(rnn), rnn.y)
+    if others and rnn.spec.stacking == "onednn":
+        return Refusal("oneDNN's own stacking has input weights in every layer", rnn.y)
+    if weights.layer.shape[1] > 1:
+        return Refusal("two directions would need two tables", rnn.y)
+    table = graph.constants.get(gather.inputs[0])
+    if table is None:
+        return Refusal(f"the table {gather.inputs[0]!r} is computed at run time", rnn.y)
+    if table.ndim != 2 or table.dtype != weights.iter.dtype:
+        return Refusal(f"the table is {table.dtype} {table.shape}", rnn.y)
+    if not graph.used_only_by(rnn.x, node):
+        return Refusal(f"{rnn.x!r} has another user", rnn.y)
+    if table.shape[1] < NARROWEST:
+        return Refusal(f"{table.shape[1]} channels: wider rows would cost more", rnn.y)
+    size = len(table) * weights.layer[0, 0, 0].nbytes
+    if size > LIMIT:
+        return Refusal(f"the table would take {size} bytes, the limit is {LIMIT}", rnn.y)
+    projection = weights.layer[0, 0].reshape(table.shape[1], -1)
+    to = Tape(graph, rnn.y, gather.origin)
+    product = to.constant(np.matmul(table, projection), table.dtype)
+    rows = to.emit("Gather", (product, *gather.inputs[1:]), **gather.attributes)
+    left = replace(weights, layer=None)
+    new = replace(
+        rnn,
+        x=rows,
+        spec=replace(rnn.spec, input_size=projection.shape[1]),
+        weights=(left, *others) if others else left,
+        origin=tuple(dict.fromkeys((*gather.origin, *rnn.origin))),
+    )
+    to.nodes.append(new.node())
+    return to.replace(gather, node)

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.budget import spend
+from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, NativeOp, Node
 from onernn.ir.records import dataclass
 
 
-def ordered(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """The nodes, each behind those whose values it reads. A cycle is left for `Graph` to find."""
+class Pass(Protocol):
+    """A rewrite of a graph at one of its nodes."""
+
+    name: str
+
+    def __call__(self, graph: Graph, node: Node, /) -> Graph | Refusal | None:
+        """Returns a new graph, the reason against it, or None for nodes of no concern.
+
+        The old graph and its constants stay as they are.
+        """
+
+
+def rewrite(name: str) -> Callable[[Callable[[Graph, Node], Graph | Refusal | None]], Pass]:
+    """Makes a function a `Pass` of this name."""
+
+    def set_name(function: Any) -> Pass:
+        function.name = name
+        return cast(Pass, function)
+
+    return set_name
+
+
+def order(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """Sorts nodes after those whose values they read. A cycle is left for `Graph` to find."""
     whole = list(nodes)
     makers = {name: node for node in whole for name in node.outputs if name}
     opened: set[int] = set()
@@ -34,27 +57,27 @@ def ordered(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(done.values())
 
 
-def exchanged(
+def exchange(
     graph: Graph,
     old: Iterable[Node],
     new: Iterable[Node],
     constants: Mapping[str, Array] = MappingProxyType({}),
 ) -> Graph:
-    """The graph with new nodes for old ones, where they can run, and constants added."""
+    """Returns the graph with new nodes for old ones, where they can run, and constants added."""
     gone = set(map(id, old))
     kept = [node for node in graph.nodes if id(node) not in gone]
     constants = {**graph.constants, **constants}
-    return replace(graph, nodes=ordered([*kept, *new]), constants=constants).pruned()
+    return replace(graph, nodes=order([*kept, *new]), constants=constants).pruned()
 
 
-def handed_on(graph: Graph, node: Node, source: str) -> Graph:
-    """The graph in which the users of a node read another value instead."""
+def hand_on(graph: Graph, node: Node, source: str) -> Graph:
+    """Returns the graph in which the users of a node read another value instead."""
     same = Node("Identity", (source,), node.outputs, {}, node.origin)
     return graph.splice((node,), (same,)).bypass((same,))
 
 
 def fresh(graph: Graph, name: str) -> str:
-    """The name, with marks behind it where the graph has a value of this name."""
+    """Returns the name, with marks after it if the graph has a value of this name."""
     taken = {value.name for value in graph.inputs}.union(graph.constants)
     while name in taken or graph.producer(name):
         name += "'"
@@ -75,24 +98,28 @@ class Tape:
     constants: dict[str, Array] = field(default_factory=dict)
 
     def name(self, what: str) -> str:
-        """The name of a new value."""
+        """Returns the name of a new value."""
         return fresh(self.graph, f"{self.stem}/{what}{len(self.nodes) + len(self.constants)}")
 
-    def emit(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """The output of a new node."""
-        name = self.name(op)
+    def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
+        """Adds a node, and returns its output: ``output``, or a new name."""
+        name = output or self.name(op)
         self.nodes.append(Node(op, tuple(inputs), (name,), attributes, self.origin))
         return name
 
-    def constant(self, numbers: Any) -> str:
-        """Integers."""
-        name = self.name("ints")
-        self.constants[name] = np.array(numbers, np.int64)
+    def constant(self, numbers: Any, dtype: Any = np.int64) -> str:
+        """Adds a constant, of integers unless ``dtype`` says otherwise, and returns its name."""
+        name = self.name("constant")
+        self.constants[name] = np.array(numbers, dtype)
         return name
+
+    def replace(self, *old: Node) -> Graph:
+        """Returns the graph with the new nodes for old ones."""
+        return exchange(self.graph, old, self.nodes, self.constants)
 
 
 def orders(node: Node | None) -> Iterator[tuple[str, str]]:
-    """The two factors or terms of a node, both ways round."""
+    """Yields the two factors or terms of a node, both ways round."""
     if node is not None and len(node.inputs) == 2:
         one, other = node.inputs
         yield one, other
@@ -101,7 +128,7 @@ def orders(node: Node | None) -> Iterator[tuple[str, str]]:
 
 
 def depends_on(graph: Graph, names: Iterable[str], goals: Container[str]) -> bool:
-    """Whether any of the values is, or is made of, over however many nodes, one of the goals."""
+    """Returns whether any value is one of the goals, or is computed from one."""
     waiting, seen = [name for name in names if name], set[str]()
     while waiting:
         spend(1)
@@ -115,10 +142,10 @@ def depends_on(graph: Graph, names: Iterable[str], goals: Container[str]) -> boo
     return False
 
 
-def concatenated(
+def concatenate(
     graph: Graph, stem: str, pairs: Iterable[tuple[str, str]], axis: int
 ) -> tuple[tuple[str, ...], list[Node]]:
-    """Pairs of values as one each, "" where they are absent, and the nodes that join them."""
+    """Joins pairs of values; returns their names, "" for absent ones, and the nodes."""
     names, nodes = [], []
     for index, pair in enumerate(pairs):
         names.append(fresh(graph, f"{stem}{index}") if pair[0] else "")

@@ -11,11 +11,9 @@ from dataclasses import replace
 from itertools import chain
 
 from onernn.fuse_passes.bodies import inside
-from onernn.fuse_passes.rewriting import fresh
-from onernn.fuse_passes.stacked_steps import Stacker
+from onernn.fuse_passes.rewriting import Tape, fresh, rewrite
 from onernn.fuse_passes.views import is_view
 from onernn.ir.graph import Graph, Node, Value
-from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
 from onernn.ops.control import scan_attributes
 
@@ -25,85 +23,51 @@ _WIDE = ("int32", "int64", "float32", "float64")
 """Types that numbers may be cast to. float32 has 24 bits: TensorFlow's numbers of steps fit."""
 
 
-@dataclass(frozen=True, eq=False)
-class Steps:
-    """``body``: of the scan, which takes ``inputs``; ``states``: which of the loop's values.
-
-    ``collected``: which of the loop's outputs the scan gives behind its states. ``whole``: which
-    of the inputs has as many steps as there are turns; ``others`` may have more.
-    """
-
-    loop: Node
-    body: Graph
-    inputs: tuple[str, ...]
-    scanned: int
-    states: tuple[int, ...]
-    collected: tuple[str, ...]
-    whole: str
-    others: tuple[str, ...]
-
-
-class ScanLoops:
+@rewrite("scanned_loops")
+def scan_loops(graph: Graph, node: Node) -> Graph | None:
     """``Loop(body: x[turn], ...)`` of as many turns as x has steps -> ``Scan(x)``."""
-
-    name = "scanned_loops"
-
-    def match(self, graph: Graph, node: Node) -> Steps | None:
-        if node.op != "Loop" or not graph.is_dense(*node.inputs):
-            return None
-        loop = _Loop(graph, node)
-        states = tuple(index for index in range(loop.count) if index not in loop.counters)
-        body: Graph = node.attributes["body"]
-        ends = zip(node.outputs[loop.count :], body.outputs[1 + loop.count :], strict=True)
-        read = [(name, v) for name, v in ends if graph.users(name) or graph.is_output(name)]
-        kept = (*(body.outputs[1 + index] for index in states), *(value for _, value in read))
-        body = replace(body, outputs=kept).pruned()
-        reads = [each for each in body.nodes if loop.reads(each)]
-        sources = list(dict.fromkeys(each.inputs[0] for each in reads))
-        scanned = dict.fromkeys(loop.taken[name] for name in sources)
-        whole = next((name for name in scanned if loop.goes_through(name)), None)
-        if whole is None:
-            return None
-        length = graph.types[whole].shape[:1]  # type: ignore[index]
-        others = tuple(n for n in scanned if (graph.types[n].shape or ())[:1] != length)
-        steps = {name: fresh(body, f"{name}/step") for name in sources}
-        elements = [Value(steps[name], graph.types[loop.taken[name]].dtype) for name in sources]
-        step = {id(r): Node("Identity", (steps[r.inputs[0]],), r.outputs) for r in reads}
-        nodes = tuple(step.get(id(each), each) for each in body.nodes)
-        body = replace(body, inputs=(*body.inputs, *elements), nodes=nodes).bypass(step.values())
-        used = {name for each in body.nodes for name in each.inputs} | {v.name for v in kept}
-        if used & loop.numbers:
-            return None
-        rest = [value for value in body.inputs if value.name in used and value.name in loop.taken]
-        carried = [body.inputs[2 + index] for index in states]
-        names = (
-            *(node.inputs[2 + index] for index in states),
-            *(loop.taken[name] for name in sources),
-            *(loop.taken[value.name] for value in rest),
-        )
-        body = replace(body, inputs=(*carried, *elements, *rest))
-        collected = tuple(name for name, _ in read)
-        return Steps(node, body, names, len(sources), states, collected, whole, others)
-
-    def rewrite(self, graph: Graph, match: Steps) -> Graph:
-        loop, count = match.loop, len(match.states)
-        carried = loop.attributes["carried"]
-        outputs = (*(loop.outputs[at] for at in match.states), *match.collected)
-        attributes = scan_attributes(match.body, count, match.scanned)
-        stacker = Stacker(graph, f"{next(filter(None, loop.outputs))}/turns", loop.origin)
-        turns = stacker.emit("Shape", (match.whole,), start=0, end=1)
-        first = stacker.constant([0])
-        cut = {name: stacker.emit("Slice", (name, first, turns, first)) for name in match.others}
-        end = count + match.scanned
-        scanned = (cut.get(name, name) for name in match.inputs[count:end])
-        inputs = (*match.inputs[:count], *scanned, *match.inputs[end:])
-        result = [Node("Scan", inputs, outputs, attributes, loop.origin)]
-        number = stacker.emit("Squeeze", (turns, stacker.constant([0])))
-        for at, name in enumerate(loop.outputs[:carried]):
-            if name and at not in match.states:  # it has counted the turns
-                given = (number, loop.inputs[2 + at])
-                result.append(Node("CastLike", given, (name,), {}, loop.origin))
-        return graph.splice((loop,), (*stacker.nodes, *result), stacker.constants)
+    if node.op != "Loop" or not graph.is_dense(*node.inputs):
+        return None
+    loop = _Loop(graph, node)
+    states = [index for index in range(loop.count) if index not in loop.counters]
+    body: Graph = node.attributes["body"]
+    ends = zip(node.outputs[loop.count :], body.outputs[1 + loop.count :], strict=True)
+    read = {name: value for name, value in ends if graph.is_read(name)}
+    kept = (*(body.outputs[1 + index] for index in states), *read.values())
+    body = replace(body, outputs=kept).pruned()
+    reads = [each for each in body.nodes if loop.reads(each)]
+    sources = list(dict.fromkeys(each.inputs[0] for each in reads))
+    scanned = [loop.taken[name] for name in sources]
+    whole = next((name for name in scanned if loop.goes_through(name)), None)
+    if whole is None:
+        return None
+    steps = {name: fresh(body, f"{name}/step") for name in sources}
+    elements = [Value(steps[name], graph.types[loop.taken[name]].dtype) for name in sources]
+    step = {id(r): Node("Identity", (steps[r.inputs[0]],), r.outputs) for r in reads}
+    nodes = tuple(step.get(id(each), each) for each in body.nodes)
+    body = replace(body, inputs=(*body.inputs, *elements), nodes=nodes).bypass(step.values())
+    used = {name for each in body.nodes for name in each.inputs} | {v.name for v in kept}
+    if used & loop.numbers:
+        return None
+    rest = [value for value in body.inputs if value.name in used and value.name in loop.taken]
+    carried = [body.inputs[2 + index] for index in states]
+    body = replace(body, inputs=(*carried, *elements, *rest))
+    to = Tape(graph, f"{next(filter(None, node.outputs))}/turns", node.origin)
+    turns, first = to.emit("Shape", (whole,), start=0, end=1), to.constant([0])
+    length = graph.types[whole].shape[:1]  # type: ignore[index]
+    for place, name in enumerate(scanned):  # some may have more steps than there are turns
+        if (graph.types[name].shape or ())[:1] != length:
+            scanned[place] = to.emit("Slice", (name, first, turns, first))
+    others = (loop.taken[value.name] for value in rest)
+    inputs = (*(node.inputs[2 + index] for index in states), *scanned, *others)
+    outputs = (*(node.outputs[at] for at in states), *read)
+    attributes = scan_attributes(body, len(states), len(scanned))
+    to.nodes.append(Node("Scan", inputs, outputs, attributes, node.origin))
+    number = to.emit("Squeeze", (turns, first))
+    for at, name in enumerate(node.outputs[: loop.count]):
+        if name and at not in states:  # it has counted the turns
+            to.emit("CastLike", (number, node.inputs[2 + at]), name)
+    return graph.splice((node,), to.nodes, to.constants)
 
 
 class _Loop:
@@ -121,7 +85,7 @@ class _Loop:
         self._given[0] = replace(self._given[0], value=_TURN)
         behind = 2 + self.count
         self.taken = dict(zip(self._names[behind:], node.inputs[behind:], strict=True))
-        begin = [_number(graph, graph.types, name) for name in node.inputs[2:behind]]
+        begin = map(self._outside, node.inputs[2:behind])
         counters = {index for index, first in enumerate(begin) if first == Size.of(0)}
         self.types = self._typed(counters)
         while lost := {index for index in counters if not self._counts(index)}:
@@ -154,10 +118,8 @@ class _Loop:
         if length is None:
             return False
         begin, again = self.node.inputs[1], self.body.outputs[0].name
-        # How many turns each lets pass. Before the first turn t is 0, behind turn t it is t.
-        before = _limits(
-            self.graph, begin, lambda name: _number(self.graph, self.graph.types, name)
-        )
+        # How many turns each lets pass. Before the first turn t is 0, after turn t it is t.
+        before = _limits(self.graph, begin, self._outside)
         after = _limits(self.body, again, self._inside, self._names[1])
         most = self._most()
         if before is None or after is None or most is None:
@@ -169,16 +131,19 @@ class _Loop:
         return 0 in more[0] or 0 in more[1] and 0 in more[2]
 
     def _most(self) -> list[Size] | None:
-        """The number of turns that is given, none where that is no bound."""
+        """Returns the number of turns that is given, an empty list if that is no bound."""
         name = self.node.inputs[0]
-        result = _number(self.graph, self.graph.types, name) if name else Size.of(_ENDLESS)
+        result = self._outside(name) if name else Size.of(_ENDLESS)
         if result is None:
             return None
         return [] if (result.number or 0) >= _ENDLESS else [result]
 
+    def _outside(self, name: str) -> Size | None:
+        return _number(self.graph, self.graph.types, name)
+
     def _inside(self, name: str) -> Size | None:
         return _number(self.body, self.types, name) or (
-            _number(self.graph, self.graph.types, self.taken[name]) if name in self.taken else None
+            self._outside(self.taken[name]) if name in self.taken else None
         )
 
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.fuse_passes.rewriting import Tape, exchanged, fresh
-from onernn.fuse_passes.views import views_behind
-from onernn.ir.errors import Refusal
+from onernn.fuse_passes.rewriting import Tape, rewrite
+from onernn.fuse_passes.views import views_of
 from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 
 _END = -(2**62)
-_DEEPEST = 16  # operators behind one another; a recurrence that is not fused has no end
+_DEEPEST = 16  # operators in a row; a recurrence that is not fused has no end
 
 
-@dataclass(frozen=True)
-class Stacked:
+class Stacked(NamedTuple):
     """The name of a value (T, ...); its rows are the steps, or the steps backwards."""
 
     name: str
@@ -38,37 +36,32 @@ class Stacker(Tape):
     _known: dict[tuple[str, ...], Stacked | None] = field(default_factory=dict)
 
     def stack(self, names: tuple[str, ...], depth: int = 0) -> Stacked | None:
-        """The steps as one value; None where ``strict`` and there is nothing to move.
+        """Returns the steps as one value; None if ``strict`` and there is nothing to move.
 
-        What stands ``depth`` operators before the steps is never copied: an operator broadcasts,
+        What is ``depth`` operators before the steps is never copied: an operator broadcasts,
         its inputs may be of different sizes.
         """
         if names not in self._known:
             result = self._pieces(names)
             if result is None and depth < _DEEPEST:
-                result = self._lifted(names, depth + 1)
+                result = self._lift(names, depth + 1)
             self._known[names] = result
-        return self._known[names] or (None if depth else self._joined(names))
+        return self._known[names] or (None if depth else self._join(names))
 
-    def forwards(self, stacked: Stacked) -> str:
-        """The value whose rows are the steps in their order."""
-        return self.reversed(stacked.name, 0) if stacked.backwards else stacked.name
+    def forward(self, stacked: Stacked) -> str:
+        """Returns the value whose rows are the steps in their order."""
+        return self.reverse(stacked.name, 0) if stacked.backwards else stacked.name
 
-    def reversed(self, name: str, axis: int) -> str:
+    def reverse(self, name: str, axis: int) -> str:
         cuts = [self.constant([number]) for number in (-1, _END, axis, -1)]
         return self.emit("Slice", (name, *cuts))
 
-    def moved(self, name: str, source: int, target: int) -> str:
-        """An axis moved from 0 to ``target``, or from ``source`` to 0, of a value of any rank."""
+    def move(self, name: str, source: int, target: int) -> str:
+        """Moves an axis from 0 to ``target``, or from ``source`` to 0, of a value of any rank."""
         axis = source or target
         if axis == 0:
             return name
         return self.emit("Einsum", (name,), equation=moving(source, target))
-
-    def one(self, dtype: np.dtype[Any]) -> str:
-        name = fresh(self.graph, f"{self.stem}/one")
-        self.constants[name] = np.ones((), dtype)
-        return name
 
     def _pieces(self, names: tuple[str, ...]) -> Stacked | None:
         """All the pieces of one value, in order or backwards."""
@@ -84,9 +77,9 @@ class Stacker(Tape):
             return None
         if order != sorted(order) and order != sorted(order, reverse=True):
             return None
-        return Stacked(self.moved(source, axis, 0), order[0] > order[-1])
+        return Stacked(self.move(source, axis, 0), order[0] > order[-1])
 
-    def _lifted(self, names: tuple[str, ...], depth: int) -> Stacked | None:
+    def _lift(self, names: tuple[str, ...], depth: int) -> Stacked | None:
         """The operator that each step comes out of, over all steps at once."""
         nodes = [node for name in names if (node := self.graph.producer(name))]
         if len(nodes) < len(names) or len(set(map(id, nodes))) < len(nodes):
@@ -119,7 +112,7 @@ class Stacker(Tape):
         if None in inputs or not stacked or not self._aligned(columns, inputs):
             return None
         mixed = len({each.backwards for each in stacked}) > 1
-        ready = [self.forwards(e) if mixed else e.name for e in stacked]
+        ready = [self.forward(e) if mixed else e.name for e in stacked]
         names = tuple(e if isinstance(e, str) else ready.pop(0) for e in inputs)
         return Stacked(self.emit(op, names, **attributes), stacked[0].backwards and not mixed)
 
@@ -147,7 +140,7 @@ class Stacker(Tape):
         rank = ranks.pop()
         return not ranks and rank is not None and max(shared, default=0) <= rank
 
-    def _joined(self, names: tuple[str, ...]) -> Stacked | None:
+    def _join(self, names: tuple[str, ...]) -> Stacked | None:
         if self.strict:
             return None
         axis = self.constant([0])
@@ -189,95 +182,55 @@ def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
     return split.inputs[0], axis, split.outputs.index(squeeze.inputs[0]), len(split.outputs)
 
 
-# Steps that were cut from one value and put together again are that value.
-
-
-@dataclass(frozen=True, eq=False)
-class Restacked:
-    concat: Node
-    axis: int
-    backwards: bool
-    name: str
-    stacker: Stacker
-
-
-class RestackSteps:
+@rewrite("restacked_steps")
+def restack_steps(graph: Graph, node: Node) -> Graph | None:
     """``Concat(Unsqueeze(y[0]), Unsqueeze(y[1]), ...)`` -> y with its time axis moved.
 
     Element-wise operators between, the same for all steps, run once over all of them.
     """
-
-    name = "restacked_steps"
-
-    def match(self, graph: Graph, node: Node) -> Restacked | Refusal | None:
-        if node.op != "Concat":
+    if node.op != "Concat":
+        return None
+    axis, steps = node.attributes["axis"], []
+    for name in node.inputs:
+        unsqueeze = graph.producer(name, "Unsqueeze")
+        axes = graph.constants.get(unsqueeze.inputs[1]) if unsqueeze else None
+        if unsqueeze is None or axes is None or axes.tolist() != [axis]:
             return None
-        axis, steps = node.attributes["axis"], []
-        for name in node.inputs:
-            unsqueeze = graph.producer(name, "Unsqueeze")
-            axes = graph.constants.get(unsqueeze.inputs[1]) if unsqueeze else None
-            if unsqueeze is None or axes is None or axes.tolist() != [axis]:
-                return None
-            steps.append(unsqueeze.inputs[0])
-        stacker = Stacker(graph, node.outputs[0], node.origin, strict=True)
-        result = stacker.stack(tuple(steps))
-        if result is None:
+        steps.append(unsqueeze.inputs[0])
+    stacker = Stacker(graph, node.outputs[0], node.origin, strict=True)
+    result = stacker.stack(tuple(steps))
+    if result is None:
+        return None
+    name = stacker.move(result.name, 0, axis)
+    if result.backwards:
+        name = stacker.reverse(name, axis)
+    stacker.emit("Identity", (name,), node.outputs[0])
+    return stacker.replace(node).bypass(stacker.nodes[-1:])
+
+
+@rewrite("layer_sizes")
+def ask_inputs(graph: Graph, node: Node) -> Graph | None:
+    """``Shape(Rnn(x))`` -> what Shape(x) and the layer's width say: the layer need not run for it.
+
+    Keras makes zeros like a first output before a masked loop; exporters write that step out.
+    """
+    if node.op != "Shape" or node.attrs.start or node.attrs.end is not None:
+        return None
+    rnn = graph.producer(views_of(graph, node.inputs[0])[0], "Rnn")
+    if rnn is None or not graph.is_dense(rnn.inputs[0]):
+        return None
+    asked, known = graph.types[node.inputs[0]].shape, graph.types[rnn.inputs[0]].shape
+    if asked is None or known is None:
+        return None
+    to = Tape(graph, node.outputs[0], node.origin)
+    of_x, parts = to.emit("Shape", (rnn.inputs[0],)), []
+    for size in asked:
+        if size is not None and size.number is not None:
+            parts.append(to.constant([size.number]))
+        elif size is not None and size in known:
+            place = to.constant([known.index(size) - len(known)])
+            parts.append(to.emit("Gather", (of_x, place), axis=0))
+        else:
             return None
-        return Restacked(node, axis, result.backwards, result.name, stacker)
-
-    def rewrite(self, graph: Graph, match: Restacked) -> Graph:
-        stacker = match.stacker
-        moved = stacker.moved(match.name, 0, match.axis)
-        if match.backwards:
-            moved = stacker.reversed(moved, match.axis)
-        last = Node("Identity", (moved,), match.concat.outputs, {}, match.concat.origin)
-        new = (*stacker.nodes, last)
-        return exchanged(graph, (match.concat,), new, stacker.constants).bypass((last,))
-
-
-# Sizes of a layer's output follow from its input: the layer need not run for them. Keras makes
-# zeros like a first output before a masked loop; exporters write that step out.
-
-
-@dataclass(frozen=True, eq=False)
-class LayerSizes:
-    """``sizes``: numbers, or names of axes of ``x``, which are counted from -1 downwards."""
-
-    shape: Node
-    x: str
-    sizes: tuple[int, ...]
-
-
-class AskInputs:
-    """``Shape(Rnn(x))`` -> what Shape(x) and the layer's width say."""
-
-    name = "layer_sizes"
-
-    def match(self, graph: Graph, node: Node) -> LayerSizes | None:
-        if node.op != "Shape" or node.attrs.start or node.attrs.end is not None:
-            return None
-        rnn = graph.producer(views_behind(graph, node.inputs[0])[0], "Rnn")
-        if rnn is None or not graph.is_dense(rnn.inputs[0]):
-            return None
-        asked, known = graph.types[node.inputs[0]].shape, graph.types[rnn.inputs[0]].shape
-        if asked is None or known is None:
-            return None
-        sizes = []
-        for size in asked:
-            if size is None or (size.number is None and size not in known):
-                return None
-            sizes.append(known.index(size) - len(known) if size.number is None else size.number)
-        return LayerSizes(node, rnn.inputs[0], tuple(sizes))
-
-    def rewrite(self, graph: Graph, match: LayerSizes) -> Graph:
-        node = match.shape
-        to = Stacker(graph, node.outputs[0], node.origin)
-        of_x = to.emit("Shape", (match.x,))
-        parts = [
-            to.emit("Gather", (of_x, to.constant([size])), axis=0)
-            if size < 0
-            else to.constant([size])
-            for size in match.sizes
-        ]
-        result = Node("Concat", tuple(parts), node.outputs, {"axis": 0}, node.origin)
-        return graph.splice((node,), (*to.nodes, result), to.constants)
+    to.emit("Concat", parts, node.outputs[0], axis=0)
+    return to.replace(node)

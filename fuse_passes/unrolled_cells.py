@@ -1,6 +1,6 @@
 """Recurrent cells written out step by step become one rnn.
 
-Found by structure, not by names (design/0011).
+They are recognized by structure, not by names (design/0011).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
-from onernn.fuse_passes.rewriting import Tape, depends_on, exchanged, fresh
+from onernn.fuse_passes.rewriting import Tape, depends_on, fresh, rewrite
 from onernn.fuse_passes.stacked_steps import Stacker, piece_of
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal
-from onernn.ir.graph import Graph, NativeOp, Node
+from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.ir.spec import Direction, RnnSpec
+from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.reorders.gates import GateLayout
 
@@ -35,83 +35,70 @@ class Chain:
     readings: tuple[Reading, ...]
 
 
-class FuseUnrolledCells:
+_CHAINS: WeakKeyDictionary[Graph, dict[str, Chain]] = WeakKeyDictionary()
+
+
+@rewrite("unrolled_cells")
+def fuse_unrolled_cells(graph: Graph, node: Node) -> Graph | Refusal | None:
     """h1 = cell(x1, h0), h2 = cell(x2, h1), ... -> ``Rnn`` over the inputs put together."""
-
-    name = "unrolled_cells"
-
-    def __init__(self) -> None:
-        self._found: WeakKeyDictionary[Graph, dict[str, Chain]] = WeakKeyDictionary()
-
-    def __reduce__(self) -> tuple[type[FuseUnrolledCells], tuple[()]]:
-        return FuseUnrolledCells, ()
-
-    def match(self, graph: Graph, node: Node) -> Chain | Refusal | None:
-        if graph not in self._found:
-            self._found[graph] = {chain.steps[0].h: chain for chain in chains(graph)}
-        chain = self._found[graph].get(node.outputs[0])
-        if chain is None:
-            return None
-        reason = obstacle(graph, chain)
-        if not reason and not graph.is_dense(*_read(chain)):
-            reason = "its input or state may be ragged"
-        return Refusal(reason, chain.steps[-1].h) if reason else chain
-
-    def rewrite(self, graph: Graph, match: Chain) -> Graph:
-        first, last = match.steps[0], match.steps[-1]
-        count = len(match.steps)
-        origin = _origin(match.steps)
-        stacker = Stacker(graph, last.h, origin)
-        x = stacker.stack(tuple(reading.x for reading in match.readings))
-        assert x is not None  # copying is always possible
-        spec, weights = layer(graph, first, match.readings[0])
-        direction: Direction = "right2left" if x.backwards else "left2right"
-        layout = projected(graph, match.readings[0])
-        names = (match.readings[0].h, *((first.c_before,) if first.c else ()))
-        attention = _stacked_attention(stacker, match, x.backwards, weights.iter.dtype)
-        spec = replace(spec, direction=direction)
-        rnn = add_layer(stacker, spec, weights, x.name, names, layout, attention=attention)
-        result = list[Node]()
-        if last.c:
-            axes = stacker.constant([0, 1])
-            result.append(Node("Squeeze", (rnn.c_final, axes), (last.c,), {}, origin))
-        axis = stacker.constant([0])
-        rows: tuple[str, ...] = (rnn.y,)
-        if count > 1:
-            rows = tuple(fresh(graph, f"{last.h}/step{t}") for t in range(count))
-            result.append(Node("Split", (rnn.y,), rows, {"axis": 0}, origin))
-        steps = match.steps[::-1] if x.backwards else match.steps
-        for row, step in zip(rows, steps, strict=True):
-            result.append(Node("Squeeze", (row, axis), (step.h,), {}, origin))
-        old = (node for step in match.steps for node in step.nodes)
-        return exchanged(graph, old, (*stacker.nodes, *result), stacker.constants)
+    if graph not in _CHAINS:
+        _CHAINS[graph] = {chain.steps[0].h: chain for chain in chains(graph)}
+    chain = _CHAINS[graph].get(node.outputs[0])
+    if chain is None:
+        return None
+    reason = obstacle(graph, chain)
+    if not reason and not graph.is_dense(*_read(chain)):
+        reason = "its input or state may be ragged"
+    return Refusal(reason, chain.steps[-1].h) if reason else fuse_chain(graph, chain)
 
 
-def _stacked_attention(
-    stacker: Stacker, chain: Chain, backwards: bool, dtype: np.dtype[Any]
-) -> str:
-    """(T, N, 1) beside the steps' inputs, "" where the cell has none."""
-    given = [step.attention for step in chain.steps]
-    if given[0] is None:
-        return ""
-    result = stacker.stack(tuple(each.name for each in given if each))
-    assert result is not None  # copying is always possible
-    name = result.name
-    if result.backwards != backwards:
-        name = stacker.reversed(name, 0)
-    return attended(stacker, name, given[0].keeps, dtype)
+def fuse_chain(graph: Graph, chain: Chain) -> Graph:
+    """Returns the graph with one layer in place of the steps."""
+    (first, *_), (*_, last), reading = chain.steps, chain.steps, chain.readings[0]
+    origin = {op for step in chain.steps for node in step.nodes for op in node.origin}
+    stacker = Stacker(graph, last.h, tuple(sorted(origin)))
+    x = stacker.stack(tuple(each.x for each in chain.readings))
+    assert x is not None  # copying is always possible
+    spec, weights = layer(graph, first, reading)
+    spec = replace(spec, direction="right2left" if x.backwards else "left2right")
+    names, attention = (reading.h, *((first.c_before,) if first.c else ())), ""
+    if first.attention:
+        scales = (each.attention.name for each in chain.steps if each.attention)
+        stacked = stacker.stack(tuple(scales))
+        assert stacked is not None
+        attention = stacked.name
+        if stacked.backwards != x.backwards:
+            attention = stacker.reverse(attention, 0)
+        attention = attend(stacker, attention, first.attention.keeps, weights.iter.dtype)
+    layout = projected(graph, reading)
+    rnn = add_layer(stacker, spec, weights, x.name, names, layout, attention=attention)
+    if last.c:
+        stacker.emit("Squeeze", (rnn.c_final, stacker.constant([0, 1])), last.c)
+    axis, rows, count = stacker.constant([0]), [rnn.y], len(chain.steps)
+    if count > 1:
+        rows = [fresh(graph, f"{last.h}/step{t}") for t in range(count)]
+        split = Node("Split", (rnn.y,), tuple(rows), {"axis": 0}, stacker.origin)
+        stacker.nodes.append(split)
+    steps = chain.steps[::-1] if x.backwards else chain.steps
+    for row, step in zip(rows, steps, strict=True):
+        stacker.emit("Squeeze", (row, axis), step.h)
+    return stacker.replace(*(node for step in chain.steps for node in step.nodes))
 
 
-def attended(stacker: Stacker, name: str, keeps: bool, dtype: np.dtype[Any]) -> str:
-    """The attention as the guide has it, of which 1 - a scales u."""
+def attend(stacker: Stacker, name: str, keeps: bool, dtype: np.dtype[Any]) -> str:
+    """Returns the attention in the guide's sense, of which 1 - a scales u."""
     if not keeps:
         return name
-    for user in stacker.graph.users(name):  # another direction's, as the pairs' pass wants it
-        one = stacker.graph.constants.get(user.inputs[0])
-        if user.op == "Sub" and user.inputs[1] == name and one is not None:
-            if one.shape == () and one == 1:
-                return user.outputs[0]
-    return stacker.emit("Sub", (stacker.one(dtype), name))
+    for user in stacker.graph.users(name):  # another direction's, for the pass of pairs
+        if user.op == "Sub" and user.inputs[1] == name and is_one(stacker.graph, user.inputs[0]):
+            return user.outputs[0]
+    return stacker.emit("Sub", (stacker.constant(1, dtype), name))
+
+
+def is_one(graph: Graph, name: str) -> bool:
+    """Returns whether a value is the scalar constant 1."""
+    one = graph.constants.get(name)
+    return one is not None and one.shape == () and bool(one == 1)
 
 
 def chains(graph: Graph) -> Iterator[Chain]:
@@ -164,15 +151,14 @@ def _first_reading(graph: Graph, step: Step, readings: list[Reading]) -> Reading
         # projects an LSTM's output makes its state.
         return None
     else:  # what stands beside c, or in another input, is more likely a state than a result is
-        c = _moved(graph, step.c_before) if step.c else ""
-        origins = [(r, _moved(graph, r.h)) for r in fitting]
-        origins.sort(key=lambda each: (each[1] == c) + (graph.producer(each[1]) is None))
-        fitting = [reading for reading, _ in origins]
+        c = _source(graph, step.c_before) if step.c else ""
+        sources = {reading.h: _source(graph, reading.h) for reading in fitting}
+        fitting.sort(key=lambda r: (sources[r.h] == c) + (graph.producer(sources[r.h]) is None))
     return fitting[-1] if fitting else None
 
 
-def _moved(graph: Graph, name: str) -> str:
-    """The value whose elements these are, at other places."""
+def _source(graph: Graph, name: str) -> str:
+    """Returns the value whose elements these are, at other places."""
     while (node := graph.producer(name)) is not None and node.op in OPERATORS:
         if not OPERATORS[node.op].keeps:
             break
@@ -321,8 +307,3 @@ def add_layer(
     rnn = rnn.with_states(begin, tuple(finals))
     to.nodes.append(rnn.node())
     return rnn
-
-
-def _origin(steps: Iterable[Step]) -> tuple[NativeOp, ...]:
-    result = {op for step in steps for node in step.nodes for op in node.origin}
-    return tuple(sorted(result))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.ir.arrays import Array
+from onernn.ir.arrays import Array, sealed
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Limits, why_not
@@ -52,8 +52,8 @@ class Framework:
     """How a framework lays out its recurrent layers.
 
     ``gates``: for each cell that it can say, its gates in its own order by oneDNN's letters.
-    ``read(arrays, **options)`` gives a `PivotLayer`, ``write(layer, **options)`` the arrays by the
-    framework's names. ``limits``: what else it can say.
+    ``read(arrays, **options)`` returns a `PivotLayer`, ``arrays_of(layer, **options)`` the
+    arrays by the framework's names. ``limits``: what else it can say.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Framework:
     biases: str
     gates: Mapping[Cell, str]
     read: Callable[..., PivotLayer]
-    write: Callable[..., dict[str, Array]]
+    arrays_of: Callable[..., dict[str, Array]]
     signs: str = "+"
     limits: Limits = SIMPLE
 
@@ -71,6 +71,11 @@ class Framework:
         limits = replace(self.limits, who=self.title, cells=tuple(self.gates))
         if reason := why_not(layer.spec, layer.weights, limits):
             raise UnsupportedError(reason)
+
+    def write(self, layer: PivotLayer, **options: Any) -> dict[str, Array]:
+        """Returns the arrays of a layer by the framework's names. Raises as `check`."""
+        self.check(layer)
+        return self.arrays_of(layer, **options)
 
 
 def gates_of(*, lstm: str, gru: str) -> dict[Cell, str]:
@@ -126,7 +131,7 @@ def matrix(array: Array, layout: GateLayout, name: str) -> Array:
     """(I, G*O) in the framework's gates -> (I, G, O)."""
     if array.ndim != 2:
         raise ShapeError(f"{name}: expected a matrix, got {array.shape}")
-    return layout.split(array)
+    return sealed(layout.split(array))
 
 
 def matrix_back(part: Array, layout: GateLayout) -> Array:
@@ -213,3 +218,113 @@ def check_all_read(arrays: Arrays, read: Sequence[str] | set[str]) -> None:
     """Raises `ShapeError` for arrays that were not read."""
     if unknown := sorted(set(arrays) - set(read)):
         raise ShapeError(f"not understood: {', '.join(unknown)}")
+
+
+@dataclass(frozen=True)
+class NamedArrays:
+    """The names of the arrays of each layer and direction: `read` and `write` follow from them.
+
+    ``place(name, layer, direction, layers, directions)``: the name of an array in a stack.
+    ``matrices``: of the input (G*O, I) and of the state (G*O, R), or (I, G*O) and (R, G*O) unless
+    ``turned``. ``biases``: of the input and of the state, (G*O,) each; or one of both, (G*O,), and
+    (2, G*O) for LBR cells. ``projection``: (R, O).
+    """
+
+    gates: Mapping[Cell, str]
+    place: Callable[[str, int, int, int, int], str]
+    matrices: tuple[str, str]
+    biases: tuple[str, ...]
+    projection: str = ""
+    turned: bool = True
+
+    def sizes(self, arrays: Arrays) -> tuple[int, int, int]:
+        """Returns the layers, directions and gates of a stack. Raises `ShapeError`."""
+        state = self.matrices[1]
+        deep = any(self.place(state, 1, 0, 2, sides) in arrays for sides in (1, 2))
+        sides = 1 + any(self.place(state, 0, 1, layers, 2) in arrays for layers in (1, 2))
+        layers = 1 + deep
+        while deep and self.place(state, layers, 0, layers + 1, sides) in arrays:
+            layers += 1
+        matrix = need(arrays, self.place(state, 0, 0, layers, sides), 2)
+        rows, units = matrix.shape if self.turned else matrix.shape[::-1]
+        narrow = self.place(self.projection, 0, 0, layers, sides)
+        if self.projection and narrow in arrays:
+            units = need(arrays, narrow, 2).shape[1]
+        return layers, sides, rows // units
+
+    def read(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> list[list[RnnWeights]]:
+        """Returns the weights (1, 1, ...) by layer and direction. Raises `ShapeError`."""
+        layout, parts = gate_layout(cell, self.gates[cell]), []
+        for w, u, biases, projection in self._parts(arrays, cell, layers, sides):
+            bias = rows(layout, *biases, cell) if biases else None
+            whole = (matrix(each, layout, "") for each in (w, u))
+            parts.append(part_of(*whole, bias, projection=projection))
+        return [parts[first : first + sides] for first in range(0, len(parts), sides)]
+
+    def views(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> list[PartViews]:
+        """Returns the same, part by part, without a copy."""
+        order = gate_layout(cell, self.gates[cell]).permutation
+        return [
+            part_views(cell, order, w.T, u.T, biases, None if hr is None else hr.T)
+            for w, u, biases, hr in self._parts(arrays, cell, layers, sides)
+        ]
+
+    def _parts(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> Iterator[Any]:
+        """Yields (I, G*O), (R, G*O), biases of input and state or (), (O, R) or None."""
+        kinds, seen = [*filter(None, (*self.matrices, *self.biases, self.projection))], set[str]()
+        for at in np.ndindex(layers, sides):
+            names = {name: self.place(name, *at, layers, sides) for name in kinds}
+            seen.update(names.values())
+            w, u = (need(arrays, names[name], 2) for name in self.matrices)
+            biases: Sequence[Array | None] = ()
+            narrow = None
+            if any(names[name] in arrays for name in self.biases):
+                axes = 1 + (len(self.biases) == 1 and cell.linear_before_reset)
+                given = [need(arrays, names[name], axes) for name in self.biases]
+                expected = (2, u.shape[not self.turned])[2 - axes :]
+                for name, each in zip(self.biases, given, strict=True):
+                    if each.shape != expected:
+                        raise ShapeError(f"{names[name]}: expected {expected}, got {each.shape}")
+                biases = tuple(given[0]) if axes == 2 else (*given, None)[:2]
+            if names.get(self.projection) in arrays:
+                narrow = need(arrays, names[self.projection], 2).T
+            yield (w.T, u.T, biases, narrow) if self.turned else (w, u, biases, narrow)
+        check_all_read(arrays, seen)
+
+    def write(self, layer: PivotLayer) -> dict[str, Array]:
+        """Returns the arrays of a layer; sums of biases are the input's."""
+        spec, out = layer.spec, dict[str, Array]()
+        layout = gate_layout(spec.cell, self.gates[spec.cell])
+        for k, d in np.ndindex(spec.layers, spec.directions):
+            weights = layer.weights[k].part(0, d)
+            arrays = [weights.layer, weights.iter]
+            given = {
+                name: matrix_back(array[0, 0], layout)
+                for name, array in zip(self.matrices, arrays, strict=True)
+                if array is not None
+            }
+            if self.turned:
+                given = {name: array.T.copy() for name, array in given.items()}
+            if weights.bias is not None:
+                both: Any = rows_back(weights.bias[0, 0], layout, spec.gates)
+                if len(self.biases) == 1:
+                    both = [np.stack(both) if spec.cell.linear_before_reset else both[0]]
+                given |= zip(self.biases, both, strict=True)
+            if weights.projection is not None:
+                given[self.projection] = weights.projection[0, 0].T.copy()
+            place = (k, d, spec.layers, spec.directions)
+            out |= {self.place(name, *place): array for name, array in given.items()}
+        return out
+
+    def write_gradients(self, layer: PivotLayer) -> dict[str, Array]:
+        """Returns gradients of a layer of two biases: each has the gradient of their sum.
+
+        An LBR candidate's bias of the state is not summed and has its own.
+        """
+        spec, named = layer.spec, self.write(layer)
+        summed = 2 * spec.hidden_size if spec.cell.linear_before_reset else None
+        for at in np.ndindex(spec.layers, spec.directions):
+            x, h = (self.place(name, *at, spec.layers, spec.directions) for name in self.biases)
+            if x in named:
+                named[h][:summed] = named[x][:summed]
+        return named

@@ -18,6 +18,7 @@ from onernn.reorders.layers import (
     Arrays,
     Framework,
     PivotLayer,
+    cell_of,
     check_all_read,
     layer_of,
     need,
@@ -37,7 +38,6 @@ def _read_paddle_gru(arrays: Arrays, *, origin_mode: bool = False) -> PivotLayer
 
 
 def _write_paddle_gru(layer: PivotLayer, *, origin_mode: bool = False) -> dict[str, Array]:
-    FRAMEWORKS["paddle-gru"].check(layer)
     layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
     (weights,) = layer.weights
     assert weights.layer is not None  # checked
@@ -64,7 +64,6 @@ def _read_paddle_lstm(arrays: Arrays) -> PivotLayer:
 
 
 def _write_paddle_lstm(layer: PivotLayer) -> dict[str, Array]:
-    FRAMEWORKS["paddle-lstm"].check(layer)
     (weights,) = layer.weights
     assert weights.layer is not None  # checked
     bias = weights.bias
@@ -77,34 +76,13 @@ def _write_paddle_lstm(layer: PivotLayer) -> dict[str, Array]:
     }
 
 
-def _write_paddle_rnn(layer: PivotLayer) -> dict[str, Array]:
-    FRAMEWORKS["paddle-rnn"].check(layer)
-    return torch.write(layer)  # the names and orders of paddle.nn are PyTorch's
-
-
-def _mxnet_stack(named: Arrays, function: str) -> tuple[mxnet.Stack, int]:
-    """The stack that gluon's names and shapes describe, and the input size."""
-    count = len({name.split("_")[0][1:] for name in named})
-    sides = 2 if any(name.startswith("r") for name in named) else 1
-    hidden = need(named, "l0_h2h_weight", 2).shape[1]
-    projection = None
-    if "l0_h2r_weight" in named:
-        projection, hidden = need(named, "l0_h2r_weight", 2).shape
-    gates = len(need(named, "l0_h2h_weight", 2)) // max(hidden, 1)
-    modes = {1: f"rnn_{function}", 3: "gru", 4: "lstm"}
-    if modes.get(gates, "") not in mxnet.CELLS:
-        raise UnsupportedError(f"MXNet has no cell of {gates} gates with {function}")
-    stack = mxnet.Stack(modes[gates], hidden, count, sides, projection)
-    return stack, need(named, "l0_i2h_weight", 2).shape[1]
-
-
 def _read_mxnet_gluon(named: Arrays, *, function: str = "tanh") -> PivotLayer:
     """gluon's l0_i2h_weight, l0_h2h_weight, l0_i2h_bias, ..., r0_... and l1_...."""
-    stack, width = _mxnet_stack(named, function)
-    check_all_read(named, mxnet.part_names(stack))
-    for name in mxnet.part_names(stack):
-        need(named, name, 1 if name.endswith("bias") else 2)
-    return PivotLayer.of(stack.spec(width), mxnet.weights(named, stack))
+    layers, sides, gates = mxnet.NAMES.sizes(named)
+    cell = cell_of(gates, linear_before_reset=True, function=function)
+    if cell not in mxnet.MODES:
+        raise UnsupportedError(f"MXNet has no cell of {gates} gates with {function}")
+    return layer_of(cell, mxnet.NAMES.read(named, cell, layers, sides))
 
 
 def _read_mxnet(
@@ -128,12 +106,10 @@ def _read_mxnet(
 
 
 def _write_mxnet_gluon(layer: PivotLayer) -> dict[str, Array]:
-    FRAMEWORKS["mxnet-gluon"].check(layer)
     return mxnet.weights_back(layer.spec, layer.weights)
 
 
 def _write_mxnet(layer: PivotLayer) -> dict[str, Array]:
-    FRAMEWORKS["mxnet"].check(layer)
     stack = mxnet.stack_of(layer.spec)
     return {"parameters": mxnet.join(mxnet.weights_back(layer.spec, layer.weights), stack)}
 
@@ -153,7 +129,6 @@ def _read_mxnet_gates(gates: Arrays, *, function: str = "tanh") -> PivotLayer:
 
 
 def _write_mxnet_gates(layer: PivotLayer) -> dict[str, Array]:
-    FRAMEWORKS["mxnet-gates"].check(layer)
     named = mxnet.weights_back(layer.spec, layer.weights)
     return mxnet.split_gates(named, mxnet.stack_of(layer.spec))
 
@@ -163,8 +138,6 @@ def _by_letters(layout: Any, cell: Cell) -> str:
     return " ".join(cell.gates[at] for at in np.argsort(layout.permutation))
 
 
-_MXNET = {cell: _by_letters(mxnet.LAYOUTS[mode], cell) for cell, mode in mxnet.MODES.items()}
-_PADDLE = {cell: _by_letters(layout, cell) for cell, layout in paddle.RNN_CELLS.values()}
 _ONE_DIRECTION = replace(SIMPLE, directions=("left2right", "right2left"), stacks=False)
 _MXNET_BIASES = "i2h_bias, h2h_bias (G*O,)"
 _ALL: Sequence[Framework] = (
@@ -198,16 +171,16 @@ _ALL: Sequence[Framework] = (
         "Paddle's rnn (paddle.nn)",
         torch.FRAMEWORK.matrices.replace(", weight_hr (R, O)", ""),
         torch.FRAMEWORK.biases,
-        _PADDLE,
+        torch.GATES,  # the names and orders of paddle.nn are PyTorch's
         torch.read,
-        _write_paddle_rnn,
+        torch.NAMES.write,
     ),
     Framework(
         "mxnet",
         "MXNet's RNN",
         "parameters: all i2h (G*O, I), h2h (G*O, R), h2r (R, O) of l0, r0, l1, ...",
         "behind all matrices, i2h and h2h (G*O,)",
-        _MXNET,
+        mxnet.GATES,
         _read_mxnet,
         _write_mxnet,
         limits=replace(SIMPLE, projection=True),
@@ -217,7 +190,7 @@ _ALL: Sequence[Framework] = (
         "MXNet's gluon layers",
         "i2h_weight (G*O, I), h2h_weight (G*O, R), h2r_weight (R, O)",
         _MXNET_BIASES,
-        _MXNET,
+        mxnet.GATES,
         _read_mxnet_gluon,
         _write_mxnet_gluon,
         limits=replace(SIMPLE, projection=True),
@@ -227,7 +200,7 @@ _ALL: Sequence[Framework] = (
         "MXNet's legacy cells, unpacked",
         "i2h_i_weight (O, I), h2h_i_weight (O, O), ...: one a gate",
         "i2h_i_bias, h2h_i_bias (O,), ...",
-        _MXNET,
+        mxnet.GATES,
         _read_mxnet_gates,
         _write_mxnet_gates,
     ),

@@ -1,45 +1,14 @@
-"""LoD tensors <-> oneDNN's TNC and NTC, and <-> the sorted packed layout."""
+"""LoD tensors <-> the sorted packed layout."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from onernn.ir.arrays import Array, Int64, frozen
-from onernn.ir.ragged import Ragged, Side, offsets_of
+from onernn.ir.ragged import offsets_of
 from onernn.ir.records import cached_property, dataclass
-
-Lod = Sequence[npt.ArrayLike]
-
-
-def padding_side(right2left: bool) -> Side:
-    """Where padding may stand so that a recurrence meets it after the words, never before."""
-    return "left" if right2left else "right"
-
-
-def to_tnc(data: Array, lod: Lod, *, right2left: bool = False) -> Array:
-    """Words (W, C) -> (T, N, C), zeros where a recurrence in that direction ends."""
-    return Ragged.from_lod(data, lod).to_padded(time_major=True, side=padding_side(right2left))
-
-
-def from_tnc(tnc: Array, lod: Lod, *, right2left: bool = False) -> Array:
-    """(T, N, C) -> words (W, C); the inverse of `to_tnc`."""
-    return from_ntc(tnc.swapaxes(0, 1), lod, right2left=right2left)
-
-
-def to_ntc(data: Array, lod: Lod, *, right2left: bool = False) -> Array:
-    """Words (W, C) -> (N, T, C), zeros where a recurrence in that direction ends."""
-    return Ragged.from_lod(data, lod).to_padded(side=padding_side(right2left))
-
-
-def from_ntc(ntc: Array, lod: Lod, *, right2left: bool = False) -> Array:
-    """(N, T, C) -> words (W, C); the inverse of `to_ntc`."""
-    offsets = np.asarray(lod[-1])
-    side = padding_side(right2left)
-    return Ragged.from_padded(ntc, np.diff(offsets), side=side).data
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +78,6 @@ class Packing:
         return frozen(_inverse(self.order))
 
     @cached_property
-    def flip(self) -> Int64:
-        """(W,): each packed row's counterpart when every sentence is read backwards."""
-        time = np.repeat(np.arange(len(self.batch_sizes)), self.batch_sizes)
-        sentence = np.arange(len(time)) - self.step_offsets[time]
-        return frozen(self.step_offsets[self.lengths[sentence] - 1 - time] + sentence)
-
-    @cached_property
     def last(self) -> Int64:
         """The packed row of the last word of each sorted sentence that has one."""
         running = self.lengths[self.lengths > 0]
@@ -142,14 +104,3 @@ def _packing(offsets: bytes) -> Packing:
     lengths = np.diff(starts)
     order = np.argsort(-lengths, kind="stable")
     return Packing.sorted(order, lengths[order], starts[order])
-
-
-def to_packed(data: Array, lod: Lod) -> tuple[Array, Packing]:
-    """Words (W, C) -> sorted packed (W, C), and the index that leads back."""
-    packing = Packing.of(Ragged.from_lod(data, lod).offsets)
-    return packing.pack(data), packing
-
-
-def from_packed(packed: Array, lod: Lod) -> Array:
-    """Sorted packed (W, C) -> words (W, C); the inverse of `to_packed`."""
-    return Packing.of(Ragged.from_lod(packed, lod).offsets).unpack(packed)

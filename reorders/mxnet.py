@@ -7,16 +7,16 @@ the legacy cells' names: python/mxnet/gluon/rnn and python/mxnet/rnn of 1.9.1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from onernn.ir.arrays import Array, sealed
+from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import PartViews, RnnWeights
-from onernn.reorders.gates import GateLayout
-from onernn.reorders.layers import matrix_back, part_views, rows, rows_back
+from onernn.reorders.layers import NamedArrays, PivotLayer
 
 CELLS = {
     "rnn_relu": Cell.RNN_RELU,
@@ -26,12 +26,18 @@ CELLS = {
 }
 MODES = {cell: mode for mode, cell in CELLS.items()}
 
-LAYOUTS = {
-    "rnn_relu": GateLayout((0,), (1,)),
-    "rnn_tanh": GateLayout((0,), (1,)),
-    "lstm": GateLayout((0, 1, 2, 3), (1, 1, 1, 1)),  # i, f, g, o
-    "gru": GateLayout((1, 0, 2), (1, 1, 1)),  # r, z, n; z keeps the old state, as oneDNN's u does
+GATES = {
+    **dict.fromkeys((Cell.RNN_RELU, Cell.RNN_TANH), "h"),
+    Cell.LSTM: "i f c o",
+    Cell.LBR_GRU: "r u o",  # z keeps the old state, as oneDNN's u does
 }
+NAMES = NamedArrays(
+    GATES,
+    lambda name, layer, direction, *_: f"{'lr'[direction]}{layer}_{name}",
+    ("i2h_weight", "h2h_weight"),
+    ("i2h_bias", "h2h_bias"),
+    "h2r_weight",
+)
 
 LEGACY_GATES = {"lstm": ("i", "f", "c", "o"), "gru": ("r", "z", "o")}
 """The legacy cells' names of gates, in the order of the joined arrays."""
@@ -49,7 +55,7 @@ class Stack:
 
     @property
     def gates(self) -> int:
-        return len(LAYOUTS[self.mode].permutation)
+        return len(CELLS[self.mode].gates)
 
     @property
     def recurrent(self) -> int:
@@ -123,111 +129,30 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
     """Parts by gluon's names -> one-layer weights of the pivot.
 
     i2h_weight (G*O, I) and h2h_weight (G*O, R) -> ldigo; h2r_weight (R, O) -> ldio; the biases
-    (G*O,) are summed, but a GRU's h2h_bias of n stands inside r*(...): it is the row u'.
+    (G*O,) are summed, but a GRU's h2h_bias of n is inside r*(...): it is the row u'.
     """
-    layout = LAYOUTS[stack.mode]
-
-    def layer(index: int) -> RnnWeights:
-        sides = [f"{side}{index}" for side in "lr"[: stack.directions]]
-
-        def stacked(arrays: Sequence[Array]) -> Array:
-            return np.stack(arrays)[None]
-
-        def matrix(name: str) -> Array:
-            result = [layout.split(named[f"{side}_{name}"].T) for side in sides]
-            return sealed(stacked(result) if len(result) > 1 else result[0][None, None])
-
-        biases = [[named[f"{side}_{name}_bias"] for name in ("i2h", "h2h")] for side in sides]
-        projection = None
-        if stack.projection:
-            projection = stacked([named[f"{side}_h2r_weight"].T for side in sides])
-        return RnnWeights(
-            matrix("i2h_weight"),
-            matrix("h2h_weight"),
-            stacked([bias(stack.mode, *pair) for pair in biases]),
-            projection=projection,
-        )
-
-    return tuple(layer(index) for index in range(stack.layers))
+    parts = NAMES.read(named, CELLS[stack.mode], stack.layers, stack.directions)
+    return tuple(RnnWeights.joined(sides, 1) for sides in parts)
 
 
 def views(named: Mapping[str, Array], stack: Stack) -> list[PartViews]:
     """Parts by gluon's names, see `weights`, without a copy."""
-    return [
-        part_views(
-            CELLS[stack.mode],
-            LAYOUTS[stack.mode].permutation,
-            named[f"{place}_i2h_weight"],
-            named[f"{place}_h2h_weight"],
-            [named[f"{place}_i2h_bias"], named[f"{place}_h2h_bias"]],
-            named.get(f"{place}_h2r_weight"),
-        )
-        for _, place in _places(stack)
-    ]
-
-
-def bias(mode: str, input_bias: Array, recurrent_bias: Array) -> Array:
-    """i2h_bias and h2h_bias, (G*O,) each -> the rows of the pivot, (G', O)."""
-    return rows(LAYOUTS[mode], input_bias, recurrent_bias, CELLS[mode])
+    return NAMES.views(named, CELLS[stack.mode], stack.layers, stack.directions)
 
 
 def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array]:
-    """One-layer weights of the pivot -> parts by gluon's names; summed biases are i2h's.
-
-    Raises `UnsupportedError` for what the RNN operator cannot say.
-    """
-    obstacle = _obstacle(spec, layers)
-    if obstacle:
-        raise UnsupportedError(f"MXNet's RNN has no {obstacle}")
-    layout = LAYOUTS[MODES[spec.cell]]
-    named: dict[str, Array] = {}
-    for index, one in enumerate(layers):
-        for d, side in enumerate("lr"[: spec.directions]):
-            place = f"{side}{index}"
-            assert one.layer is not None
-            for name, matrix in (("i2h", one.layer[0, d]), ("h2h", one.iter[0, d])):
-                named[f"{place}_{name}_weight"] = matrix_back(matrix, layout).T.copy()
-            if one.projection is not None:
-                named[f"{place}_h2r_weight"] = one.projection[0, d].T.copy()
-            both = rows_back(_rows(one, spec, d), layout, spec.gates)
-            named[f"{place}_i2h_bias"], named[f"{place}_h2h_bias"] = both
-    return named
+    """One-layer weights of the pivot -> parts by gluon's names; summed biases are i2h's."""
+    return NAMES.write(PivotLayer(spec, tuple(_with_bias(spec, one) for one in layers)))
 
 
 def gradients_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array]:
-    """Gradients of one-layer weights -> of the parts by gluon's names.
-
-    Both biases of a gate stand in one sum, so each has the gradient of the sum; a GRU's h2h_bias
-    of n has its own.
-    """
-    named = weights_back(spec, layers)
-    summed = 2 * spec.hidden_size if spec.cell is Cell.LBR_GRU else None
-    for name in [name for name in named if name.endswith("_i2h_bias")]:
-        recurrent = name.replace("_i2h_", "_h2h_")
-        named[recurrent][:summed] = named[name][:summed]
-    return named
+    """Gradients of one-layer weights -> of the parts by gluon's names."""
+    return NAMES.write_gradients(PivotLayer(spec, tuple(layers)))
 
 
-def _rows(one: RnnWeights, spec: RnnSpec, direction: int) -> Array:
-    if one.bias is None:
-        return np.zeros((spec.cell.bias_rows, spec.hidden_size), one.iter.dtype)
-    return one.bias[0, direction]
-
-
-def _obstacle(spec: RnnSpec, layers: Sequence[RnnWeights]) -> str:
-    clipped_state = "clipped cell state in its parameters: write lstm_state_clip_min and _max"
-    obstacles = {
-        f"{spec.cell.name} cell": spec.cell not in MODES,
-        f"direction {spec.direction}": spec.direction in ("right2left", "bidirectional_sum"),
-        "other gate functions": spec.activations is not None or spec.update != "keep",
-        "peepholes": spec.peephole,
-        "clipped gates": spec.gate_clip is not None,
-        clipped_state: spec.cell_clip is not None,
-        "coupled forget gate": spec.input_forget,
-        "stacking='onednn'": spec.stacking == "onednn" and spec.layers > 1 and spec.directions > 1,
-        "input that is projected already": any(one.layer is None for one in layers),
-    }
-    return next((name for name, there in obstacles.items() if there), "")
+def _with_bias(spec: RnnSpec, one: RnnWeights) -> RnnWeights:
+    rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
+    return one if one.bias is not None else replace(one, bias=np.zeros(rows, one.iter.dtype))
 
 
 def stack_of(spec: RnnSpec) -> Stack:
@@ -261,17 +186,3 @@ def join_gates(gates: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
         f"{head}_{kind}": np.concatenate([gates[f"{head}_{letter}_{kind}"] for letter in letters])
         for head, kind in names
     }
-
-
-def state(array: Array, stack: Stack) -> Array:
-    """A state of the RNN operator, (L*D, N, R) -> ldnc (L, D, N, R)."""
-    if array.ndim != 3 or len(array) != stack.layers * stack.directions:
-        raise ShapeError(
-            f"state: expected ({stack.layers * stack.directions}, N, R), got {array.shape}"
-        )
-    return array.reshape(stack.layers, stack.directions, *array.shape[1:])
-
-
-def state_back(ldnc: Array) -> Array:
-    """ldnc (L, D, N, R) -> (L*D, N, R)."""
-    return ldnc.reshape(-1, *ldnc.shape[2:])

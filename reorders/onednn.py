@@ -76,12 +76,9 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., PivotLayer]:
     return read
 
 
-def _writer(
-    framework: str, form: Callable[[Array], Array]
-) -> Callable[[PivotLayer], dict[str, Array]]:
+def _writer(form: Callable[[Array], Array]) -> Callable[[PivotLayer], dict[str, Array]]:
     def write(layer: PivotLayer) -> dict[str, Array]:
-        """The arrays by oneDNN's names of arguments. Raises `UnsupportedError`."""
-        FRAMEWORKS[framework].check(layer)
+        """Returns the arrays by oneDNN's names of arguments."""
         groups = [list(layer.weights)]
         if len({w.layer.shape for w in layer.weights if w.layer is not None}) > 1:
             groups = [[weights] for weights in layer.weights]
@@ -105,7 +102,7 @@ def _framework(
         "bias (L, D, G', O)",
         GATES,
         _reader(back),
-        _writer(name, form),
+        _writer(form),
         limits=replace(SIMPLE, directions=get_args(Direction), projection=True, peephole=True),
     )
 

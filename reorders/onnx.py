@@ -132,11 +132,7 @@ def read(
 
 
 def write(layer: PivotLayer) -> dict[str, Array]:
-    """W, R, B and P of an operator, or of several under 0/, 1/, ....
-
-    Raises `UnsupportedError` for what ONNX cannot say.
-    """
-    FRAMEWORK.check(layer)
+    """Returns W, R, B and P of an operator, or of several under 0/, 1/, ...."""
     cell, out = layer.spec.cell, {}
     for k, weights in enumerate(layer.weights):
         prefix = f"{k}/" if layer.spec.layers > 1 else ""

@@ -6,7 +6,7 @@ Layouts and formulas: documentation of Paddle's operators ``gru``, ``fusion_gru`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.spec import Cell, Update
 from onernn.ir.weights import RnnWeights
-from onernn.reorders.gates import GateLayout, input_layer, input_layer_back, summed_bias
+from onernn.reorders import torch
+from onernn.reorders.gates import GateLayout, input_layer, summed_bias
+from onernn.reorders.layers import PivotLayer, layer_of
 
 Layers = tuple[RnnWeights, ...]
 
@@ -63,20 +65,6 @@ def weight_h_back(weights_iter: Array, layout: GateLayout) -> Array:
     return np.concatenate([gates.reshape(-1), candidate.reshape(-1)]).reshape(hidden, 3 * hidden)
 
 
-def initial_state(h0: Array) -> Array:
-    """``H0`` (N, O) in the caller's order -> src_iter, ldnc (1, 1, N, O)."""
-    if h0.ndim != 2:
-        raise ShapeError(f"H0: expected (N, O), got {h0.shape}")
-    return h0[None, None]
-
-
-def initial_state_back(src_iter: Array) -> Array:
-    """src_iter (1, 1, N, O) -> ``H0`` (N, O)."""
-    if src_iter.ndim != 4 or src_iter.shape[:2] != (1, 1):
-        raise ShapeError(f"src_iter: expected (1, 1, N, O), got {src_iter.shape}")
-    return src_iter[0, 0]
-
-
 LSTM = GateLayout((1, 2, 0, 3), (1, 1, 1, 1))
 """Gates c, i, f, o of ``lstm`` and ``fusion_lstm`` as oneDNN's i, f, c, o."""
 
@@ -113,62 +101,42 @@ def rnn_weights(arrays: Sequence[Array], mode: str, layers: int, directions: int
     """``WeightList`` of the operator ``rnn`` -> one-layer weights for each layer.
 
     The list holds (w_ih (G*O, I), w_hh (G*O, O)) of each layer and direction, forward first, then
-    (b_ih, b_hh), (G*O,) each, of each in the same order. Both biases are added; in a GRU's
-    candidate b_hh stands inside r*(...) and stays apart, as oneDNN's fourth row.
+    (b_ih, b_hh), (G*O,) each, of each in the same order: PyTorch's arrays. Both biases are added;
+    in a GRU's candidate b_hh is inside r*(...) and stays apart, as oneDNN's fourth row.
     """
     parts = layers * directions
     if len(arrays) not in (2 * parts, 4 * parts):
         raise ShapeError(f"WeightList: expected {4 * parts} arrays, got {len(arrays)}")
-    cell, layout = RNN_CELLS[mode]
-    result = []
-    for part in range(parts):
-        w_ih, w_hh = arrays[2 * part : 2 * part + 2]
-        b_ih, b_hh = arrays[2 * (parts + part) :][:2] or (None, None)
-        result.append(
-            RnnWeights(
-                input_layer(w_ih.T, layout),
-                input_layer(w_hh.T, layout),
-                _rnn_bias(b_ih, b_hh, cell, layout),
-            )
-        )
+    sides = torch.NAMES.read(_name(arrays, parts), RNN_CELLS[mode][0], parts, 1)
     return tuple(
-        RnnWeights.joined(result[first : first + directions], 1)
+        RnnWeights.joined([side for (side,) in sides[first : first + directions]], 1)
         for first in range(0, parts, directions)
     )
 
 
-def _rnn_bias(
-    b_ih: Array | None, b_hh: Array | None, cell: Cell, layout: GateLayout
-) -> Array | None:
-    if b_ih is None or b_hh is None:
-        return None
-    if not cell.linear_before_reset:
-        return summed_bias(layout, b_ih, b_hh)
-    of_input, of_state = layout.split(b_ih), layout.split(b_hh)
-    rows = [of_input[0] + of_state[0], of_input[1] + of_state[1], of_input[2], of_state[2]]
-    return np.stack(rows)[None, None]
+def _name(arrays: Sequence[Array], parts: int) -> dict[str, Array]:
+    """Names the arrays of a ``WeightList`` as PyTorch those of as many layers."""
+    kinds = (torch.NAMES.matrices, torch.NAMES.biases)
+    names = [f"{name}_l{part}" for kind in kinds for part in range(parts) for name in kind]
+    return dict(zip(names, arrays, strict=False))
 
 
 def rnn_weights_back(weights: Sequence[RnnWeights], mode: str) -> list[Array]:
     """One-layer weights for each layer -> ``WeightList``.
 
-    Sums of biases go into b_ih; b_hh is zero but for a GRU's candidate.
+    Sums of biases go into b_ih; b_hh is zero except for a GRU's candidate.
     """
-    cell, layout = RNN_CELLS[mode]
-    matrices, biases = [], []
-    for layer in weights:
-        for direction in range(layer.iter.shape[1]):
-            part = layer.part(0, direction)
-            if part.layer is None:
-                raise ShapeError("WeightList: an input that is projected already has no w_ih")
-            matrices += [input_layer_back(array, layout).T for array in (part.layer, part.iter)]
-            if part.bias is None:
-                continue
-            rows = part.bias[0, 0]
-            of_state = np.zeros_like(rows[: len(cell.gates)])
-            if cell.linear_before_reset:
-                of_state[-1] = rows[-1]
-            biases += [
-                layout.inverse(each.reshape(-1)) for each in (rows[: len(cell.gates)], of_state)
-            ]
-    return [*map(np.ascontiguousarray, matrices), *biases]
+    return _list(torch.NAMES.write(_layer(weights, mode)))
+
+
+def _layer(weights: Sequence[RnnWeights], mode: str) -> PivotLayer:
+    if any(each.layer is None for each in weights):
+        raise ShapeError("WeightList: an input that is projected already has no w_ih")
+    return layer_of(
+        RNN_CELLS[mode][0],
+        [[each.part(0, d) for d in range(each.iter.shape[1])] for each in weights],
+    )
+
+
+def _list(named: Mapping[str, Array]) -> list[Array]:
+    return [named[name] for name in sorted(named, key=lambda name: name.startswith("bias"))]

@@ -219,10 +219,10 @@ class Signature:
             elif each.kind is each.KEYWORD_ONLY:
                 attributes[each.name] = self._attribute(op, each.name, each.default)
             elif each.kind is each.VAR_POSITIONAL:
-                inputs += self.tensor.of(op, each.name)
+                inputs += self._values(op, each.name)
             elif each.default == ():
-                inputs.append(self.tensor.of(op, each.name))
-            elif values := self.tensor.of(op, each.name):
+                inputs.append(self._values(op, each.name))
+            elif values := self._values(op, each.name):
                 inputs.append(values[0])
                 op.variable(each.name)  # refuses several
             elif each.default is each.empty:
@@ -241,6 +241,10 @@ class Signature:
         if isinstance(results, Mapping):
             return {slot: name(each) for slot, each in results.items()}
         return tuple(map(name, results)) if isinstance(results, tuple) else name(results)
+
+    def _values(self, op: NativeOperator, slot: str) -> list[Any]:
+        """Returns the tensors in a slot."""
+        return self.tensor.of(op, slot)
 
     @staticmethod
     def _attribute(op: NativeOperator, name: str, default: Any) -> Any:

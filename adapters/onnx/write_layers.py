@@ -11,7 +11,9 @@ from onernn.adapters.onnx.table import DTYPES
 from onernn.adapters.onnx.writer import GraphWriter, PaddedGraph, ProtoGraph, Written, dense
 from onernn.ir.activations import NAMES, completed
 from onernn.ir.arrays import Array
+from onernn.ir.cells import step
 from onernn.ir.errors import UnsupportedError
+from onernn.ir.records import dataclass
 from onernn.ir.rnn import Limits, Recurrent, why_not
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import LayerPrecision, RnnWeights, own_factors
@@ -19,7 +21,7 @@ from onernn.reorders import onnx
 
 # A recurrent layer of one direction as a Scan: every cell, in any float.
 #
-# Equations: RNN developer guide of oneDNN, as in `backend.reference`.
+# The formula is that of `ir.cells`.
 
 
 class LayerInputs(NamedTuple):
@@ -109,7 +111,10 @@ class _Step(ProtoGraph):
         x = self.fresh("x")
         inside = self.fresh("inside") if masked else ""
         attention = self.fresh("attention") if attended else ""
-        after = self._step(self._parts(x), states, attention)
+        self._gates = self._parts(x)
+        self.attention = _Named(self, attention) if attention else None
+        before = (_Named(self, state) for state in states)
+        after = [state.name for state in step(self.spec, self, *before)]
         if masked:
             pairs = zip(after, states, strict=True)
             after = [self.emit("Where", inside, new, old) for new, old in pairs]
@@ -126,82 +131,67 @@ class _Step(ProtoGraph):
         self.add("Split", x, sizes, outputs=outs, axis=1)
         return outs
 
-    def _times(self, h: str, gate: int) -> str:
-        return self.emit("MatMul", h, self.number(self.weights.iter[0, 0, :, gate]))
+    def x(self, gate: int) -> _Named:
+        return _Named(self, self._gates[gate])
 
-    def _through(self, chosen: Activation, a: str) -> str:
-        """A gate, clipped, through its function."""
-        if self.spec.gate_clip is not None:
-            bound = self.spec.gate_clip
-            a = self.emit("Clip", a, self.number(-bound), self.number(bound))
-        return self._function(chosen, a)
+    def h(self, gate: int, state: _Named) -> _Named:
+        return self.make("MatMul", state, self.weights.iter[0, 0, :, gate])
 
-    def _function(self, chosen: Activation, a: str) -> str:
-        name, *numbers = completed(chosen)
+    def inner(self, product: _Named) -> _Named:
+        bias = self.weights.bias
+        return product if bias is None else self.make("Add", product, bias[0, 0, 3])
+
+    def gate(self, place: int, value: _Named) -> _Named:
+        bound = self.spec.gate_clip
+        return self.function(place, self.make("Clip", value, -bound, bound) if bound else value)
+
+    def function(self, place: int, value: _Named) -> _Named:
+        name, *numbers = completed(self.spec.functions[place])
         alpha, beta = (number or 0.0 for number in numbers)
         if name == "affine":
-            return self.emit("Add", self.emit("Mul", a, self.number(alpha)), self.number(beta))
+            return self.make("Add", self.make("Mul", value, alpha), beta)
         if name == "scaledtanh":
-            inner = self.emit("Tanh", self.emit("Mul", a, self.number(beta)))
-            return self.emit("Mul", inner, self.number(alpha))
+            return self.make("Mul", self.make("Tanh", self.make("Mul", value, beta)), alpha)
         pairs = zip(("alpha", "beta"), numbers, strict=True)
-        return self.emit(NAMES[name], a, **{k: v for k, v in pairs if v is not None})
+        return self.make(NAMES[name], value, **{k: v for k, v in pairs if v is not None})
 
-    def _step(self, x: list[str], states: list[str], attention: str) -> list[str]:
-        spec, h = self.spec, states[0]
-        if spec.cell is Cell.LSTM:
-            return self._lstm(x, h, states[1])
-        gate, candidate = (spec.functions * 2)[:2]
+    def peephole(self, row: int, state: _Named) -> _Named:
+        assert self.weights.peephole is not None
+        return self.make("Mul", state, self.weights.peephole[0, 0, row])
 
-        def summed(k: int, state: str = h) -> str:
-            return self.emit("Add", x[k], self._times(state, k))
+    def clip(self, state: _Named) -> _Named:
+        assert self.spec.cell_clip is not None
+        low, high = self.spec.cell_clip
+        lost = low if self.spec.cell_clip_nan else state  # what becomes of NaN
+        return self.make(
+            "Where", self.make("IsNaN", state), lost, self.make("Clip", state, low, high)
+        )
 
-        if not spec.cell.is_gru:
-            return [self._through(gate, summed(0))]
-        u, r = self._through(gate, summed(0)), self._through(gate, summed(1))
-        if spec.cell.linear_before_reset:
-            inner = self._times(h, 2)
-            if self.weights.bias is not None:
-                inner = self.emit("Add", inner, self.number(self.weights.bias[0, 0, 3]))
-            o = self.emit("Add", x[2], self.emit("Mul", r, inner))
-        else:
-            o = summed(2, self.emit("Mul", r, h))
-        o = self._through(candidate, o)
-        one = self.number(1)
-        if attention:
-            u = self.emit("Mul", self.emit("Sub", one, attention), u)
-        kept, new = (o, h) if spec.update == "replace" else (h, o)
-        rest = self.emit("Sub", one, u)
-        return [self.emit("Add", self.emit("Mul", u, kept), self.emit("Mul", rest, new))]
+    def project(self, h: _Named) -> _Named:
+        assert self.weights.projection is not None
+        return self.make("MatMul", h, self.weights.projection[0, 0])
 
-    def _lstm(self, x: list[str], h: str, c: str) -> list[str]:
-        gate, candidate, cell = self.spec.functions
-        i, f, g, o = (self.emit("Add", part, self._times(h, k)) for k, part in enumerate(x))
+    def make(self, op: str, *values: _Named | float | Array, **attributes: Any) -> _Named:
+        """Emits an operator over values and numbers."""
+        names = (v.name if isinstance(v, _Named) else self.number(v) for v in values)
+        return _Named(self, self.emit(op, *names, **attributes))
 
-        def seen(part: str, k: int, state: str) -> str:
-            if self.weights.peephole is None:
-                return part
-            peephole = self.number(self.weights.peephole[0, 0, k])
-            return self.emit("Add", part, self.emit("Mul", peephole, state))
 
-        i = self._through(gate, seen(i, 0, c))
-        if self.spec.input_forget:
-            f = self.emit("Sub", self.number(1), i)
-        else:
-            f = self._through(gate, seen(f, 1, c))
-        taken = self.emit("Mul", i, self._through(candidate, g))
-        new = self.emit("Add", self.emit("Mul", f, c), taken)
-        if self.spec.cell_clip is not None:
-            low, high = map(self.number, self.spec.cell_clip)
-            lost = low if self.spec.cell_clip_nan else new  # what becomes of NaN
-            new = self.emit(
-                "Where", self.emit("IsNaN", new), lost, self.emit("Clip", new, low, high)
-            )
-        o = self._through(gate, seen(o, 2, new))
-        out = self.emit("Mul", o, self._function(cell, new))
-        if self.weights.projection is not None:
-            out = self.emit("MatMul", out, self.number(self.weights.projection[0, 0]))
-        return [out, new]
+@dataclass(frozen=True)
+class _Named:
+    """A value of a step's graph, with the operators of `cells.step`."""
+
+    graph: _Step
+    name: str
+
+    def __add__(self, other: Any) -> Any:
+        return self.graph.make("Add", self, other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self.graph.make("Mul", self, other)
+
+    def __rsub__(self, number: int) -> Any:
+        return self.graph.make("Sub", number, self)
 
 
 # A layer in bytes, as ONNX says it: QuantizeLinear and DequantizeLinear around the operator.

@@ -46,7 +46,7 @@ def test_an_h5_of_weights_gives_arrays_and_layers(names: str, tmp_path: Path) ->
     ((group, stack),) = read_stacks(file).items()
     assert group == names.partition("/{}")[0].removesuffix("/cell/vars")
     assert stack.spec.cell is Cell.LBR_GRU
-    again = keras.write(stack)
+    again = keras.FRAMEWORK.write(stack)
     for name in ("kernel", "recurrent_kernel"):
         np.testing.assert_array_equal(again[name], layer[name])
     sums = (each.sum(0)[:8] for each in (again["bias"], layer["bias"]))  # the candidate's are apart
@@ -80,7 +80,7 @@ def test_gates_of_weights_are_the_default_of_the_keras_that_wrote_them(
     assert onernn(*words, "--recurrent-activation", "sigmoid").returncode == 0
     ((_, usual),) = read_stacks(file, recurrent_activation="sigmoid").items()
     with np.load(tmp_path / "o.npz") as written:
-        for name, array in torch.write(usual).items():
+        for name, array in torch.FRAMEWORK.write(usual).items():
             np.testing.assert_array_equal(written[name], array)
 
 
@@ -91,7 +91,7 @@ def test_an_npz_gives_arrays_and_pytorchs_layers(tmp_path: Path) -> None:
     assert got.keys() == {"other", *(f"rnn.{name}" for name in layer)}
     ((module, stack),) = read_stacks(tmp_path / "w.npz").items()
     assert module == "rnn" and stack.spec.cell is Cell.LSTM
-    for name, array in torch.write(stack).items():
+    for name, array in torch.FRAMEWORK.write(stack).items():
         if "weight" in name:
             np.testing.assert_array_equal(array, layer[name])
     with pytest.raises(UnsupportedError, match="arrays, no model; onernn.read_weights"):

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.checking import check_layer
 from support.layers import attention_for, random_ragged, random_state, random_weights
 
 from onernn import Activation, Cell, LibraryError, RnnSpec, Session, UnsupportedError
@@ -164,17 +163,6 @@ def test_a_damaged_onednn_is_told_where_it_is_wanted(monkeypatch: pytest.MonkeyP
 def flat(run: Any) -> list[Any]:
     y, states = run
     return [getattr(y, "data", y), *states]
-
-
-@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_AUGRU, Cell.LSTM])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_it_is_right_whatever_the_table_says(cell: Cell, threads: int) -> None:
-    spec = RnnSpec(cell, 5, 12)
-    weights = random_weights(spec, 0)
-    layer = open_backend(threads=threads).prepare(spec, weights, strict=True)
-    for lengths in ([1], [1, 1, 1], [3, 3], [9, 1, 0, 4], []):
-        x, state = random_ragged(lengths, 5, 1), random_state(spec, len(lengths), 2)
-        check_layer(layer, spec, weights, x, state, attention_for(spec, x, 3))
 
 
 @pytest.mark.parametrize("dtype, first", [("f32", "kernels"), ("bf16", "oneDNN"), ("u8", "oneDNN")])

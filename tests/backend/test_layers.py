@@ -13,7 +13,6 @@ from support.layers import (
     CELLS,
     DIRECTIONS,
     LENGTHS,
-    attention_for,
     random_ragged,
     random_state,
     random_weights,
@@ -32,56 +31,69 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@st.composite
-def layers(draw: st.DrawFn) -> tuple[RnnSpec, list[RnnWeights]]:
-    cell, more = draw(st.sampled_from(CELLS))
-    spec = RnnSpec(
-        cell,
-        draw(st.sampled_from([1, 2, 7, 16])),
-        draw(st.sampled_from([2, 3, 5, 16])),
-        layers=draw(st.integers(1, 2)),
-        direction=draw(st.sampled_from(DIRECTIONS)),
-        **more,
-    )
-    return spec, random_weights(spec, draw(st.integers(0, 99)))
+TOLERANCES = {"f32": (1e-5, 1e-6), "bf16": (2e-2, 1e-2), "f16": (4e-3, 1e-3), "u8": (0.0, 2e-2)}
+SIZES = st.sampled_from([1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 31])
+BATCHES = st.tuples(SIZES, SIZES) | LENGTHS | st.sampled_from([[], [0], [0, 0], (0, 2), (3, 0)])
 
 
-@given(layers(), LENGTHS, st.integers(0, 99))
-def test_ragged_batches_are_right(backend: str, made: tuple, lengths: list[int], seed: int) -> None:
-    spec, weights = made
-    x = random_ragged(lengths, spec.input_size, seed)
-    layer = open_backend(backend).prepare(spec, weights, strict=backend != "reference")
-    state = random_state(spec, len(lengths), seed)
-    check_layer(layer, spec, weights, x, state, attention_for(spec, x, seed))
-
-
-@given(layers(), st.integers(0, 9), st.integers(0, 4), st.integers(0, 99))
-def test_dense_batches_are_right(backend: str, made: tuple, t: int, n: int, seed: int) -> None:
-    spec, weights = made
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(-2, 2, (t, n, spec.input_size)).astype(np.float32)
-    scale = rng.uniform(0, 1, (t, n, 1)).astype(np.float32) if spec.cell.has_attention else None
-    layer = open_backend(backend).prepare(spec, weights, strict=backend != "reference")
-    check_layer(layer, spec, weights, x, random_state(spec, n, seed), scale)
-
-
-PROJECTED = [
-    *((cell, {}) for cell in (Cell.GRU, Cell.LBR_GRU, Cell.LSTM)),
-    (Cell.LSTM, {"peephole": True}),
-    (Cell.LSTM, {"projection_size": 2}),
-]
-
-
-@pytest.mark.parametrize(("cell", "more"), PROJECTED, ids=str)
-def test_an_input_that_is_projected_already_is_taken_as_it_is(
-    backend: str, cell: Cell, more: dict[str, Any]
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *(("onednn", dtype) for dtype in TOLERANCES),
+        *((name, dtype) for name in ("kernels", "auto") for dtype in ("f32", "bf16")),
+        ("reference", "f32"),
+    ],
+)
+@given(
+    cell=st.sampled_from(CELLS),
+    direction=st.sampled_from(DIRECTIONS),
+    layers=st.integers(1, 2),
+    sizes=st.tuples(SIZES, SIZES, SIZES),
+    form=st.sampled_from(["framework", "onednn", "projected"]),
+    batch=BATCHES,
+    threads=st.integers(1, 2),
+    has_state=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_layers_are_right(
+    name: str,
+    dtype: str,
+    cell: Any,
+    direction: Any,
+    layers: int,
+    sizes: tuple[int, int, int],
+    form: str,
+    batch: Any,
+    threads: int,
+    has_state: bool,
+    seed: int,
 ) -> None:
-    units = 4
-    spec = RnnSpec(cell, len(cell.gates) * units, units, **more)
-    weights = random_weights(spec, 1, projected=True)
-    layer = open_backend(backend).prepare(spec, weights)
-    x = random_ragged([3, 0, 6], spec.input_size, 2)
-    check_layer(layer, spec, weights, x, random_state(spec, 3, 3))
+    """Every cell, direction and stacking, ragged and dense, against the guide's equations."""
+    (inputs, hidden, narrow), more = sizes, dict(cell[1])
+    if "projection_size" in more:
+        more["projection_size"] = min(narrow, hidden)
+    if form == "onednn":
+        inputs, more["stacking"] = more.get("projection_size", hidden), "onednn"
+    if form == "projected":
+        inputs, layers = hidden * len(cell[0].gates), 1
+    spec = RnnSpec(cell[0], inputs, hidden, layers=layers, direction=direction, **more)
+    weights = random_weights(spec, seed, projected=form == "projected")
+    rng = np.random.default_rng(seed)
+    shape = batch if isinstance(batch, tuple) else (sum(batch),)
+    x, scale = (
+        rng.uniform(low, 1, (*shape, n)).astype(np.float32) for low, n in ((-1, inputs), (0, 1))
+    )
+    if not isinstance(batch, tuple):
+        x, scale = (Ragged.from_lengths(each, np.array(batch, int)) for each in (x, scale))
+    state = random_state(spec, len(x) if isinstance(x, Ragged) else batch[1], seed)
+    state = state if has_state else tuple(map(np.zeros_like, state))
+    layer = open_backend(name, threads=threads).prepare(spec, weights, dtype=dtype)
+    rtol, atol = TOLERANCES[layer.dtype]
+    if layer.dtype == "u8":  # each layer and direction adds its own steps
+        atol *= layers * (1 + (direction == "bidirectional_sum"))
+    attention = scale if spec.cell.has_attention else None
+    check_layer(layer, spec, weights, x, state, attention, rtol, atol)
 
 
 def test_batches_of_changing_shapes_do_not_disturb_each_other(backend: str) -> None:

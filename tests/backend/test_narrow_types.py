@@ -10,14 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.checking import check_layer
 from support.layers import (
-    CELLS,
-    DIRECTIONS,
-    LENGTHS,
-    attention_for,
     random_ragged,
     random_state,
     random_weights,
@@ -43,32 +37,6 @@ def has(isa: str) -> bool:
 bf16 = pytest.mark.skipif(
     not any(has(isa) for isa in ("bf16", "fp16", "amx")), reason="this CPU has no bf16"
 )
-
-
-@bf16
-@given(st.sampled_from(CELLS), st.sampled_from(DIRECTIONS), LENGTHS, st.integers(0, 99))
-def test_bf16_is_right_to_its_precision(
-    cell: tuple, direction: Any, lengths: list, seed: int
-) -> None:
-    spec = RnnSpec(cell[0], 17, 13, layers=2, direction=direction, **cell[1])
-    weights = random_weights(spec, seed)
-    x = random_ragged(lengths, 17, seed)
-    state = random_state(spec, len(lengths), seed)
-    layer = prepare(spec, weights, "bf16")
-    check_layer(layer, spec, weights, x, state, attention_for(spec, x, seed), rtol=2e-2, atol=1e-2)
-
-
-@needs_vnni
-@given(st.sampled_from(U8), st.sampled_from(DIRECTIONS), LENGTHS, st.integers(0, 99))
-def test_u8_is_right_to_its_steps(cell: tuple, direction: Any, lengths: list, seed: int) -> None:
-    spec = RnnSpec(cell[0], 24, 32, direction=direction, **cell[1])
-    weights = random_weights(spec, seed)
-    x = random_ragged(lengths, 24, seed)
-    x = x.with_data(x.data / 2)
-    state = random_state(spec, len(lengths), seed)
-    layer = prepare(spec, weights, "u8")
-    twice = 2 if direction == "bidirectional_sum" else 1
-    check_layer(layer, spec, weights, x, state, rtol=0, atol=2e-2 * twice)
 
 
 @needs_vnni
@@ -148,22 +116,6 @@ def test_unknown_data_types_are_refused() -> None:
     for dtype in ("s8", "f64", "int4"):
         with pytest.raises(UnsupportedError, match="expected one of f32, bf16, f16, u8"):
             prepare(spec, random_weights(spec, 0), dtype)
-
-
-@given(st.sampled_from(["f32", "bf16"]), st.sampled_from(DIRECTIONS), LENGTHS, st.integers(0, 9))
-def test_onednns_stacking_joins_directions_after_the_last_layer(
-    dtype, direction, lengths, seed
-) -> None:
-    if dtype == "bf16" and not has("bf16"):
-        return
-    spec = RnnSpec(Cell.LBR_GRU, 8, 8, layers=3, direction=direction, stacking="onednn")
-    weights = random_weights(spec, seed)
-    x = random_ragged(lengths, 8, seed)
-    rtol, atol = (1e-5, 1e-6) if dtype == "f32" else (2e-2, 1e-2)
-    layer = prepare(spec, weights, dtype)
-    check_layer(
-        layer, spec, weights, x, random_state(spec, len(lengths), seed), rtol=rtol, atol=atol
-    )
 
 
 def test_equal_rectangles_run_dense_or_ragged_alike() -> None:

@@ -43,30 +43,6 @@ def check(
 
 
 @every
-@pytest.mark.parametrize("name", ["tanh", "relu", "sigmoid"])
-def test_the_equations_of_the_vanilla_rnn(backend: str, name: str) -> None:
-    check(backend, RnnSpec(Cell(f"rnn_{name}"), SIZES[2], UNITS))
-
-
-@every
-@pytest.mark.parametrize("projection", [None, 2], ids=["full", "projection"])
-@pytest.mark.parametrize("peephole", [False, True], ids=["plain", "peephole"])
-def test_the_equations_and_gate_order_of_lstm(
-    backend: str, peephole: bool, projection: int | None
-) -> None:
-    """Gates i, f, c, o; peepholes i, f, o, of which o looks at the new cell state."""
-    more: Any = {"peephole": peephole, "projection_size": projection}
-    check(backend, RnnSpec(Cell.LSTM, SIZES[2], UNITS, **more))
-
-
-@every
-@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU, Cell.AUGRU, Cell.LBR_AUGRU])
-def test_the_equations_and_gate_order_of_gru_cells(backend: str, cell: Cell) -> None:
-    """Gates u, r, o; u keeps the old state; the fourth row of an LBR bias is inside r * (...)."""
-    check(backend, RnnSpec(cell, SIZES[2], UNITS))
-
-
-@every
 @pytest.mark.parametrize("cell", [Cell.GRU, Cell.LBR_GRU])
 def test_minus_one_times_the_update_gate_replaces_u_by_one_minus_u(
     backend: str, cell: Cell
@@ -77,53 +53,6 @@ def test_minus_one_times_the_update_gate_replaces_u_by_one_minus_u(
     for array in turned.values():
         array[..., 0, :] *= -1
     check(backend, spec, RnnWeights(**turned), replace(spec, update="replace"))
-
-
-@every
-@pytest.mark.parametrize("cell", [Cell.RNN_TANH, Cell.LSTM, Cell.LBR_GRU])
-def test_directions_are_the_four_of_the_guide(backend: str, cell: Cell) -> None:
-    """right2left is left2right over the words in reverse; both together are joined or added."""
-    T, N, I = SIZES  # noqa: E741
-    rng = np.random.default_rng(5)
-    x = rng.uniform(-1, 1, SIZES).astype(np.float32)
-    (both,) = random_weights(RnnSpec(cell, I, UNITS, direction="bidirectional_sum"), 5)
-    opened = open_backend(backend)
-
-    def run(direction: Any, weights: RnnWeights, x: np.ndarray) -> np.ndarray:
-        layer = opened.prepare(RnnSpec(cell, I, UNITS, direction=direction), weights, strict=True)
-        return np.asarray(layer.run(x)[0])
-
-    right = run("left2right", both.part(0, 0), x)
-    left = run("left2right", both.part(0, 1), x[::-1])[::-1]
-    assert not np.allclose(right, left, atol=1e-2)
-    assert_close(run("right2left", both.part(0, 1), x), left)
-    assert_close(run("bidirectional_concat", both, x), np.concatenate([right, left], axis=2))
-    assert_close(run("bidirectional_sum", both, x), right + left)
-
-
-@every
-@pytest.mark.parametrize("direction", ["bidirectional_concat", "bidirectional_sum"])
-@pytest.mark.parametrize("cell", [Cell.GRU, Cell.LSTM])
-def test_stacked_layers_of_each_direction_run_independently(
-    backend: str, cell: Cell, direction: Any
-) -> None:
-    """h_{t,l} = Cell(h_{t,l-1}, h_{t-1,l}) through all layers of a direction, joined at the end."""
-    T, N, _ = SIZES
-    spec = RnnSpec(cell, UNITS, UNITS, layers=2, direction=direction, stacking="onednn")
-    weights, rng = random_weights(spec, 6), np.random.default_rng(6)
-    x = rng.uniform(-1, 1, (T, N, UNITS)).astype(np.float32)
-    state, opened = random_state(spec, N, 6), open_backend(backend)
-    sides, one = [], RnnSpec(cell, UNITS, UNITS)
-    for d in range(2):
-        side = x[::-1] if d else x
-        for layer in range(2):
-            first = tuple(s[layer : layer + 1, d : d + 1] for s in state)
-            prepared = opened.prepare(one, weights[layer].part(0, d), strict=True)
-            side = np.asarray(prepared.run(side, first)[0])
-        sides.append(side[::-1] if d else side)
-    y, _ = opened.prepare(spec, weights, strict=True).run(x, state)
-    joined = sides[0] + sides[1] if direction.endswith("sum") else np.concatenate(sides, axis=2)
-    assert_close(np.asarray(y), joined)
 
 
 @every

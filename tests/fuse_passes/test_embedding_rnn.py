@@ -11,13 +11,11 @@ from support.graphs import new_node, unfused
 from support.layers import random_weights
 
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, fuse
-from onernn.fuse_passes import PASSES, FuseResult, passes_for
-from onernn.fuse_passes.projections import FuseEmbeddingRnn
+from onernn.fuse_passes import PASSES, FuseResult, passes_for, projections
 from onernn.ir.graph import NativeOp, Node, Value
 
 WORDS, WIDTH, HIDDEN = 11, 4, 3
 IDS = Ragged(np.array([3, 0, 10, 3, 7]), [0, 2, 2, 5])
-EVERY = FuseEmbeddingRnn(narrowest=1)
 
 
 def model(
@@ -43,8 +41,14 @@ def model(
     return Graph("test", inputs, values, nodes, {"table": arrays}).pruned()
 
 
-def checked(graph: Graph, each: FuseEmbeddingRnn = EVERY) -> FuseResult:
+@pytest.fixture(autouse=True)
+def narrow_tables_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projections, "NARROWEST", 1)
+
+
+def checked(graph: Graph) -> FuseResult:
     """The result, after checking what every rewrite owes."""
+    each = projections.fuse_embedding_rnn
     nodes, table = graph.nodes, graph.constants["table"].copy()
     result = fuse(graph, (each,))
     again = fuse(result.model, (each,))
@@ -74,27 +78,26 @@ def test_rows_come_projected(cell: Cell, direction: str, layers: int) -> None:
 
 WITHIN = WORDS * 3 * HIDDEN * 4
 REFUSED = {
-    "two directions would need two tables": (model(direction="bidirectional_concat"), EVERY),
-    "the table 'computed' is computed at run time": (model(table="computed"), EVERY),
-    "'e' has another user": (model(outputs=("y", "e")), EVERY),
-    "4 channels: wider rows would cost more": (model(), FuseEmbeddingRnn()),
-    f"the table would take {WITHIN} bytes, the limit is {WITHIN - 1}": (
-        model(),
-        FuseEmbeddingRnn(limit=WITHIN - 1, narrowest=1),
-    ),
+    "two directions would need two tables": model(direction="bidirectional_concat"),
+    "the table 'computed' is computed at run time": model(table="computed"),
+    "'e' has another user": model(outputs=("y", "e")),
 }
 
 
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_is_not_projected_is_refused_with_a_reason(reason: str) -> None:
-    graph, each = REFUSED[reason]
-    result = checked(graph, each)
+    result = checked(REFUSED[reason])
     assert result.applied == ()
     assert [r.reason for r in result.refusals] == [f"embedding_rnn: {reason}"]
 
 
-def test_the_limit_is_the_size_of_the_new_table() -> None:
-    assert checked(model(), FuseEmbeddingRnn(limit=WITHIN, narrowest=1)).applied
+@pytest.mark.parametrize("name, most", [("LIMIT", WITHIN), ("NARROWEST", -WIDTH)])
+def test_tables_are_projected_up_to_their_bounds(
+    name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound, refused in ((most, 0), (most - 1, 1)):
+        monkeypatch.setattr(projections, name, abs(bound))
+        assert len(checked(model()).refusals) == refused
 
 
 def test_sessions_use_it_in_float32_only() -> None:

@@ -11,7 +11,7 @@ from support.graphs import unfused
 from support.layers import random_weights
 
 from onernn import Cell, FuseResult, Graph, RnnSpec, Session, fuse
-from onernn.fuse_passes.projections import FuseLinearInput
+from onernn.fuse_passes.projections import fuse_linear_input
 from onernn.ir.graph import NativeOp, Node, Value
 
 C, F, H = 3, 6, 4
@@ -51,8 +51,8 @@ def graph(
 
 
 def checked(built: Graph) -> FuseResult:
-    result = fuse(built, (FuseLinearInput(),))
-    assert fuse(result.model, (FuseLinearInput(),)).applied == ()
+    result = fuse(built, (fuse_linear_input,))
+    assert fuse(result.model, (fuse_linear_input,)).applied == ()
     spec = built.nodes[-1].attributes["spec"]
     rng = np.random.default_rng(2)
     inner = built.inputs[0].shape[-1]  # type: ignore[index]

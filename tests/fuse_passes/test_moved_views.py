@@ -8,7 +8,7 @@ from support.graphs import new_node, reference, unfused
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
-from onernn.fuse_passes.joined_layers import PairDirections
+from onernn.fuse_passes.joined_layers import pair_directions
 from onernn.fuse_passes.stacked_steps import moving
 from onernn.ir.graph import Node, Value
 
@@ -141,7 +141,7 @@ def test_directions_of_a_dense_batch_pair_along_its_channels_only(axis: int, pai
         made.append(Node("Rnn", ("x",), (direction,), attributes))
     concat = new_node("y = Concat left2right right2left", axis=axis)
     built = graph(*made, concat, outputs=("y",))
-    result = fuse(built, (PairDirections(),))
+    result = fuse(built, (pair_directions,))
     assert [each.name for each in result.applied] == (["bidirectional"] if paired else [])
     want = unfused(built, {"x": X})["y"]
     got = reference(built, {"x": X})["y"]

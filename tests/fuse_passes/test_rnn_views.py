@@ -13,7 +13,7 @@ from support.onnx_models import check, model, read
 from support.random_graphs import GRAPHS
 
 from onernn import Cell, Graph, RnnSpec, Session, fuse
-from onernn.fuse_passes.views import DropRnnViews
+from onernn.fuse_passes.views import drop_rnn_views
 from onernn.ir.graph import Node, Value
 
 SIZES = [(2, 3), (3, 4), (7, 5)]  # of time and batch; none of them is one of the layer's
@@ -97,7 +97,7 @@ def test_views_go_away_if_and_only_if_they_undo_each_other(direction: Any) -> No
     for _ in range(5 * GRAPHS):
         chain = random_chain(rng)
         graph = graph_of(chain, spec)
-        fused = fuse(graph, (DropRnnViews(),)).model
+        fused = fuse(graph, (drop_rnn_views,)).model
         empty = not {"Reshape", "Squeeze", "Transpose", "Unsqueeze"} & {
             node.op for node in fused.nodes
         }

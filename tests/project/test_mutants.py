@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from support.mutants import ALL, Checkout, Mutant
 
-DENSE = ("layers", "dense_batches_are_right and onednn")
-RAGGED = ("layers", "ragged_batches_are_right and onednn")
-REFERENCE = ("layers", "dense_batches_are_right and reference")
+RIGHT = ("layers", "layers_are_right and onednn")
+REFERENCE = ("layers", "layers_are_right and reference")
 
 MUTANTS = [
     Mutant(
@@ -24,14 +23,14 @@ MUTANTS = [
         "src/onernn/backend/onednn/kernels.py",
         "arrays = (layer, weights.iter, bias,",
         "arrays = (layer[..., ::-1, :].copy(), weights.iter, bias,",
-        DENSE,
+        RIGHT,
     ),
     Mutant(
         "no bias",
         "src/onernn/backend/onednn/kernels.py",
         "    if bias is None:  # oneDNN asks for one",
         "    if True:",
-        DENSE,
+        RIGHT,
     ),
     # From here on where all are asked for.
     Mutant(
@@ -39,14 +38,14 @@ MUTANTS = [
         "src/onernn/backend/onednn/kernels.py",
         'f"{of}src_iter{suffix}": places[:-1]',
         'f"{of}src_iter{suffix}": places[:1] * (len(places) - 1)',
-        RAGGED,
+        RIGHT,
     ),
     Mutant(
         "final states in sorted order",
         "src/onernn/backend/layer_walk.py",
         "            _put(final, np.s_[:, :, share.sentences], ends)\n            return kept\n",
         "            _put(final, np.s_[...], ends)\n            return kept\n",
-        RAGGED,
+        RIGHT,
     ),
     Mutant(
         "u8's tolerance for float32",
@@ -57,23 +56,23 @@ MUTANTS = [
     ),
     Mutant(
         "gates u and r of the reference changed over",
-        "src/onernn/backend/reference.py",
-        "u, r = (gate(",
-        "r, u = (gate(",
+        "src/onernn/ir/cells.py",
+        "u, r = (b.gate(",
+        "r, u = (b.gate(",
         REFERENCE,
     ),
     Mutant(
         "the reference's peephole reads the old cell state",
-        "src/onernn/backend/reference.py",
-        "clipped(seen(3, after))",
-        "clipped(seen(3, c))",
+        "src/onernn/ir/cells.py",
+        "b.gate(0, seen(3, after))",
+        "b.gate(0, seen(3, c))",
         REFERENCE,
     ),
     Mutant(
         "attention instead of 1 - attention",
-        "src/onernn/backend/reference.py",
-        'keep = (1 - step["a"]) * u if',
-        'keep = step["a"] * u if',
+        "src/onernn/ir/cells.py",
+        "else (1 - b.attention) * u",
+        "else b.attention * u",
         REFERENCE,
     ),
     Mutant(
@@ -123,14 +122,14 @@ MUTANTS = [
         "src/onernn/backend/onednn/kernels.py",
         "                end[left:batch] = after[left:batch]\n",
         "                end[left:batch] = first[left:batch]\n",
-        RAGGED,
+        RIGHT,
     ),
     Mutant(
         "the difference of two directions",
         "src/onernn/backend/layer_walk.py",
         "wide[:, :width] + wide[:, width:]",
         "wide[:, :width] - wide[:, width:]",
-        DENSE,
+        RIGHT,
     ),
     Mutant(
         "a bias dropped in fusion",

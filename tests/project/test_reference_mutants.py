@@ -18,9 +18,7 @@ EQUATIONS = {
     SOFIE: (SOFIE, "test_python_computes_the_equations"),
     PADDLE: (PADDLE, "test_each_form_computes_the_documents_formulas"),
 }
-GUIDE = "onednn_guide"
-LSTM = "test_the_equations_and_gate_order_of_lstm"
-GRU = "test_the_equations_and_gate_order_of_gru_cells"
+LAYERS, RIGHT = "layers", "test_layers_are_right"
 _MXNET, _ONNX = "adapters/mxnet/layers.py", "adapters/onnx/rules.py"
 _PADDLE = "adapters/paddle/layers.py"
 
@@ -28,8 +26,8 @@ MUTANTS = [
     Mutant(
         "MXNet: order of a GRU's gates",
         "reorders/mxnet.py",
-        '"gru": GateLayout((1, 0, 2),',
-        '"gru": GateLayout((0, 1, 2),',
+        'Cell.LBR_GRU: "r u o"',
+        'Cell.LBR_GRU: "u r o"',
         EQUATIONS[MXNET],
     ),
     # From here on where all are asked for.
@@ -50,15 +48,8 @@ MUTANTS = [
     Mutant(
         "MXNet: order of an LSTM's gates",
         "reorders/mxnet.py",
-        '"lstm": GateLayout((0, 1, 2, 3),',
-        '"lstm": GateLayout((0, 2, 1, 3),',
-        EQUATIONS[MXNET],
-    ),
-    Mutant(
-        "MXNet: sign of a GRU's update gate",
-        "reorders/mxnet.py",
-        '"gru": GateLayout((1, 0, 2), (1, 1, 1))',
-        '"gru": GateLayout((1, 0, 2), (1, -1, 1))',
+        'Cell.LSTM: "i f c o"',
+        'Cell.LSTM: "i c f o"',
         EQUATIONS[MXNET],
     ),
     Mutant(
@@ -127,8 +118,8 @@ MUTANTS = [
     Mutant(
         "MXNet: NaN in gradients",
         "src/onernn/backend/reference.py",
-        '(np.where(step["inside"], kept, 0) for kept in (i, f, g, c))',
-        "(i, f, g, c)",
+        "np.where(gradient == 0, gradient, gradient * factor)",
+        "gradient * factor",
         ("live", "test_a_nan_that_a_clip_has_stopped_reaches_no_gradient and reference"),
     ),
     Mutant(
@@ -290,42 +281,42 @@ MUTANTS = [
         "src/onernn/backend/onednn/kernels.py",
         "arrays = (layer, weights.iter, bias,",
         "arrays = (layer[..., ::-1, :].copy(), weights.iter, bias,",
-        (GUIDE, f"{LSTM} and onednn"),
+        (LAYERS, f"{RIGHT} and onednn"),
     ),
     Mutant(
         "oneDNN: update and reset gate",
-        "src/onernn/backend/reference.py",
-        "u, r = (gate(",
-        "r, u = (gate(",
-        (GUIDE, f"{GRU} and reference"),
+        "src/onernn/ir/cells.py",
+        "u, r = (b.gate(",
+        "r, u = (b.gate(",
+        (LAYERS, f"{RIGHT} and reference"),
     ),
     Mutant(
         "oneDNN: the state that the output gate looks at",
-        "src/onernn/backend/reference.py",
-        "clipped(seen(3, after))",
-        "clipped(seen(3, c))",
-        (GUIDE, f"{LSTM} and reference"),
+        "src/onernn/ir/cells.py",
+        "b.gate(0, seen(3, after))",
+        "b.gate(0, seen(3, c))",
+        (LAYERS, f"{RIGHT} and reference"),
     ),
     Mutant(
         "oneDNN: sign of the attention",
-        "src/onernn/backend/reference.py",
-        'keep = (1 - step["a"]) * u if',
-        'keep = (1 + step["a"]) * u if',
-        (GUIDE, f"{GRU} and reference"),
+        "src/onernn/ir/cells.py",
+        "else (1 - b.attention) * u",
+        "else b.attention * u",
+        (LAYERS, f"{RIGHT} and reference"),
     ),
     Mutant(
         "oneDNN: no bias",
         "src/onernn/backend/onednn/kernels.py",
         "    if bias is None:  # oneDNN asks for one",
         "    if True:",
-        (GUIDE, "test_the_equations_of_the_vanilla_rnn and onednn"),
+        (LAYERS, f"{RIGHT} and onednn"),
     ),
     Mutant(
         "oneDNN: directions that are added",
         "src/onernn/backend/layer_walk.py",
         "wide[:, :width] + wide[:, width:]",
         "wide[:, :width] - wide[:, width:]",
-        (GUIDE, "test_directions_are_the_four_of_the_guide and reference"),
+        (LAYERS, f"{RIGHT} and reference"),
     ),
     Mutant(
         "oneDNN: ntc taken for tnc",

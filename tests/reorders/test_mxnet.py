@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.layers import random_weights
 
-from onernn import Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
+from onernn import Cell, RnnSpec, RnnWeights, ShapeError
 from onernn.reorders import mxnet
 
 # Where oneDNN's gates stand among MXNet's; the bias row u' of a GRU is h2h_bias of n.
@@ -87,33 +87,6 @@ def test_weights_there_and_back_are_the_same_to_the_bit(stack: mxnet.Stack) -> N
     assert mxnet.stack_of(spec) == stack
 
 
-def test_gradients_of_a_summed_bias_go_to_both_of_its_terms() -> None:
-    """By the definition: the numeric derivative of a sum of pivot biases."""
-    for mode in GATES:
-        stack = mxnet.Stack(mode, 2, 1, 1)
-        spec = stack.spec(INPUT)
-        (weights,) = random_weights(spec, 5)
-        named = mxnet.gradients_back(spec, [weights])
-        size = len(GATES[mode]) * 2
-        for place, name in itertools.product(range(size), ("i2h", "h2h")):
-            biases = {kind: np.zeros(size, np.float32) for kind in ("i2h", "h2h")}
-            biases[name][place] = 1
-            moved = mxnet.bias(mode, biases["i2h"], biases["h2h"])
-            assert named[f"l0_{name}_bias"][place] == (moved * weights.bias[0, 0]).sum()
-
-
-def test_states_are_layer_major() -> None:
-    stack = mxnet.Stack("gru", 2, 3, 2)
-    state = np.arange(6 * 4 * 2, dtype=np.float32).reshape(6, 4, 2)
-    ldnc = mxnet.state(state, stack)
-    assert ldnc.shape == (3, 2, 4, 2)
-    for layer, d in itertools.product(range(3), range(2)):
-        np.testing.assert_array_equal(ldnc[layer, d], state[2 * layer + d])
-    np.testing.assert_array_equal(mxnet.state_back(ldnc), state)
-    with pytest.raises(ShapeError, match=r"expected \(6, N, R\), got \(5, 4, 2\)"):
-        mxnet.state(state[:5], stack)
-
-
 def test_a_vector_of_the_wrong_length_is_refused() -> None:
     stack = mxnet.Stack("lstm", 3, 1, 1)
     for wrong in (stack.elements(0), stack.elements(2) - 1, 0):
@@ -121,34 +94,6 @@ def test_a_vector_of_the_wrong_length_is_refused() -> None:
             mxnet.split(np.zeros(wrong, np.float32), stack)
     with pytest.raises(ShapeError, match="expected a vector"):
         mxnet.split(np.zeros((2, 3), np.float32), stack)
-
-
-def spec_of(**fields: object) -> RnnSpec:
-    return RnnSpec(fields.pop("cell", Cell.LSTM), 3, 2, **fields)
-
-
-@pytest.mark.parametrize(
-    "reason, spec",
-    [
-        ("no GRU cell", spec_of(cell=Cell.GRU)),
-        ("no direction right2left", spec_of(direction="right2left")),
-        ("no direction bidirectional_sum", spec_of(direction="bidirectional_sum")),
-        ("no other gate functions", spec_of(activations=("relu", "tanh", "tanh"))),
-        ("no peepholes", spec_of(peephole=True)),
-        ("no clipped gates", spec_of(gate_clip=1.0)),
-        ("no coupled forget gate", spec_of(input_forget=True)),
-        ("no clipped cell state", spec_of(cell_clip=(-1.0, 1.0))),
-    ],
-)
-def test_what_the_operator_cannot_say_is_refused_by_name(reason: str, spec: RnnSpec) -> None:
-    with pytest.raises(UnsupportedError, match=reason):
-        mxnet.weights_back(spec, random_weights(spec, 1))
-
-
-def test_an_input_that_is_projected_already_is_refused() -> None:
-    spec = RnnSpec(Cell.LSTM, 8, 2)
-    with pytest.raises(UnsupportedError, match="input that is projected already"):
-        mxnet.weights_back(spec, random_weights(spec, 1, projected=True))
 
 
 def test_absent_biases_become_zeros() -> None:

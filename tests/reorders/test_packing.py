@@ -57,7 +57,6 @@ def test_each_index_is_what_the_definition_says(lengths: list[int]) -> None:
         row_of[n, t] for n, length in enumerate(lengths) for t in range(length)
     ]
     assert packing.unsort.tolist() == [wanted.order.index(n) for n in range(len(lengths))]
-    assert packing.flip.tolist() == [row_of[n, lengths[n] - 1 - t] for n, t in wanted.places]
     assert packing.last.tolist() == [row_of[n, lengths[n] - 1] for n in wanted.order if lengths[n]]
     starts = [row_of[wanted.order[0], t] for t in range(len(wanted.batch_sizes))]
     assert packing.step_offsets.tolist() == [*starts, len(wanted.places)]
@@ -76,8 +75,6 @@ def test_pack_moves_every_word_and_unpack_brings_it_back(
     assert packed.dtype == words.dtype
     assert packed.tolist() == [words[wanted.offsets[n] + t].tolist() for n, t in wanted.places]
     assert packing.unpack(packed).tolist() == words.tolist()
-    # Reading every sentence backwards, twice, changes nothing.
-    assert packed[packing.flip][packing.flip].tolist() == packed.tolist()
 
 
 @given(batches)
@@ -106,7 +103,7 @@ def test_packing_is_kept_by_offsets_alone() -> None:
 def test_what_is_kept_cannot_be_written_to(lengths: list[int]) -> None:
     packing = packing_of(lengths)
     names = ("lengths", "order", "batch_sizes", "rows")
-    derived = ("step_offsets", "words", "unsort", "flip", "last")
+    derived = ("step_offsets", "words", "unsort", "last")
     for name in (*names, *derived):
         index = getattr(packing, name)
         assert index.dtype == np.int64, name

@@ -1,10 +1,10 @@
 """The reference: every cell in plain NumPy, forward and backward, in float32 or float64.
 
-Equations: RNN developer guide of oneDNN; oneAPI specification 1.3, RNN (AUGRU cells); backward they
-are differentiated by hand. It computes step by step, the input's products, too. Backward, a step
-hands on what the step before it needs; the products for input and weights are taken over all words
-at once. Layers, directions and packing are walked as everywhere (`LayerWalk`): what checks that is
-the tests' own oracle, which shares nothing with the package (design/0026).
+The formulas are those of `onernn.ir.cells`; backward goes through a tape of their values
+(design/0085). It computes step by step, including the input's products. Backward, a step hands on
+what the step before it needs; the products for input and weights are taken over all words at once.
+Layers, directions and packing are walked as everywhere (`LayerWalk`): what checks that is the
+tests' own oracle, which shares nothing with the package (design/0026).
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from onernn.backend.layer_walk import DirectionKernel, LayerWalk, PackedBatch, P
 from onernn.backend.stack import Stack, Trainer
 from onernn.ir.activations import function
 from onernn.ir.arrays import Array
+from onernn.ir.cells import step
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.ragged import Ragged
 from onernn.ir.rnn import Limits, why_not
-from onernn.ir.spec import Cell, RnnSpec
+from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights, Weights, layers_of
 from onernn.reorders.lod import Packing
-
-_Arrays = dict[str, Array]
 
 NAME = "NumPy reference"
 _DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
@@ -91,39 +90,27 @@ def reference_trainer(
 
 
 class ReferenceKernel(DirectionKernel):
-    """One layer in one direction.
-
-    A step holds arrays by name: x, a (the attention), h and c before it, its gates, and what its
-    cell adds; where the kernel trains it keeps the same of all words, in packed order.
-    """
+    """One layer in one direction: `step` over arrays, and over a tape if the kernel trains."""
 
     name = NAME
 
     def __init__(
         self, spec: RnnSpec, weights: RnnWeights, dtype: np.dtype[Any], trains: bool = False
     ) -> None:
-        self._spec, self.dtype, self._trains = spec, dtype, trains
+        self.spec, self.dtype, self._trains = spec, dtype, trains
         self._backwards = spec.direction == "right2left"
-        self._functions = [function(a) for a in spec.functions]
-        # The candidate of GRU multiplies its weights by r*h, every other gate its own by h.
-        self._of_h = 2 if spec.cell in (Cell.GRU, Cell.AUGRU) else spec.gates
-
-        def part(array: Array | None, *missing: int) -> Array:
-            if array is None:
-                return np.zeros(missing, dtype)
-            return array[0, 0].astype(dtype, copy=False)
-
-        units = spec.hidden_size
-        self._w = None if weights.layer is None else part(weights.layer)  # (I, G, O)
-        self._u = part(weights.iter)  # (R, G, O)
-        self._b = part(weights.bias, spec.cell.bias_rows, units)
-        self._p = part(weights.peephole, 3, units)
-        self._v = None if weights.projection is None else part(weights.projection)  # (O, R)
+        self.functions = [function(each) for each in spec.functions]
+        given = weights.arrays | {
+            "bias": weights.bias
+            if weights.bias is not None
+            else np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), dtype)
+        }
+        self.weights = {name: each[0, 0].astype(dtype, copy=False) for name, each in given.items()}
 
     def _steps(
         self, packing: Packing, states: Sequence[Array], *, reverse: bool = False
     ) -> Iterator[tuple[slice, list[Array]]]:
-        """Rows of each step, and its running sentences' states; one of none where is no word."""
+        """Yields rows of each step, and its running sequences' states; no rows without steps."""
         at, sizes = packing.step_offsets.tolist(), packing.batch_sizes.tolist()
         steps = [(slice(at[t], at[t + 1]), size) for t, size in enumerate(sizes)]
         for rows, size in steps[:: -1 if self._backwards != reverse else 1] or [(slice(0, 0), 0)]:
@@ -132,191 +119,213 @@ class ReferenceKernel(DirectionKernel):
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
         """See `DirectionKernel.run`."""
         words, y, packing, begin, attention = batch
-        states = [s.copy() for s in begin]
-        kept: _Arrays = {}
+        states, tapes = [s.copy() for s in begin], list[_Tape]()
         for rows, running in self._steps(packing, states):
-            step = {"x": words[rows], **dict(zip("hc", running, strict=False))}
-            if attention is not None:
-                step["a"] = attention[rows]
+            values = (self, words[rows], None if attention is None else attention[rows])
             with np.errstate(invalid="ignore", over="ignore"):  # infinity and NaN are results
-                after = self._forward(step)
-            if self._trains:
-                _collect(kept, step, rows, len(words))
+                if self._trains:
+                    tapes.append(_Tape(*values, running))
+                    after = [state.value for state in tapes[-1].after]
+                else:
+                    after = step(self.spec, _Arrays(*values), *running)
             for state, value in zip(running, after, strict=True):
                 state[...] = value
             y[rows] = after[0]
-        return states, kept if self._trains else None
-
-    def _forward(self, step: _Arrays) -> list[Array]:
-        """The states after a step; the step gets its gates."""
-        spec, x, h = self._spec, step["x"], step["h"]
-        shape = (len(x), spec.gates, spec.hidden_size)
-        a = x.reshape(shape) if self._w is None else _times(x, self._w)
-        a = a + self._b[: spec.gates]
-        from_h = _times(h, self._u[:, : self._of_h])
-        if spec.cell is Cell.LSTM:
-            return self._lstm_forward(step, a + from_h)
-        gate, candidate = (self._functions * 2)[:2]
-        if not spec.cell.is_gru:
-            step["gates"] = gate(self._clipped(a + from_h))
-            return [step["gates"][:, 0]]
-        u, r = (gate(self._clipped(a[:, g] + from_h[:, g])) for g in (0, 1))
-        if spec.cell.linear_before_reset:
-            step["inner"] = from_h[:, 2] + self._b[3]
-            o = candidate(self._clipped(a[:, 2] + r * step["inner"]))
-        else:
-            o = candidate(self._clipped(a[:, 2] + (r * h) @ self._u[:, 2]))
-        step["gates"] = np.stack([u, r, o], axis=1)
-        keep = self._keep(step)
-        return [keep * h + (1 - keep) * o]
-
-    def _keep(self, step: _Arrays) -> Array:
-        """How much of the old state a GRU keeps, from its update gate."""
-        u = step["gates"][:, 0]
-        keep = (1 - step["a"]) * u if "a" in step else u
-        return 1 - keep if self._spec.update == "replace" else keep
-
-    def _lstm_forward(self, step: _Arrays, a: Array) -> list[Array]:
-        gate, candidate, cell = self._functions
-        c, clipped = step["c"], self._clipped
-
-        def seen(at: int, state: Array) -> Array:  # 0 * inf would be NaN
-            return a[:, at] + self._p[min(at, 2)] * state if self._spec.peephole else a[:, at]
-
-        i, g = gate(clipped(seen(0, c))), candidate(clipped(a[:, 2]))
-        f = 1 - i if self._spec.input_forget else gate(clipped(seen(1, c)))
-        after = f * c + i * g
-        if self._spec.cell_clip is not None:
-            low, high = self._spec.cell_clip
-            step["inside"] = (after >= low) & (after <= high)
-            if self._spec.cell_clip_nan:
-                after = np.fmax(after, low)
-                # A bound that replaced a NaN has no slope: 0 * NaN must not make one of it.
-                i, f, g, step["c"] = (np.where(step["inside"], kept, 0) for kept in (i, f, g, c))
-            after = np.clip(after, low, high)
-        o = gate(clipped(seen(3, after)))
-        step["after"], step["shown"] = after, cell(after)
-        step["gates"] = np.stack([i, f, g, o], axis=1)
-        h = o * step["shown"]
-        return [h if self._v is None else h @ self._v, after]
-
-    def _clipped(self, gate: Array) -> Array:
-        bound = self._spec.gate_clip
-        return gate if bound is None else np.clip(gate, -bound, bound)
+        return states, (words, tapes) if self._trains else None
 
     def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
         """See `DirectionKernel.backward`."""
-        kept, packing, dy, dend, into = batch
-        states = [s.copy() for s in dend]
-        diff: _Arrays = {}
-        for rows, running in self._steps(packing, states, reverse=True):
-            step = {name: array[rows] for name, array in kept.items()}
-            result = {"h": running[0] + dy[rows]}
-            before = self._gradient(step, result, *running[1:])
-            _collect(diff, result, rows, len(dy))
+        (words, tapes), packing, dy, dend, into = batch
+        states, diff, left = [s.copy() for s in dend], dict[str, Array](), dict[str, Array]()
+        for (rows, running), tape in zip(
+            self._steps(packing, states, reverse=True), reversed(tapes), strict=True
+        ):
+            first, *others = running
+            before = tape.backward([first + dy[rows], *others])
+            _collect(diff, {name: each.grad for name, each in tape.named.items()}, rows, len(dy))
+            _collect(left, tape.factors, rows, len(dy))
             for state, value in zip(running, before, strict=True):
                 state[...] = value
-        self._add_weights(kept, diff, into)
-        gates = diff["gates"]
-        dx = _flat(gates) if self._w is None else _back(gates, self._w)
-        return dx, states, diff.get("a")
-
-    def _gradient(self, step: _Arrays, found: _Arrays, *dc: Array) -> list[Array]:
-        """The gradients by the states before a step.
-
-        ``found`` has that by h after it, and gets those by what the activations take, by the
-        products with h in it where these differ, and by the attention.
-        """
-        cell, slopes = self._spec.cell, self._slopes()
-        if cell is Cell.LSTM:
-            return self._lstm_gradient(step, found, *dc)
-        if not cell.is_gru:
-            found["gates"] = found["h"][:, None] * slopes[0](step["gates"])
-            return [_back(found["gates"], self._u)]
-        dh, h, keep = found["h"], step["h"], self._keep(step)
-        u, r, o = np.moveaxis(step["gates"], 1, 0)
-        du = dh * (h - o)
-        if self._spec.update == "replace":
-            du = -du
-        if "a" in step:
-            found["a"] = -(du * u).sum(1, keepdims=True)
-            du = du * (1 - step["a"])
-        do = dh * (1 - keep) * slopes[1](o)
-        dh = dh * keep
-        if cell.linear_before_reset:
-            dr = do * step["inner"]
-        else:
-            inside = do @ self._u[:, 2].T
-            dr = inside * h
-            dh = dh + inside * r
-        found["gates"] = np.stack([du * slopes[0](u), dr * slopes[0](r), do], axis=1)
-        found["products"] = found["gates"].copy()
-        if cell.linear_before_reset:
-            found["products"][:, 2] *= r
-        return [dh + _back(found["products"][:, : self._of_h], self._u[:, : self._of_h])]
-
-    def _slopes(self) -> list[Callable[[Array], Array]]:
-        """The derivative of each of the cell's functions."""
-        return [_SLOPES[a.name] for a in self._spec.functions]
-
-    def _lstm_gradient(self, step: _Arrays, found: _Arrays, dc: Array) -> list[Array]:
-        (gate, candidate, cell), p = self._slopes(), self._p
-        i, f, g, o = np.moveaxis(step["gates"], 1, 0)
-        dh = found["h"] if self._v is None else found["h"] @ self._v.T
-        do = dh * step["shown"] * gate(o)
-        dc = dc + dh * o * cell(step["shown"]) + do * p[2]
-        if "inside" in step:  # the slope of a clip, 1 at its bounds, too
-            dc = dc * step["inside"]
-        di, df = dc * g, dc * step["c"]
-        if self._spec.input_forget:
-            di, df = di - df, np.zeros_like(df)
-        di, df, dg = di * gate(i), df * gate(f), dc * i * candidate(g)
-        found["gates"] = np.stack([di, df, dg, do], axis=1)
-        return [_back(found["gates"], self._u), dc * f + di * p[0] + df * p[1]]
-
-    def _add_weights(self, kept: _Arrays, diff: _Arrays, into: Mapping[str, Array]) -> None:
-        spec, gates, h = self._spec, diff["gates"], kept["h"]
-        products = diff.get("products", gates)
-        into["iter"][:, : self._of_h] += _outer(h, products[:, : self._of_h])
-        if self._of_h < spec.gates:
-            into["iter"][:, 2:] += _outer(kept["gates"][:, 1] * h, gates[:, 2:])
+        gates = np.stack([diff[f"x {place}"] for place in range(self.spec.gates)], axis=1)
+        for name in left:
+            kind, _, place = name.partition(" ")
+            if kind == "h":
+                into["iter"][:, int(place)] += left[name].T @ diff[name]
+            elif kind == "peephole" and kind in into:
+                into[kind][int(place)] += (left[name] * diff[name]).sum(0)
+            elif kind == "projection" and kind in into:
+                into[kind][...] += left[name].T @ diff[name]
         if "layer" in into:
-            into["layer"][...] += _outer(kept["x"], gates)
+            into["layer"][...] += (words.T @ _flat(gates)).reshape(into["layer"].shape)
         if "bias" in into:
-            into["bias"][: spec.gates] += gates.sum(0)
-            if spec.cell.linear_before_reset:
-                into["bias"][3] += products[:, 2].sum(0)
-        if "peephole" in into:
-            seen = ((0, kept["c"]), (1, kept["c"]), (3, kept["after"]))
-            into["peephole"][...] += [(gates[:, g] * c).sum(0) for g, c in seen]
-        if "projection" in into:
-            into["projection"][...] += (kept["gates"][:, 3] * kept["shown"]).T @ diff["h"]
+            into["bias"][: self.spec.gates] += gates.sum(0)
+            if "inner" in diff:
+                into["bias"][3] += diff["inner"].sum(0)
+        whole = self.weights.get("layer")
+        dx = _flat(gates) if whole is None else _flat(gates) @ _flat(whole).T
+        return dx, states, diff.get("attention")
 
 
-def _collect(arrays: _Arrays, step: _Arrays, rows: slice, count: int) -> None:
+class _Arrays:
+    """Builds the values of `step` as arrays; ``of`` has the weights."""
+
+    def __init__(self, of: ReferenceKernel, x: Array, attention: Array | None) -> None:
+        spec, w = of.spec, of.weights.get("layer")
+        self.spec, self.weights, self.functions = spec, of.weights, of.functions
+        self.attention: Any = attention
+        # A product a gate: BLAS runs small ones in this thread, and larger ones wait for others.
+        whole = (
+            x.reshape(len(x), spec.gates, spec.hidden_size)
+            if w is None
+            else np.matmul(x, w.swapaxes(0, 1)).swapaxes(0, 1)
+        )
+        self.gates = whole + of.weights["bias"][: spec.gates]
+
+    def x(self, gate: int) -> Any:
+        return self.gates[:, gate]
+
+    def h(self, gate: int, state: Any) -> Any:
+        return state @ self.weights["iter"][:, gate]
+
+    def inner(self, product: Any) -> Any:
+        return product + self.weights["bias"][3]
+
+    def function(self, place: int, value: Any) -> Any:
+        return self.functions[place](value)
+
+    def gate(self, place: int, value: Any) -> Any:
+        bound = self.spec.gate_clip
+        return self.function(place, value if bound is None else np.clip(value, -bound, bound))
+
+    def peephole(self, row: int, state: Any) -> Any:
+        return self.weights["peephole"][row] * state
+
+    def clip(self, state: Any) -> Any:
+        assert self.spec.cell_clip is not None
+        low, high = self.spec.cell_clip
+        return np.clip(np.fmax(state, low) if self.spec.cell_clip_nan else state, low, high)
+
+    def project(self, h: Any) -> Any:
+        return h @ self.weights["projection"]
+
+
+class _Value:
+    """A value on a tape: what it is, and how a gradient by it becomes one by its parents."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, tape: list[_Value], value: Array) -> None:
+        self.tape, self.value, self.grad = tape, value, np.zeros_like(value)
+        self.parents: list[tuple[_Value, Callable[[Array], Array]]] = []
+        tape.append(self)
+
+    def made(self, value: Array, *parents: tuple[_Value, Callable[[Array], Array]]) -> _Value:
+        """Returns a value that is made of this one and of others."""
+        result = _Value(self.tape, value)
+        result.parents += parents
+        return result
+
+    def __add__(self, other: _Value) -> _Value:
+        return self.made(self.value + other.value, (self, _same), (other, _same))
+
+    def __mul__(self, other: _Value) -> _Value:
+        one, two = self.value, other.value
+        return self.made(
+            one * two, (self, lambda d: _product(d, two)), (other, lambda d: _product(d, one))
+        )
+
+    def __rsub__(self, number: int) -> _Value:
+        return self.made(number - self.value, (self, np.negative))
+
+
+def _same(gradient: Array) -> Array:
+    return gradient
+
+
+def _product(gradient: Array, factor: Array) -> Array:
+    """Returns their product; 0 stays 0: the bound that replaced a NaN has no slope."""
+    return np.where(gradient == 0, gradient, gradient * factor)
+
+
+class _Tape(_Arrays):
+    """A step that can go backward: the values of `step` in their order.
+
+    ``named``: those whose gradients make the gradients of weights and inputs; ``factors``: what
+    their weights are multiplied by.
+    """
+
+    def __init__(
+        self, of: ReferenceKernel, x: Array, attention: Array | None, states: Sequence[Array]
+    ) -> None:
+        super().__init__(of, x, attention)
+        self.values: list[_Value] = []
+        self.named: dict[str, _Value] = {}
+        self.factors: dict[str, Array] = {}
+        for place in range(self.spec.gates):
+            self.named[f"x {place}"] = _Value(self.values, self.gates[:, place])
+        if attention is not None:
+            self.attention = self.named["attention"] = _Value(self.values, attention)
+        self.before = [_Value(self.values, state.copy()) for state in states]
+        self.after = step(self.spec, self, *self.before)
+
+    def backward(self, gradients: Sequence[Array]) -> list[Array]:
+        """Returns the gradients by the states before the step, from those by the states after."""
+        for state, gradient in zip(self.after, gradients, strict=True):
+            state.grad = state.grad + gradient
+        for value in reversed(self.values):
+            for parent, back in value.parents:
+                gradient = back(value.grad)
+                if gradient.shape != parent.value.shape:
+                    gradient = gradient.sum(1, keepdims=True)
+                parent.grad = parent.grad + gradient
+        return [state.grad for state in self.before]
+
+    def _note(self, name: str, value: _Value, result: Array, back: Callable[[Array], Array]) -> Any:
+        self.factors[name] = value.value
+        self.named[name] = value.made(result, (value, back))
+        return self.named[name]
+
+    def x(self, gate: int) -> Any:
+        return self.named[f"x {gate}"]
+
+    def h(self, gate: int, state: Any) -> Any:
+        weights = self.weights["iter"][:, gate]
+        return self._note(f"h {gate}", state, super().h(gate, state.value), lambda d: d @ weights.T)
+
+    def inner(self, product: Any) -> Any:
+        result = product.made(super().inner(product.value), (product, _same))
+        self.named["inner"] = result
+        return result
+
+    def function(self, place: int, value: Any) -> Any:
+        result, slope = super().function(place, value.value), self.spec.functions[place].name
+        return value.made(result, (value, lambda d: d * _SLOPES[slope](result)))
+
+    def gate(self, place: int, value: Any) -> Any:
+        return self.function(place, value)  # `TRAINED` has no clipped gates
+
+    def peephole(self, row: int, state: Any) -> Any:
+        weights = self.weights["peephole"][row]
+        result = super().peephole(row, state.value)
+        return self._note(f"peephole {row}", state, result, lambda d: d * weights)
+
+    def clip(self, state: Any) -> Any:
+        assert self.spec.cell_clip is not None
+        low, high = self.spec.cell_clip
+        inside = (state.value >= low) & (state.value <= high)  # slope 1 at the bounds
+        return state.made(super().clip(state.value), (state, lambda d: d * inside))
+
+    def project(self, h: Any) -> Any:
+        weights = self.weights["projection"]
+        return self._note("projection 0", h, super().project(h.value), lambda d: d @ weights.T)
+
+
+def _collect(arrays: dict[str, Array], step: Mapping[str, Array], rows: slice, count: int) -> None:
     """Puts the arrays of a step into their rows of those of all steps."""
     for name, array in step.items():
         if name not in arrays:
             arrays[name] = np.empty((count, *array.shape[1:]), array.dtype)
         arrays[name][rows] = array
-
-
-def _times(a: Array, weights: Array) -> Array:
-    """(N, I) x (I, G, O) -> (N, G, O).
-
-    A product a gate: BLAS runs small ones in this thread, and larger ones would wait for others.
-    """
-    return np.matmul(a, weights.swapaxes(0, 1)).swapaxes(0, 1)
-
-
-def _back(gates: Array, weights: Array) -> Array:
-    """(N, G, O) x (I, G, O) -> (N, I)."""
-    return _flat(gates) @ _flat(weights).T
-
-
-def _outer(a: Array, gates: Array) -> Array:
-    """(N, I) x (N, G, O) -> (I, G, O)."""
-    return (a.T @ _flat(gates)).reshape(a.shape[1], *gates.shape[1:])
 
 
 def _flat(gates: Array) -> Array:
@@ -339,7 +348,10 @@ def cell_sequence(
     sentences = len(x) if isinstance(x, Ragged) else x.shape[1]
     initial = checked_state(spec, state, sentences, dtype)
     _, _, shares = walk.run_training(x, initial, None)
-    kept = shares[0][0][0]  # of one share, layer and direction
+    _, tapes = shares[0][0][0]  # of one share, layer and direction
+    if spec.direction == "right2left":
+        tapes.reverse()
+    cells = np.concatenate([tape.after[1].value for tape in tapes])
     if isinstance(x, Ragged):
-        return x.with_data(Packing.of(x.offsets).unpack(kept["after"]))
-    return np.asarray(kept["after"].reshape(*x.shape[:2], spec.hidden_size))
+        return x.with_data(Packing.of(x.offsets).unpack(cells))
+    return cells.reshape(*x.shape[:2], spec.hidden_size)

@@ -19,7 +19,7 @@ import numpy as np
 from onernn.engine.session import Session
 from onernn.fuse_passes import PASSES, fuse
 from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
-from onernn.fuse_passes.joined_layers import StackLayers
+from onernn.fuse_passes.joined_layers import stack_layers
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import UnsupportedError, did_you_mean
 from onernn.ir.feeds import checked_feed
@@ -288,7 +288,7 @@ def _finite(value: Batch, where: str) -> Array:
 
 def separated(model: Graph) -> Graph:
     """The fused model without precisions, each of its layers a node."""
-    passes = tuple(each for each in PASSES if not isinstance(each, StackLayers))
+    passes = tuple(each for each in PASSES if each is not stack_layers)
     graph = fuse(with_precision(model, {}), passes).model
     nodes = []
     for node in graph.nodes:

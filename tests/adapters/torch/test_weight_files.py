@@ -44,7 +44,7 @@ def test_names_tell_the_stack(name: str, arrays: dict[str, Any]) -> None:
     assert layers["decoder.gru"].spec.cell is Cell.LBR_GRU
     for module, layer in layers.items():
         wanted = {k: v for k, v in arrays.items() if k.startswith(module)}
-        found = {f"{module}.{k}": v for k, v in torch.write(layer).items()}
+        found = {f"{module}.{k}": v for k, v in torch.FRAMEWORK.write(layer).items()}
         assert found.keys() == wanted.keys()
         for key in wanted:
             if "weight" in key:

@@ -1,0 +1,49 @@
+"""The step of every recurrent cell, as one formula over a builder of values.
+
+Run over arrays it is the reference, over values that remember what they were made of its gradients
+follow, and over the names of an ONNX graph it is the body of a Scan. Equations: RNN developer guide
+of oneDNN; oneAPI specification 1.3, RNN (AUGRU cells).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onernn.ir.spec import Cell, RnnSpec
+
+
+def step(spec: RnnSpec, b: Any, h: Any, c: Any = None) -> list[Any]:
+    """Returns the states (h,) or (h, c) after a step from those before it.
+
+    ``b`` makes values (N, O), which have ``+``, ``*`` and ``1 - value``: ``x(gate)`` is the product
+    of the input with a gate's weights, and its bias; ``h(gate, state)`` that of a state with the
+    recurrent ones; ``inner(product)`` has the bias row u' of LBR cells added; ``gate(place, sum)``
+    and ``function(place, value)`` are the cell's functions, with and without the clip of gates;
+    ``peephole(row, state)``, ``clip(state)`` and ``project(h)`` belong to LSTM; ``attention`` is
+    (N, 1), None for cells without.
+    """
+    if spec.cell is Cell.LSTM:
+        return _lstm(spec, b, h, c)
+    if not spec.cell.is_gru:
+        return [b.gate(0, b.x(0) + b.h(0, h))]
+    u, r = (b.gate(0, b.x(place) + b.h(place, h)) for place in (0, 1))
+    behind = r * b.inner(b.h(2, h)) if spec.cell.linear_before_reset else b.h(2, r * h)
+    o = b.gate(1, b.x(2) + behind)
+    keep = u if b.attention is None else (1 - b.attention) * u
+    if spec.update == "replace":
+        keep = 1 - keep
+    return [keep * h + (1 - keep) * o]
+
+
+def _lstm(spec: RnnSpec, b: Any, h: Any, c: Any) -> list[Any]:
+    def seen(place: int, state: Any) -> Any:
+        whole = b.x(place) + b.h(place, h)
+        return whole + b.peephole(min(place, 2), state) if spec.peephole else whole
+
+    i, g = b.gate(0, seen(0, c)), b.gate(1, b.x(2) + b.h(2, h))
+    f = 1 - i if spec.input_forget else b.gate(0, seen(1, c))
+    after = f * c + i * g
+    if spec.cell_clip is not None:
+        after = b.clip(after)
+    out = b.gate(0, seen(3, after)) * b.function(2, after)
+    return [out if spec.projection_size is None else b.project(out), after]
