@@ -209,6 +209,21 @@ class Signature:
         self.rest = rest[0] if rest else ""
 
     def __call__(self, op: NativeOperator) -> Results:
+        inputs, results = self.call(op)
+        taken = {each.name for each in inputs if each is not None}
+
+        def name(result: Any) -> str:
+            if not isinstance(result, Tensor):
+                return result or ""
+            copies = self.tensor.copied and result.name in taken
+            return op.emit("Identity", result.name) if copies else result.name
+
+        if isinstance(results, Mapping):
+            return {slot: name(each) for slot, each in results.items()}
+        return tuple(map(name, results)) if isinstance(results, tuple) else name(results)
+
+    def call(self, op: NativeOperator) -> tuple[list[Tensor | None], Any]:
+        """Returns the inputs of the rule, and what it returns."""
         op.absent(*self.absent)
         op.only(**self.only)
         inputs: list[Tensor | None] = []
@@ -227,18 +242,7 @@ class Signature:
                 refuse(f"input {each.name} is missing")
             else:
                 inputs.append(each.default)
-        taken = {each.name for each in inputs if each is not None}
-        results = self.rule(*inputs, **attributes)
-
-        def name(result: Any) -> str:
-            if not isinstance(result, Tensor):
-                return result or ""
-            copies = self.tensor.copied and result.name in taken
-            return op.emit("Identity", result.name) if copies else result.name
-
-        if isinstance(results, Mapping):
-            return {slot: name(each) for slot, each in results.items()}
-        return tuple(map(name, results)) if isinstance(results, tuple) else name(results)
+        return inputs, self.rule(*inputs, **attributes)
 
     @staticmethod
     def _attribute(op: NativeOperator, name: str, default: Any) -> Any:
