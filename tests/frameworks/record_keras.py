@@ -111,9 +111,9 @@ def masked_steps(keras: Any) -> Made:
     flags = keras.Input((None,), dtype="bool", name="flags")
     masked = layers.Masking()(x)
     outputs = [
-        kind(
-            4, return_sequences=True, go_backwards=back, zero_output_for_mask=zeros, **options
-        )(masked)
+        kind(4, return_sequences=True, go_backwards=back, zero_output_for_mask=zeros, **options)(
+            masked
+        )
         for kind, options in (
             (layers.SimpleRNN, {}),
             (layers.LSTM, {}),
