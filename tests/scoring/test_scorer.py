@@ -296,11 +296,11 @@ def sample_only(mixes: str) -> Graph:
     """A model of integers for which no rule shows whether rows are independent."""
     axis = {"rows": 0, "steps": 1}[mixes]
     nodes = new_nodes("""
-        chosen = Compress x every axis=1
+        chosen = Einsum x equation='...->...'
         top = ReduceMax chosen axis
         y = Sub x top
     """)
-    constants = {"every": np.ones(3, bool), "axis": np.array([axis])}
+    constants = {"axis": np.array([axis])}
     return Graph("g", (Value("x", "int64", (None, 3)),), (Value("y"),), nodes, constants)
 
 
@@ -310,7 +310,7 @@ def test_where_no_rule_decides_rows_of_each_window_are_compared_as_integers_exac
     others = pa.table({"x": rng.integers(0, 10**6, (400, 3)).tolist()})
     scorer = Scorer(sample_only("rows"))
     scorer(same)  # equal rows show nothing: later ones do
-    with pytest.raises(UnsupportedError, match=r"Compress.* row \d+ by itself has other values"):
+    with pytest.raises(UnsupportedError, match=r"Einsum.* row \d+ by itself has other values"):
         scorer(others)
     alone = Scorer(sample_only("rows"), words=1)(others)
     assert alone["y"].to_pylist() == [[0, 0, 0]] * 400
