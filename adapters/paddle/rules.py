@@ -41,7 +41,7 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
     if x.ragged and canonical.paths:
         known = dense(None, [None] * x.rank)
         paths = canonical.paths(canonical.attrs(attributes, 1), known)
-        words = bool(paths) and paths[0][0] is None
+        words = paths is not None and paths[0][0] is None
     out = getattr(x.dense if words or not row.keeps_lod else x, row.op)(**attributes)
     return out.under(x).name if words and row.keeps_lod else out.name
 
