@@ -76,7 +76,7 @@ def _reduction(row: Row, op: PaddleOperator) -> Results:
         x = x.cast(dtype)
     elif row.type == "reduce_sum" and X.dtype in (np.int32, np.bool_):
         x = x.cast("int64")
-    return op.reduced(row.op, x.name, axes, X.rank, keep)
+    return x.reduce(row.op, axes, X.rank, keep).name
 
 
 def _not_equal(op: PaddleOperator) -> Results:
