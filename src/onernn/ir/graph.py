@@ -257,7 +257,7 @@ class Sizes:
 
 
 class Context:
-    """What a type rule knows beside its inputs' types.
+    """The knowledge of a type rule, except its inputs' types.
 
     ``attrs``: the node's attributes with their defaults. ``same(a, b)`` declares two sizes equal
     and returns the one, or raises `ShapeError`; ``fresh(label)`` is a size that is known during a
@@ -411,7 +411,7 @@ class Graph(Immutable):
     """An immutable model: nodes in an order in which they can run, constants read-only.
 
     ``notes`` are what a reader wants a user to know. Raises `ModelFormatError` where a value is
-    used before it is made (a cycle, too) or made twice, and where a node's inputs, outputs or
+    used before it is made (including a cycle) or made twice, and where a node's inputs, outputs or
     attributes are not those of its operator.
     """
 

@@ -329,7 +329,7 @@ class Quotient:
         return self.by // gcd(self.by, *holders)
 
     def __lt__(self, other: Factor) -> bool:
-        """In a product quotients stand behind names."""
+        """In a product quotients follow names."""
         if isinstance(other, str):
             return False
         return (self.by, self.whole.terms) < (other.by, other.whole.terms)

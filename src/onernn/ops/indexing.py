@@ -217,7 +217,7 @@ def _reversed_paths(attrs: Any, x: Type, lengths: Type) -> list[Path]:
 
 @op("ReverseSequence", kind="moves", drops=True, type=same, paths=_reversed_paths)
 def reverse_sequence(x: Array, lengths: Array, *, time_axis: int = 0, batch_axis: int = 1) -> Array:
-    """The first words of each sentence backwards, those behind its length where they are."""
+    """Reverses the first steps of each sequence; those after its length stay."""
     time, batch = time_axis, batch_axis
     if {time, batch} != {0, 1}:
         raise ShapeError(f"expected time and batch as the first axes, got {time} and {batch}")

@@ -274,7 +274,7 @@ def _own(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
 
 @op("InstanceNormalization", kind="mixes", since=7, type=same, growth=wide, batched="batch")
 def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:
-    """Over what is behind the channels."""
+    """Normalizes over the axes after the channels."""
     factor, added = _per_channel(x, scale, bias)
     return _own(x, tuple(range(2, x.ndim)), epsilon) * factor + added
 
@@ -283,7 +283,7 @@ def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: floa
 def group_normalization(
     x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int
 ) -> Array:
-    """Over channels that follow each other, and what is behind them."""
+    """Normalizes over neighbouring channels and the axes after them."""
     factor, added = _per_channel(x, scale, bias)
     groups = num_groups
     if groups < 1 or x.ndim < 2 or x.shape[1] % groups:

@@ -77,7 +77,7 @@ def quotient(size: Size | None, by: Size | None) -> Size | None:
 
 
 def word_behind(x: Type, front: Sizes) -> Sizes | None:
-    """The axes of one word of a value, behind others."""
+    """Returns the axes of one step of a value, after others."""
     return None if x.shape is None else (*front, *x.shape[1:])
 
 

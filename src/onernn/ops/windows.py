@@ -138,7 +138,7 @@ def placed(windows: Sequence[Window], x: Array, ceil: bool = False) -> list[Wind
 
 
 def places(windows: Sequence[Window], sizes: Sequence[Any], ceil: bool = False) -> Any:
-    """How many places windows have along the axes behind (N, C), of numbers or `Size`."""
+    """How many places windows have along the axes after (N, C), of numbers or `Size`."""
     both = zip(windows, sizes, strict=True)
     return tuple(None if size is None else window.places(size, ceil) for window, size in both)
 

@@ -57,7 +57,7 @@ bool are_offsets(const std::int64_t* offsets, std::int64_t count);
 struct Rule;
 const Rule* rule_of(const char* function);
 
-/// Whether the contents of its arguments decide, too.
+/// Whether the contents of its arguments also decide.
 bool depends_on_contents(const Rule* rule);
 
 /// Whether weights of so many bytes have all that a layer reads.
