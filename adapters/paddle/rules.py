@@ -40,7 +40,8 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
     words = False
     if x.ragged and canonical.paths:
         known = dense(None, [None] * x.rank)
-        words = canonical.paths(canonical.attrs(attributes, 1), known)[0][0] is None
+        paths = canonical.paths(canonical.attrs(attributes, 1), known)
+        words = bool(paths) and paths[0][0] is None
     out = getattr(x.dense if words or not row.keeps_lod else x, row.op)(**attributes)
     return out.under(x).name if words and row.keeps_lod else out.name
 
