@@ -73,7 +73,7 @@ class RnnWeights(Immutable):
         `ShapeError` naming the array.
         """
 
-        def turn(array: Array | None) -> Any:
+        def turn(array: Any) -> Any:
             return array if np.ndim(array) < 3 else np.moveaxis(np.asarray(array), -1, 2)
 
         return cls(turn(layer), turn(iter), bias, peephole, turn(projection))
