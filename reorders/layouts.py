@@ -50,9 +50,9 @@ def _read_paddle_lstm(arrays: Arrays) -> PivotLayer:
     """``fusion_lstm``: WeightX (I, 4*O), WeightH (O, 4*O), Bias (1, 4*O) or (1, 7*O)."""
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
     state, bias = need(arrays, "WeightH", 2), need(arrays, "Bias", 2)
-    matrices = (input_layer(each, paddle.LSTM) for each in (need(arrays, "WeightX", 2), state))
-    rows = paddle.lstm_bias(bias, peephole=bias.size == 7 * len(state))
-    return layer_of(Cell.LSTM, [[RnnWeights(*matrices, *rows)]])
+    x, h = (input_layer(each, paddle.LSTM) for each in (need(arrays, "WeightX", 2), state))
+    rows, seen = paddle.lstm_bias(bias, peephole=bias.size == 7 * len(state))
+    return layer_of(Cell.LSTM, [[RnnWeights(x, h, rows, seen)]])
 
 
 def _write_paddle_lstm(layer: PivotLayer) -> dict[str, Array]:

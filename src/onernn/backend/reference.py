@@ -1,10 +1,10 @@
 """The reference: every cell in plain NumPy, forward and backward, in float32 or float64.
 
-The formulas are those of `onernn.ir.cells`; backward goes through a tape of their values
-(design/0085). It computes step by step, including the input's products. Backward, a step hands on
-what the step before it needs; the products for input and weights are taken over all words at once.
-Layers, directions and packing are walked as everywhere (`LayerWalk`): what checks that is the
-tests' own oracle, which shares nothing with the package (design/0026).
+`onernn.ir.cells` has the formulas; backward goes through a tape of their values (design/0085).
+It computes step by step, including the input's products. Backward, a step hands on what the step
+before it needs; the products for input and weights are taken over all words at once. Layers,
+directions and packing are walked as everywhere (`LayerWalk`): what checks that is the tests' own
+oracle, which shares nothing with the package (design/0026).
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
 
 
 def completed(activation: Activation) -> Activation:
-    """With the alpha and beta that its function has, the default ones where they are not given.
+    """Returns it with the alpha and beta of its function, the default ones unless it has its own.
 
-    Defaults: those of the ONNX operators of the same names. Raises `UnsupportedError` for a name
+    Defaults are the ONNX operators' of the same names. Raises `UnsupportedError` for a name
     that is not listed in the ONNX specification of RNN, and for a number that the function does
     not take, or lacks.
     """

@@ -16,8 +16,8 @@ def step(spec: RnnSpec, b: Any, h: Any, c: Any = None) -> list[Any]:
     """Returns the states (h,) or (h, c) after a step from those before it.
 
     ``b`` makes values (N, O), which have ``+``, ``*`` and ``1 - value``: ``x(gate)`` is the product
-    of the input with a gate's weights, and its bias; ``h(gate, state)`` that of a state with the
-    recurrent ones; ``inner(product)`` has the bias row u' of LBR cells added; ``gate(place, sum)``
+    of the input with a gate's weights, and its bias; ``h(gate, state)`` is a state's product;
+    ``inner(product)`` has the bias row u' of LBR cells added; ``gate(place, sum)``
     and ``apply(place, value)`` are the cell's functions, with and without the clip of gates;
     ``peephole(row, state)``, ``clip(state)`` and ``project(h)`` belong to LSTM; ``attention`` is
     (N, 1), None for cells without.

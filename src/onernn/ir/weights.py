@@ -67,13 +67,13 @@ class RnnWeights(Immutable):
         peephole: Array | None = None,
         projection: Array | None = None,
     ) -> RnnWeights:
-        """From layer (L, D, G, O, I) and iter (L, D, G, O, R) in ldgoi, projection in ldoi.
+        """Returns weights from layer (L, D, G, O, I) and iter in ldgoi, projection in ldoi.
 
         The projection is (L, D, R, O) there; bias and peephole are the same in both. Raises
         `ShapeError` naming the array.
         """
 
-        def turn(array: Array | None) -> Any:
+        def turn(array: Any) -> Any:
             return array if np.ndim(array) < 3 else np.moveaxis(np.asarray(array), -1, 2)
 
         return cls(turn(layer), turn(iter), bias, peephole, turn(projection))
@@ -215,7 +215,7 @@ def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
     return weights if isinstance(weights, Layers) else Layers(weights)
 
 
-# In which numbers one recurrent layer of a graph computes, where not in those of the session.
+# The precision of one recurrent layer of a graph, if it differs from the session's.
 
 
 class Scale(NamedTuple):
@@ -332,7 +332,7 @@ class LayerPrecision(Immutable):
         return self.dtype not in ("", "f32", "f64")
 
     def check(self, spec: RnnSpec) -> None:
-        """Raises `ShapeError` where there is not one part for each layer and direction."""
+        """Raises `ShapeError` unless there is one part for each layer and direction."""
         expected = spec.layers * spec.directions
         if self.parts and len(self.parts) != expected:
             raise ShapeError(
@@ -363,7 +363,7 @@ OWN: Final = LayerPrecision()
 def joined(*each: LayerPrecision) -> LayerPrecision | None:
     """The precision of parts that follow each other.
 
-    None where they compute in different dtypes, or only some of them have scales.
+    None if they compute in different dtypes, or only some of them have scales.
     """
     if len({(one.dtype, bool(one.parts)) for one in each}) > 1:
         return None
