@@ -17,7 +17,7 @@ from onernn.adapters.common.live import (
     NOT_SEEN,
     Explained,
     Slower,
-    derived,
+    derive,
     leave,
     original,
     warn_of_left,
@@ -29,11 +29,11 @@ from onernn.adapters.mxnet.custom_operator import (
     custom_attributes,
     live_mxnet,
     register,
-    restored_symbol,
+    restore_symbol,
     slower_operator,
     view,
 )
-from onernn.adapters.mxnet.live_layer import LiveRnn, Options, checked
+from onernn.adapters.mxnet.live_layer import LiveRnn, Options, check_rnn
 from onernn.adapters.mxnet.originals import ORIGINAL, keep_rnn
 from onernn.adapters.mxnet.partition import explain as explain_symbol
 from onernn.adapters.mxnet.partition import optimized_symbol
@@ -238,7 +238,7 @@ def _optimized_block(block: Any, options: Options) -> Any:
     traced = [child for child in blocks if _is_traced(child) and child not in layers + imported]
     for layer in layers:
         sizes = {"state_size": layer._hidden_size, "num_layers": layer._num_layers}
-        checked(layer.name, {"mode": layer._mode, "p": layer._dropout, **sizes}, options)
+        check_rnn(layer.name, {"mode": layer._mode, "p": layer._dropout, **sizes}, options)
     graphs = [child._cached_graph for child in imported]
     symbols = [optimized_symbol(symbol, {}, options) for _, symbol in graphs]
     done = [explain_symbol(symbol, **vars(options)) for symbol in symbols]
@@ -248,10 +248,10 @@ def _optimized_block(block: Any, options: Options) -> Any:
     for layer in layers:
         layer.__class__ = _ours(original(type(layer)), options)
     for child in traced:
-        child.__class__ = _traced(original(type(child)), options)
+        child.__class__ = _trace_class(original(type(child)), options)
     warn_of_left(HOST, (Refusal(STEPWISE, name) for name in _stepwise(blocks)))
     for child, (inputs, _), symbol in zip(imported, graphs, symbols, strict=True):
-        child.__class__ = _switched(original(type(child)), options)
+        child.__class__ = _switch_class(original(type(child)), options)
         child._cached_graph = inputs, symbol
     for child in blocks:
         if hasattr(child, "_clear_cached_op"):
@@ -263,7 +263,7 @@ def restore(target: Any) -> Any:
     """The Symbol with MXNet's own operators again; or the gluon block, restored in place."""
     mx = live_mxnet()
     if isinstance(target, mx.sym.Symbol):
-        return restored_symbol(target)
+        return restore_symbol(target)
     for child in _blocks(target):
         kind = original(type(child))
         if kind is type(child):
@@ -272,7 +272,7 @@ def restore(target: Any) -> Any:
         child.__class__ = kind
         vars(child).pop("onernn_left", None)
         if isinstance(child, mx.gluon.SymbolBlock):
-            child._cached_graph = child._cached_graph[0], restored_symbol(child._cached_graph[1])
+            child._cached_graph = child._cached_graph[0], restore_symbol(child._cached_graph[1])
     return target
 
 
@@ -318,18 +318,18 @@ def _ours(kind: Any, options: Options) -> type:
         functions = _Replaced(F, partial(_run_layer, F, self, options)) if plugins_enabled() else F
         return kind._forward_kernel(self, functions, *arguments, **parameters)
 
-    return _switched(kind, options, _forward_kernel=forward_kernel)
+    return _switch_class(kind, options, _forward_kernel=forward_kernel)
 
 
 @cache
-def _traced(kind: Any, options: Options) -> type:
+def _trace_class(kind: Any, options: Options) -> type:
     """A class of blocks whose traces have onernn's operators in place of cells."""
 
     def get_graph(self: Any, *arguments: Any) -> Any:
         fresh = not self._cached_graph
         inputs, symbol = kind._get_graph(self, *arguments)
         if fresh and not plugins_enabled():
-            self._cached_graph = inputs, restored_symbol(symbol)
+            self._cached_graph = inputs, restore_symbol(symbol)
         elif fresh and _is_compiled(self) and any(map(_is_cell, _blocks(self))):
             arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
             params = {v.name: a for v, a in zip(inputs, arrays, strict=False) if a is not None}
@@ -347,7 +347,7 @@ def _traced(kind: Any, options: Options) -> type:
         finally:
             self._cached_graph = graph
 
-    return _switched(kind, options, _get_graph=get_graph, export=export)
+    return _switch_class(kind, options, _get_graph=get_graph, export=export)
 
 
 _TRAINS: ContextVar[bool | None] = ContextVar("_TRAINS", default=None)
@@ -358,7 +358,7 @@ _TRACED = "_cached_graph _cached_op _cached_op_args _in_format _out_format onern
 
 
 @cache
-def _switched(kind: Any, options: Options, **members: Any) -> type:
+def _switch_class(kind: Any, options: Options, **members: Any) -> type:
     """A block whose hybridized calls follow `plugins_disabled`.
 
     Training has its own trace: MXNet may be the faster one there, or elsewhere.
@@ -372,7 +372,7 @@ def _switched(kind: Any, options: Options, **members: Any) -> type:
         if before != now and is_imported:
             inputs, symbol = self._cached_graph
             self._clear_cached_op()
-            restore = optimized_symbol(symbol, {}, options) if now[0] else restored_symbol(symbol)
+            restore = optimized_symbol(symbol, {}, options) if now[0] else restore_symbol(symbol)
             self._cached_graph = inputs, restore
         elif before != now:
             graphs[before] = {name: own[name] for name in _TRACED if name in own}
@@ -393,7 +393,7 @@ def _switched(kind: Any, options: Options, **members: Any) -> type:
         kind._clear_cached_op(self)
 
     members |= {"_call_cached_op": call_cached_op, "_clear_cached_op": clear_cached_op}
-    return derived(kind, options, **members)
+    return derive(kind, options, **members)
 
 
 class _Replaced:

@@ -24,7 +24,7 @@ from onernn.adapters.common.live import (
     LiveOptions,
     Recorded,
     ViewedWeights,
-    joined_states,
+    join_states,
 )
 from onernn.backend import Stack
 from onernn.backend.compiled.library import load_kernels
@@ -338,7 +338,7 @@ def views_of(spec: RnnSpec, parameters: Sequence[Array]) -> list[PartViews]:
 
 def _new(shape: Sequence[int], _: object) -> Array:
     """Returns memory of PyTorch's, in which transposed copies take two thirds of the time."""
-    return torch.empty(shape).numpy()  # type: ignore[no-any-return]
+    return torch.empty(shape).numpy()
 
 
 # The packed parameters of a module, and calls without gradients.
@@ -494,7 +494,7 @@ def _spread(
 
 
 def _tensors(batch: Batch, y: Ragged | Array, states: Sequence[Array]) -> list[torch.Tensor]:
-    return [batch.write(y), *(torch.from_numpy(joined_states(state)) for state in states)]
+    return [batch.write(y), *(torch.from_numpy(join_states(state)) for state in states)]
 
 
 # Calls that PyTorch's autograd records: onernn runs forward and backward.
