@@ -437,7 +437,8 @@ class LiveModule:
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """y and the final states, for what `arguments_of` returned. A cell's y is its final h."""
         x, rows = batch.x, batch.sequences
-        if not (self._checked and all(map(_is, self._checked, weights))):
+        known = self._checked
+        if not (known and all([old() is w for old, w in zip(known, weights, strict=True)])):
             self.check(weights)
             self._checked = [*map(ref, weights)]
         where: Any = None
@@ -468,10 +469,6 @@ def shaped(states: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]) -> l
         state if state.shape == shape else state.view(shape)
         for state, shape in zip(states, shapes, strict=True)
     ]
-
-
-def _is(old: ref[torch.Tensor], new: torch.Tensor) -> bool:
-    return old() is new
 
 
 def arrays_of(tensors: Sequence[torch.Tensor]) -> list[Array]:
