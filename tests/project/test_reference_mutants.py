@@ -57,7 +57,7 @@ MUTANTS = [
         "reorders/layers.py",
         "np.concatenate([x[:2] + h[:2], x[2:], h[2:]])",
         "np.concatenate([x[:2] + h[:2], x[2:] + h[2:], 0 * h[2:]])",
-        (MXNET, "test_a_gru_multiplies_the_reset_gate_after_the_product"),
+        EQUATIONS[MXNET],
     ),
     Mutant(
         "MXNet: biases in the vector changed over",
@@ -78,7 +78,7 @@ MUTANTS = [
         "adapters/mxnet/attributes.py",
         "0 < stack.layers < 2**10",
         "stack.layers < 2**10",
-        (MXNET, "test_sizes_of_no_operator_are_refused"),
+        (MXNET, "test_what_the_documentation_does_not_allow_is_refused"),
     ),
     Mutant(
         "MXNet: layers and directions of a state changed over",
@@ -237,22 +237,22 @@ MUTANTS = [
     Mutant(
         "Paddle: the default formula",
         _PADDLE,
-        'op.attribute("origin_mode", False)',
-        'op.attribute("origin_mode", True)',
+        '"activation": _TANH}, "origin_mode", False)',
+        '"activation": _TANH}, "origin_mode", True)',
         (PADDLE, "test_the_default_is_the_formula_that_onednn_lacks"),
     ),
     Mutant(
         "Paddle: is_reverse",
         _PADDLE,
-        '"right2left" if op.attribute("is_reverse", False) else',
-        '"left2right" if op.attribute("is_reverse", False) else',
+        'True: "right2left"}',
+        'True: "left2right"}',
         EQUATIONS[PADDLE],
     ),
     Mutant(
         "Paddle: an initial state dropped",
         _PADDLE,
-        'op.emit_many("Rnn", count, x, *states',
-        'op.emit_many("Rnn", count, x',
+        "x.Rnn(*begin, spec",
+        "x.Rnn(spec",
         EQUATIONS[PADDLE],
     ),
     Mutant(
@@ -265,8 +265,8 @@ MUTANTS = [
     Mutant(
         "Paddle: functions changed over",
         _PADDLE,
-        'gate_activation="sigmoid", activation="tanh")\n    origin',
-        'activation="tanh", gate_activation="sigmoid")\n    origin',
+        '{"gate_activation": _SIGMOID, "activation": _TANH}',
+        '{"activation": _TANH, "gate_activation": _SIGMOID}',
         (PADDLE, "test_any_activation_computes_its_formula"),
     ),
     Mutant(
