@@ -25,7 +25,7 @@ from onernn.reorders import mxnet
 
 
 class FoldedWeights:
-    """Weights over what a projection reads, for `LiveLayer`: computed of its parameters, too."""
+    """Weights over what a projection reads, for `LiveLayer`; its parameters are used to compute them."""
 
     def __init__(self, weights: ViewedWeights, stack: mxnet.Stack) -> None:
         self._weights, self._stack = weights, stack
