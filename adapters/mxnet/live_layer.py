@@ -25,7 +25,7 @@ from onernn.reorders import mxnet
 
 
 class FoldedWeights:
-    """Weights over what a projection reads, for `LiveLayer`; its parameters are used to compute them."""
+    """Weights over the input of a projection, computed from those of both, for `LiveLayer`."""
 
     def __init__(self, weights: ViewedWeights, stack: mxnet.Stack) -> None:
         self._weights, self._stack = weights, stack
