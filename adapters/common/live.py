@@ -150,11 +150,11 @@ def left_of(layer: Any) -> tuple[Refusal, ...]:
 
 
 def original(kind: Any) -> Any:
-    """The class that a layer had before it became `derived`."""
+    """The class that a layer had before it became `derive`."""
     return kind.__mro__[1] if "onernn_options" in vars(kind) else kind
 
 
-def derived(kind: Any, options: Any, made_by: type[type] = type, **members: Any) -> type:
+def derive(kind: Any, options: Any, made_by: type[type] = type, **members: Any) -> type:
     """A class like a framework's, of the same name, in which these members are replaced."""
     return made_by(kind.__name__, (kind,), {**members, "onernn_options": options})
 
@@ -169,7 +169,7 @@ def array_at(address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Arra
     return np.frombuffer(memory, dtype).reshape(shape)
 
 
-def joined_states(state: Array) -> Array:
+def join_states(state: Array) -> Array:
     """A state (L, D, N, O) as frameworks have it: (L*D, N, O)."""
     return state.reshape(state.shape[0] * state.shape[1], *state.shape[2:])
 
@@ -179,7 +179,7 @@ def place_of(array: Array) -> tuple[Any, ...]:
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
-def computed(array: Array) -> Array:
+def widen(array: Array) -> Array:
     """The array in the dtype of computation: float32 for float16."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
@@ -299,7 +299,7 @@ class LiveLayer:
         return None
 
     def _new_stack(self, _: int, parameters: Sequence[Array]) -> Stack:
-        return self._options.prepare(*self._weights.pack([*map(computed, parameters)]))
+        return self._options.prepare(*self._weights.pack([*map(widen, parameters)]))
 
     def run_training(
         self, parameters: Sequence[Array], words: Ragged | Array, begin: State | None
@@ -308,8 +308,8 @@ class LiveLayer:
         if self._kernels is None or parameters[0].dtype == np.float64:
             stack = self._compared(os.getpid(), parameters)
         else:
-            packed = self._weights.pack([*map(computed, parameters)])
-            stack = self._kernels.training_stack(*packed, self._options.dtype)
+            spec, layers = self._weights.pack([*map(widen, parameters)])
+            stack = self._kernels.training_stack(spec, layers, self._options.dtype)
         y, ends, tape = stack.run_training(words, begin)
         if tape.why and self._options.strict:
             raise UnsupportedError(tape.why)
@@ -324,7 +324,7 @@ class LiveLayer:
     ) -> tuple[Ragged | Array, State, list[Array]]:
         """Returns gradients of x, the states and the parameters; None as a gradient: zeros."""
         result = recorded.stack.backward(recorded.tape, dy, dends)
-        parameters = [*map(computed, parameters)]
+        parameters = [*map(widen, parameters)]
         return result.x, result.state, self._weights.unpack(parameters, result.layers)
 
 
@@ -350,7 +350,7 @@ class Repacked(Generic[Key, Result]):
         with self._lock:
             if not (self._constant and self._results) and not self._holds(parameters):
                 self._results.clear()
-                self._copies = [_copied(array) for array in parameters]
+                self._copies = [_copy_sealed(array) for array in parameters]
             if key not in self._results:
                 self._results[key] = self._make(key, self._copies)
             return self._results[key]
@@ -361,7 +361,7 @@ class Repacked(Generic[Key, Result]):
         )
 
 
-def _copied(array: Array) -> Array:
+def _copy_sealed(array: Array) -> Array:
     out = array.copy()
     out.flags.writeable = False  # then it is not copied again
     return out

@@ -83,17 +83,17 @@ def custom_attributes(
     return {**{k: str(v) for k, v in attributes.items()}, **ours}
 
 
-def loaded(graph: Any, like: Any) -> Any:
+def load_symbol(graph: Any, like: Any) -> Any:
     """The symbol of a graph in JSON, of the kind of another symbol."""
     mx = live_mxnet()
     made = mx.sym.load_json(json.dumps(graph))
     return made.as_np_ndarray() if isinstance(like, mx.sym.np._Symbol) else made
 
 
-def restored_symbol(symbol: Any) -> Any:
+def restore_symbol(symbol: Any) -> Any:
     """The symbol with MXNet's operators in the place of ours; itself where there are none."""
     graph = restore_graph(symbol.tojson(remove_amp_cast=False))
-    return loaded(graph, symbol) if graph else symbol
+    return load_symbol(graph, symbol) if graph else symbol
 
 
 @cache
@@ -104,7 +104,7 @@ def register() -> None:
 
     @wraps(save)
     def save_restored(self: Any, *arguments: Any, **named: Any) -> None:
-        save(restored_symbol(self), *arguments, **named)
+        save(restore_symbol(self), *arguments, **named)
 
     mx.sym.Symbol.save = save_restored
     alive: WeakSet[Any] = WeakSet()
@@ -179,12 +179,12 @@ def register() -> None:
             return [*self._live.outputs]
 
         def infer_shape(self, in_shape: list[list[int]]) -> tuple[Any, Any, Any]:
-            return self._inferred(self._live.shapes, in_shape)
+            return self._infer(self._live.shapes, in_shape)
 
         def infer_type(self, in_type: list[Any]) -> tuple[Any, Any, Any]:
-            return self._inferred(self._live.types, in_type)
+            return self._infer(self._live.types, in_type)
 
-        def _inferred(self, rule: Any, known: list[Any]) -> tuple[Any, Any, Any]:
+        def _infer(self, rule: Any, known: list[Any]) -> tuple[Any, Any, Any]:
             inputs, outputs = rule(dict(zip(self._order, known, strict=True)))
             return [inputs[name] for name in self._order], outputs, []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.live import LiveLayer, LiveOptions, ViewedWeights, computed, place_of
+from onernn.adapters.common.live import LiveLayer, LiveOptions, ViewedWeights, place_of, widen
 from onernn.adapters.mxnet import attributes as parse
 from onernn.backend import Stack
 from onernn.ir.arrays import Array
@@ -25,7 +25,7 @@ from onernn.reorders import mxnet
 
 
 class FoldedWeights:
-    """Weights over what a projection reads, for `LiveLayer`: computed of its parameters, too."""
+    """Weights over the input of a projection, computed from those of both, for `LiveLayer`."""
 
     def __init__(self, weights: ViewedWeights, stack: mxnet.Stack) -> None:
         self._weights, self._stack = weights, stack
@@ -36,7 +36,7 @@ class FoldedWeights:
     def pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
         """See `ViewedWeights.pack`."""
         flat, *linear = parameters
-        parts = folded(mxnet.split(flat, self._stack), linear, self._stack)
+        parts = fold(mxnet.split(flat, self._stack), linear, self._stack)
         return self._weights.pack([mxnet.join(parts, self._stack)])
 
     def unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
@@ -47,11 +47,11 @@ class FoldedWeights:
             mxnet.split(each, self._stack)
             for each in (*self._weights.unpack([vector], layers), flat)
         )
-        own, of_linear = unfolded(gradients, parts, linear, self._stack)
+        own, of_linear = unfold(gradients, parts, linear, self._stack)
         return [mxnet.join(own, self._stack), *of_linear]
 
 
-def folded(
+def fold(
     parts: Mapping[str, Array], linear: Sequence[Array], stack: mxnet.Stack
 ) -> dict[str, Array]:
     """The parts of the layer's parameters over what the projection reads.
@@ -69,13 +69,13 @@ def folded(
     return result
 
 
-def unfolded(
+def unfold(
     gradients: Mapping[str, Array],
     parts: Mapping[str, Array],
     linear: Sequence[Array],
     stack: mxnet.Stack,
 ) -> tuple[dict[str, Array], list[Array]]:
-    """Gradients of the layer's own parts and of ``linear``, from those of the parts `folded`."""
+    """Gradients of the layer's own parts and of ``linear``, from those of the parts `fold`."""
     weight, *bias = linear
     own, of_linear = dict(gradients), [np.zeros_like(array) for array in linear]
     for side in "lr"[: stack.directions]:
@@ -188,7 +188,7 @@ class LiveOperator:
         ends = self._split(arrays, dends) if dends else None
         heads, parameters = self._words(dy, self.y_axis, lengths), self._parameters(arrays)
         dx, dstates, dweights = self.layer.backward(record, heads, ends, parameters)
-        result = self._padded(dx, self.x_axis, arrays), *dstates, *dweights
+        result = self._pad(dx, self.x_axis, arrays), *dstates, *dweights
         gradients = dict(zip(("data", *self.states, *self.parameters), result, strict=True))
         zeros = {name: np.zeros_like(a) for name, a in arrays.items() if name == _LENGTHS}
         return zeros | {
@@ -223,19 +223,19 @@ class LiveOperator:
             expected = (*[math.prod(self.sides)] * self.is_stack, rows, width)
             if state.shape != expected:
                 raise ShapeError(f"{name}: expected {expected}, got {state.shape}")
-            result.append(computed(state).reshape(*self.sides, rows, width))
+            result.append(widen(state).reshape(*self.sides, rows, width))
         return tuple(result)
 
     def _words(self, x: Array, axis: int, lengths: Array | None) -> Ragged | Array:
         """Returns an array whose time is this axis as (T, N, ...), without steps after lengths."""
         if not self.is_stack:
             x = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
-        x = computed(x.swapaxes(0, axis))
+        x = widen(x.swapaxes(0, axis))
         if lengths is None:
             return x
         return Ragged.from_padded(x, lengths.astype(np.int64), time_major=True)
 
-    def _padded(self, y: Ragged | Array, axis: int, arrays: Arrays) -> Array:
+    def _pad(self, y: Ragged | Array, axis: int, arrays: Arrays) -> Array:
         """The inverse of `_words`; zeros after the lengths."""
         if isinstance(y, Ragged):
             y = y.to_padded(time=arrays["data"].shape[self.x_axis], time_major=True)
@@ -247,7 +247,7 @@ class LiveOperator:
             end.reshape(arrays[name].shape).astype(arrays[name].dtype, copy=False)
             for name, end in zip(self.states, ends, strict=True)
         ]
-        return [self._padded(y, self.y_axis, arrays), *states][: len(self.outputs)]
+        return [self._pad(y, self.y_axis, arrays), *states][: len(self.outputs)]
 
 
 class LiveRnn(LiveOperator):
@@ -311,7 +311,7 @@ class LiveRnn(LiveOperator):
         return spec, mxnet.views(parts, self.stack)
 
 
-def checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveRnn:
+def check_rnn(name: str, attributes: Mapping[str, Any], options: Options) -> LiveRnn:
     """Raises `UnsupportedError`, with the layer's name, for attributes that cannot run."""
     try:
         return LiveRnn({key: str(value) for key, value in attributes.items()}, options)

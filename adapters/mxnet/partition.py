@@ -22,15 +22,15 @@ from onernn.adapters.mxnet.custom_operator import (
     UNFOUND,
     custom_attributes,
     live_mxnet,
-    loaded,
+    load_symbol,
     original_attributes,
     register,
-    restored_symbol,
+    restore_symbol,
     slower_cells,
     slower_operator,
     view,
 )
-from onernn.adapters.mxnet.live_layer import LINEAR, LiveRnn, Options, checked
+from onernn.adapters.mxnet.live_layer import LINEAR, LiveRnn, Options, check_rnn
 from onernn.adapters.mxnet.originals import ORIGINAL, Read, Rewriting, keep, name_inputs
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode, parse_symbol
 from onernn.ir.errors import Refusal
@@ -73,7 +73,7 @@ def optimize_symbol(
     trained. Raises `UnsupportedError`, with its name, for an RNN operator that cannot run.
     """
     register()
-    symbol = restored_symbol(symbol)
+    symbol = restore_symbol(symbol)
     if predicts:
         symbol = _drop_training(symbol)
     plan = _plan(symbol, params, options, cells)
@@ -91,7 +91,7 @@ def optimize_symbol(
     if not names:
         return symbol
     _log.info("replaced in MXNet's symbol: %s", ", ".join(names))
-    return loaded(plan.rewriting.finish(), symbol)
+    return load_symbol(plan.rewriting.finish(), symbol)
 
 
 def _drop_training(symbol: Any) -> Any:
@@ -112,7 +112,7 @@ def _drop_training(symbol: Any) -> Any:
             instead[Entry(at)] = reads[1]
         elif node["op"] == "elemwise_mul" and any(ones):
             instead[Entry(at)] = reads[ones.index(True) - 1]
-    return loaded(rewriting.finish(), symbol) if instead else symbol
+    return load_symbol(rewriting.finish(), symbol) if instead else symbol
 
 
 def _is_replaced(node: SymbolNode) -> bool:
@@ -140,7 +140,7 @@ def _plan(live: Any, params: Mapping[str, Any], options: Options, cells: Cells) 
     for at, node in enumerate(nodes):
         if node.op not in RNN:
             continue
-        layer = checked(node.name, node.attributes, options)
+        layer = check_rnn(node.name, node.attributes, options)
         linear = _find_linear(symbol, node, layer, sizes)
         data = _infer_data(live, rewriting.graph, node, params)
         if why := slower_operator(options, layer, *data, folds=linear is not None):
@@ -208,14 +208,14 @@ def _replace_rnn(
     """Makes an RNN operator onernn's, with the projection before it."""
     nodes, node = rewriting.nodes, rewriting.nodes[at]
     name, attributes = node["name"], original_attributes(node["attrs"])[2]
-    live = checked(name, attributes, options)
+    live = check_rnn(name, attributes, options)
     reads = node["inputs"][: len(live.arguments)]
     before = [*nodes[:at], {**node, "inputs": reads}]
     if linear is not None:
         projection = nodes[linear]
         for key in ("num_hidden", "no_bias"):
             attributes[f"{LINEAR}{key}"] = projection["attrs"].get(key, "False")
-        live = checked(name, attributes, options)
+        live = check_rnn(name, attributes, options)
         reads = [projection["inputs"][0], *reads[1:], *projection["inputs"][1:]]
         reads, attributes[INPUTS] = _order(live.arguments, [read[0] for read in reads], reads)
     heads = [Entry(at, k) for k in range(len(live.outputs))]
@@ -288,7 +288,7 @@ def _infer_data(
 
     Nodes may share a name: both operators of a layer that is called twice have the same.
     """
-    x = loaded({**graph, "heads": [node.inputs[0]]}, symbol)
+    x = load_symbol({**graph, "heads": [node.inputs[0]]}, symbol)
     arrays = {name: params[name] for name in x.list_inputs() if name in params}
     _, shape, _ = _infer(x.infer_shape_partial, {k: tuple(a.shape) for k, a in arrays.items()})
     _, dtype, _ = _infer(x.infer_type_partial, {k: a.dtype for k, a in arrays.items()})

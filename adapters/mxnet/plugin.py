@@ -17,7 +17,7 @@ from onernn.adapters.common.live import (
     NOT_SEEN,
     Explained,
     Slower,
-    derived,
+    derive,
     leave,
     original,
     warn_of_left,
@@ -29,11 +29,11 @@ from onernn.adapters.mxnet.custom_operator import (
     custom_attributes,
     live_mxnet,
     register,
-    restored_symbol,
+    restore_symbol,
     slower_operator,
     view,
 )
-from onernn.adapters.mxnet.live_layer import LiveRnn, Options, checked
+from onernn.adapters.mxnet.live_layer import LiveRnn, Options, check_rnn
 from onernn.adapters.mxnet.originals import ORIGINAL, keep_rnn
 from onernn.adapters.mxnet.partition import explain as explain_symbol
 from onernn.adapters.mxnet.partition import optimize_symbol
@@ -237,7 +237,7 @@ def _optimize_block(block: Any, options: Options) -> Any:
     traced = [child for child in blocks if _is_traced(child) and child not in layers + imported]
     for layer in layers:
         sizes = {"state_size": layer._hidden_size, "num_layers": layer._num_layers}
-        checked(layer.name, {"mode": layer._mode, "p": layer._dropout, **sizes}, options)
+        check_rnn(layer.name, {"mode": layer._mode, "p": layer._dropout, **sizes}, options)
     graphs = [child._cached_graph for child in imported]
     symbols = [optimize_symbol(symbol, {}, options) for _, symbol in graphs]
     done = [explain_symbol(symbol, **vars(options)) for symbol in symbols]
@@ -262,7 +262,7 @@ def restore(target: Any) -> Any:
     """The Symbol with MXNet's own operators again; or the gluon block, restored in place."""
     mx = live_mxnet()
     if isinstance(target, mx.sym.Symbol):
-        return restored_symbol(target)
+        return restore_symbol(target)
     for child in _blocks(target):
         kind = original(type(child))
         if kind is type(child):
@@ -271,7 +271,7 @@ def restore(target: Any) -> Any:
         child.__class__ = kind
         vars(child).pop("onernn_left", None)
         if isinstance(child, mx.gluon.SymbolBlock):
-            child._cached_graph = child._cached_graph[0], restored_symbol(child._cached_graph[1])
+            child._cached_graph = child._cached_graph[0], restore_symbol(child._cached_graph[1])
     return target
 
 
@@ -328,7 +328,7 @@ def _derive_traced(kind: Any, options: Options) -> type:
         fresh = not self._cached_graph
         inputs, symbol = kind._get_graph(self, *arguments)
         if fresh and not plugins_enabled():
-            self._cached_graph = inputs, restored_symbol(symbol)
+            self._cached_graph = inputs, restore_symbol(symbol)
         elif fresh and _is_compiled(self) and any(map(_is_cell, _blocks(self))):
             arrays, _ = live_mxnet().gluon.block._flatten(arguments, "input")
             params = {v.name: a for v, a in zip(inputs, arrays, strict=False) if a is not None}
@@ -371,7 +371,7 @@ def _derive_switching(kind: Any, options: Options, **members: Any) -> type:
         if before != now and is_imported:
             inputs, symbol = self._cached_graph
             self._clear_cached_op()
-            restore = optimize_symbol(symbol, {}, options) if now[0] else restored_symbol(symbol)
+            restore = optimize_symbol(symbol, {}, options) if now[0] else restore_symbol(symbol)
             self._cached_graph = inputs, restore
         elif before != now:
             graphs[before] = {name: own[name] for name in _TRACED if name in own}
@@ -392,7 +392,7 @@ def _derive_switching(kind: Any, options: Options, **members: Any) -> type:
         kind._clear_cached_op(self)
 
     members |= {"_call_cached_op": call_cached_op, "_clear_cached_op": clear_cached_op}
-    return derived(kind, options, **members)
+    return derive(kind, options, **members)
 
 
 class _Replaced:

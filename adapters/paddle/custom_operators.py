@@ -169,7 +169,7 @@ def _library(paddle: Any) -> Path:
     sources |= {header.name: header.read_bytes() for header in shared}
     key = (paddle.version.full_version, paddle.version.commit, _FLAGS, build.isas(), sources)
     name = f"paddle-{hashlib.sha256(repr(key).encode()).hexdigest()}.so"
-    compiled = partial(_compiled, Path(paddle.__file__).parent, paddle.__version__, sources)
+    compiled = partial(_compile, Path(paddle.__file__).parent, paddle.__version__, sources)
     content = b""
     try:
         file = build.cache_folder() / name
@@ -183,7 +183,7 @@ def _library(paddle: Any) -> Path:
     return file
 
 
-def _compiled(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
+def _compile(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
     """The library, with its hash behind what the loader reads."""
     try:
         command = build.compiler()
@@ -245,7 +245,7 @@ class Replaced(NamedTuple):
         return next((new for before, new in self.values if before.is_same(old)), old)
 
 
-def explained(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained:
+def log_replaced(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained:
     """Logs what was replaced in a program, and what was not.
 
     Raises `UnsupportedError` where nothing can be replaced; what is only faster in Paddle could be.
@@ -276,7 +276,7 @@ def replace_recurrent(
     """Each ``rnn`` that can be replaced is, in place, in inner blocks, too.
 
     ``fetched``: values that the caller holds; ``all_known``: there are no others, or they are
-    exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises as `explained`.
+    exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises as `log_replaced`.
     """
     block = program.global_block()
     known = all_known or fetched or any(op.name() == "pd_op.fetch" for op in block.ops)
@@ -298,8 +298,8 @@ def replace_recurrent(
             refusals.append(replace(error.refusal, where=label))
             continue
         lines.append(f"{label}: {attributes[0]}, {chosen.dtype}, operator {NAME}")
-        values.append(_replaced(program, op, gradients, attributes))
-    return Replaced(explained(lines, refusals), tuple(values))
+        values.append(_replace(program, op, gradients, attributes))
+    return Replaced(log_replaced(lines, refusals), tuple(values))
 
 
 def append_operator(
@@ -331,8 +331,8 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
         raise UnsupportedError("it reads a LoD, which PIR has not; FLAGS_enable_pir_api=0 has")
     attrs, float32 = op.attrs(), require("paddle", "paddle").float32
     mode, layers, two = attrs["mode"], attrs["num_layers"], attrs["is_bidirec"]
-    weights = _listed(op.operand_source(_WEIGHTS))
-    read = [op.operand_source(_X), *_listed(op.operand_source(_STATE)), *weights]
+    weights = _list_values(op.operand_source(_WEIGHTS))
+    read = [op.operand_source(_X), *_list_values(op.operand_source(_STATE)), *weights]
     if kinds := [each.dtype for each in read if each.dtype != float32]:
         raise UnsupportedError(f"it reads {kinds[0]}, ours reads {float32}")
     if mode not in RNN_CELLS or len(weights) != 4 * layers * (1 + two):
@@ -352,7 +352,7 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
     return arguments(kind, time_major=True, is_test=test, chosen=chosen, fixed=fixed)
 
 
-def _listed(vector: Any) -> list[Any]:
+def _list_values(vector: Any) -> list[Any]:
     """The values in an operand. Raises `UnsupportedError` where the program does not list them."""
     maker = vector.get_defining_op()
     if maker is None or maker.name() != "builtin.combine":
@@ -403,13 +403,13 @@ def _check_fetched(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequ
             )
 
 
-def _replaced(
+def _replace(
     program: Any, op: Any, gradients: Sequence[Any], attributes: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """Replaces it by our operator; gives its old result and the new one."""
     paddle, pir = require("paddle", "paddle"), require("paddle.base.libpaddle", "paddle").pir
     ops = require("paddle._C_ops", "paddle")
-    state, weights = (_listed(op.operand_source(at)) for at in (_STATE, _WEIGHTS))
+    state, weights = (_list_values(op.operand_source(at)) for at in (_STATE, _WEIGHTS))
     inputs = [op.operand_source(_X), *state, *weights]
     lengths = op.operand_source(_LENGTHS)
     before = op.result(_OUT)
@@ -421,7 +421,7 @@ def _replaced(
         _exchange([(before, out), (op.result(_AFTER), states)])
         for gradient in gradients:
             pir.set_insertion_point(gradient)
-            dafter = ops.stack(_listed(gradient.operand_source(_DAFTER)), 0)
+            dafter = ops.stack(_list_values(gradient.operand_source(_DAFTER)), 0)
             (grads, _) = paddle.framework.core.call_vjp(
                 out.get_defining_op(),
                 [inputs, [lengths]],
@@ -452,7 +452,7 @@ def restore_recurrent(program: Any) -> Replaced:
 
     Raises `UnsupportedError` for one that is trained in an inner block.
     """
-    return Replaced(Explained((), ()), tuple(_restored(program, *each) for each in _ours(program)))
+    return Replaced(Explained((), ()), tuple(_restore(program, *each) for each in _ours(program)))
 
 
 def _ours(program: Any) -> list[tuple[Any, list[Any]]]:
@@ -469,8 +469,8 @@ def _ours(program: Any) -> list[tuple[Any, list[Any]]]:
     return result
 
 
-def _restored(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]:
-    """The inverse of `_replaced`."""
+def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]:
+    """The inverse of `_replace`."""
     paddle, pir = require("paddle", "paddle"), require("paddle.base.libpaddle", "paddle").pir
     ops = require("paddle._C_ops", "paddle")
     attrs, lengths, (before, ends, _) = op.attrs(), op.operand_source(1), op.results()
@@ -478,7 +478,7 @@ def _restored(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any
     def turned(value: Any) -> Any:
         return value if attrs["time_major"] else ops.transpose(value, [1, 0, 2])
 
-    mode, x, *others = attrs["mode"], *_listed(op.operand_source(0))
+    mode, x, *others = attrs["mode"], *_list_values(op.operand_source(0))
     count = len(RNN_CELLS[mode][0].states)
     sizes = x.shape[-1], attrs["hidden_size"], attrs["num_layers"], mode
     with _static(paddle), paddle.static.program_guard(program):

@@ -16,7 +16,7 @@ from onernn.adapters.common.live import (
     NOT_SEEN,
     Explained,
     array_at,
-    derived,
+    derive,
     leave,
     left_of,
     original,
@@ -198,7 +198,7 @@ def _check_shapes(call: LayerCall) -> None:
                 raise ShapeError(f"lengths: sequence {n} has {length} of {T} steps")
 
 
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+def hide_from_tracer(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function for callers whose bytecode `paddle.jit.to_static` may be tracing: it runs as is.
 
     Otherwise Paddle would trace NumPy and ctypes, too, and fail. Its graphs end before the call and
@@ -251,7 +251,7 @@ def cells_obstacle(layer: Any, kind: Any) -> str:
 def cells_class(kind: Any, chosen: Options) -> type:
     """The layer, all steps in one call; parameters, arguments and results stay."""
 
-    @untraced
+    @hide_from_tracer
     def run(self: Any, inputs: Any, states: Any, lengths: Any, more: dict[str, Any]) -> Any:
         obstacle = cells_obstacle(self, kind)  # hooks may be new
         if more or lengths is not None:
@@ -272,7 +272,7 @@ def cells_class(kind: Any, chosen: Options) -> type:
         return run(self, inputs, initial_states, sequence_length, kwargs)
 
     whole = require("paddle", "paddle").jit.not_to_static  # 2.6 would lose what it closes over
-    return derived(kind, chosen, forward=whole(forward))
+    return derive(kind, chosen, forward=whole(forward))
 
 
 def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, Any] | None:
@@ -320,7 +320,7 @@ def _mode(cell: Any) -> str:
 # Layers of paddle.nn on our kernels: in place, alive, trained by Paddle's autograd.
 
 
-def optimized_layer(target: Any, chosen: Options) -> Any:
+def optimize_layer(target: Any, chosen: Options) -> Any:
     """The layer, with all recurrent ones in it replaced; see `plugin.optimize`."""
     rnn, result = require("paddle.nn.layer.rnn", "paddle"), _recurrent(target)
     reasons = {id(each): _obstacle(each) for each in result}
@@ -361,7 +361,7 @@ def _recurrent(target: Any) -> list[Any]:
     return [*bases, *(each for each in wrappers if id(each) not in inside)]
 
 
-def explained_layer(target: Any) -> Explained:
+def explain_layer(target: Any) -> Explained:
     """What runs each recurrent layer of a layer."""
     replaced, refusals = list[str](), list[Refusal]()
     for each in _recurrent(target):
@@ -374,7 +374,7 @@ def explained_layer(target: Any) -> Explained:
     return Explained(tuple(replaced), tuple(refusals))
 
 
-def restored_layer(target: Any) -> Any:
+def restore_layer(target: Any) -> Any:
     """The layer, with all recurrent ones in it as Paddle made them."""
     for each in target.sublayers(include_self=True):
         if (kind := original(type(each))) is not type(each):
@@ -459,7 +459,7 @@ def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
         out, states = results
         return out, states if len(states) > 1 else states[0]
 
-    @untraced
+    @hide_from_tracer
     def run(self: Any, inputs: Any, initial_states: Any, sequence_length: Any) -> Any:
         shape = inputs.shape if isinstance(inputs, live) and self.could_use_cudnn else ()
         if len(shape) != 3 or initial_states is not None or sequence_length is not None:
@@ -475,7 +475,7 @@ def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
     ) -> Any:
         return run(self, inputs, initial_states, sequence_length)
 
-    members: dict[str, Any] = {"_cudnn_impl": untraced(kernel)}
+    members: dict[str, Any] = {"_cudnn_impl": hide_from_tracer(kernel)}
     if kind.forward is paddle.nn.layer.rnn.RNNBase.forward:
         members = {"_cudnn_impl": kernel, "forward": paddle.jit.not_to_static(forward)}
-    return derived(kind, chosen, **members)
+    return derive(kind, chosen, **members)

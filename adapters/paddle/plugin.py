@@ -25,15 +25,15 @@ from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.custom_operators import (
     HOST,
     Replaced,
-    explained,
     is_pir,
+    log_replaced,
     replace_recurrent,
     restore_recurrent,
 )
 from onernn.adapters.paddle.live_layer import (
-    explained_layer,
-    optimized_layer,
-    restored_layer,
+    explain_layer,
+    optimize_layer,
+    restore_layer,
     view,
 )
 from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options, call_key, restored
@@ -113,7 +113,7 @@ def optimize(
     if type(target).__name__ in ("PirTranslatedLayer", "TranslatedLayer"):
         return _optimized_translated(target, chosen, frozen)
     if isinstance(target, paddle.nn.Layer):
-        return optimized_layer(target, chosen)
+        return optimize_layer(target, chosen)
     raise TypeError(
         "expected a paddle.static.Program, paddle.inference.Config or paddle.nn.Layer, got"
         f" {type(target).__qualname__}"
@@ -128,7 +128,7 @@ def explain(target: Any) -> str:
     if hasattr(target, "refusals"):
         done = Explained(target.replaced, target.refusals)
     elif isinstance(target, require("paddle", "paddle").nn.Layer):
-        done = explained_layer(target)
+        done = explain_layer(target)
     else:
         done = Explained((), (Refusal(NOT_SEEN, "program"),))
     return done.text(HOST) or "no recurrent layers"
@@ -155,7 +155,7 @@ def restore(target: Any) -> Any:
         target.replaced = target.refusals = ()
         target._partial_program_layers.clear()
     elif not isinstance(target, paddle.static.Program):
-        restored_layer(target)
+        restore_layer(target)
     return target
 
 
@@ -333,7 +333,7 @@ def _rewritten(
         layers = session.explained
         kernels = "; ".join(f"{e.cell} {e.direction}, {e.dtype}, {e.kernel}" for e in layers)
         replaced.append(f"{part.label}: {kernels}")
-    done = explained(replaced, refusals)
+    done = log_replaced(replaced, refusals)
     return live.rewritten(parts), done
 
 

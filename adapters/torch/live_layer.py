@@ -24,7 +24,7 @@ from onernn.adapters.common.live import (
     LiveOptions,
     Recorded,
     ViewedWeights,
-    joined_states,
+    join_states,
 )
 from onernn.backend import Stack
 from onernn.backend.compiled.library import load_kernels
@@ -338,7 +338,7 @@ def views_of(spec: RnnSpec, parameters: Sequence[Array]) -> list[PartViews]:
 
 def _new(shape: Sequence[int], _: object) -> Array:
     """Returns memory of PyTorch's, in which transposed copies take two thirds of the time."""
-    return torch.empty(shape).numpy()  # type: ignore[no-any-return]
+    return torch.empty(shape).numpy()
 
 
 # The packed parameters of a module, and calls without gradients.
@@ -437,7 +437,8 @@ class LiveModule:
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """y and the final states, for what `arguments_of` returned. A cell's y is its final h."""
         x, rows = batch.x, batch.sequences
-        if not (self._checked and all(map(_is, self._checked, weights))):
+        known = self._checked
+        if not (known and all([old() is w for old, w in zip(known, weights, strict=True)])):
             self.check(weights)
             self._checked = [*map(ref, weights)]
         where: Any = None
@@ -470,10 +471,6 @@ def shaped(states: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]) -> l
     ]
 
 
-def _is(old: ref[torch.Tensor], new: torch.Tensor) -> bool:
-    return old() is new
-
-
 def arrays_of(tensors: Sequence[torch.Tensor]) -> list[Array]:
     """Returns the memory of tensors."""
     return [tensor.detach().numpy() for tensor in tensors]
@@ -494,7 +491,7 @@ def _spread(
 
 
 def _tensors(batch: Batch, y: Ragged | Array, states: Sequence[Array]) -> list[torch.Tensor]:
-    return [batch.write(y), *(torch.from_numpy(joined_states(state)) for state in states)]
+    return [batch.write(y), *(torch.from_numpy(join_states(state)) for state in states)]
 
 
 # Calls that PyTorch's autograd records: onernn runs forward and backward.

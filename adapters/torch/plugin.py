@@ -27,7 +27,7 @@ from onernn.adapters.common import gain
 from onernn.adapters.common.live import (
     NOT_CALLED,
     NOT_SEEN,
-    derived,
+    derive,
     original,
     stays,
     warn_of_left,
@@ -441,7 +441,7 @@ def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
     def set_class(self: Any, new: type) -> None:  # parametrizations insert a class
         _CLASS.__set__(self, ours(new, dtype, frozen) if original(new) is new else new)
 
-    own: Any = derived(
+    own: Any = derive(
         kind,
         dtype,
         _Alike if type(kind) is type and issubclass(kind, STACKS) else type,
