@@ -28,7 +28,7 @@ _WEIGHTS = {"RNN": (1, 2, 3), "GRU": (1, 2, 3), "LSTM": (1, 2, 3, 7)}
 class Prepared:
     """A model made ready to run, again and again.
 
-    Weights that the model takes as inputs are packed at the first run, and again where they
+    Weights that the model takes as inputs are packed at the first run, and again when they
     have changed.
     """
 

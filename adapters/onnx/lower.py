@@ -30,11 +30,11 @@ _DEEPEST = 32  # calls inside calls
 
 
 def load_onnx(path: str | Path, semantics: str = "documented") -> Graph:
-    """The graph of a saved model; operators that cannot be lowered are in it, with the reason.
+    """Returns the graph of a saved model, with refused operators and their reasons.
 
-    Where the meanings differ for this model the logger "onernn" says so, as the graph's notes do.
-    Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a version of the
-    format that is not read.
+    If the meanings differ for this model, the logger "onernn" says so, as the graph's notes do.
+    Raises `ModelFormatError` for a file that is not a model, `UnsupportedError` for a version of
+    the format that is not read.
     """
     graph = lower(read_model(path), semantics=semantics)
     for text in MEANINGS.values():
@@ -50,9 +50,9 @@ def lower(
     bound: Mapping[str, Array] = MappingProxyType({}),
     semantics: str = "documented",
 ) -> Graph:
-    """The graph of a model. ``bound``: inputs that are constants from now on.
+    """Returns the graph of a model. ``bound``: inputs that are constants from now on.
 
-    Raises `ModelFormatError` where the model contradicts itself.
+    Raises `ModelFormatError` if the model contradicts itself.
     """
     lowering = _Lowering(model)
     given = (*model.graph.constants.values(), *bound.values())
@@ -95,7 +95,7 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
 
 
 def _completed(builder: OnnxBuilder, output: Value) -> Value:
-    """An output with the dtype and shape that are known where the model declares none."""
+    """Returns an output, with the known dtype and shape if the model declares none."""
     if output.dtype is not None and output.shape is not None:
         return output
     known = builder.output(output.name)
@@ -104,7 +104,7 @@ def _completed(builder: OnnxBuilder, output: Value) -> Value:
 
 
 class _Lowering:
-    """Goes through a model's operators, those of its functions and bodies, too."""
+    """Goes through a model's operators, including those of its functions and bodies."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -163,7 +163,7 @@ class _Lowering:
         return tuple(map(scope.builder.value, made))
 
     def _body(self, graph: Subgraph, op: OnnxOperator) -> tuple[Graph, list[str]]:
-        """The graph inside an operator, and the values of outside that it takes."""
+        """Returns the graph inside an operator, and the outer values that it takes."""
         outer, around = op.scope, op.builder
         builder = OnnxBuilder(f"body of {op.at.type}", around.budget, around.precisions)
         builder.semantics, builder.notes = around.semantics, around.notes
@@ -182,5 +182,5 @@ class _Lowering:
 
 
 def _resolved(value: Any, arguments: Mapping[str, Any]) -> Any:
-    """An attribute's value, inside a function that of the call; None where there is none."""
+    """Returns an attribute's value, inside a function that of the call, None without one."""
     return arguments.get(value.name) if isinstance(value, Reference) else value

@@ -97,7 +97,7 @@ def quick_gelu(X, *, alpha=1.702):
 
 @microsoft("SkipLayerNormalization")
 def skip_layer_normalization(input, skip, gamma, beta=None, bias=None, *, op, epsilon=1e-12):
-    """The sum of both inputs and a bias is an output, too. There are no statistics."""
+    """The sum of both inputs and a bias is also an output. There are no statistics."""
     total = input + skip
     total = total + bias if bias else total
     y = total.LayerNormalization(gamma, beta, epsilon=epsilon)

@@ -105,7 +105,7 @@ class _Scope(NamedTuple):
 class Replacement:
     """Puts onernn's operators into a model. ``lines``: those; ``refusals``: why others stay.
 
-    ``folder``: of data beside the model. ``add`` returns the attribute of a new layer's node, the
+    ``folder``: of the model's other files. ``add`` returns the attribute of a new layer's node, the
     layer or its number, and a line for users.
     """
 
@@ -260,7 +260,7 @@ _ON_CPU = ("CPUExecutionProvider", "AzureExecutionProvider")
 
 
 class Rewritten(NamedTuple):
-    """A model for ONNX Runtime, and SessionOptions: a copy where something is replaced."""
+    """A model for ONNX Runtime, and SessionOptions: a copy if something is replaced."""
 
     source: Any
     options: Any
@@ -315,7 +315,7 @@ def tensors(model: Any) -> Iterator[Any]:
 
 
 def _check_free(options: Any, providers: Any) -> None:
-    """Raises `UnsupportedError` where the model must stay as it is."""
+    """Raises `UnsupportedError` if the model must stay as it is."""
     if not plugins_enabled():
         raise UnsupportedError(DISABLED)
     if options and options.optimized_model_filepath:
@@ -354,7 +354,7 @@ def _copied(onnx: Any, options: Any, names: Sequence[str], files: Sequence[str])
     the initializers and files that they bring, or tell whether they name a folder of files. So a
     session of a small model reads random bytes under each of these names.
 
-    Raises `UnsupportedError` where it reads others, which is the work of the options.
+    Raises `UnsupportedError` if it reads others, which the options then bring.
     """
     runtime = require("onnxruntime", "onnx")
     if options is None:
@@ -396,7 +396,7 @@ def _copied(onnx: Any, options: Any, names: Sequence[str], files: Sequence[str])
 # onernn inside ONNX Runtime: recurrent nodes become our nodes in the same model.
 #
 # ONNX Runtime runs the whole model in one session, our nodes by the kernels' library, which
-# holds custom operators, too. See design/0039.
+# also holds custom operators. See design/0039.
 
 HOST = "ONNX Runtime"
 _log = logging.getLogger("onernn")
@@ -434,7 +434,7 @@ def optimize(
 
 
 def _options(runtime: Any, options: Any, threads: int | None) -> Any:
-    """The options of the session, whose threads are those of our layers, too."""
+    """Returns the options of the session, whose threads also run onernn's layers."""
     if threads is not None and threads < 1:
         raise ValueError(f"threads: expected at least 1, got {threads}")
     if options is None:
@@ -497,7 +497,7 @@ def inference_session() -> Any:
         ``sess_options`` are copied. Nothing is replaced for providers other than the CPU's, nor
         where ``sess_options`` ask for a file of the optimized model, choose the providers, or bring
         initializers or data of the model. A model that needs custom operators of ``sess_options``
-        stays as it is, too: a copy has none.
+        also stays as it is: a copy has none.
         """
 
         def __init__(

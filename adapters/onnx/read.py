@@ -128,7 +128,7 @@ def names_in(model: Any) -> set[str]:
 def native_graph(graph: Any) -> NativeGraph:
     """Returns the view of a GraphProto; initializers are its first operators.
 
-    Initializers that are inputs, too, are kept as the inputs are.
+    Initializers that are also inputs are kept.
     """
     made = [NativeNode("", frozenset(), frozenset([each.name])) for each in graph.initializer]
     made += map(native_node, graph.node)
@@ -144,7 +144,7 @@ def native_node(node: Any) -> NativeNode:
 
 
 def overridable(model: Any) -> set[str]:
-    """Returns the initializers in whose place callers may give other values.
+    """Returns the initializers that callers may override.
 
     Before version 4 of the format all initializers were inputs, and constants nevertheless.
     """
@@ -294,7 +294,7 @@ def _from_bytes(data: bytes | Array, kind: str, budget: FileBudget, what: str) -
 
 
 def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalData) -> Array | None:
-    """Packed ones are bytes already. None where these are no whole numbers."""
+    """Packed ones are bytes already. Returns None if a number is cut."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     pieces = getattr(tensor, field)
@@ -316,7 +316,7 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
 
 
 def _from_numbers(numbers: Any, kind: str, budget: FileBudget, what: str) -> Array | None:
-    """Halves come as the integers of their bits. None where a number does not fit."""
+    """Halves come as the integers of their bits. Returns None if a number does not fit."""
     wider = {"int64": np.int64, "uint32": np.uint64, "uint64": np.uint64}
     field = np.dtype(wider.get(kind, np.int32))
     narrow = np.dtype("uint16" if kind in ("bfloat16", "float16") else kind)
@@ -346,7 +346,7 @@ _OPERATOR, _NUMBER = 500, 40
 class Variable:
     """A value as the model declares it: dtype by NumPy's name or bfloat16, sizes None if dynamic.
 
-    ``refusal``: why it cannot be a value of a graph, "" where it can.
+    ``refusal``: why it cannot be a value of a graph, "" if it can.
     """
 
     name: str
@@ -455,7 +455,7 @@ class Model:
 
 
 def read_model(path: str | Path) -> Model:
-    """The model in an ``.onnx`` file, with the data of files beside it.
+    """Returns the model in an ``.onnx`` file, with the data of other files in its folder.
 
     Raises `ModelFormatError` for files that hold none, `UnsupportedError` for versions of the
     format that are not read.

@@ -121,7 +121,7 @@ def sequence_empty(*, op, dtype=1):
 def split_to_sequence(x, split=None, *, op, axis=0, keepdims=1):
     """A tensor whose first axis is the split one stands for the sequence.
 
-    If split is 1, keepdims counts, too: so does ONNX Runtime.
+    Even if split is 1, keepdims counts, as in ONNX Runtime.
     """
     if split and (split.array.ndim or split.array != 1):
         refuse("input split: only parts of one element")
@@ -377,9 +377,9 @@ def became_inputs(op_type: str) -> tuple[int, tuple[str, ...]]:
 
 
 def _plain(op: OnnxOperator) -> Results:
-    """An operator that means the same in every opset, but for attributes that became inputs.
+    """Emits an operator with one meaning in every opset, except attributes that became inputs.
 
-    Attributes travel along where they are given; the operator's record knows the defaults.
+    Given attributes are passed on; the operator's record knows the defaults.
     """
     operator = OPERATORS[op.at.type]
     values = _values(op, operator)
@@ -541,7 +541,7 @@ def _group_normalization(op: OnnxOperator) -> Results:
 
 @RULES("STFT")
 def _stft(op: OnnxOperator) -> Results:
-    """ONNX Runtime takes a real signal without its last axis, too."""
+    """ONNX Runtime also takes a real signal without its last axis."""
     x, *others = _values(op, OPERATORS["STFT"])
     if op.builder.type_of(x).rank == 2:
         x = op.unsqueezed(x, -1)

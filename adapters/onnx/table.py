@@ -42,7 +42,7 @@ _SCALES, _COLUMNS = ("data", "state"), ("layer", "iter", "projection")
 
 def encoded(layers: Mapping[str, LayerPrecision]) -> str:
     """The text under `KEY`."""
-    import json  # slow, and needed only where a model has the text
+    import json  # slow, and needed only if a model has the text
 
     stored = {
         name: {"dtype": p.dtype, "parts": list(map(_part, p.parts))} for name, p in layers.items()
@@ -61,9 +61,9 @@ def _part(part: PartScales) -> dict[str, Any]:
 
 
 def decoded(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
-    """The precisions by the names of first outputs, and why there are none, "" where there are.
+    """Returns the precisions by the names of first outputs, and why there are none, else "".
 
-    Another version is not read. Raises `ModelFormatError` for what is no text of this version.
+    Other versions are not read. Raises `ModelFormatError` for a text not of this version.
     """
     import json
 
@@ -99,7 +99,7 @@ def _columns(stored: Mapping[str, Any]) -> Array:
     return flat.reshape(tuple(stored["shape"]))
 
 
-# The precision that a file gives an RNN, GRU or LSTM, where the numbers around fit it.
+# The precision that a file stores for an RNN, GRU or LSTM, if the values around fit it.
 
 
 class StoredPrecisions:
@@ -122,9 +122,9 @@ class StoredPrecisions:
     def take(
         self, builder: GraphBuilder, name: str, x: str, spec: RnnSpec, weights: RnnWeights
     ) -> tuple[str, LayerPrecision]:
-        """What a layer reads and its precision; x itself where it has none of its own.
+        """Returns what a layer reads and its precision; x itself if it has none of its own.
 
-        Bytes are made inside of the layer: it reads what the file rounds in front of it.
+        The layer quantizes by itself: it reads the input that the file rounds before it.
         """
         stored = self._left.pop(name, OWN)
         try:
@@ -139,7 +139,7 @@ class StoredPrecisions:
 def _rounded_in(
     builder: GraphBuilder, x: str, spec: RnnSpec, weights: RnnWeights, stored: LayerPrecision
 ) -> str:
-    """What is rounded in front of a layer. Raises `ShapeError` where numbers differ."""
+    """Returns what is rounded before a layer. Raises `ShapeError` if values differ."""
     stored.check(spec)
     if not stored.parts:
         return x  # the kernel finds what is not stored
@@ -204,7 +204,7 @@ class OnnxBuilder(GraphBuilder):
 
 
 class Scope:
-    """Where operators stand: a graph, or a function's call, whose names are others outside.
+    """A graph that operators are in, or a function's call, whose names differ outside.
 
     ``arguments``: the attributes of the call. ``depth``: of calls inside calls. ``body``: whether
     the graph is that of a loop or branch.
@@ -259,7 +259,7 @@ class OnnxOperator(NativeOperator):
         return self.builder.value(self.scope.variable(variable))
 
     def given(self, record: CanonicalOperator) -> dict[str, Any]:
-        """The attributes of a canonical operator that the model gives; it knows the defaults."""
+        """Returns the attributes of a canonical operator that the model has."""
         self.only(**_ONLY)
         like = {k: v for k, v in record.attributes.items() if v is not None and v is not REQUIRED}
         like = {**_LIKE, **like}
@@ -274,9 +274,9 @@ class OnnxOperator(NativeOperator):
         return result
 
     def body(self, name: str) -> tuple[Graph, list[str]]:
-        """The graph in an attribute, lowered, and the values of outside that it takes.
+        """Returns the graph in an attribute, lowered, and the outer values that it takes.
 
-        These stand behind its own inputs.
+        These come after its own inputs.
         """
         return self.body_of(self.subgraph(name))
 

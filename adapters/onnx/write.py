@@ -46,8 +46,8 @@ def to_onnx(
     """The ModelProto of a graph that is `declared`.
 
     A ragged input NAME becomes NAME (batch, time, ...) and NAME_lengths (batch,) int32; ragged
-    outputs come padded, zeros behind the sentences. Raises `UnsupportedError` naming an operator
-    that ONNX cannot say.
+    outputs come padded, with zeros after the sequences. Raises `UnsupportedError` naming an
+    operator that ONNX cannot say.
     """
     if opset not in IR_VERSIONS:
         raise UnsupportedError(
@@ -130,7 +130,7 @@ def check_written(
     outputs: Sequence[Type],
     note: Callable[[str], None],
 ) -> None:
-    """Raises `UnsupportedError` where a ModelProto is not what ``path`` may hold.
+    """Raises `UnsupportedError` if a ModelProto is not what ``path`` may hold.
 
     It is read again, see `check_again`, and examined by onnx's checker with its type
     inference. Without the onnx package, or with one that is older than the opset, ``note`` says
@@ -153,7 +153,7 @@ def check_written(
 
 # An ``.onnx`` file of a graph: written, checked, and then put in its place.
 
-_MOST = 2**31 - 2**20  # bytes of one protobuf message, with room for all that is no tensor
+_MOST = 2**31 - 2**20  # bytes of one protobuf message, with room for everything except tensors
 _ALIGNED = 64
 
 
@@ -210,7 +210,7 @@ def rename(model: Any, names: Mapping[str, str]) -> None:
 def save(model: Any, path: Path, *, most: int = _MOST) -> None:
     """Writes the file; one of more than ``most`` bytes keeps its large tensors in ``path.data``.
 
-    What stood there is replaced when all is written.
+    An older file is replaced when all is written.
     """
     size = sum(len(each.raw_data) for graph in graphs(model.graph) for each in graph.initializer)
     beside = path.with_name(f"{path.name}.data")

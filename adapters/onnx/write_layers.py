@@ -166,9 +166,9 @@ def with_factors(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecisi
 
 
 def refuse_precision(rnn: Recurrent, reason: str) -> None:
-    """Raises `UnsupportedError` where a layer with a precision is none of ONNX's operators.
+    """Raises `UnsupportedError` if a layer with a precision is not one of ONNX's operators.
 
-    ``reason``: why it is none, "" where it is one.
+    ``reason``: why it is not, "" if it is one.
     """
     if rnn.spec.input_forget or rnn.layers[0].layer is None:
         reason = reason or "its gates are made of others, or its input is projected already"
@@ -253,7 +253,7 @@ def rnn(w: GraphWriter) -> list[OnnxValue | None]:
     ends: list[OnnxValue | None] = [None, None]
     for at, (name, end, state) in enumerate(zip(rnn.finals, written.states, states, strict=True)):
         if w.graph.is_read(name):
-            if lengths and state:  # a sequence of length zero keeps its state; ONNX gives zeros
+            if lengths and state:  # a sequence of length zero keeps its state; ONNX outputs zeros
                 end = lengths.cast("bool").unsqueeze(1).Where(end, state)
             ends[at] = end.unsqueeze(0)
     return [y, *ends, cells]

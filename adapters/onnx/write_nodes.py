@@ -242,7 +242,7 @@ def expand(x, like, *, w, level):
 
 @RULES("SequenceConcat")
 def concat(*parts):
-    """Joins in time; a place after the end of one part goes on where the next one starts."""
+    """Joins in time; a place after the end of one part continues at the start of the next."""
     first, *others = (part.ragged for part in parts)
     whole, lengths = first.Concat(*others, axis=1), first.lengths
     for part in others:
