@@ -42,33 +42,31 @@ class Least(NamedTuple):
 
 NEVER = Least(words=inf)
 
+_ALIKE = {
+    "paddle RNN": Least(units=128, words=8, work=4096),
+    "paddle GRU": Least(words=8, work=4096),
+    "paddle GRU trained": Least(steps=4, words=64, share=1 / 8, work=2048),
+    "paddle LSTM": Least(words=8, work=4096),
+    "paddle LSTM trained": Least(steps=4, words=64, share=1 / 2, work=2048),
+    "mxnet GRU": Least(units=512),
+    "mxnet GRU trained": Least(units=512, words=1024),
+    "mxnet LSTM": Least(units=512),
+}
+"""What is the same with all sets of instructions that were measured."""
+
 TABLE: dict[str, dict[str, Least]] = {
     "avx512": {
+        **_ALIKE,
         "torch RNN trained": Least(steps=64, share=1 / 8, work=2048),
         "torch GRU trained": Least(steps=16, turns=1 / 8),
-        "paddle RNN": Least(units=128, words=8, work=4096),
         "paddle RNN trained": Least(steps=16, words=64, share=1 / 8, work=2048),
-        "paddle GRU": Least(words=8, work=4096),
-        "paddle GRU trained": Least(steps=4, words=64, share=1 / 8, work=2048),
-        "paddle LSTM": Least(words=8, work=4096),
-        "paddle LSTM trained": Least(steps=4, words=64, share=1 / 2, work=2048),
         "mxnet RNN": Least(units=512, steps=64),
-        "mxnet GRU": Least(units=512),
-        "mxnet GRU trained": Least(units=512, words=1024),
-        "mxnet LSTM": Least(units=512),
     },
     "avx2": {
+        **_ALIKE,
         "torch GRU trained": Least(steps=16, turns=1 / 8, work=2048),
         "torch LSTM trained": Least(units=128, words=2048, share=2),
-        "paddle RNN": Least(units=128, words=8, work=4096),
         "paddle RNN trained": Least(steps=16, words=64, share=1 / 2, work=2048),
-        "paddle GRU": Least(words=8, work=4096),
-        "paddle GRU trained": Least(steps=4, words=64, share=1 / 8, work=2048),
-        "paddle LSTM": Least(words=8, work=4096),
-        "paddle LSTM trained": Least(steps=4, words=64, share=1 / 2, work=2048),
-        "mxnet GRU": Least(units=512),
-        "mxnet GRU trained": Least(units=512, words=1024),
-        "mxnet LSTM": Least(units=512),
         "mxnet LSTM trained": Least(units=512, words=1024),
     },
 }

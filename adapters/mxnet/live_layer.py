@@ -18,7 +18,7 @@ from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, Direction, RnnSpec
-from onernn.ir.weights import PartViews, RnnWeights
+from onernn.ir.weights import PartViews, RnnWeights, shapes_of
 from onernn.reorders import mxnet
 
 # Folds a FullyConnected in front of an RNN operator into the layer, and gradients back.
@@ -228,7 +228,9 @@ class LiveOperator:
 
     def _words(self, x: Array, axis: int, lengths: Array | None) -> Ragged | Array:
         """Returns an array whose time is this axis as (T, N, ...), without steps after lengths."""
-        x = computed(x.reshape(*x.shape[:2], math.prod(x.shape[2:]))).swapaxes(0, axis)
+        if not self.is_stack:
+            x = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+        x = computed(x.swapaxes(0, axis))
         if lengths is None:
             return x
         return Ragged.from_padded(x, lengths.astype(np.int64), time_major=True)
@@ -390,22 +392,18 @@ class Formula:
 
     def pack(self, arrays: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
         """The layer of these arrays."""
-        width, gates = arrays[self.layer[0][0]].shape[1], len(self.signs)
-        shapes = {
-            "layer": (width, gates, self.hidden),
-            "iter": (self.widths[0], gates, self.hidden),
-            "bias": (len(self.biases), self.hidden),
-            "projection": (self.hidden, self.widths[0]),
-        }
-        if not self.projection:
-            del shapes["projection"]
-        parts = {name: np.zeros((1, 1, *s), arrays[0].dtype) for name, s in shapes.items()}
+        direction: Direction = "right2left" if self.backwards else "left2right"
+        spec = RnnSpec(
+            Cell(self.cell),
+            arrays[self.layer[0][0]].shape[1],
+            self.hidden,
+            direction=direction,
+            projection_size=self.widths[0] if self.projection else None,
+        )
+        shapes = shapes_of(spec).items()
+        parts = {name: np.zeros(shape, arrays[0].dtype) for name, shape in shapes if shape}
         for (array, start, stop), sign, place in self._places(parts):
             place += sign * arrays[array][start:stop]
-        direction: Direction = "right2left" if self.backwards else "left2right"
-        projected = self.widths[0] if self.projection else None
-        cell = Cell(self.cell)
-        spec = RnnSpec(cell, width, self.hidden, direction=direction, projection_size=projected)
         return spec, [RnnWeights(**parts)]
 
     def views(self, arrays: Sequence[Array]) -> None:

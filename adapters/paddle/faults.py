@@ -94,13 +94,13 @@ class _Detector:
         """What `fc_gru_fuse_pass`, `mul_gru_fuse_pass` or `mul_lstm_fuse_pass` gets wrong."""
         states = [slot for slot in ("H0", "C0") if _first(op.inputs, slot)]
         if states:
-            drop = partial(_without_states, position=op.position)
+            drop = partial(_changed, position=op.position, dropped=("H0", "C0"))
             text = f"the fuse pass drops {' and '.join(states)}: sentences start from zeros"
             yield _fault(op, "state_dropped", "wrong", ("fused", "onednn"), text, change=drop)
         plain = _has_default_functions(op)
         if op.type == "lstm" and not plain:
             text = "the fuse pass forgets the activations: sigmoid, tanh and tanh are used"
-            reset = partial(_with_attributes, position=op.position, attributes=FUNCTIONS["lstm"])
+            reset = partial(_changed, position=op.position, attributes=FUNCTIONS["lstm"])
             paths = ("fused", "onednn")
             yield _fault(op, "activations_dropped", "wrong", paths, text, change=reset)
             plain = True
@@ -114,7 +114,7 @@ class _Detector:
         if op.type == "fusion_gru" and op.attributes.get("origin_mode", False):
             text = "the native kernel ignores origin_mode: its update gate works the other way"
             other = {"origin_mode": False}
-            change = partial(_with_attributes, position=op.position, attributes=other)
+            change = partial(_changed, position=op.position, attributes=other)
             paths = ("plain", "fused")
             yield _fault(op, "origin_mode_ignored", "wrong", paths, text, change=change)
         if not _first(op.inputs, "H0"):
@@ -251,26 +251,23 @@ def _has_default_functions(op: Operator) -> bool:
     return all(op.attributes.get(name, value) == value for name, value in expected.items())
 
 
-def _changed(program: Program, position: int, **fields: Any) -> Program:
-    operators = [
-        replace(op, **fields) if op.position == position else op for op in program.operators
-    ]
-    return replace(program, operators=tuple(operators))
+def _changed(
+    program: Program,
+    *,
+    position: int,
+    dropped: tuple[str, ...] = (),
+    inputs: Mapping[str, tuple[str, ...]] = {},  # noqa: B006
+    attributes: Mapping[str, Any] = {},  # noqa: B006
+) -> Program:
+    """Returns the program with an operator without some inputs, or with others and attributes."""
 
+    def change(op: Operator) -> Operator:
+        if op.position != position:
+            return op
+        kept = {slot: names for slot, names in op.inputs.items() if slot not in dropped}
+        return replace(op, inputs={**kept, **inputs}, attributes={**op.attributes, **attributes})
 
-def _operator(program: Program, position: int) -> Operator:
-    return next(op for op in program.operators if op.position == position)
-
-
-def _without_states(program: Program, *, position: int) -> Program:
-    inputs = _operator(program, position).inputs
-    kept = {slot: names for slot, names in inputs.items() if slot not in ("H0", "C0")}
-    return _changed(program, position, inputs=kept)
-
-
-def _with_attributes(program: Program, *, position: int, attributes: Mapping[str, Any]) -> Program:
-    old = _operator(program, position).attributes
-    return _changed(program, position, attributes={**old, **attributes})
+    return replace(program, operators=tuple(map(change, program.operators)))
 
 
 def _summed(program: Program, *, bias: str, fusions: tuple[Fusion, ...]) -> Program:
@@ -282,8 +279,7 @@ def _summed(program: Program, *, bias: str, fusions: tuple[Fusion, ...]) -> Prog
     for fusion, share in zip(fusions, shares, strict=True):
         name = f"{bias}#{fusion.rnn.position}"
         parameters[name] = total - share
-        inputs = {**_operator(program, fusion.rnn.position).inputs, "Bias": (name,)}
-        program = _changed(program, fusion.rnn.position, inputs=inputs)
+        program = _changed(program, position=fusion.rnn.position, inputs={"Bias": (name,)})
     return replace(program, parameters=parameters)
 
 

@@ -40,7 +40,8 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
     words = False
     if x.ragged and canonical.paths:
         known = dense(None, [None] * x.rank)
-        words = canonical.paths(canonical.attrs(attributes, 1), known)[0][0] is None
+        paths = canonical.paths(canonical.attrs(attributes, 1), known)
+        words = paths is not None and paths[0][0] is None
     out = getattr(x.dense if words or not row.keeps_lod else x, row.op)(**attributes)
     return out.under(x).name if words and row.keeps_lod else out.name
 
@@ -75,7 +76,7 @@ def _reduction(row: Row, op: PaddleOperator) -> Results:
         x = x.cast(dtype)
     elif row.type == "reduce_sum" and X.dtype in (np.int32, np.bool_):
         x = x.cast("int64")
-    return op.reduced(row.op, x.name, axes, X.rank, keep)
+    return x.reduce(row.op, axes, X.rank, keep).name
 
 
 def _not_equal(op: PaddleOperator) -> Results:

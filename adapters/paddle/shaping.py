@@ -307,20 +307,16 @@ def isinf(X):
     return _size(X).Equal(math.inf)
 
 
-def _reduce(x: Any, kind: str, axes: Sequence[int], keep: bool, rank: int) -> Any:
-    return x.new(x.op.reduced(kind, x.name, axes, rank, keep))
-
-
 @dygraph("logsumexp")
 def logsumexp(X, *, axis=(0,), keepdim=False, reduce_all=False, in_dtype=-1, out_dtype=-1):
     axes = range(X.rank) if reduce_all or not axis else axis
-    return _reduce(X, "ReduceLogSumExp", axes, keepdim, X.rank)
+    return X.reduce("ReduceLogSumExp", axes, X.rank, keepdim)
 
 
 @dygraph("frobenius_norm")
 def frobenius_norm(X, *, dim=(0,), keep_dim=False, reduce_all=False, in_dtype=-1, out_dtype=-1):
     axes = range(X.rank) if reduce_all or not dim else dim
-    return _reduce(X, "ReduceL2", axes, keep_dim, X.rank)
+    return X.reduce("ReduceL2", axes, X.rank, keep_dim)
 
 
 _NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2", math.inf: "ReduceMax", -math.inf: "ReduceMin"}
@@ -330,7 +326,7 @@ _NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2", math.inf: "ReduceMax", -math.inf: "R
 def p_norm(X, *, porder=OneOf(2.0, _NORMS), axis=-1, epsilon=1e-12, keepdim=False, asvector=False):
     """Only the gradient uses epsilon."""
     x = X.Abs() if porder in ("ReduceMax", "ReduceMin") else X
-    return _reduce(x, porder, range(X.rank) if asvector else [axis], keepdim, X.rank)
+    return x.reduce(porder, range(X.rank) if asvector else [axis], X.rank, keepdim)
 
 
 @paddle("size")

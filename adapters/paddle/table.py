@@ -492,14 +492,6 @@ class PaddleOperator(NativeOperator):
             raise UnsupportedError(f"input {slot}: its dtype is not known")
         return np.dtype("float32" if dtype == "bfloat16" else dtype)  # as it is read
 
-    def chosen_dtype(self, name: str, default: int) -> str:
-        """The dtype in an attribute."""
-        number = self.attribute(name, default)
-        dtype = messages.DTYPES.get(number, "")
-        if dtype not in COMPUTED:
-            raise UnsupportedError(f"attribute {name}={number}: {dtype or 'unknown'} numbers")
-        return dtype
-
     def depth(self, value: str) -> int:
         """How many LoD levels a value has."""
         lod = self.builder.type_of(value).lod
@@ -516,12 +508,6 @@ class PaddleOperator(NativeOperator):
         names = self.outputs.get("Out", ())
         declared = self._variables.get(names[0]) if names else None
         return declared is not None and declared.shape == (1,)
-
-    def reduced(self, kind: str, x: str, axes: Sequence[int], rank: int, keep: bool) -> str:
-        """The reduction over axes; before 2.5 Paddle gave (1,) where all axes go."""
-        out = self.emit(kind, x, axes, keepdims=int(keep))
-        every = not keep and len(axes) == rank
-        return self.reshaped(out, 1) if every and self.gives_one() else out
 
 
 # Paddle's operators by type, with the rules that lower them.
@@ -562,6 +548,12 @@ class PaddleTensor(Tensor):
         """Returns the value with the LoD of another one that has as many rows, if that has one."""
         return self.SequenceLike(like) if like.ragged else self
 
+    def reduce(self, kind: str, axes: Sequence[int], rank: int, keep: bool) -> Self:
+        """Reduces over axes; before 2.5 Paddle returned (1,) for a reduction of all axes."""
+        out: Self = getattr(self, kind)(axes, keepdims=int(keep))
+        whole = not keep and len(axes) == rank
+        return out.reshape(1) if whole and self.op.gives_one() else out
+
     def with_lod(self, levels: int | None = None) -> Self:
         """Returns this input; raises `UnsupportedError` unless it has (so many) LoD levels."""
         if not self.depth:
@@ -591,9 +583,13 @@ class DtypeNumber(NamedTuple):
     default: int
 
     def read(self, op: PaddleOperator, name: str) -> str:
-        if self.default == -1 == op.attribute(name, -1):
+        number = op.attribute(name, self.default)
+        dtype = messages.DTYPES.get(number, "")
+        if self.default == -1 == number:
             return ""
-        return op.chosen_dtype(name, self.default)
+        if dtype not in COMPUTED:
+            refuse(f"attribute {name}={number}: {dtype or 'unknown'} numbers")
+        return dtype
 
 
 class Integers(NamedTuple):

@@ -12,12 +12,12 @@ from typing import Any, Literal, get_args
 from onernn.adapters.common.writing import Progress, check_again, declared, write_nodes
 from onernn.adapters.paddle import write_layers, write_rules
 from onernn.adapters.paddle.lower import load_paddle
-from onernn.adapters.paddle.writer import ProgramWriter, VariableNames, Writing, save
+from onernn.adapters.paddle.writer import RULES, ProgramWriter, VariableNames, Writing, save
 from onernn.ir.errors import Refusal
 from onernn.ir.files import staging
 from onernn.ir.graph import Graph
 
-__all__ = ["Place", "save", "to_paddle", "write_layers", "write_paddle", "write_rules"]
+__all__ = ["RULES", "Place", "save", "to_paddle", "write_layers", "write_paddle", "write_rules"]
 """With the modules whose rules fill the table."""
 
 Place = Literal["cpu", "onednn"]

@@ -20,6 +20,8 @@ from onernn.ir.operator import OPERATORS
 def _unary(row: Row, x: Variable, *, w: Writing) -> Variable:
     if OPERATORS[w.node.op].slots[0].ragged:
         x.ragged()
+    if w.node.op == "Relu" and not x.dtype.startswith("float"):
+        raise UnsupportedError(f"Paddle has no kernel for {x.dtype} numbers")
     attributes = {
         named.name: named.theirs(getattr(w.node.attrs, name))
         for name, named in row.attributes.items()

@@ -84,30 +84,13 @@ def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveM
 
 
 def _arguments(
-    live: LiveModule,
-    x: torch.Tensor,
-    sizes: torch.Tensor | None,
-    states: Sequence[torch.Tensor],
-    layer: str,
+    live: LiveModule, x: torch.Tensor, sizes: torch.Tensor | None, states: Sequence[torch.Tensor]
 ) -> Arguments:
-    """The arguments of an operator, checked. Raises PyTorch's own errors."""
+    """Returns an operator's arguments, checked: a graph may run it with others than were traced."""
     hx = states[0] if len(states) == 1 else tuple(states) or None
     try:
         return arguments_of(live, x if sizes is None else PackedSequence(x, sizes), hx)
     except Left as error:
-        spec, projects = live.spec, live.spec.projection_size or 0
-        theirs = getattr(torch.nn, layer.partition(" ")[0].partition("_")[0])(
-            spec.input_size,
-            spec.hidden_size,
-            spec.layers,
-            bidirectional=spec.directions > 1,
-            device="meta",
-            **({"proj_size": projects} if projects else {}),
-        )
-        if hx is None:
-            theirs.check_input(x, sizes)
-        else:
-            theirs.check_forward_args(x, hx, sizes)
         raise RuntimeError(f"onernn::recurrent: {error}") from None
 
 
@@ -127,7 +110,7 @@ def recurrent(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, h_n and c_n of a stack without gradients; time comes first."""
     live = _live(layer, x, weights)
-    batch, begins, shapes, _ = _arguments(live, x, batch_sizes, states, layer)
+    batch, begins, shapes, _ = _arguments(live, x, batch_sizes, states)
     y, ends = live.run(live.dtype, weights, batch, begins, shapes)
     return (y, *ends) if len(ends) > 1 else (y, *ends, x.new_empty(0))
 
@@ -165,7 +148,7 @@ def _call(
 ) -> tuple[Call, list[torch.Tensor]]:
     live = _live(layer, x, weights)
     live.check(weights)
-    batch, begins, *_ = _arguments(live, x, batch_sizes, states, layer)
+    batch, begins, *_ = _arguments(live, x, batch_sizes, states)
     call = Call(live, live.spec, batch, len(begins), live.dtype)
     return call, [batch.x, *begins, *weights]
 

@@ -389,6 +389,8 @@ class LiveModule:
         """Whether a call of a single word is faster in PyTorch."""
         self._like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
+        self.types: dict[Any, list[torch.dtype]] = {}
+        """What `types_of_results` has found."""
         self.ran: str | Stack = ""
         """The last call's stack, or what it would explain."""
 

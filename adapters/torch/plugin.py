@@ -120,51 +120,33 @@ def autocast_dtype() -> torch.dtype | None:
 
 
 def types_of_results(
-    module: Any, batch: Batch, given: Sequence[torch.dtype], records: bool
+    module: Any, live: LiveModule, batch: Batch, given: Sequence[torch.dtype], records: bool
 ) -> list[torch.dtype]:
-    """The types of y and of the final states under PyTorch's autocast, [] if it refuses them.
+    """Returns the types of y and of the final states under autocast, [] if PyTorch refuses them.
 
-    ``given``: the types of x and of the initial states.
+    PyTorch's own module runs a step: the rules differ by kernel and are not documented. ``given``:
+    the types of x and of the initial states.
     """
-    kind = getattr(torch.nn, module.mode.partition("_")[0])
-    settings = {"num_layers": module.num_layers, "bidirectional": module.bidirectional}
-    projects = {"proj_size": 1} if module.proj_size else {}
-    sizes = None
+    sizes: tuple[int, ...] = (1,)
     if batch.begin is not None:
         counts = batch.begin[1:] - batch.begin[:-1]
         sizes = (2, 1) if (counts != counts[0]).any() else (1,)
-    modes = torch.is_grad_enabled(), records, torch.get_autocast_dtype("cpu")
-    return _tested_types(kind, tuple({**settings, **projects}.items()), sizes, (*given,), *modes)
-
-
-@cache
-def _tested_types(
-    kind: Any, settings: Any, sizes: Any, given: Any, grad: bool, records: bool, low: torch.dtype
-) -> list[torch.dtype]:
-    """Runs a tiny module: the rules differ by kernel and are not documented."""
-    with (
-        torch.random.fork_rng([]),
-        torch.set_grad_enabled(grad),
-        torch.autocast("cpu", dtype=low),
-    ):
-        module = kind(2, 2, **dict(settings)).requires_grad_(records)
-        inputs: Any = torch.zeros(1, 1, 2, dtype=given[0])
-        if sizes:
-            data = torch.zeros(sum(sizes), 2, dtype=given[0])
-            inputs = PackedSequence(data, torch.tensor(sizes))
-        parts = module.num_layers * (1 + module.bidirectional)
-        widths = (module.proj_size or 2, 2)
-        hx: Any = [
-            torch.zeros(parts, sizes[0] if sizes else 1, width, dtype=dtype)
-            for dtype, width in zip(given[1:], widths, strict=False)
-        ]
-        hx = None if not hx else tuple(hx) if kind is torch.nn.LSTM else hx[0]
-        try:
-            y, last = module(inputs, hx)
-        except RuntimeError:
-            return []
-        ends = last if isinstance(last, tuple) else (last,)
-        return [(y.data if sizes else y).dtype, *[end.dtype for end in ends]]
+    is_packed = batch.begin is not None
+    key = is_packed, sizes, *given, torch.is_grad_enabled(), records
+    if key not in live.types:
+        x: Any = torch.zeros(sum(sizes), live.spec.input_size, dtype=given[0])
+        x = PackedSequence(x, torch.tensor(sizes)) if is_packed else x[None]
+        shapes = zip(live.state_shapes(sizes[0]), given[1:], strict=False)
+        states = tuple([torch.zeros(shape, dtype=dtype) for shape, dtype in shapes])
+        hx = states if len(states) > 1 else states[0] if states else None
+        with torch.random.fork_rng([]):
+            try:
+                y, last = theirs(module).forward(module, x, hx)
+                ends = last if isinstance(last, tuple) else (last,)
+                live.types[key] = [each.dtype for each in (y.data, *ends)]
+            except RuntimeError:
+                live.types[key] = []
+    return live.types[key]
 
 
 # PyTorch's recurrent modules with calls that onernn runs: the same class interface.
@@ -311,7 +293,7 @@ def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
     if low := torch.is_autocast_enabled("cpu"):
         if live.is_cell:
             raise Left("a single step under autocast")
-        dtype, types = "bf16", types_of_results(module, batch, given, records)
+        dtype, types = "bf16", types_of_results(module, live, batch, given, records)
         if not types:
             raise Left("types that autocast does not mix")
     if not live.is_cell and module.training and module.num_layers > 1:

@@ -17,6 +17,7 @@ import paddle
 
 from onernn import Ragged, Session, load
 from onernn.ir.arrays import Array
+from onernn.ir.ragged import data_of
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
 
 paddle.enable_static()
@@ -59,7 +60,6 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
         *("Hidden", "Cell", "XX", "BatchedInput", "BatchedHidden", "BatchedCell"),
         *("ReorderedH0", "ReorderedC0"),
     ),
-    "attention_lstm": ("Hidden", "Cell", "AttentionedX", "AttentionFCOut", "LSTMX", "LSTMOUT"),
     "rnn": ("Out", "State", "Reserve", "DropoutState"),
 }
 OUTPUTS["fusion_lstm"] = (*OUTPUTS["fused_embedding_fc_lstm"], "CheckedCell")
@@ -222,6 +222,21 @@ def differences(
         elif not (verdict := compare(name, ours, theirs, tolerance)).passed:
             found.append(f"{name}: {verdict.reason}")
     return found
+
+
+def predict(predictor: Any, feeds: Mapping[str, Batch]) -> list[Batch]:
+    """What a predictor of paddle.inference gives for a batch."""
+    for name, value in feeds.items():
+        handle = predictor.get_input_handle(name)
+        handle.copy_from_cpu(np.ascontiguousarray(data_of(value)))
+        if isinstance(value, Ragged):
+            handle.set_lod([list(map(int, level)) for level in value.lod])
+    predictor.run()
+    outputs = [predictor.get_output_handle(name) for name in predictor.get_output_names()]
+    return [
+        Ragged.from_lod(each.copy_to_cpu(), each.lod()) if each.lod() else each.copy_to_cpu()
+        for each in outputs
+    ]
 
 
 def check(saved: SavedModel, feeds: Sequence[Mapping[str, Batch]]) -> None:

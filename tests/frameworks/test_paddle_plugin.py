@@ -19,6 +19,7 @@ from tests.frameworks.paddle_graphs import (
     batch,
     differences,
     numbers,
+    predict,
     tensor,
 )
 from tests.frameworks.record_paddle import Builder
@@ -86,18 +87,7 @@ class Predictor:
         self.own = paddle.inference.create_predictor(optimize(config))
 
     def run(self, given: Mapping[str, Batch], own: Any = None) -> list[Batch]:
-        own = own or self.own
-        for name, value in given.items():
-            handle = own.get_input_handle(name)
-            handle.copy_from_cpu(value.data if isinstance(value, Ragged) else value)
-            if isinstance(value, Ragged):
-                handle.set_lod(value.lod)
-        own.run()
-        outputs = [own.get_output_handle(name) for name in own.get_output_names()]
-        return [
-            Ragged.from_lod(each.copy_to_cpu(), each.lod()) if each.lod() else each.copy_to_cpu()
-            for each in outputs
-        ]
+        return predict(own or self.own, given)
 
 
 def check(plain: SavedModel, ours: Any, given: Sequence[Mapping[str, Batch]]) -> None:

@@ -237,22 +237,22 @@ MUTANTS = [
     Mutant(
         "Paddle: the default formula",
         _PADDLE,
-        'op.attribute("origin_mode", False)',
-        'op.attribute("origin_mode", True)',
+        '"activation": _TANH}, "origin_mode", False)',
+        '"activation": _TANH}, "origin_mode", True)',
         (PADDLE, "test_the_default_is_the_formula_that_onednn_lacks"),
     ),
     Mutant(
         "Paddle: is_reverse",
         _PADDLE,
-        '"right2left" if op.attribute("is_reverse", False) else',
-        '"left2right" if op.attribute("is_reverse", False) else',
+        'True: "right2left"}',
+        'True: "left2right"}',
         EQUATIONS[PADDLE],
     ),
     Mutant(
         "Paddle: an initial state dropped",
         _PADDLE,
-        'op.emit_many("Rnn", count, x, *states',
-        'op.emit_many("Rnn", count, x',
+        "x.Rnn(*begin, spec",
+        "x.Rnn(spec",
         EQUATIONS[PADDLE],
     ),
     Mutant(
@@ -265,8 +265,8 @@ MUTANTS = [
     Mutant(
         "Paddle: functions changed over",
         _PADDLE,
-        'gate_activation="sigmoid", activation="tanh")\n    origin',
-        'activation="tanh", gate_activation="sigmoid")\n    origin',
+        '{"gate_activation": _SIGMOID, "activation": _TANH}',
+        '{"activation": _TANH, "gate_activation": _SIGMOID}',
         (PADDLE, "test_any_activation_computes_its_formula"),
     ),
     Mutant(

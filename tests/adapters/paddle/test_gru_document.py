@@ -21,6 +21,12 @@ from onernn.ir.errors import ShapeError
 
 IC, OC = 4, 3
 OFFSETS = np.array([0, 4, 4, 5, 8])  # sentences of 4, 0, 1 and 3 words
+FUNCTIONS = {
+    "sigmoid": lambda a: 1 / (1 + np.exp(-a)),
+    "tanh": np.tanh,
+    "relu": lambda a: np.maximum(a, 0),
+    "identity": lambda a: a,
+}
 Arrays = dict[str, np.ndarray]
 
 
@@ -55,18 +61,17 @@ def programmed(kind: str, given: Arrays, **attributes: Any) -> Program:
     return program(*made, feeds=feeds, parameters=weights, **declared)
 
 
-def sigmoid(a: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-a))
-
-
 def documented(
     given: Arrays,
     *,
     origin_mode: bool = False,
     is_reverse: bool = False,
+    gate_activation: str = "sigmoid",
+    activation: str = "tanh",
 ) -> np.ndarray:
     """The hidden state of each word, (Words, OC)."""
     wide = {name: array.astype(np.float64) for name, array in given.items()}
+    gate, candidate = FUNCTIONS[gate_activation], FUNCTIONS[activation]
     wx_u, wx_r, wx_c = np.split(wide["wx"], 3, axis=1)
     memory, split = wide["wh"].reshape(-1), 2 * OC * OC
     wh_u, wh_r = np.split(memory[:split].reshape(OC, 2 * OC), 2, axis=1)
@@ -78,9 +83,9 @@ def documented(
         h = wide["h0"][n] if "h0" in wide else np.zeros(OC)
         for word in range(begin, end)[:: -1 if is_reverse else 1]:
             x = wide["x"][word]
-            u = sigmoid(x @ wx_u + h @ wh_u + b_u)
-            r = sigmoid(x @ wx_r + h @ wh_r + b_r)
-            c = np.tanh(x @ wx_c + (r * h) @ wh_c + b_c)
+            u = gate(x @ wx_u + h @ wh_u + b_u)
+            r = gate(x @ wx_r + h @ wh_r + b_r)
+            c = candidate(x @ wx_c + (r * h) @ wh_c + b_c)
             h = u * h + (1 - u) * c if origin_mode else (1 - u) * h + u * c
             y[word] = h
     return y
@@ -131,6 +136,26 @@ def test_the_oracle_tells_modes_directions_and_gates_apart() -> None:
     for name, order in product(("wx", "wh", "bias", "h0"), (slice(None, None, -1),)):
         changed = {**given, name: given[name][..., order]}
         assert np.abs(documented(changed) - right).max() > 1e-2
+
+
+def test_the_default_is_the_formula_that_onednn_lacks() -> None:
+    """origin_mode False, where 1 - u stays of the old state."""
+    given = chosen("fusion_gru")
+    silent = ran(lower(programmed("fusion_gru", given)), given)
+    np.testing.assert_allclose(silent.data, documented(given), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("origin_mode", [False, True])
+@pytest.mark.parametrize("gate", FUNCTIONS)
+@pytest.mark.parametrize("candidate", FUNCTIONS)
+def test_any_activation_computes_its_formula(gate: str, candidate: str, origin_mode: bool) -> None:
+    given = chosen("fusion_gru")
+    for name in ("wx", "wh"):
+        given[name] *= np.float32(0.3)  # functions without bounds stay small
+    told = {"gate_activation": gate, "activation": candidate, "origin_mode": origin_mode}
+    want = documented(given, **told)
+    y = ran(lower(programmed("fusion_gru", given, **told)), given)
+    np.testing.assert_allclose(y.data, want, rtol=0, atol=1e-6 + 1e-5 * np.abs(want).max())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from onernn import (
     MissingDependencyError,
     ModelFormatError,
     Ragged,
-    ShapeError,
     UnsupportedError,
     load,
 )
@@ -227,15 +226,6 @@ def test_a_program_gets_its_operators_back() -> None:
     assert restored(before, originals) is None
 
 
-def test_two_directions_and_two_layers_become_one_operator() -> None:
-    _, (part,), _ = found(fetched(STACK, "y"))
-    assert len(part.operators) == 6
-    both = [*gru("x", "s"), *gru("x", "t", is_reverse=True)]
-    both.append(op("concat X=s,t -> Out=y", axis=1))
-    live, (part,), _ = found(fetched(both, "y"))
-    assert len(part.operators) == 7 and types(rewritten(live, [part])) == ["py_func"]
-
-
 def test_what_is_wanted_is_still_there() -> None:
     # By a fetch operator, by name, by an operator that nobody understands.
     for more, wanted in (
@@ -259,19 +249,6 @@ def test_behind_an_operator_that_nobody_understands_ours_go_on() -> None:
     live, (part,), reasons = found(operators, ragged=("c",))
     assert part.data == ("c",) and part.depths == (1,) and not reasons
     assert types(rewritten(live, [part])) == ["deformable_conv", "py_func"]
-
-
-def test_parts_stand_behind_what_they_read_and_before_what_reads_them() -> None:
-    made = gru("x", "s")
-    tail = op("relu X=s -> Out=z")
-    second = gru("z", "y", "2", more="z")
-    live, parts, _ = found(fetched([*made, tail, *second], "y"))
-    assert types(rewritten(live, parts)) == ["py_func", "relu", "py_func"]
-    ours = {k: LivePart(part, REFERENCE) for k, part in enumerate(parts)}
-    x, held = words([1, 1]), parameters()
-    want = execute(rewritten(live, []), held, {"x": x}, {})
-    got = execute(rewritten(live, parts), held, {"x": x}, ours)
-    assert compare("y", got[0], want[0], TOLERANCES["f32"]).passed
 
 
 REFUSED = {
@@ -317,21 +294,6 @@ def test_what_an_inner_block_reads_is_still_there() -> None:
     inner = [op("relu X=s -> Out=z")]
     _, parts, _ = found(fetched([*STACK, loop], "y"), inner=inner)
     assert [part.outputs for part in parts] == [("s",), ("y",)]
-
-
-def test_a_program_that_still_drops_out_stays() -> None:
-    drop = op("dropout X=s -> Out=d", dropout_implementation="upscale_in_train")
-    live, (part,), _ = found(fetched([*gru("x", "s"), drop, *gru("d", "y", "2")], "y"))
-    with pytest.raises(UnsupportedError, match="dropout saved in training mode"):
-        LivePart(part, REFERENCE).session(part.depths, live.arrays(part.parameters))
-
-
-def test_a_parameter_without_numbers_is_told_by_name() -> None:
-    held = {k: v for k, v in parameters().items() if k != "wh"}
-    with pytest.raises(
-        UnsupportedError, match=r"\['wh'\] hold no numbers; run the startup program"
-    ):
-        found(fetched(gru(), "y"), held, persistable=("wh",))
 
 
 def test_what_the_program_assigns_is_no_constant() -> None:
@@ -394,18 +356,6 @@ def test_weights_are_packed_once_and_again_when_a_number_changes() -> None:
     assert np.array_equal(ours.run([x, h0], held)[0].data, before.data)
 
 
-def test_batches_may_have_other_lod_levels_than_declared() -> None:
-    ours, held = live_part()
-    x, h0 = words([2, 0, 1]), np.zeros((3, O), np.float32)
-    (flat,) = ours.run([x, h0], held)
-    (deep,) = ours.run([Ragged(x.data, x.offsets, (np.array([0, 1, 3]),)), h0], held)
-    assert deep.lod == [[0, 1, 3], *flat.lod] and np.array_equal(deep.data, flat.data)
-    with pytest.raises(UnsupportedError, match="input Input carries no LoD"):
-        ours.run([x.data, h0], held)
-    with pytest.raises(ShapeError, match="state h"):
-        ours.run([x, h0[:2]], held)
-
-
 @pytest.mark.usefixtures("built")
 def test_a_part_is_compiled_for_the_types_and_levels_of_its_data(tmp_path: Path) -> None:
     live, (part,), _ = found(fetched(gru(more="h0"), "y", feeds="x h0"))
@@ -429,21 +379,6 @@ def test_without_paddle_the_plug_in_says_what_to_install() -> None:
 
     with pytest.raises(MissingDependencyError, match=r"pip install 'onernn\[paddle\]'"):
         optimize(object())
-
-
-def test_parameters_of_a_predictor_are_read_once() -> None:
-    ours, held = live_part(constant=True)
-    others, _ = live_part()
-    x, h0 = words([2, 0, 1]), np.zeros((3, O), np.float32)
-    (want,) = others.run([x, h0], held)
-    ours.session((1, 0), held)
-    for array in held:
-        array.flags.writeable = True
-        array[...] = 0  # what stands there is a copy
-    for given in (held, []):
-        np.testing.assert_array_equal(ours.run([x, h0], given)[0].data, want.data)
-    two_levels = Ragged(x.data, x.offsets, (np.array([0, 1, 3]),))
-    np.testing.assert_array_equal(ours.run([two_levels, h0], [])[0].data, want.data)
 
 
 @pytest.mark.usefixtures("built")
