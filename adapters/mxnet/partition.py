@@ -97,7 +97,7 @@ def optimize_symbol(
 def _drop_training(symbol: Any) -> Any:
     """Returns the symbol without what does nothing in prediction.
 
-    These are Dropout, and the masks that it makes from ones. Zoneout chooses between a new and an
+    Dropout goes, and so do its masks of ones. Zoneout chooses between a new and an
     old state by such a mask. Dropout that is the same in all steps scales a state by one.
     """
     rewriting = Rewriting(symbol.tojson())
