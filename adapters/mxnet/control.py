@@ -89,8 +89,16 @@ def run_while_loop(
     again = _add_condition(op, builder, graph, [now[value] for value in values])
     first = _add_condition(op, op.builder, graph, values)
     graph = _close(builder, [again, *heads[num_out_data:], *heads[:num_out_data]])
-    inputs = max_iterations, first, *names, *builder.taken.values()
-    outs = op.emit_many("Loop", count, *inputs, body=graph, carried=len(carried))
+    outs = op.emit_many(
+        "Loop",
+        count,
+        max_iterations,
+        first,
+        *names,
+        *builder.taken.values(),
+        body=graph,
+        carried=len(carried),
+    )
     if num_out_data:
         op.note("rows behind a loop's last turn are zeros; MXNet leaves there what memory held")
     rows = (_fill_rows(MxnetTensor(op, out), max_iterations) for out in outs[len(carried) :])

@@ -31,7 +31,7 @@ from onernn.adapters.mxnet.custom_operator import (
     view,
 )
 from onernn.adapters.mxnet.live_layer import LINEAR, LiveRnn, Options, check_rnn
-from onernn.adapters.mxnet.originals import ORIGINAL, Read, Rewriting, keep, name_inputs
+from onernn.adapters.mxnet.originals import ORIGINAL, Rewriting, keep, name_inputs
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode, parse_symbol
 from onernn.ir.errors import Refusal
 from onernn.ir.spec import Cell
@@ -97,7 +97,7 @@ def optimize_symbol(
 def _drop_training(symbol: Any) -> Any:
     """Returns the symbol without what does nothing in prediction.
 
-    These are Dropout, and the masks that it makes from ones. Zoneout chooses between a new and an
+    Dropout goes, and so do its masks of ones. Zoneout chooses between a new and an
     old state by such a mask. Dropout that is the same in all steps scales a state by one.
     """
     rewriting = Rewriting(symbol.tojson())
@@ -192,7 +192,7 @@ def _refuse(symbol: Symbol, region: Region, options: Options) -> Refusal | None:
     return None
 
 
-def _order(names: Iterable[str], places: Iterable[int], reads: Iterable[Read]) -> tuple[Any, str]:
+def _order(names: Iterable[str], places: Iterable[int], reads: Iterable[Any]) -> tuple[Any, str]:
     """Returns an operator's inputs in the order of ``places``, and their names for `INPUTS`.
 
     MXNet lists arguments as a walk from the outputs meets them, which is the order of the nodes in

@@ -45,20 +45,20 @@ _log = logging.getLogger("onernn")
 def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """Lets onernn run the recurrent layers of a model that MXNet runs.
 
-    ``target``: a Symbol, of which a copy is returned with every RNN operator replaced, and every
-    cell that is unrolled or the body of a `_foreach` (for Module, BucketingModule, SymbolBlock or
-    bind; ``params`` by name, checked where given); or a gluon block, whose recurrent layers and
-    SymbolBlocks, of any depth, are replaced in place and keep their parameters, as do cells that
-    are unrolled where it is hybridized; it is returned, too. Weights stay MXNet's variables. Cells
-    that stay MXNet's are listed with the reason by `explain`, and at INFO (logger "onernn"), as are
-    layers that MXNet was measured to be faster at: they stay, unless ``backend`` names one.
+    ``target``: a Symbol or a gluon block. Of a Symbol a copy is returned, for Module,
+    BucketingModule, SymbolBlock or bind. In it every RNN operator is replaced, and every cell that
+    is unrolled or the body of a `_foreach`; given ``params``, by name, are checked. A block is
+    changed in place and returned: its recurrent layers and SymbolBlocks of any depth, and cells
+    that are unrolled in hybridized blocks. Weights stay MXNet's variables. `explain` and the logger
+    "onernn" list the cells that stay in MXNet, with the reason. Layers that were measured to be
+    faster in MXNet stay there, unless ``backend`` names a backend.
 
-    ``options``: semantics, dtype, backend, threads, as of `onernn.load` and `onernn.Session`, and
-    frozen. Parameters may change at any time and in any way: each call reads them. ``frozen=True``
-    keeps what the first call packs: later writes to these parameters are not seen.
+    ``options``: semantics, dtype, backend, threads, like for `onernn.load` and `onernn.Session`,
+    and frozen. Parameters may change at any time and in any way: each call reads them.
+    ``frozen=True`` keeps what the first call packs: later writes to these parameters are not seen.
     semantics="documented" makes sequence lengths and clips work, which MXNet ignores on CPU.
     float16 is computed in float32. Neither MXNet on the CPU nor onernn draws dropout p between
-    layers: in training a block's layers stay with MXNet, and a warning names those of a symbol.
+    layers: in training a block's layers stay with MXNet, and a warning names a symbol's layers.
 
     onernn computes gradients; to ask a backend that has none is an error. Raises
     `UnsupportedError`, and replaces nothing, if there is nothing to replace, or if an RNN operator
