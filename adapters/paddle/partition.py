@@ -73,7 +73,6 @@ RECURRENT = frozenset(
 """Operators that are refused with a reason where they stay with Paddle."""
 
 _OUTSIDE = ("feed", "fetch")
-_INT, _INTS, _STRINGS, _BOOLEAN, _LONG = 0, 3, 5, 6, 9
 PART = "onernn_part"
 
 
@@ -377,11 +376,9 @@ def _lowered(
 
 def python_call(part: ReplaceablePart, forward: int, backward: int) -> list[Any]:
     """The operator that calls Python functions of these numbers, the second one for gradients."""
-    result = _operator("py_func", {"X": (*part.data, *part.parameters)}, {"Out": part.outputs})
-    result.attrs.add(name="forward_callable_id", type=_INT, i=forward)
-    result.attrs.add(name="backward_callable_id", type=_INT, i=backward)
-    result.attrs.add(name="backward_skip_vars", type=_STRINGS)
-    return [result]
+    numbers = {"forward_callable_id": ("i", forward), "backward_callable_id": ("i", backward)}
+    inputs, outputs = {"X": (*part.data, *part.parameters)}, {"Out": part.outputs}
+    return [_operator("py_func", inputs, outputs, **numbers, backward_skip_vars=("strings", ()))]
 
 
 def compiled_call(
@@ -393,18 +390,16 @@ def compiled_call(
     change.
     """
     inputs = {"Inputs@VECTOR": (*part.data, *part.parameters)}
-    result = _operator(PART, inputs, {"Out@VECTOR": part.outputs})
-    result.attrs.add(name="number", type=_LONG, l=number)
-    result.attrs.add(name="data", type=_LONG, l=len(part.data))
-    result.attrs.add(name="fixed", type=_BOOLEAN, b=fixed)
-    calls = [result]
-    for name, source in zip(part.outputs, lods, strict=True):
-        if source:
-            reset = _operator("lod_reset", {"X": (name,), "Y": (source,)}, {"Out": (name,)})
-            reset.attrs.add(name="target_lod", type=_INTS)  # Paddle 3 looks for both
-            reset.attrs.add(name="append", type=_BOOLEAN, b=False)
-            calls.append(reset)
-    return calls
+    more = {"number": ("l", number), "data": ("l", len(part.data)), "fixed": ("b", fixed)}
+    reset = {"target_lod": ("ints", ()), "append": ("b", False)}  # Paddle 3 looks for both
+    return [
+        _operator(PART, inputs, {"Out@VECTOR": part.outputs}, **more),
+        *(
+            _operator("lod_reset", {"X": (name,), "Y": (source,)}, {"Out": (name,)}, **reset)
+            for name, source in zip(part.outputs, lods, strict=True)
+            if source
+        ),
+    ]
 
 
 def call_key(operator: Any) -> tuple[str, int]:
@@ -439,12 +434,18 @@ def restored(data: bytes, originals: Mapping[tuple[str, int], bytes]) -> bytes |
     return bytes(desc.SerializeToString())
 
 
-def _operator(kind: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
+def _operator(
+    kind: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], **attributes: tuple[str, Any]
+) -> Any:
+    """``attributes``: the field of OpAttr that holds each, and its value."""
     result = messages.message("OpDesc")(type=kind)
     for slots, filled in ((result.inputs, inputs), (result.outputs, outputs)):
         for slot, names in filled.items():
             slots.add(parameter=slot, arguments=names)
-    result.attrs.add(name="op_role", type=_INT, i=0)  # forward; clone(for_test=True) reads it
+    attributes["op_role"] = "i", 0  # forward; clone(for_test=True) reads it
+    for name, (member, value) in attributes.items():
+        number = messages.ATTRIBUTE_FIELDS.index(member)
+        result.attrs.add(name=name, type=number, **{member: value})
     return result
 
 

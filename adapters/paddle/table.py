@@ -492,13 +492,6 @@ class PaddleOperator(NativeOperator):
             raise UnsupportedError(f"input {slot}: its dtype is not known")
         return np.dtype("float32" if dtype == "bfloat16" else dtype)  # as it is read
 
-    def depth(self, value: str) -> int:
-        """How many LoD levels a value has."""
-        lod = self.builder.type_of(value).lod
-        if lod is None:
-            raise UnsupportedError(f"whether {value!r} carries a LoD is not known")
-        return len(lod)
-
     def note_dropout(self) -> None:
         if not self.attributes.get("is_test", False):
             self.builder.notes["dropout saved in training mode runs as in inference"] = None
@@ -533,7 +526,10 @@ class PaddleTensor(Tensor):
     @property
     def depth(self) -> int:
         """The number of LoD levels."""
-        return self.op.depth(self.name)
+        lod = self.type.lod
+        if lod is None:
+            refuse(f"whether {self.name!r} carries a LoD is not known")
+        return len(lod)
 
     @property
     def ragged(self) -> bool:
