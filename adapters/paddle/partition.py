@@ -99,7 +99,7 @@ class ReplaceablePart:
         return f"{', '.join(self.outputs) or 'nothing'} ({types})"
 
     def graph(self, depths: Sequence[int], parameters: Mapping[str, Array]) -> Graph:
-        """These operators, lowered, for inputs of so many LoD levels."""
+        """Lowers these operators for inputs of so many LoD levels."""
         variables = dict(self.program.variables)
         for name, depth in zip(self.data, depths, strict=True):
             variables[name] = replace(variables[name], lod_depth=depth)
@@ -113,9 +113,9 @@ class LiveProgram:
     """A serialized program with its parameters, and which parts of it onernn can run.
 
     ``parameters`` gives arrays by name, among the variables. ``wanted``: variables that must stay,
-    beside those that the program fetches; where there are neither, the results that nothing
-    reads. Raises `ModelFormatError` for bytes that are no program, `UnsupportedError`
-    where a parameter that is read has no array.
+    and those that the program fetches; without any, the results that nothing reads are kept. Raises
+    `ModelFormatError` for bytes that are not a program, and `UnsupportedError` if an operator
+    reads a parameter that has no array.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class LiveProgram:
         return [self._program.parameters[name] for name in names]
 
     def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
-        """What can be replaced, and why other recurrent operators cannot."""
+        """Returns the parts that can be replaced, and why other recurrent operators cannot."""
         depths, reasons = self._understood()
         names = [name for name in self._results() if name in depths]
         roots, reads = self._wanted, self._graph.reads
@@ -284,7 +284,7 @@ class LiveProgram:
         ]
 
     def _lowered(self, fetches: Sequence[str]) -> Graph:
-        """What is understood of the program; what nothing in it makes is fed."""
+        """Lowers the operators that are understood; variables that none of them makes are fed."""
         operators = [op for op in self._inner if op.position not in self._foreign]
         results: set[str] = set()
         inputs: dict[str, None] = {}
@@ -340,7 +340,7 @@ class LiveProgram:
         replaced: set[int],
         reasons: Mapping[str, str],
     ) -> str:
-        """Why these operators cannot become one, "" where they can."""
+        """Returns why these operators cannot become one, "" if they can."""
         if positions & replaced:
             return "it shares operators with a part that is replaced already"
         if not part.outputs:
@@ -403,13 +403,13 @@ def compiled_call(
 
 
 def call_key(operator: Any) -> tuple[str, int]:
-    """What tells apart the operators that run parts."""
+    """Returns the type and number of an operator that runs a part."""
     numbers = {each.name: each.l or each.i for each in operator.attrs}
     return operator.type, numbers.get("number", numbers.get("forward_callable_id", -1))
 
 
 def restored(data: bytes, originals: Mapping[tuple[str, int], bytes]) -> bytes | None:
-    """The program with its own operators, None where it holds none that run parts.
+    """Returns the program with its own operators, None if no operator in it runs a part.
 
     ``originals``: `LiveProgram.original` by `call_key`. Operators that were added since stay.
     """
@@ -463,7 +463,7 @@ class Options(LiveOptions):
 
     @property
     def strict(self) -> bool:
-        """What our backends lack stays with Paddle, whose kernels are faster than NumPy."""
+        """Layers that no backend runs stay with Paddle, whose kernels are faster than NumPy."""
         return self.backend != "reference"
 
 
@@ -480,7 +480,10 @@ class LivePart:
         self._only_python = set[Any]()
 
     def session(self, depths: Sequence[int], parameters: Sequence[Array]) -> Session:
-        """For inputs of so many LoD levels. Raises `UnsupportedError` where that cannot run."""
+        """Returns the session for inputs of so many LoD levels.
+
+        Raises `UnsupportedError` if it cannot run.
+        """
         return self._sessions(tuple(depths), parameters)
 
     def run(self, data: Sequence[Batch], parameters: Sequence[Array]) -> list[Batch]:
@@ -502,7 +505,7 @@ class LivePart:
         return None if None in result else tuple(map(str, result))
 
     def compiled(self, data: Sequence[Batch], parameters: Sequence[Array]) -> bytes:
-        """The compiled file for data of these types, empty where only Python runs the part."""
+        """Returns the compiled file for data of these types, empty if only Python runs the part."""
         from onernn.engine.compiling import content_of  # with C's bindings
 
         types = tuple([(data_of(x).dtype, data_of(x).ndim, _depth(x)) for x in data])
