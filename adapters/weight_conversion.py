@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import json
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,9 +15,8 @@ import numpy as np
 from onernn.adapters.stacks import stacks_of
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import Graph, Node, names_recurrence
+from onernn.ir.graph import Graph, Node
 from onernn.ir.rnn import Recurrent
-from onernn.ir.spec import RnnSpec
 from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import framework
 
@@ -53,20 +56,24 @@ def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLa
         rnn = Recurrent.of(layer)
         return PivotLayer.of(rnn.spec, rnn.weights)
     if isinstance(layer, Graph):
-        stacks = stacks_of(layer)
-        if stacks.omitted:
-            raise UnsupportedError(
-                f"{layer.name}: give one of its Rnn nodes: besides {', '.join(map(repr, stacks))}"
-                " it has recurrent layers that cannot be read:",
-                stacks.omitted,
-            )
-        return _only(stacks, f"{layer.name}: give one of its Rnn nodes, or onernn weights --node")
+        return _from_graph(layer, "give one of its Rnn nodes, or onernn weights --node")
     homes = {_home(kind) for kind in type(layer).__mro__}
     if homes & _KERAS_HOMES:  # before PyTorch, whose modules Keras's layers are on that backend
         return _from_keras(layer)
     if "torch" in homes:
         return _from_torch(layer)
     raise UnsupportedError(f"expected a recurrent layer, got {type(layer).__qualname__}")
+
+
+def _from_graph(graph: Graph, advice: str) -> PivotLayer:
+    stacks = stacks_of(graph)
+    if stacks.omitted:
+        raise UnsupportedError(
+            f"{graph.name}: {advice}: besides {', '.join(map(repr, stacks))} it has recurrent"
+            " layers that cannot be read:",
+            stacks.omitted,
+        )
+    return _only(stacks, f"{graph.name}: {advice}")
 
 
 def _only(layers: Mapping[str, T], where: str) -> T:
@@ -142,129 +149,75 @@ def _from_torch(layer: Any) -> PivotLayer:
 
 _KERAS_HOMES = {"keras", "tf_keras", "tensorflow"}
 _KERAS = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional")
-_RESTING = ("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise", "InputLayer")
-"""Layers that do nothing at inference: those around them are one stack."""
+_CELLS = ("SimpleRNNCell", "LSTMCell", "GRUCell")
 
 
 def _from_keras(layer: Any) -> PivotLayer:
-    kind = _keras_kind(layer)
-    if kind == "Bidirectional":
-        return _keras_directions(layer)
-    if not kind:
-        return _keras_stack(layer)
-    if layer.go_backwards:
-        raise UnsupportedError("go_backwards gives its steps in the order it went")
-    cells = layer.cell.cells if hasattr(layer.cell, "cells") else [layer.cell]
-    read = framework("keras").read
-    return _as_one(layer.name, [read(_keras_arrays(c), **_keras_options(c)) for c in cells])
+    """Returns the one stack of a layer or model, which is read as if it were saved."""
+    from onernn.adapters.keras.lower import lower
+    from onernn.adapters.keras.read import Flat, Lists, Model, outermost
+
+    label, kind = f"{layer.name} ({type(layer).__name__})", _kind(layer, _KERAS_HOMES, _KERAS)
+    inner = [*layer._flatten_layers()]
+    if not kind and not _kind(layer, _KERAS_HOMES, ("Sequential", "Functional")):
+        found = {each.name: each for each in inner if _kind(each, _KERAS_HOMES, _KERAS)}
+        return _from_keras(_only(found, f"{label}: give one of {', '.join(_KERAS)}"))
+    merges = [each.merge_mode for each in inner if hasattr(each, "merge_mode")]
+    if merges not in ([], ["sum"]) and {*merges} != {"concat"}:
+        raise UnsupportedError(f"{label}: merge_mode={merges}: expected concat, or one sum")
+    held = [layer] if kind else layer.layers
+    weights = {
+        one.name: Flat([(getattr(w, "path", w.name), _array(w)) for w in one.weights])
+        for one in held
+    }
+    config = json.loads(json.dumps(layer.get_config()))
+    if kind:
+        if not weights[layer.name].entries:
+            raise UnsupportedError(f"{layer.name}: it has no weights yet; call it, or build it")
+        kernel = weights[layer.name].entries[0][1]
+        shape = {"batch_shape": [None, None, len(kernel)], "dtype": kernel.dtype.name}
+        first = {"class_name": "InputLayer", "config": {"name": "x", **shape}}
+        config = {"layers": [first, {"class_name": kind, "config": config}]}
+    outer = "Sequential" if kind else _kind(layer, _KERAS_HOMES, ("Sequential", "Functional"))
+    config = _as_keras_has_it({"class_name": outer, "config": config}, _own_kinds(inner))
+    home = next(name for name in map(_home, type(layer).__mro__) if name in _KERAS_HOMES)
+    keras = sys.modules["tf_keras" if home == "tensorflow" else home]
+    major, minor, *_ = map(int, re.findall(r"\d+", keras.__version__))
+    file = Path(label)
+    network = outermost(config, Lists(weights), major, file)
+    result = _from_graph(lower(Model(file, network, (major, minor))), "give one layer")
+    if result.spec.direction == "right2left":
+        raise UnsupportedError(f"{label}: go_backwards gives its steps in the order it went")
+    if merges == ["sum"]:
+        return PivotLayer.of(replace(result.spec, direction="bidirectional_sum"), result.weights)
+    return result
 
 
-def _keras_kind(layer: Any) -> str:
-    return _kind(layer, _KERAS_HOMES, _KERAS)
+def _own_kinds(layers: Iterable[Any]) -> dict[str, str]:
+    """Returns which of Keras's classes layers are of, or inherit from, by their names.
+
+    A cell with its own call may compute more than its weights show.
+    """
+    kinds = {}
+    for each in layers:
+        own = type(each).call.__module__.partition(".")[0] in _KERAS_HOMES
+        kinds[each.name] = _kind(each, _KERAS_HOMES, (*_KERAS, *_CELLS) if own else _KERAS)
+    return {name: kind for name, kind in kinds.items() if kind}
 
 
-def _keras_directions(layer: Any) -> PivotLayer:
-    if layer.merge_mode not in ("concat", "sum"):
-        raise UnsupportedError(f"Bidirectional: merge_mode={layer.merge_mode!r}")
-    arrays: dict[str, Array] = {}
-    options = []
-    for side, one in (("forward", layer.forward_layer), ("backward", layer.backward_layer)):
-        if hasattr(one.cell, "cells"):
-            raise UnsupportedError(f"{layer.name}: Bidirectional of several cells")
-        arrays |= {f"{side}/{name}": value for name, value in _keras_arrays(one.cell).items()}
-        options.append(_keras_options(one.cell))
-    if options[0] != options[1]:
-        raise UnsupportedError(f"{layer.name}: its directions compute different cells")
-    return framework("keras").read(arrays, merge=f"bidirectional_{layer.merge_mode}", **options[0])
-
-
-def _keras_stack(model: Any) -> PivotLayer:
-    """The recurrent layers of a Sequential, where they are one stack; the only one of a model."""
-    listed = list(getattr(model, "layers", ()))
-    result = [at for at, each in enumerate(listed) if _keras_kind(each)]
-    label = f"{getattr(model, 'name', model)} ({type(model).__name__})"
-    inside = [each for each in _keras_recurrent(model) if not any(each is e for e in listed)]
-    if not result and len(inside) == 1 and _keras_kind(inside[0]):
-        return _from_keras(inside[0])
-    others = [each for each in listed if _names_recurrence(each) and not _keras_kind(each)]
-    if not result and not inside:
-        known = ", ".join(_KERAS)
-        raise UnsupportedError(f"{label}: expected one of {known}, or a model with such layers")
-    if inside or others:
-        names = ", ".join(
-            repr(each.name) for each in (*(listed[at] for at in result), *inside, *others)
-        )
-        raise UnsupportedError(
-            f"{label}: expected one stack of layers, got {names}; give one layer"
-        )
-    inner = listed[result[0] : result[-1] + 1]
-    others = [each for each in inner if not _kind(each, _KERAS_HOMES, (*_KERAS, *_RESTING))]
-    if len(result) > 1 and (others or not _kind(model, _KERAS_HOMES, ("Sequential",))):
-        names = ", ".join(repr(listed[at].name) for at in result)
-        raise UnsupportedError(
-            f"{label}: layers {names} are no stack; give one, model.get_layer(name)"
-        )
-    return _as_one(label, [_from_keras(listed[at]) for at in result])
-
-
-def _keras_recurrent(layer: Any) -> Iterator[Any]:
-    """The recurrent layers inside a layer; what these hold are their own cells."""
-    for each in layer._flatten_layers(include_self=False, recursive=False):
-        if _names_recurrence(each):
-            yield each
-        else:
-            yield from _keras_recurrent(each)
-
-
-def _names_recurrence(layer: Any) -> bool:
-    return any(names_recurrence(kind.__name__) for kind in type(layer).__mro__)
-
-
-def _as_one(name: str, stacks: list[PivotLayer]) -> PivotLayer:
-    """Stacks behind one another as one. Raises `UnsupportedError` where their layers differ."""
-    layers = [
-        (replace(spec, layers=1, input_size=spec.reads(k)), each)
-        for spec, weights in stacks
-        for k, each in enumerate(weights)
-    ]
-    first = layers[0][0]
-    whole = replace(first, layers=len(layers))
-    for k, (spec, _) in enumerate(layers):
-        want = replace(first, input_size=whole.reads(k))
-        if spec != want:
-            raise UnsupportedError(
-                f"{name}: layer {k} is no part of one stack: expected {_described(want)},"
-                f" got {_described(spec)}"
-            )
-    return PivotLayer.of(whole, [weights for _, weights in layers])
-
-
-def _described(spec: RnnSpec) -> str:
-    return f"{spec.cell.name} {spec.input_size}->{spec.hidden_size} {spec.direction}"
-
-
-def _keras_arrays(cell: Any) -> dict[str, Array]:
-    arrays = [_array(array) for array in cell.get_weights()]
-    names = ("kernel", "recurrent_kernel", "bias")
-    if not arrays:
-        raise UnsupportedError(f"{cell.name}: it has no weights yet; call it, or build it")
-    if len(arrays) > len(names):
-        raise UnsupportedError(
-            f"{cell.name}: expected {', '.join(names)}, got {len(arrays)} arrays"
-        )
-    return dict(zip(names, arrays, strict=False))
-
-
-def _keras_options(cell: Any) -> dict[str, Any]:
-    kind = _kind(cell, _KERAS_HOMES, ("SimpleRNNCell", "LSTMCell", "GRUCell"))
-    # A subclass with its own call may compute more than its weights show.
-    if not kind or type(cell).call.__module__.partition(".")[0] not in _KERAS_HOMES:
-        raise UnsupportedError(f"{cell.name}: expected a cell of Keras, got {type(cell).__name__}")
-    kind = kind.removesuffix("Cell")
-    function = getattr(cell.activation, "__name__", "")
-    if kind == "SimpleRNN":
-        return {"function": function}
-    gate = getattr(cell.recurrent_activation, "__name__", "")
-    if (gate, function) != ("sigmoid", "tanh"):
-        raise UnsupportedError(f"Keras {kind} with {gate} and {function}")
-    return {"reset_after": bool(cell.reset_after)} if kind == "GRU" else {}
+def _as_keras_has_it(config: Any, kinds: Mapping[str, str]) -> Any:
+    """Returns a configuration with Keras's classes in place of subclasses, and without halves."""
+    if isinstance(config, list):
+        return [_as_keras_has_it(each, kinds) for each in config]
+    if not isinstance(config, dict):
+        return config
+    config = {key: _as_keras_has_it(each, kinds) for key, each in config.items()}
+    if "float" in str(config.get("dtype")):
+        config["dtype"] = "float64" if "float64" in str(config["dtype"]) else "float32"
+    if config.get("merge_mode") == "sum":  # its weights are those of one that joins
+        config["merge_mode"] = "concat"
+    inside = config.get("config")
+    name = inside.get("name") if isinstance(inside, dict) else None
+    if isinstance(name, str) and name in kinds:
+        config |= {"class_name": kinds[name], "module": "keras.layers", "registered_name": None}
+    return config

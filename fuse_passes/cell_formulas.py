@@ -122,7 +122,7 @@ class _Letters:
     def gate(self, place: int, value: Polynomial) -> Polynomial:
         return 1 - value if self.turned and value.atoms == {"u"} else value
 
-    def function(self, place: int, value: Polynomial) -> Polynomial:
+    def apply(self, place: int, value: Polynomial) -> Polynomial:
         return _letter("tanh")
 
 
@@ -277,35 +277,31 @@ def _candidate(
     if tanh is None or len(update.terms) != 2 or h not in update.terms:
         return None
     (x,) = set(update.terms) - {h}
-    signs = (sign, 1, 1)
+
+    def build(cell: Cell, r: Affine, source: Affine, of_h: Columns, *biases: Any, at: Any) -> Step:
+        layer = (update.terms[x], r.terms[x], source.terms[x])
+        recurrent = (update.terms[h], r.terms[h], of_h)
+        every = (update.biases, r.biases, source.biases, *biases)
+        reading = Reading(x, h, layer, recurrent, every, (sign, 1, 1))
+        nodes = (*outer, *r.nodes, *source.nodes, *at, tanh)
+        return Step(cell, node.outputs[0], "", "", (reading,), nodes)
+
     whole = affine(graph, tanh.inputs[0])
     if whole is not None and len(whole.terms) == 2 and x in whole.terms:
         (scaled,) = set(whole.terms) - {x}
         product = graph.producer(scaled, "Mul")
         for reset, state in orders(product):
             r = affine_inside(graph, reset, "Sigmoid")
-            if r is None or state != h or set(r.terms) != {x, h} or product is None:
-                continue
-            gates = [update, r, whole]
-            layer = tuple(gate.terms[x] for gate in gates)
-            recurrent = (update.terms[h], r.terms[h], whole.terms[scaled])
-            biases = tuple(gate.biases for gate in gates)
-            reading = Reading(x, h, layer, recurrent, biases, signs)
-            nodes = (*outer, *r.nodes, product, *whole.nodes, tanh)
-            return Step(Cell.GRU, node.outputs[0], "", "", (reading,), nodes)
+            if r is not None and state == h and set(r.terms) == {x, h}:
+                return build(Cell.GRU, r, whole, whole.terms[scaled], at=(product,))
     added = graph.producer(tanh.inputs[0], "Add")
     for one, other in orders(added):
         of_x, product = affine(graph, one), graph.producer(other, "Mul")
         for reset, inner in orders(product):
             r, of_h = affine_inside(graph, reset, "Sigmoid"), affine(graph, inner)
-            if r is None or of_x is None or of_h is None or product is None or added is None:
+            if r is None or of_x is None or of_h is None or set(r.terms) != {x, h}:
                 continue
-            if (set(of_x.terms), set(of_h.terms)) != ({x}, {h}) or set(r.terms) != {x, h}:
-                continue
-            layer = (update.terms[x], r.terms[x], of_x.terms[x])
-            recurrent = (update.terms[h], r.terms[h], of_h.terms[h])
-            biases = (update.biases, r.biases, of_x.biases, of_h.biases)
-            reading = Reading(x, h, layer, recurrent, biases, signs)
-            nodes = (*outer, *r.nodes, *of_x.nodes, *of_h.nodes, product, added, tanh)
-            return Step(Cell.LBR_GRU, node.outputs[0], "", "", (reading,), nodes)
+            if (set(of_x.terms), set(of_h.terms)) == ({x}, {h}):
+                at = (*of_h.nodes, product, added)
+                return build(Cell.LBR_GRU, r, of_x, of_h.terms[h], of_h.biases, at=at)
     return None

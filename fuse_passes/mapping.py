@@ -125,7 +125,7 @@ class Mapper(Tape):
         return self.emit("Unsqueeze", (name, self.constant(range(1, 1 + missing))))
 
     def sizes(self, name: str, start: int, end: int | None) -> str:
-        ends = {} if end is None else {"end": end}
+        ends: dict[str, Any] = {} if end is None else {"end": end}
         return self.emit("Shape", (name,), start=start, **ends)
 
     def shape(self, parts: Sequence[Part]) -> str:

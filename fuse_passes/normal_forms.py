@@ -73,7 +73,7 @@ def fuse_layer_norm(graph: Graph, node: Node) -> Graph | None:
                 *inputs, epsilon = result
                 to = Tape(graph, "", node.origin)
                 attributes = {"axis": -1, "epsilon": epsilon}
-                to.emit("LayerNormalization", inputs, node.outputs[0], **attributes)  # type: ignore[arg-type]
+                to.emit("LayerNormalization", inputs, node.outputs[0], **attributes)
                 return to.replace(node)
     return None
 

@@ -255,8 +255,10 @@ class RowFlow:
 
 
 def _rule_of(operator: Operator | None) -> Callable[[Any, Node], Any] | None:
-    if operator is None or operator.rows:
-        return operator and operator.rows
+    if operator is None:
+        return None
+    if operator.rows:
+        return operator.rows
     if operator.kind == "view" and not operator.offsets:
         return view
     return follow if operator.paths else None

@@ -185,7 +185,7 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
         cells,
         scanned.index(x),
         flat,
-        order and order.attributes["layout"],
+        order.attributes["layout"] if order else None,
         attention or None,
         origin,
     )

@@ -231,7 +231,7 @@ class NamedArrays:
     """
 
     gates: Mapping[Cell, str]
-    place: Callable[[str, int, int, int, int], str]
+    place: Callable[..., str]
     matrices: tuple[str, str]
     biases: tuple[str, ...]
     projection: str = ""
@@ -256,9 +256,9 @@ class NamedArrays:
         """Returns the weights (1, 1, ...) by layer and direction. Raises `ShapeError`."""
         layout, parts = gate_layout(cell, self.gates[cell]), []
         for w, u, biases, projection in self._parts(arrays, cell, layers, sides):
-            bias = rows(layout, *biases, cell) if biases else None
-            whole = (matrix(each, layout, "") for each in (w, u))
-            parts.append(part_of(*whole, bias, projection=projection))
+            bias = rows(layout, biases[0], biases[1], cell) if biases else None
+            layer, recurrent = (matrix(each, layout, "") for each in (w, u))
+            parts.append(part_of(layer, recurrent, bias, projection=projection))
         return [parts[first : first + sides] for first in range(0, len(parts), sides)]
 
     def views(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> list[PartViews]:
@@ -315,16 +315,3 @@ class NamedArrays:
             place = (k, d, spec.layers, spec.directions)
             out |= {self.place(name, *place): array for name, array in given.items()}
         return out
-
-    def write_gradients(self, layer: PivotLayer) -> dict[str, Array]:
-        """Returns gradients of a layer of two biases: each has the gradient of their sum.
-
-        An LBR candidate's bias of the state is not summed and has its own.
-        """
-        spec, named = layer.spec, self.write(layer)
-        summed = 2 * spec.hidden_size if spec.cell.linear_before_reset else None
-        for at in np.ndindex(spec.layers, spec.directions):
-            x, h = (self.place(name, *at, spec.layers, spec.directions) for name in self.biases)
-            if x in named:
-                named[h][:summed] = named[x][:summed]
-        return named

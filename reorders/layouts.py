@@ -11,6 +11,7 @@ import numpy as np
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError, did_you_mean
 from onernn.ir.spec import Cell
+from onernn.ir.weights import RnnWeights
 from onernn.reorders import keras, mxnet, onednn, onnx, paddle, torch
 from onernn.reorders.gates import input_layer, input_layer_back
 from onernn.reorders.layers import (
@@ -22,7 +23,6 @@ from onernn.reorders.layers import (
     check_all_read,
     layer_of,
     need,
-    part_of,
 )
 
 
@@ -30,11 +30,9 @@ def _read_paddle_gru(arrays: Arrays, *, origin_mode: bool = False) -> PivotLayer
     """``fusion_gru``: WeightX (I, 3*O), WeightH in two blocks, Bias (1, 3*O) or none."""
     layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
-    source = input_layer(need(arrays, "WeightX", 2), layout)
-    state = paddle.weight_h(need(arrays, "WeightH", 2), layout)
+    x, h = (need(arrays, name, 2) for name in ("WeightX", "WeightH"))
     bias = need(arrays, "Bias", 2) if "Bias" in arrays else None
-    whole = None if bias is None else layout.split(bias.reshape(-1))
-    return layer_of(Cell.GRU, [[part_of(source[0, 0], state[0, 0], whole)]])
+    return layer_of(Cell.GRU, [[paddle.gru_weights(h, bias, layout, x)]])
 
 
 def _write_paddle_gru(layer: PivotLayer, *, origin_mode: bool = False) -> dict[str, Array]:
@@ -52,15 +50,9 @@ def _read_paddle_lstm(arrays: Arrays) -> PivotLayer:
     """``fusion_lstm``: WeightX (I, 4*O), WeightH (O, 4*O), Bias (1, 4*O) or (1, 7*O)."""
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
     state, bias = need(arrays, "WeightH", 2), need(arrays, "Bias", 2)
-    peephole = bias.size == 7 * len(state)
-    biases, seen = paddle.lstm_bias(bias, peephole=peephole)
-    part = part_of(
-        input_layer(need(arrays, "WeightX", 2), paddle.LSTM)[0, 0],
-        input_layer(state, paddle.LSTM)[0, 0],
-        biases[0, 0],
-        None if seen is None else seen[0, 0],
-    )
-    return layer_of(Cell.LSTM, [[part]])
+    matrices = (input_layer(each, paddle.LSTM) for each in (need(arrays, "WeightX", 2), state))
+    rows = paddle.lstm_bias(bias, peephole=bias.size == 7 * len(state))
+    return layer_of(Cell.LSTM, [[RnnWeights(*matrices, *rows)]])
 
 
 def _write_paddle_lstm(layer: PivotLayer) -> dict[str, Array]:

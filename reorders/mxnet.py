@@ -145,11 +145,6 @@ def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array
     return NAMES.write(PivotLayer(spec, tuple(_with_bias(spec, one) for one in layers)))
 
 
-def gradients_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array]:
-    """Gradients of one-layer weights -> of the parts by gluon's names."""
-    return NAMES.write_gradients(PivotLayer(spec, tuple(layers)))
-
-
 def _with_bias(spec: RnnSpec, one: RnnWeights) -> RnnWeights:
     rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
     return one if one.bias is not None else replace(one, bias=np.zeros(rows, one.iter.dtype))

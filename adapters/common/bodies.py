@@ -5,25 +5,13 @@ Values are (N, C, ...) where they have channels; attributes are those of ONNX's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from onernn.adapters.common.lowering import NativeOperator
-from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import OWN, LayerPrecision, RnnWeights
-
-Formula = Callable[[NativeOperator, str], str]
-
-FORMULAS: dict[str, Formula] = {
-    "square": lambda op, x: op.emit("Mul", x, x),
-    "rsqrt": lambda op, x: op.emit("Reciprocal", op.emit("Sqrt", x)),
-    "silu": lambda op, x: op.emit("Mul", x, op.emit("Sigmoid", x)),
-    "mish": lambda op, x: op.emit("Mul", x, op.emit("Tanh", op.emit("Softplus", x))),
-    "log_sigmoid": lambda op, x: op.emit("Neg", op.emit("Softplus", op.emit("Neg", x))),
-}
-"""Functions of one value that are several canonical operators."""
 
 
 def recurrent_stack(
@@ -81,11 +69,6 @@ def channels_last(op: NativeOperator, x: str) -> str:
     return op.transposed(x, 0, *range(2, op.rank_of(x)), 1)
 
 
-def windowed(op: NativeOperator, x: str, last: bool, windows: Callable[[str], str]) -> str:
-    """What ``windows`` makes of (N, C, ...); the channels go back where they were ``last``."""
-    return channels_last(op, windows(channels_first(op, x))) if last else windows(x)
-
-
 def pooled(
     op: NativeOperator,
     x: str,
@@ -113,22 +96,6 @@ def pooled_whole(op: NativeOperator, x: str, kind: str) -> str:
     return op.emit("GlobalMaxPool" if kind == "max" else "GlobalAveragePool", x)
 
 
-def extreme_index(
-    op: NativeOperator, x: str, kind: str, axis: int | None, keepdims: bool = False
-) -> str:
-    """Where the first largest ("ArgMax") or smallest ("ArgMin") stands; among all without axis."""
-    if axis is None:
-        return op.emit(kind, op.reshaped(x, -1), axis=0, keepdims=0)
-    return op.emit(kind, x, axis=axis, keepdims=int(keepdims))
-
-
-def sloped(op: NativeOperator, x: str, slope: Array, rank: int, name: str = "slope") -> str:
-    """A function with one slope below zero, or one for each channel, which is axis 1."""
-    if slope.size > 1:
-        slope = slope.reshape(-1, *[1] * (rank - 2))
-    return op.emit("PRelu", x, op.constant(slope, name))
-
-
 def remainder(op: NativeOperator, x: str, y: str) -> str:
     """What the quotient towards minus infinity leaves of floats: it has the sign of the divisor."""
     rest, zero = op.emit("Mod", x, y, fmod=1), op.scalar(0, x)
@@ -151,9 +118,3 @@ PAD_MODES = {
     "circular": "wrap",
 }
 """What stands in pads, by the names of PyTorch and Paddle."""
-
-
-def stacked(op: NativeOperator, values: Sequence[str], axis: int) -> str:
-    """Values of one shape along a new axis."""
-    place = op.ints(axis)
-    return op.emit("Concat", *(op.emit("Unsqueeze", value, place) for value in values), axis=axis)

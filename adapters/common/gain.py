@@ -19,9 +19,10 @@ class Least(NamedTuple):
     """What a call must reach, all of it, to be faster here.
 
     ``words``: steps times sequences. ``share``: words for each unit. ``turns``: steps for each
-    unit. ``work``: words times units.
+    unit. ``work``: words times units. ``large``: layers of fewer units are always faster.
     """
 
+    large: float = 0
     units: float = 1
     steps: float = 1
     words: float = 1
@@ -31,7 +32,7 @@ class Least(NamedTuple):
 
     def holds(self, steps: int, sequences: int, units: int) -> bool:
         words = steps * sequences
-        return (
+        return units < self.large or (
             units >= self.units
             and steps >= max(self.steps, units * self.turns)
             and words >= max(self.words, units * self.share)
@@ -41,40 +42,41 @@ class Least(NamedTuple):
 
 NEVER = Least(words=inf)
 
+_ALIKE = {
+    "paddle RNN": Least(units=128, words=8, work=4096),
+    "paddle GRU": Least(words=8, work=4096),
+    "paddle GRU trained": Least(steps=4, words=64, share=1 / 8, work=2048),
+    "paddle LSTM": Least(words=8, work=4096),
+    "paddle LSTM trained": Least(steps=4, words=64, share=1 / 2, work=2048),
+    "mxnet GRU": Least(units=512),
+    "mxnet GRU trained": Least(units=512, words=1024),
+    "mxnet LSTM": Least(units=512),
+}
+"""What is the same with all sets of instructions that were measured."""
+
 TABLE: dict[str, dict[str, Least]] = {
     "avx512": {
+        **_ALIKE,
         "torch RNN trained": Least(steps=64, share=1 / 8, work=2048),
         "torch GRU trained": Least(steps=16, turns=1 / 8),
-        "paddle RNN": Least(units=128, words=8, work=4096),
         "paddle RNN trained": Least(steps=16, words=64, share=1 / 8, work=2048),
-        "paddle GRU": Least(words=8, work=4096),
-        "paddle GRU trained": Least(steps=4, words=64, share=1 / 8, work=2048),
-        "paddle LSTM": Least(words=8, work=4096),
-        "paddle LSTM trained": Least(steps=4, words=64, share=1 / 2, work=2048),
         "mxnet RNN": Least(units=512, steps=64),
-        "mxnet GRU": Least(units=512),
-        "mxnet GRU trained": Least(units=512, words=1024),
-        "mxnet LSTM": Least(units=512),
     },
     "avx2": {
+        **_ALIKE,
         "torch GRU trained": Least(steps=16, turns=1 / 8, work=2048),
         "torch LSTM trained": Least(units=128, words=2048, share=2),
-        "paddle RNN": Least(units=128, words=8, work=4096),
         "paddle RNN trained": Least(steps=16, words=64, share=1 / 2, work=2048),
-        "paddle GRU": Least(words=8, work=4096),
-        "paddle GRU trained": Least(steps=4, words=64, share=1 / 8, work=2048),
-        "paddle LSTM": Least(words=8, work=4096),
-        "paddle LSTM trained": Least(steps=4, words=64, share=1 / 2, work=2048),
-        "mxnet GRU": Least(units=512),
-        "mxnet GRU trained": Least(units=512, words=1024),
-        "mxnet LSTM": Least(units=512),
         "mxnet LSTM trained": Least(units=512, words=1024),
     },
 }
 """By instruction set and case, as ``python -m benchmarks.plugins --fit`` prints it; a case that is
 not there is never faster."""
 
-IN_GRAPHS = {
+ANYWHERE = {
+    "torch RNN": Least(large=1024, words=8),
+    "torch GRU": Least(large=1024, words=8),
+    "torch LSTM": Least(),
     "mxnet RNN cells": Least(steps=40),
     "mxnet cells": Least(steps=12),
     "mxnet RNN large cells": Least(steps=18),
@@ -82,8 +84,8 @@ IN_GRAPHS = {
     "mxnet RNN folded": Least(words=500, work=1e6),
     "mxnet folded": Least(words=200, work=3e5),
 }
-"""In MXNet's symbols, on any CPU: cells of which each step is several operators, and layers that a
-FullyConnected becomes part of."""
+"""On any CPU: layers whose weights each step reads (design/0075); and in MXNet's symbols cells of
+which each step is several operators, and layers that a FullyConnected becomes part of."""
 
 
 @lru_cache(maxsize=4096)
@@ -101,5 +103,5 @@ def _table() -> dict[str, Least]:
     try:
         isa = load_kernels().isa
     except LibraryError:
-        return IN_GRAPHS
-    return {**TABLE["avx512" if isa.startswith("avx512") else "avx2"], **IN_GRAPHS}
+        return ANYWHERE
+    return {**TABLE["avx512" if isa.startswith("avx512") else "avx2"], **ANYWHERE}

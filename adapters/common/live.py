@@ -1,10 +1,9 @@
 """What live layers of all frameworks share: options, packed parameters, calls forward and backward.
 
-A framework brings its arrays as a `Call`, and its functions: ``views`` finds the weights in its
-parameters, ``pack`` copies them, ``unpack`` makes gradients of the parameters from those of the
-weights. Trainers write to parameters in place, by ways that no framework counts. So each call reads
-them where they are; nothing that is made of them outlives the call, unless they are frozen. If a
-layer cannot be read in place, `Repacked` compares all parameters with a copy in each call.
+A framework brings its parameters as arrays, and tells how the weights are views of them. Trainers
+write to parameters in place, by ways that no framework counts. So each call reads them where they
+are; nothing that is made of them outlives the call, unless they are frozen. If a layer cannot be
+read in place, `Repacked` compares all parameters with a copy in each call.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ import ctypes
 import logging
 import math
 import os
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, lru_cache, partial
-from itertools import zip_longest
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -28,12 +26,12 @@ from onernn.backend import Stack, State, Tape, open_backend
 from onernn.backend.auto import AutoBackend
 from onernn.backend.compiled.backend import READ_IN_PLACE, KernelsBackend
 from onernn.backend.onednn.precision import DTYPES, unknown
-from onernn.ir.arrays import Array, same_bytes
+from onernn.ir.arrays import Array, same_bytes, sealed
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import PartViews, RnnWeights, Weights, layers_of
+from onernn.ir.weights import PartViews, RnnWeights, Weights, shapes_of
 
 _log = logging.getLogger("onernn")
 
@@ -176,237 +174,158 @@ def joined_states(state: Array) -> Array:
     return state.reshape(state.shape[0] * state.shape[1], *state.shape[2:])
 
 
+def place_of(array: Array) -> tuple[Any, ...]:
+    """Returns what tells where the numbers of an array are."""
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
+
+
 def computed(array: Array) -> Array:
     """The array in the dtype of computation: float32 for float16."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-class Call(NamedTuple):
-    """The arguments of a layer's call, in a framework's axes.
-
-    ``x``: (T, N, I), or (N, T, I) where not ``time_major``. ``states``: the initial ones,
-    (L*D, N, O) each. ``lengths``: how many steps of each sequence there are; None: all.
-    """
-
-    x: Array
-    states: Sequence[Array]
-    parameters: Sequence[Array] = ()
-    lengths: Array | None = None
-    time_major: bool = True
-
-    def batch(self, x: Array) -> Ragged | Array:
-        """An array in the axes of x as (T, N, ...), without the steps behind the lengths."""
-        if self.lengths is not None:
-            lengths = self.lengths.astype(np.int64)
-            return Ragged.from_padded(computed(x), lengths, time_major=self.time_major)
-        return computed(x) if self.time_major else computed(x).swapaxes(0, 1)
-
-    def padded(self, y: Ragged | Array) -> Array:
-        """The inverse of `batch`, in the dtype of x; zeros behind the lengths."""
-        if isinstance(y, Ragged):
-            time = self.x.shape[0 if self.time_major else 1]
-            y = y.to_padded(time=time, time_major=self.time_major)
-        elif not self.time_major:
-            y = y.swapaxes(0, 1)
-        return y.astype(self.x.dtype, copy=False)
-
-
-class Part(NamedTuple):
-    """A stack, or one layer of it, that ran forward; ``mask`` multiplied its input."""
+class Recorded(NamedTuple):
+    """The record of a training run for one `LiveLayer.backward`."""
 
     stack: Stack
     tape: Tape
-    mask: Array | None
 
 
-class Recorded(NamedTuple):
-    """The record of a training run for one backward. ``zeros``: like each of its results."""
+class ViewedWeights:
+    """Weights that are views of a framework's parameters.
 
-    parts: list[Part]
-    call: Call
-    zeros: list[Array]
-
-
-class LiveLayer:
-    """A recurrent layer on a framework's arrays; may be shared between threads.
-
-    ``pack(parameters)``: its specification and weights. ``views(parameters)``: its specification,
-    and the weights of each layer and direction as views of the parameters; None if these have to be
-    computed. ``unpack(parameters, layers)``: gradients of the parameters, from those of the weights
-    of each layer. ``state``: how messages call an initial state. Methods raise `ShapeError` naming
-    the array, and `UnsupportedError` for what the chosen backend does not run.
+    ``views(parameters)`` returns the specification, and the weights of each layer and direction;
+    None if these have to be computed. Packing copies the views, and gradients are written to views
+    of their arrays, which ``new(shape, dtype)`` makes.
     """
 
     def __init__(
         self,
-        pack: Callable[[Sequence[Array]], tuple[RnnSpec, Weights]],
-        unpack: Callable[[Sequence[Array], Sequence[RnnWeights]], list[Array]],
-        options: LiveOptions,
-        state: str = "state",
-        views: Callable[[Sequence[Array]], tuple[RnnSpec, list[PartViews]] | None] | None = None,
+        views: Callable[[Sequence[Array]], tuple[RnnSpec, list[PartViews]]],
+        new: Callable[..., Array] = np.empty,
     ) -> None:
-        self._pack, self._unpack, self._options, self._state = pack, unpack, options, state
-        self._views = views
-        self._stacks = Repacked(self._new_stacks)
-        self._in_place: dict[Any, Stack] = {}
-        self._frozen: dict[Any, list[Stack]] = {}
+        self.views, self._new = views, new
+
+    def pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
+        """Returns the specification and the layers. Raises `ShapeError` for another shape."""
+        spec, parts = self.views(parameters)
+        layers = list[dict[str, Array]]()
+        for k in range(spec.layers):
+            shapes = shapes_of(spec.one_layer(spec.reads(k), spec.direction))
+            shapes["bias"] = shapes["bias"] if parts[0].bias else None
+            real = parts[0].recurrent[0].dtype
+            layers.append({name: np.empty(shape, real) for name, shape in shapes.items() if shape})
+        for place, views in _places(spec, parts, layers):
+            for view in views:
+                if view.shape != place.shape:
+                    raise ShapeError(f"expected a weight {place.shape}, got {view.shape}")
+            place[...] = views[0]
+            for view in views[1:]:
+                place += view
+        sealed_ = [{name: sealed(array) for name, array in layer.items()} for layer in layers]
+        return spec, [RnnWeights(**layer) for layer in sealed_]
+
+    def unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
+        """Returns gradients of the parameters, from those of the weights: a sum's is each one's."""
+        gradients = [self._new(each.shape, layers[0].iter.dtype) for each in parameters]
+        spec, parts = self.views(gradients)
+        for place, views in _places(spec, parts, [layer.arrays for layer in layers]):
+            for view in views:
+                view[...] = place
+        return gradients
+
+
+def _places(
+    spec: RnnSpec, parts: Sequence[PartViews], layers: Sequence[Mapping[str, Array]]
+) -> Iterator[tuple[Array, Sequence[Array]]]:
+    """Yields places in packed weights, and the views that are added up there."""
+    for at, part in enumerate(parts):
+        k, d = divmod(at, spec.directions)
+        arrays = {name: array[0, d] for name, array in layers[k].items()}
+        for name, gates in (("layer", part.input), ("iter", part.recurrent)):
+            for g, gate in enumerate(gates):
+                yield arrays[name][:, g], [gate]
+        yield from zip(arrays.get("bias", ()), part.bias, strict=True)
+        if part.projection is not None:
+            yield arrays["projection"], [part.projection]
+
+
+class LiveLayer:
+    """A recurrent layer on a framework's arrays; threads may share it.
+
+    ``weights``: how its weights are made of the parameters, see `ViewedWeights`. Methods raise
+    `ShapeError` naming the array, and `UnsupportedError` for what the chosen backend does not run.
+    """
+
+    def __init__(self, weights: Any, options: LiveOptions) -> None:
+        self._weights, self._options = weights, options
+        self._compared = Repacked(self._new_stack)
+        self._kept: dict[Any, Stack] = {}
 
     @cached_property
     def _kernels(self) -> KernelsBackend | None:
         chosen = self._options
-        if chosen.frozen:
-            return None
         return kernels_in_place(chosen.backend, chosen.dtype, chosen.threads)
 
-    def stack(self, parameters: Sequence[Array]) -> Stack:
-        """The stack of these parameters.
+    def stack(self, where: Hashable, parameters: Callable[[], Sequence[Array]]) -> Stack:
+        """Returns the stack that runs with the parameters, which are ``where``.
 
-        A forked child makes its own: it lacks its parent's threads.
+        It reads them in place, or is frozen, so it is kept for this place. If it cannot be read in
+        place, all parameters are compared with a copy. A forked child makes its own: it lacks its
+        parent's threads.
         """
-        return self._reading(parameters) or self._packed(parameters, False)[0]
+        process, frozen = os.getpid(), self._options.frozen
+        if (stack := self._kept.get((process, where))) is not None:
+            return stack
+        arrays = parameters()
+        made = self._new_stack(process, arrays) if frozen else self._reading(process, arrays)
+        if made is None:
+            return self._compared(process, arrays)
+        if len(self._kept) >= MOST_PLACES and not frozen:
+            self._kept.clear()
+        return self._kept.setdefault((process, where), made)
 
-    def _reading(self, parameters: Sequence[Array]) -> Stack | None:
-        """The stack that reads these parameters in place; None if there is none.
-
-        It is made for their addresses only, so it is kept while these stay.
-        """
-        kernels = self._kernels
-        if kernels is None or self._views is None or parameters[0].dtype == np.float16:
+    def _reading(self, process: int, parameters: Sequence[Array]) -> Stack | None:
+        """Returns the stack that reads these parameters in place, None if there is none."""
+        if self._kernels is None or parameters[0].dtype == np.float16:
             return None
-        where = os.getpid(), kernels.threads, *map(_place, parameters)
-        if (known := self._in_place.get(where)) is not None:
-            return known
-        if (views := self._views(parameters)) is None:
+        if (views := self._weights.views(parameters)) is None:
             return None
         spec, parts = views
-        known = next(
-            (s for k, s in [*self._in_place.items()] if (k[:2], s.spec) == (where[:2], spec)), None
-        )
+        kept = [(key, stack) for key, stack in [*self._kept.items()] if stack.spec == spec]
+        like = next((stack for key, stack in kept if key[0] == process), None)
         with suppress(UnsupportedError):  # a bias with gaps
-            stack = kernels.live_stack(spec, parts, self._options.dtype, known)
-            if len(self._in_place) >= MOST_PLACES:
-                self._in_place.clear()
-            return self._in_place.setdefault(where, stack)
+            return self._kernels.live_stack(spec, parts, self._options.dtype, like)
         return None
 
-    def _training(self, parameters: Sequence[Array], apart: bool) -> list[Stack]:
-        """Stacks for a training run: all layers or, if ``apart``, one each."""
-        if self._kernels is None or parameters[0].dtype == np.float64:
-            return self._packed(parameters, apart)
-        prepare = partial(self._kernels.training_stack, dtype=self._options.dtype)
-        return self._each(self._pack([*map(computed, parameters)]), apart, prepare)
-
-    def _packed(self, parameters: Sequence[Array], apart: bool) -> list[Stack]:
-        """Stacks that are kept: while the numbers stay or, if frozen, while their addresses do."""
-        key = os.getpid(), apart
-        if not self._options.frozen:
-            return self._stacks(key, parameters)
-        where = *key, *map(_place, parameters)
-        if where not in self._frozen:
-            self._frozen[where] = self._new_stacks(key, parameters)
-        return self._frozen[where]
-
-    def _new_stacks(self, key: tuple[int, bool], parameters: Sequence[Array]) -> list[Stack]:
-        packed = self._pack([*map(computed, parameters)])
-        return self._each(packed, key[1], self._options.prepare)
-
-    def _each(
-        self, packed: tuple[RnnSpec, Weights], apart: bool, prepare: Callable[..., Stack]
-    ) -> list[Stack]:
-        spec, weights = packed
-        if not apart:
-            return [prepare(spec, weights)]
-        return [
-            prepare(spec.one_layer(spec.reads(k), spec.direction), layer)
-            for k, layer in enumerate(layers_of(spec, weights))
-        ]
-
-    def run(self, call: Call) -> list[Array]:
-        """y in the axes of x, then the final states (L*D, N, O), in the dtype of x."""
-        stack = self.stack(call.parameters)
-        y, ends = stack.run(call.batch(call.x), self._states([stack], call, call.states))
-        return _results(call, y, ends)
+    def _new_stack(self, _: int, parameters: Sequence[Array]) -> Stack:
+        return self._options.prepare(*self._weights.pack([*map(computed, parameters)]))
 
     def run_training(
-        self, call: Call, mask: Callable[[tuple[int, ...]], Array] | None = None
-    ) -> tuple[list[Array], Recorded]:
-        """The results of `run`, and the record for `backward`.
-
-        ``mask(shape)``: factors for the words between two layers, as of dropout.
-        """
-        stacks = self._training(call.parameters, mask is not None)
-        begins, y = self._states(stacks, call, call.states), call.batch(call.x)
-        parts, ends = list[Part](), []
-        for k, stack in enumerate(stacks):
-            factor = mask(data_of(y).shape) if mask and k else None
-            begin = tuple(state[k : k + stack.spec.layers] for state in begins)
-            y, end, tape = stack.run_training(_scaled(y, factor), begin)
-            if tape.why and self._options.strict:
-                raise UnsupportedError(tape.why)
-            parts.append(Part(stack, tape, factor))
-            ends.append(end)
-        results = _results(call, y, _joined(ends))
-        zeros = [np.broadcast_to(result.dtype.type(0), result.shape) for result in results]
-        # Later changes of x and lengths do not reach the record.
-        lengths = None if call.lengths is None else call.lengths.copy()
-        frame = np.empty((*call.x.shape[:-1], 0), call.x.dtype)
-        left = call._replace(x=frame, states=(), parameters=(), lengths=lengths)
-        return results, Recorded(parts, left, zeros)
+        self, parameters: Sequence[Array], words: Ragged | Array, begin: State | None
+    ) -> tuple[Ragged | Array, State, Recorded]:
+        """Runs forward. Returns y, the final states (L, D, N, O), and the record for `backward`."""
+        if self._kernels is None or parameters[0].dtype == np.float64:
+            stack = self._compared(os.getpid(), parameters)
+        else:
+            packed = self._weights.pack([*map(computed, parameters)])
+            stack = self._kernels.training_stack(*packed, self._options.dtype)
+        y, ends, tape = stack.run_training(words, begin)
+        if tape.why and self._options.strict:
+            raise UnsupportedError(tape.why)
+        return y, ends, Recorded(stack, tape)
 
     def backward(
-        self, recorded: Recorded, grads: Sequence[Array | None], parameters: Sequence[Array] = ()
-    ) -> list[Array]:
-        """Gradients of x, the states and the parameters from those of the results, None: zeros."""
-        call, stacks = recorded.call, [part.stack for part in recorded.parts]
-        pairs = zip_longest(grads, recorded.zeros)
-        dy, *dends = [zeros if grad is None else grad for grad, zeros in pairs]
-        dstates, dx = self._states(stacks, call, dends), call.batch(dy)
-        begins, layers, k = list[State](), list[RnnWeights](), len(dstates[0])
-        for stack, tape, mask in reversed(recorded.parts):
-            k -= stack.spec.layers
-            own = tuple(state[k : k + stack.spec.layers] for state in dstates)
-            result = stack.backward(tape, dx, own)
-            dx = _scaled(result.x, mask)
-            begins.insert(0, result.state)
-            layers[:0] = result.layers
-        weights = self._unpack([*map(computed, parameters)], layers)
-        return [*_results(call, dx, _joined(begins)), *weights]
-
-    def _states(
-        self, stacks: Sequence[Stack], call: Call, states: Sequence[Array]
-    ) -> tuple[Array, ...]:
-        """States (L*D, N, O) as (L, D, N, O)."""
-        spec, layers = stacks[0].spec, sum(stack.spec.layers for stack in stacks)
-        batch = call.x.shape[1 if call.time_major else 0]
-        for array, width in zip(states, (spec.recurrent_size, spec.hidden_size), strict=False):
-            expected = (layers * spec.directions, batch, width)
-            if array.shape != expected:
-                raise ShapeError(f"{self._state}: expected {expected}, got {array.shape}")
-        shape = layers, spec.directions, batch
-        return tuple(computed(array).reshape(*shape, array.shape[-1]) for array in states)
-
-
-def _place(array: Array) -> tuple[Any, ...]:
-    """What tells where the numbers of an array are."""
-    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
-
-
-def _results(call: Call, y: Ragged | Array, states: Sequence[Array]) -> list[Array]:
-    ends = [joined_states(state).astype(call.x.dtype, copy=False) for state in states]
-    return [call.padded(y), *ends]
-
-
-def _joined(states: Sequence[Sequence[Array]]) -> list[Array]:
-    """The states of a stack from those of its parts."""
-    return [
-        each[0] if len(each) == 1 else np.concatenate(each) for each in zip(*states, strict=True)
-    ]
-
-
-def _scaled(y: Ragged | Array, mask: Array | None) -> Any:
-    if mask is None:
-        return y
-    return y.with_data(y.data * mask) if isinstance(y, Ragged) else y * mask
+        self,
+        recorded: Recorded,
+        dy: Ragged | Array | None,
+        dends: State | None,
+        parameters: Sequence[Array],
+    ) -> tuple[Ragged | Array, State, list[Array]]:
+        """Returns gradients of x, the states and the parameters; None as a gradient: zeros."""
+        result = recorded.stack.backward(recorded.tape, dy, dends)
+        parameters = [*map(computed, parameters)]
+        return result.x, result.state, self._weights.unpack(parameters, result.layers)
 
 
 Key = TypeVar("Key", bound=Hashable)

@@ -185,11 +185,6 @@ class Tape(ABC):
         """Slices by ``cuts``: starts, ends, axes and steps."""
         return self.emit("Slice", value, *cuts)
 
-    def flipped(self, value: str, *axes: int) -> str:
-        """The value with these axes reversed."""
-        back = [-1] * len(axes)
-        return self.sliced(value, back, [-(2**62)] * len(axes), axes, back)
-
 
 class NativeOperator(Tape):
     """A framework's operator as a rule reads it, with the graph that it is lowered into.

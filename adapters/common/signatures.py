@@ -167,7 +167,8 @@ class Tensor:
         return self.new(self.op.swapped(self.read(), first, second))
 
     def flip(self, *axes: int) -> Self:
-        return self.new(self.op.flipped(self.read(), *axes))
+        back = [-1] * len(axes)
+        return self.Slice(back, [-(2**62)] * len(axes), axes, back)
 
 
 def _is_number(value: Any, number: float) -> bool:
@@ -209,6 +210,21 @@ class Signature:
         self.rest = rest[0] if rest else ""
 
     def __call__(self, op: NativeOperator) -> Results:
+        inputs, results = self.call(op)
+        taken = {each.name for each in inputs if isinstance(each, Tensor)}
+
+        def name(result: Any) -> str:
+            if not isinstance(result, Tensor):
+                return result or ""
+            copies = self.tensor.copied and result.name in taken
+            return op.emit("Identity", result.name) if copies else result.name
+
+        if isinstance(results, Mapping):
+            return {slot: name(each) for slot, each in results.items()}
+        return tuple(map(name, results)) if isinstance(results, tuple) else name(results)
+
+    def call(self, op: NativeOperator) -> tuple[list[Any], Any]:
+        """Returns the inputs of the rule, and what it returns."""
         op.absent(*self.absent)
         op.only(**self.only)
         inputs: list[Any] = []
@@ -229,18 +245,7 @@ class Signature:
                 refuse(f"input {each.name} is missing")
             else:
                 inputs.append(each.default)
-        taken = {each.name for each in inputs if isinstance(each, Tensor)}
-        results = self.rule(*inputs, **attributes)
-
-        def name(result: Any) -> str:
-            if not isinstance(result, Tensor):
-                return result or ""
-            copies = self.tensor.copied and result.name in taken
-            return op.emit("Identity", result.name) if copies else result.name
-
-        if isinstance(results, Mapping):
-            return {slot: name(each) for slot, each in results.items()}
-        return tuple(map(name, results)) if isinstance(results, tuple) else name(results)
+        return inputs, self.rule(*inputs, **attributes)
 
     def _values(self, op: NativeOperator, slot: str) -> list[Any]:
         """Returns the tensors in a slot."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from onernn.adapters.common.signatures import refuse
 from onernn.ir.arrays import Array
 
@@ -57,13 +55,3 @@ def extreme_index(x: Any, kind: str, axis: int | None, keepdims: bool) -> Any:
     if axis is None:
         return getattr(x.reshape(-1), kind)(axis=0, keepdims=0)
     return getattr(x, kind)(axis=axis, keepdims=int(keepdims))
-
-
-def ones(x: Any, axes: int) -> Any:
-    """Returns the weight of a norm over the last axes that has none; their sizes must be known."""
-    sizes = x.shape[-axes:]
-    return (
-        refuse("a norm without weights of a size that is open")
-        if None in sizes
-        else np.ones(sizes, x.dtype)
-    )

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +26,24 @@ Progress = Callable[[str, int, int], None]
 """Is called with what is done, how many of these are done, and how many there are."""
 
 
-class NodeWriter:
-    """Writes the nodes of a graph. ``node``: the one that a rule writes now."""
+class Rule:
+    """A function that writes a kind of node: its signature says what it reads.
 
-    graph: Graph
-    node: Node
+    Positional parameters are the node's inputs, None if they are absent. Keywords are its
+    attributes, and ``w`` is what writes.
+    """
 
-    @property
-    def attrs(self) -> Any:
-        """The node's attributes, defaults too."""
-        return self.node.attrs
+    def __init__(self, function: Callable[..., Any]) -> None:
+        parameters = signature(function).parameters.values()
+        self.function = function
+        self.keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
 
-    def array(self, index: int, role: str) -> Array:
-        """The array of a constant input. Raises `UnsupportedError` where it is computed."""
-        name = self.node.input(index)
-        if name not in self.graph.constants:
-            raise UnsupportedError(f"{role} {name!r} is computed at run time")
-        return self.graph.constants[name]
-
-    def numbers(self, index: int, role: str) -> list[int]:
-        """The integers of a constant input, none where it is absent."""
-        if not self.node.input(index):
-            return []
-        return [int(number) for number in self.array(index, role).reshape(-1)]
+    def __call__(self, w: Any) -> Any:
+        """Returns what the function makes of the node ``w.node`` with the values ``w.inputs``."""
+        attributes = {
+            name: w if name == "w" else getattr(w.node.attrs, name, None) for name in self.keywords
+        }
+        return self.function(*w.inputs, **attributes)
 
 
 def write_nodes(graph: Graph, write: Callable[[Node], None], progress: Progress | None) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from onernn.adapters.common.lowering import (
     FoldingBudget,
@@ -16,6 +17,7 @@ from onernn.adapters.common.lowering import (
     Rules,
     lower_steps,
 )
+from onernn.adapters.common.signatures import Signature, Tensor, refuse
 from onernn.adapters.keras.read import (
     MODELS,
     Call,
@@ -37,11 +39,10 @@ INERT = frozenset(
     batch_shape input_shape activity_regularizer synchronized fused l1 l2""".split()
 )
 """Options without effect on what is run: training's, and how the same numbers are computed."""
-T = TypeVar("T")
 _ENDINGS = ("_initializer", "_regularizer", "_constraint")
 
 
-class Tensor(NamedTuple):
+class Held(NamedTuple):
     """A value, the mask of its steps (N, T), "" where it has none; and the steps that the mask
     leaves, as sequences, where the layer before has them."""
 
@@ -50,18 +51,47 @@ class Tensor(NamedTuple):
     words: str = ""
 
 
-Made = str | Tensor | Sequence[Tensor]
-"""What a rule gives: a value under the mask of the first input, or tensors with their own masks."""
+class KerasTensor(Tensor):
+    """A value as Keras's rules compute with it, under a mask; see `Held`."""
+
+    def __init__(self, op: Any, name: str, mask: str = "", words: str = "") -> None:
+        super().__init__(op, name)
+        self.mask, self.words = mask, words
+
+    @classmethod
+    def of(cls, op: Any, slot: str) -> list[Any]:
+        """Returns what a layer is called with: one tensor, or all in a slot "tensors"."""
+        result = op.tensors
+        if slot != "tensors" and len(result) != 1:
+            refuse(f"expected to be called with one tensor, got {len(result)}")
+        return result
+
+    @property
+    def flags(self) -> KerasTensor | None:
+        """The mask, None where there is none."""
+        return self.new(self.mask) if self.mask else None
+
+    @property
+    def floats(self) -> KerasTensor:
+        """The value, in the layer's float type if it is integers."""
+        return self if self.dtype.kind == "f" else self.cast(self.op.compute)
+
+    def under(self, mask: Tensor | None, words: str = "") -> KerasTensor:
+        """Returns the value under a mask."""
+        return KerasTensor(self.op, self.name, mask.name if mask else "", words)
+
+    def cast(self, dtype: Any) -> Any:
+        result = super().cast(dtype)
+        return result if result is self else result.under(self.flags)
 
 
 class KerasLayer(NativeOperator):
     """A layer with the graph it is lowered into.
 
-    ``tensors``: those that it is called with, in order. ``reader`` gives its weights.
-    ``compute``: the dtype it computes in. ``version``: (major, minor) of the Keras that wrote the
-    file. ``masked_by_call``: whether the call itself names a mask. ``path``: its name with those of
-    the models around it, ``depth`` of these. ``wraps``: another layer checks that all its weights
-    are taken.
+    ``reader`` gives its weights. ``compute``: the dtype it computes in. ``version``: (major, minor)
+    of the Keras that wrote the file. ``masked_by_call``: whether the call itself names a mask.
+    ``path``: its name with those of the models around it, ``depth`` of these. ``wraps``: another
+    layer checks that all its weights are taken.
     """
 
     def __init__(
@@ -77,7 +107,7 @@ class KerasLayer(NativeOperator):
         config = {k: v for k, v in layer.config.items() if v is not None}
         options = {k: v for k, v in (options or {}).items() if v is not None}
         if options.pop("training", False):
-            raise UnsupportedError("called with training=True: only inference is run")
+            refuse("called with training=True: only inference is run")
         mask = options.pop("mask", None)
         named = {f"{name}=": value for name, value in options.items()}
         inert = INERT | {name for name in config if name.endswith(_ENDINGS)}
@@ -95,42 +125,21 @@ class KerasLayer(NativeOperator):
 
     # What it is called with.
 
-    @property
-    def tensors(self) -> list[Tensor]:
+    @cached_property
+    def tensors(self) -> list[KerasTensor]:
         """All tensors of the first argument, or of all where each is one."""
         arguments = self.arguments
         if len(arguments) == 1 and isinstance(arguments[0], list):
             arguments = arguments[0]
-        if not all(isinstance(each, Tensor) for each in arguments):
-            raise UnsupportedError("called with constants, or with tensors in an unknown structure")
-        return [self.computed(each) for each in arguments]
+        return self.bind(arguments)
 
-    @property
-    def tensor(self) -> Tensor:
-        result = self.tensors
-        if len(result) != 1:
-            raise UnsupportedError(f"expected to be called with one tensor, got {len(result)}")
-        return result[0]
-
-    @property
-    def x(self) -> str:
-        return self.tensor.value
-
-    @property
-    def floats(self) -> str:
-        """The only input, in the layer's float type where it is integers."""
-        x = self.x
-        return x if self.dtype_of(x).kind == "f" else self.emit("Cast", x, to=self.compute)
-
-    def computed(self, tensor: Tensor) -> Tensor:
-        """A float tensor in the type that the layer computes in; others as they are."""
-        dtype = self.builder.type_of(tensor.value).dtype
-        return self.cast_to(tensor, self.compute) if str(dtype).startswith("float") else tensor
-
-    def cast_to(self, tensor: Tensor, dtype: str | None) -> Tensor:
-        if dtype in (None, self.builder.type_of(tensor.value).dtype):
-            return tensor
-        return Tensor(self.emit("Cast", tensor.value, to=dtype), tensor.mask)
+    def bind(self, arguments: Sequence[Any]) -> list[KerasTensor]:
+        """Returns tensors, those of floats in the type that the layer computes in."""
+        if not all(isinstance(each, Held) for each in arguments):
+            refuse("called with constants, or with tensors in an unknown structure")
+        tensors = [KerasTensor(self, *each) for each in arguments]
+        floats = [str(each.type.dtype).startswith("float") for each in tensors]
+        return [x.cast(self.compute) if f else x for x, f in zip(tensors, floats, strict=True)]
 
     def _under(self, result: Any, mask: Any) -> Any:
         """Tensors under the masks that the call names."""
@@ -138,11 +147,9 @@ class KerasLayer(NativeOperator):
             masks = mask if isinstance(mask, list) else [mask]
             pairs = zip_longest(result, masks)
             return [self._under(*pair) if pair[1] else pair[0] for pair in pairs]
-        if not isinstance(result, Tensor) or not isinstance(mask, Tensor):
-            raise UnsupportedError("argument mask: expected a tensor for each tensor")
-        flags = mask.value
-        if self.dtype_of(flags) != "bool":
-            flags = self.emit("Cast", flags, to="bool")
+        if not isinstance(result, Held) or not isinstance(mask, Held):
+            refuse("argument mask: expected a tensor for each tensor")
+        flags = self.cast(mask.value, bool)
         return result._replace(mask=flags, words=result.words if flags == result.mask else "")
 
     def option(self, name: str) -> Any:
@@ -162,14 +169,10 @@ class KerasLayer(NativeOperator):
             raise UnsupportedError(f"attribute {name}={result!r:.100}: expected a number")
         return float(result)
 
-    def integers(self, name: str, count: int, default: int) -> tuple[int, ...]:
-        """A number for each axis; one stands for all."""
-        result = self.attribute(name, None)
-        result = default if result is None else result
-        result = tuple(result) if isinstance(result, list | tuple) else (result,) * count
-        if len(result) != count or not all(type(each) is int for each in result):
-            raise UnsupportedError(f"attribute {name}={result!r}: expected {count} integers")
-        return result
+    def keyword(self, name: str, default: Any) -> Any:
+        if isinstance(default, float):
+            return self.number(name, default)
+        return self.attribute(name, default)
 
     def inner(self, config: Mapping[str, Any], *path: str) -> KerasLayer:
         """A layer that this one holds, with its weights; it is not called by itself."""
@@ -191,20 +194,22 @@ class KerasLayer(NativeOperator):
                 raise UnsupportedError(f"{name}: {array.dtype} numbers, not float32 or float64")
         return [array.astype(self.compute, copy=False) for array in result]
 
-    def read(self, rule: Callable[[KerasLayer], T]) -> T:
-        """What a rule gives. Raises `UnsupportedError` for what it did not read."""
-        results: list[T] = []
-
-        def run(op: KerasLayer) -> Results:
-            results.append(rule(op))
-            return ()
-
-        self.lowered(run)
+    def read(self, rule: Signature) -> Any:
+        """Returns what a rule returns; raises `UnsupportedError` for what it did not read."""
+        result = self.lowered(lambda op: rule.call(op)[1])
         if self._reader is not None and not self.wraps:
             self._reader.finish()
-        return results[0]
+        return result
 
-    # What becomes of it.
+
+class Stated(NamedTuple):
+    """An option in which None has a meaning of its own, and is not the same as an absent one."""
+
+    default: Any
+
+    def read(self, op: KerasLayer, name: str) -> Any:
+        op.ignore(name)
+        return op.config.get(name, self.default)
 
 
 def _compute_dtype(policy: Any) -> str:
@@ -219,20 +224,36 @@ def _compute_dtype(policy: Any) -> str:
     return str(name)
 
 
-Rule = Callable[[KerasLayer], Made]
-RULES = Rules[Rule]()
+RULES = Rules[Signature]()
 """By the name of the class."""
-OPERATIONS: dict[str, Rule] = {}
+OPERATIONS = Rules[Signature]()
 """By the name of the class, of functions that Keras 3 lists among layers."""
 PASSING: set[str] = set()
 """Those that hand on the mask of their first input; the others end it."""
 
 
-def rule(kinds: str, masks: bool = False) -> Callable[[Rule], Rule]:
-    """Enters a rule; ``masks``: the layer hands on the mask of its first input."""
-    if masks:
-        PASSING.update(kinds.split())
-    return RULES(kinds)
+def keras(kinds: str, *, masks: bool = False, **only: Any) -> Any:
+    """Enters a rule whose keywords are the keys of a layer's configuration; see `Signature`.
+
+    ``masks``: the layer hands on the mask of its input.
+    """
+
+    def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
+        PASSING.update(kinds.split() if masks else ())
+        RULES(kinds)(Signature(rule, only, KerasTensor))
+        return rule
+
+    return enter
+
+
+def operation(kinds: str) -> Any:
+    """Enters a rule of functions of ``keras.ops``; see `keras`."""
+
+    def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
+        OPERATIONS(kinds)(Signature(rule, {}, KerasTensor))
+        return rule
+
+    return enter
 
 
 _DEEPEST = 32  # models inside models
@@ -252,12 +273,12 @@ class Lowering:
         self.builder = GraphBuilder(str(model.file), FoldingBudget())
         self.states: dict[str, str] = {}
         self.tables: dict[str, Any] = {}
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, Held] = {}
         self._refused: set[str] = set()
         self._given: set[str] = set()  # values that are outputs
         self._calls = 0
 
-    def input(self, layer: Layer) -> Tensor:
+    def input(self, layer: Layer) -> Held:
         """An input of the whole model."""
         config = layer.config
         shape: Any = config.get("batch_shape") or config.get("batch_input_shape")
@@ -273,7 +294,7 @@ class Lowering:
             self.builder.refuse(name, f"an input of {dtype} {shape}: dense numbers are taken")
             self._refused.add(f"{layer.name}/0/0")
             name = self.builder.value(name)
-        return Tensor(name)
+        return Held(name)
 
     def state(self, name: str, shape: tuple[int | None, ...], dtype: str) -> str:
         """The state of a stateful layer: an input, until a call leaves another one."""
@@ -295,7 +316,7 @@ class Lowering:
         self._given.add(value)
         return builder.output(value)
 
-    def run(self, net: Network, tensors: Sequence[Tensor], prefix: str, depth: int) -> list[Tensor]:
+    def run(self, net: Network, tensors: Sequence[Held], prefix: str, depth: int) -> list[Held]:
         """What a network makes of these inputs; ``prefix`` begins the names of its values."""
         if depth > _DEEPEST:
             raise UnsupportedError("models inside models, too deep")
@@ -339,9 +360,9 @@ class Lowering:
             NativeOp(layer.position, layer.kind, f"{prefix}{layer.name}"), reads, lowered, outputs
         )
 
-    def _tensor(self, ref: Ref, prefix: str) -> Tensor:
+    def _tensor(self, ref: Ref, prefix: str) -> Held:
         variable = f"{prefix}{ref.layer}/{ref.call}/{ref.at}"
-        known = self._tensors.get(variable, Tensor(""))
+        known = self._tensors.get(variable, Held(""))
         return known._replace(value=self.builder.value(variable))
 
     def _bound(self, argument: Any, prefix: str) -> Any:
@@ -364,7 +385,7 @@ class Lowering:
         path: str,
         at: int,
         depth: int,
-    ) -> list[Tensor]:
+    ) -> list[Held]:
         """What a layer makes of its arguments. Raises `UnsupportedError`."""
         self._calls += 1
         if self._calls > _MOST_CALLS:
@@ -379,13 +400,12 @@ class Lowering:
         if layer.foreign or function is None:
             raise UnsupportedError(_unknown(layer))
         result = op.read(function)
-        if isinstance(result, str) and layer.is_operation:
-            result = Tensor(result)
-        elif isinstance(result, str):
+        if isinstance(result, list):
+            return [Held(each.name, each.mask, each.words) for each in result]
+        if layer.kind in PASSING and not layer.is_operation:
             first = op.tensors[0]
-            passed = first.mask if layer.kind in PASSING else ""
-            result = first if result == first.value else Tensor(result, passed)
-        return [result] if isinstance(result, Tensor) else list(result)
+            result = first if result.name == first.name else result.under(first.flags)
+        return [Held(result.name, result.mask, result.words)]
 
     def _model(
         self,
@@ -394,7 +414,7 @@ class Lowering:
         options: Mapping[str, Any],
         prefix: str,
         depth: int,
-    ) -> list[Tensor]:
+    ) -> list[Held]:
         op = KerasLayer(self, layer, None, arguments, options)
         net = network(layer, self.version[0])
         tensors = op.tensors
@@ -402,11 +422,10 @@ class Lowering:
             raise UnsupportedError(f"expected {len(net.inputs)} tensors, got {len(tensors)}")
         if unread := sorted(k for k, v in options.items() if k not in ("mask", "training") and v):
             raise UnsupportedError(f"a model called with {', '.join(unread)}")
-        cast = zip(net.inputs, tensors, strict=True)
-        tensors = [
-            op.cast_to(each, net.layers[ref.layer].config.get("dtype")) for ref, each in cast
-        ]
-        return self.run(net, tensors, prefix, depth + 1)
+        inner = [net.layers[ref.layer].config.get("dtype") for ref in net.inputs]
+        cast = [x.cast(to) if to else x for x, to in zip(tensors, inner, strict=True)]
+        held = [Held(each.name, each.mask, each.words) for each in cast]
+        return self.run(net, held, prefix, depth + 1)
 
 
 def name_of_result(ref: Ref) -> str:

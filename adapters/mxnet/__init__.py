@@ -10,7 +10,7 @@ from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, de
 
 
 def __getattr__(name: str) -> Any:
-    """What works in a live MXNet, imported when it is asked for: the reader does not need it."""
+    """Imports the plug-in when a name of it is used: the reader does not need it."""
     if name in ("explain", "optimize", "restore", "rnn"):
         from onernn.adapters.mxnet import plugin
 
@@ -27,11 +27,12 @@ def rnn_param_size(
     bidirectional: bool = False,
     projection_size: int | None = None,
 ) -> int:
-    """How many numbers the vector ``parameters`` of MXNet's RNN operator holds.
+    """Returns the length of the vector ``parameters`` of MXNet's RNN operator.
 
-    Arguments are called as the operator's attributes; ``input_size`` is the last axis of its data.
-    The vector holds all weights, then all biases: see design/0054. Raises `UnsupportedError` for
-    values that the operator does not take, `ShapeError` for an input of no channels.
+    Arguments have the names of the operator's attributes; ``input_size`` is the last axis of its
+    data. The vector holds all weights, then all biases: see design/0054. Raises
+    `UnsupportedError` for values that the operator does not take, `ShapeError` for an input size
+    that is not a positive integer.
     """
     from onernn.adapters.mxnet.attributes import stack_of
     from onernn.ir.errors import ShapeError
@@ -49,7 +50,7 @@ def rnn_param_size(
 
 
 def _reads(path: StrPath) -> bool:
-    """Whether a path is MXNet's: a symbol's file, a folder with one, or the prefix of its name."""
+    """Returns whether a path is a symbol's file, a folder with one, or the prefix of its name."""
     from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
 
     path = Path(path)

@@ -12,7 +12,7 @@ from onernn.reorders import mxnet
 
 
 def cell_of(weights: Collection[str]) -> str:
-    """What the names of a cell's weights begin with, up to their last underscore; "" if nothing."""
+    """Returns the common prefix of the names of a cell's weights, up to their last underscore."""
     return commonprefix([*weights]).rpartition("_")[0]
 
 
@@ -45,13 +45,13 @@ def flag(text: str) -> bool:
 
 
 def is_set(attributes: Mapping[str, str], name: str) -> bool:
-    """A flag of an operator, off where it is absent."""
+    """Returns a flag of an operator, False if it is absent."""
     text = attributes.get(name, "None")
     return text != "None" and flag(text)
 
 
 def integer(text: str) -> int:
-    """Also "3L", as Python 2 wrote it."""
+    """Returns an integer, also of "3L", which Python 2 wrote."""
     if not re.fullmatch(r"\s*[+-]?\d{1,18}L?\s*", text):
         raise UnsupportedError(f"expected an integer, got {text!r}")
     return int(text.strip().rstrip("L"))
@@ -65,7 +65,7 @@ def number(text: str) -> float:
 
 
 def numbers(text: str) -> tuple[int | None, ...]:
-    """ "(2, 0, 48)", "[1]", "-1" or "(None, 3)"."""
+    """Returns the elements of "(2, 0, 48)", "[1]", "-1" or "(None, 3)"."""
     inner = re.fullmatch(r"\s*(?:\((.*)\)|\[(.*)\]|([^()\[\]]*))\s*", text)
     if inner is None:
         raise UnsupportedError(f"expected a list of integers, got {text!r}")
@@ -84,7 +84,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def declared_shape(text: str, *, np_shape: bool) -> tuple[int | None, ...] | None:
-    """A variable's ``__shape__``: None where unknown, as a size or as a whole."""
+    """Returns a variable's ``__shape__``; None if a size or all of it is unknown."""
     result = sizes(text)
     if not result and not np_shape:
         return None
@@ -96,7 +96,7 @@ DTYPES[12] = "bfloat16"
 
 
 def declared_dtype(text: str) -> str | None:
-    """A variable's ``__dtype__``: a number, -1 where unknown."""
+    """Returns a variable's dtype from the integer ``__dtype__``, which is -1 if it is unknown."""
     return DTYPES.get(integer(text))
 
 
@@ -106,11 +106,11 @@ def finite(value: float) -> float:
     return value
 
 
-# What the attributes of the recurrent operator say.
+# The attributes of the recurrent operator.
 
 
 def stack_of(attributes: Mapping[str, str]) -> mxnet.Stack:
-    """What an RNN operator's attributes say of its parameters. Raises `UnsupportedError`."""
+    """Returns the layout of an RNN operator's parameters. Raises `UnsupportedError`."""
     mode = attributes.get("mode", "")
     if mode not in mxnet.CELLS:
         raise UnsupportedError(f"attribute mode={mode!r}: expected one of {', '.join(mxnet.CELLS)}")
@@ -147,7 +147,7 @@ Shape = tuple[int | None, ...]
 def input_shapes(
     stack: mxnet.Stack, time: int | None, batch: int | None, width: int | None
 ) -> dict[str, Shape]:
-    """The shape of each input of an RNN operator by its slot, in order; lengths come last."""
+    """Returns the shape of each input of an RNN operator by its slot, lengths last."""
     rows = stack.layers * stack.directions
     shapes: dict[str, Shape] = {
         "data": (time, batch, width),
@@ -163,7 +163,7 @@ CLIPS = ("lstm_state_clip_min", "lstm_state_clip_max", "lstm_state_clip_nan")
 
 
 def cell_clip(attributes: Mapping[str, str]) -> tuple[float, float] | None:
-    """The cell state's range of an RNN operator, both ends or none; of LSTMs only."""
+    """Returns the range of an LSTM's cell state, None without one."""
     low, high = (attributes.get(name, "None") for name in CLIPS[:2])
     if (low == "None") != (high == "None"):
         raise UnsupportedError("lstm_state_clip_min and lstm_state_clip_max go together")

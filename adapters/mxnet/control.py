@@ -24,8 +24,8 @@ Pairs = Sequence[tuple[str, MxnetTensor]]
 def run_foreach(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
     """ONNX's Scan over axis 0: the subgraph runs once a step, states go from step to step.
 
-    Inputs are sequences, states, and other values that the subgraph reads; locations say which
-    variable of the subgraph each of them is.
+    Inputs are sequences, states, and the rest that the subgraph reads. Locations name the variable
+    of the subgraph that each input is.
     """
     (body,) = _subgraphs(op, 1)
     op.ignore("num_out_data", *_LOCATIONS)
@@ -107,7 +107,7 @@ def run_cond(*data: MxnetTensor, num_outputs: int, op: MxnetOperator) -> tuple[s
     for kind, branch in zip(("then", "else"), branches, strict=True):
         builder, heads = _lower(op, branch, {}, _bind(op, branch, kind, data))
         if len(heads) != num_outputs:
-            raise UnsupportedError(f"its branches do not give {num_outputs} outputs")
+            raise UnsupportedError(f"its branches do not have {num_outputs} outputs")
         bodies.append((_close(builder, heads), [*builder.taken.values()]))
     return op.builder.branches(choice, *bodies)
 
@@ -224,7 +224,7 @@ def _lower_condition(
     others = [pair for pair in tests if pair[0] not in own]
     builder, heads = _lower(op, condition, types, others)
     if len(heads) != 1:
-        raise UnsupportedError(f"its condition gives {len(heads)} values, expected one")
+        raise UnsupportedError(f"its condition has {len(heads)} outputs, expected one")
     values = [*(value.name for value in own.values()), *builder.taken.values()]
     return _close(builder, heads), values
 

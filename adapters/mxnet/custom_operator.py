@@ -20,7 +20,7 @@ import numpy as np
 from onernn.adapters.common import gain
 from onernn.adapters.common.live import array_at
 from onernn.adapters.mxnet.live_layer import LiveCells, LiveOperator, LiveRnn, Options
-from onernn.adapters.mxnet.originals import ORIGINAL, restore_graph
+from onernn.adapters.mxnet.originals import restore_graph
 from onernn.ir.arrays import Array
 from onernn.ir.errors import MissingDependencyError, UnsupportedError
 from onernn.ir.spec import Cell
@@ -41,6 +41,7 @@ INPUTS = "inputs"
 that of `LiveRnn.arguments`; inputs that it does not name come last."""
 
 _OURS = "onernn_"
+_NAME, _OPTIONS = f"{_OURS}name", f"{_OURS}options"
 _log = logging.getLogger("onernn")
 
 
@@ -78,9 +79,8 @@ def custom_attributes(
     attributes: Mapping[str, Any], name: str, options: Options, operator: str = OPERATOR
 ) -> dict[str, str]:
     """The attributes of our operator: those of RNN, the node's name, our options."""
-    own = {**vars(options), "name": name}
-    ours = {f"{_OURS}{key}": str(value) for key, value in own.items()}
-    return {**{k: str(v) for k, v in attributes.items()}, **ours, "op_type": operator}
+    ours = {_NAME: name, _OPTIONS: json.dumps(vars(options)), "op_type": operator}
+    return {**{k: str(v) for k, v in attributes.items()}, **ours}
 
 
 def loaded(graph: Any, like: Any) -> Any:
@@ -197,14 +197,9 @@ def register() -> None:
 
 def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, dict[str, str]]:
     """(options, the node's name, the attributes of RNN) of what `custom_attributes` made."""
-    ours = {k.removeprefix(_OURS): v for k, v in attributes.items() if k.startswith(_OURS)}
-    plain = {k: v for k, v in attributes.items() if not k.startswith((_OURS, "__"))}
-    name = ours.pop("name", "rnn")
-    threads, frozen = ours.pop("threads", "None"), ours.pop("frozen", "False") == "True"
-    ours.pop(ORIGINAL.removeprefix(_OURS), None)
-    plain.pop("op_type", None)
-    count = None if threads == "None" else int(threads)
-    return Options(**ours, threads=count, frozen=frozen), name, plain
+    told = Options(**json.loads(attributes.get(_OPTIONS, "{}")))
+    plain = {k: v for k, v in attributes.items() if not k.startswith((_OURS, "__", "op_type"))}
+    return told, attributes.get(_NAME, "rnn"), plain
 
 
 def _put(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -> None:
@@ -254,7 +249,7 @@ def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str |
     """Why MXNet keeps unrolled cells, None where ours are faster."""
     plain = "RNN " * (cell in (Cell.RNN_TANH, Cell.RNN_RELU))
     case = f"mxnet {plain}{'large ' * (hidden >= _LARGE)}cells"
-    least = gain.IN_GRAPHS[case].steps
+    least = gain.ANYWHERE[case].steps
     if not options.may_leave or steps >= least:
         return None
     few = f"fewer than {least} steps of {cell.value} cells of {hidden} units"

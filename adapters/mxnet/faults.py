@@ -1,7 +1,7 @@
 """Known faults that hit a symbol: of MXNet 1.9.1's RNN operator on a CPU, of its ONNX exporter.
 
-Measured with 1.9.1: design/0018, tests/frameworks/test_mxnet_audit.py. What the exporter refuses
-stands in convert_RNN of mxnet/onnx/mx2onnx.
+Measured with 1.9.1: design/0018, tests/frameworks/test_mxnet_audit.py. The exporter's refusals
+are in convert_RNN of mxnet/onnx/mx2onnx.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]
 
 
 def _change(position: int, attributes: Mapping[str, str], symbol: Symbol) -> Symbol:
-    """Returns the symbol with other attributes of a node; lengths are its last input."""
+    """Returns the symbol with changed attributes of a node; lengths are its last input."""
     node = symbol.nodes[position]
     inputs = node.inputs[:-1] if attributes is _NO_LENGTHS else node.inputs
     node = replace(node, attributes={**node.attributes, **attributes}, inputs=inputs)

@@ -11,6 +11,7 @@ import numpy as np
 
 from onernn.adapters.common.bodies import NEAREST, pooled, pooled_whole, recurrent_stack
 from onernn.adapters.common.signatures import OneOf, refuse
+from onernn.adapters.common.windows import extreme_index
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.table import Dtype, Parsed, mxnet
 from onernn.ir.spec import RnnSpec
@@ -122,7 +123,7 @@ def batch_norm(
             refuse(f"attribute axis={axis} of a value of {rank} axes")
         arrays = [array.reshape(-1, *(1,) * (rank - 1 - axis % rank)) for array in arrays]
     scale, shift, mean, variance = arrays
-    with np.errstate(invalid="ignore", divide="ignore"):  # what a run would give, NaN or infinity
+    with np.errstate(invalid="ignore", divide="ignore"):  # a run returns the same NaN or infinity
         factor = scale / np.sqrt(variance + variance.dtype.type(eps))
     return data.Sub(mean).Mul(factor).Add(shift)
 
@@ -137,7 +138,7 @@ def layer_norm(data, gamma, beta, *, axis=-1, eps=1e-5, output_mean_var=False):
 
 @mxnet("L2Normalization")
 def l2_normalization(data, *, mode="instance", eps=1e-10):
-    """x / sqrt(sum of squares + eps): over all but the batch, or over axis 1."""
+    """x / sqrt(sum of squares + eps): over all axes except the batch, or over axis 1."""
     why = f"attribute mode={mode!r}"
     if mode == "spatial" or mode == "instance" and data.known_rank(why) != 2:
         refuse(why)
@@ -227,12 +228,11 @@ def reduction(data, *, axis=Parsed("sizes"), keepdims=False, exclude=False, op):
 def extreme(data, *, axis=Parsed("integer"), keepdims=False, op):
     """The legacy operators return values of the input's dtype; NumPy's return int64."""
     kind = "ArgMax" if op.name.endswith("max") else "ArgMin"
-    if axis is None:
-        if keepdims:
-            refuse("attribute keepdims without an axis")
-        out = getattr(data.reshape(-1), kind)(axis=0, keepdims=0)
-    else:
-        out = getattr(data, kind)(axis=axis, keepdims=int(keepdims))
+    if axis == -1 and op.context.symbol.version < 905:  # UpgradeJSON_000904_000905
+        axis = None
+    if keepdims and axis is None:
+        refuse("attribute keepdims without an axis")
+    out = extreme_index(data, kind, axis, keepdims)
     if op.numpy:
         return out
     out = out if keepdims else out.at_least_one(*() if axis is None else (axis,))
@@ -301,37 +301,8 @@ def _check_filters(weight: Any, kernel: Any, axis: int, size: int) -> None:
         refuse(f"input weight {array.shape}: expected {size} on axis {axis}, then {kernel}")
 
 
-@mxnet("Convolution")
+@mxnet("Convolution Deconvolution")
 def convolution(
-    data,
-    weight,
-    bias=None,
-    *,
-    kernel=(),
-    stride=(),
-    dilate=(),
-    pad=(),
-    num_filter,
-    num_group=1,
-    no_bias=False,
-    layout=OneOf("None", _LAYOUTS),
-):
-    """ONNX's Conv, with weights (num_filter, C / num_group, *kernel)."""
-    windows = _grouped(data, kernel, stride, pad, dilate, num_group)
-    bias = None if no_bias else bias or refuse("input bias is missing")
-    _check_filters(weight, kernel, 0, num_filter)
-    return data.Conv(weight, bias, **windows)
-
-
-def _grouped(x: Any, kernel: Any, stride: Any, pad: Any, dilate: Any, group: int) -> dict[str, Any]:
-    if group < 1:
-        refuse(f"attribute num_group={group}")
-    windows = _windows(x, kernel, stride, pad)
-    return {"group": group, **windows, "dilations": _fit(kernel, 1, dilate=dilate)}
-
-
-@mxnet("Deconvolution")
-def deconvolution(
     data,
     weight,
     bias=None,
@@ -344,16 +315,25 @@ def deconvolution(
     target_shape=(),
     num_filter,
     num_group=1,
-    no_bias=True,
+    no_bias=Parsed("flag"),
     layout=OneOf("None", _LAYOUTS),
+    op,
 ):
-    """ONNX's ConvTranspose, with weights (C, num_filter / num_group, *kernel).
+    """ONNX's Conv, with weights (num_filter, C / num_group, *kernel), and its ConvTranspose.
 
-    ``target_shape`` is ONNX's output_shape; with it ``pad`` and ``adj`` have no effect.
+    The weights of the latter are (C, num_filter / num_group, *kernel). ``target_shape`` is ONNX's
+    output_shape; with it ``pad`` and ``adj`` have no effect.
     """
-    windows = _grouped(data, kernel, stride, pad, dilate, num_group)
+    turned = op.name == "Deconvolution"
+    if num_group < 1:
+        refuse(f"attribute num_group={num_group}")
+    windows = {"group": num_group, **_windows(data, kernel, stride, pad)}
+    windows["dilations"] = _fit(kernel, 1, dilate=dilate)
+    no_bias = turned if no_bias is None else no_bias
     bias = None if no_bias else bias or refuse("input bias is missing")
-    _check_filters(weight, kernel, 1, num_filter // num_group)
+    _check_filters(weight, kernel, int(turned), num_filter // num_group if turned else num_filter)
+    if not turned:
+        return data.Conv(weight, bias, **windows)
     more = _fit(kernel, 0, adj=adj)
     if any(target_shape):
         windows["pads"] = None

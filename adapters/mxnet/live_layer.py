@@ -3,22 +3,52 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.live import Call, LiveLayer, LiveOptions, Recorded
+from onernn.adapters.common.live import LiveLayer, LiveOptions, ViewedWeights, computed, place_of
 from onernn.adapters.mxnet import attributes as parse
+from onernn.backend import Stack
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
+from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, Direction, RnnSpec
-from onernn.ir.weights import PartViews, RnnWeights, Weights
+from onernn.ir.weights import PartViews, RnnWeights, shapes_of
 from onernn.reorders import mxnet
 
 # Folds a FullyConnected in front of an RNN operator into the layer, and gradients back.
+
+
+class FoldedWeights:
+    """Weights over what a projection reads, for `LiveLayer`: computed of its parameters, too."""
+
+    def __init__(self, weights: ViewedWeights, stack: mxnet.Stack) -> None:
+        self._weights, self._stack = weights, stack
+
+    def views(self, parameters: Sequence[Array]) -> None:
+        """Nothing: the product of both matrices is computed once."""
+
+    def pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
+        """See `ViewedWeights.pack`."""
+        flat, *linear = parameters
+        parts = folded(mxnet.split(flat, self._stack), linear, self._stack)
+        return self._weights.pack([mxnet.join(parts, self._stack)])
+
+    def unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
+        """See `ViewedWeights.unpack`."""
+        flat, *linear = parameters
+        vector = np.empty(self._stack.elements(linear[0].shape[1]))
+        gradients, parts = (
+            mxnet.split(each, self._stack)
+            for each in (*self._weights.unpack([vector], layers), flat)
+        )
+        own, of_linear = unfolded(gradients, parts, linear, self._stack)
+        return [mxnet.join(own, self._stack), *of_linear]
 
 
 def folded(
@@ -103,6 +133,13 @@ class LiveOperator:
     states: Sequence[str]
     layer: LiveLayer
     drops = False
+    x_axis = y_axis = 0
+    """The axes of the time in the data and in the output."""
+    sides = 1, 1
+    """How many layers and directions there are."""
+    widths: tuple[int, int]
+    is_stack = True
+    """Whether states have an axis of layers and directions."""
 
     def types(self, inputs: Mapping[str, type | None]) -> tuple[dict[str, type], list[type]]:
         """Types of the arguments and the outputs: the data's; lengths have their own."""
@@ -117,28 +154,41 @@ class LiveOperator:
         raise NotImplementedError
 
     def run(self, arrays: Arrays) -> list[Array]:
-        """The outputs, in the dtype of the data.
+        """Returns the outputs, in the dtype of the data.
 
         Raises `UnsupportedError` and `ShapeError` naming the array that cannot run.
         """
-        return self._shown(self.layer.run(self._checked(arrays)))
+        self._check(arrays)
+        words = self._words(arrays["data"], self.x_axis, self._lengths(arrays))
+        return self._results(arrays, *self.prepare(arrays).run(words, self._begin(arrays)))
 
-    def run_training(self, arrays: Arrays) -> tuple[list[Array], Recorded | str]:
-        """The results of `run`, and the record for `backward`, or the reason why there is none."""
+    def prepare(self, arrays: Arrays) -> Stack:
+        """Returns the stack that runs with these parameters."""
+        parameters = self._parameters(arrays)
+        return self.layer.stack(tuple(map(place_of, parameters)), lambda: parameters)
+
+    def run_training(self, arrays: Arrays) -> tuple[list[Array], Any]:
+        """Returns the results of `run`, and the record for `backward`, or why there is none."""
+        self._check(arrays)
+        lengths = self._lengths(arrays)
+        words, begin = self._words(arrays["data"], self.x_axis, lengths), self._begin(arrays)
         try:
-            results, recorded = self.layer.run_training(self._checked(arrays))
+            y, ends, recorded = self.layer.run_training(self._parameters(arrays), words, begin)
         except UnsupportedError as error:
             return self.run(arrays), str(error)
-        return self._shown(results), recorded
+        # Later changes of the lengths do not reach the record.
+        kept = None if lengths is None else lengths.copy()
+        return self._results(arrays, y, ends), (recorded, kept)
 
-    def backward(
-        self, arrays: Arrays, recorded: Recorded | str, grads: Sequence[Array]
-    ) -> dict[str, Array]:
-        """Gradients of the arguments from those of the outputs."""
+    def backward(self, arrays: Arrays, recorded: Any, grads: Sequence[Array]) -> dict[str, Array]:
+        """Returns gradients of the arguments from those of the outputs."""
         if isinstance(recorded, str):
             raise UnsupportedError(f"no gradients: {recorded}")
-        parameters = [arrays[name] for name in self.parameters]
-        result = self.layer.backward(recorded, self._hidden(grads), parameters)
+        (record, lengths), (dy, *dends) = recorded, grads
+        ends = self._split(arrays, dends) if dends else None
+        heads, parameters = self._words(dy, self.y_axis, lengths), self._parameters(arrays)
+        dx, dstates, dweights = self.layer.backward(record, heads, ends, parameters)
+        result = self._padded(dx, self.x_axis, arrays), *dstates, *dweights
         gradients = dict(zip(("data", *self.states, *self.parameters), result, strict=True))
         zeros = {name: np.zeros_like(a) for name, a in arrays.items() if name == _LENGTHS}
         return zeros | {
@@ -146,7 +196,7 @@ class LiveOperator:
             for name, grad in gradients.items()
         }
 
-    def _checked(self, arrays: Arrays) -> Call:
+    def _check(self, arrays: Arrays) -> None:
         dtype = arrays["data"].dtype
         for name, array in arrays.items():
             if name == _LENGTHS:
@@ -155,21 +205,49 @@ class LiveOperator:
                 raise UnsupportedError(f"{name}: {array.dtype}, only {', '.join(FLOATS)} are run")
             if array.dtype != dtype:
                 raise ShapeError(f"{name}: expected {dtype} as data, got {array.dtype}")
-        return self._call(arrays)
 
-    def _call(self, arrays: Arrays) -> Call:
-        states, parameters = (
-            [arrays[k] for k in names] for names in (self.states, self.parameters)
-        )
-        return Call(arrays["data"], states, parameters)
+    def _parameters(self, arrays: Arrays) -> list[Array]:
+        return [arrays[name] for name in self.parameters]
 
-    def _shown(self, results: list[Array]) -> list[Array]:
-        """The layer's results as MXNet's operator gives them."""
-        return results
+    def _lengths(self, arrays: Arrays) -> Array | None:
+        """Returns how many steps each sequence has, None if it has all."""
+        return None
 
-    def _hidden(self, grads: Sequence[Array]) -> Sequence[Array]:
-        """The inverse of `_shown`."""
-        return grads
+    def _begin(self, arrays: Arrays) -> tuple[Array, ...]:
+        return self._split(arrays, [arrays[name] for name in self.states])
+
+    def _split(self, arrays: Arrays, states: Sequence[Array]) -> tuple[Array, ...]:
+        """Returns states (L*D, N, O), or (N, O) of a cell, as (L, D, N, O)."""
+        result, rows = list[Array](), arrays["data"].shape[1 - self.x_axis]
+        for name, state, width in zip(self.states, states, self.widths, strict=False):
+            expected = (*[math.prod(self.sides)] * self.is_stack, rows, width)
+            if state.shape != expected:
+                raise ShapeError(f"{name}: expected {expected}, got {state.shape}")
+            result.append(computed(state).reshape(*self.sides, rows, width))
+        return tuple(result)
+
+    def _words(self, x: Array, axis: int, lengths: Array | None) -> Ragged | Array:
+        """Returns an array whose time is this axis as (T, N, ...), without steps after lengths."""
+        if not self.is_stack:
+            x = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+        x = computed(x.swapaxes(0, axis))
+        if lengths is None:
+            return x
+        return Ragged.from_padded(x, lengths.astype(np.int64), time_major=True)
+
+    def _padded(self, y: Ragged | Array, axis: int, arrays: Arrays) -> Array:
+        """The inverse of `_words`; zeros after the lengths."""
+        if isinstance(y, Ragged):
+            y = y.to_padded(time=arrays["data"].shape[self.x_axis], time_major=True)
+        return y.swapaxes(0, axis).astype(arrays["data"].dtype, copy=False)
+
+    def _results(self, arrays: Arrays, y: Ragged | Array, ends: Sequence[Array]) -> list[Array]:
+        """Returns what MXNet's operator outputs."""
+        states = [
+            end.reshape(arrays[name].shape).astype(arrays[name].dtype, copy=False)
+            for name, end in zip(self.states, ends, strict=True)
+        ]
+        return [self._padded(y, self.y_axis, arrays), *states][: len(self.outputs)]
 
 
 class LiveRnn(LiveOperator):
@@ -204,7 +282,12 @@ class LiveRnn(LiveOperator):
         self.only_ours = bool(self._masks or self.stack.projection or clip)
         lengths = [_LENGTHS] * takes_lengths
         self.arguments = ["data", "parameters", *self.states, *lengths, *self.linear]
-        self.layer = LiveLayer(self._pack, self._unpack, options, views=self._views)
+        weights = ViewedWeights(self._views)
+        self.layer = LiveLayer(
+            FoldedWeights(weights, self.stack) if self.linear else weights, options
+        )
+        self.sides = self.stack.layers, self.stack.directions
+        self.widths = self.stack.recurrent, self.stack.hidden
 
     def shapes(self, inputs: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
         t, n, channels = inputs["data"] if len(inputs["data"]) == 3 else _OPEN
@@ -218,40 +301,14 @@ class LiveRnn(LiveOperator):
         outputs = [y, *(list(shapes[name]) for name in self.states)][: len(self.outputs)]
         return {name: list(shapes[name]) for name in inputs}, outputs
 
-    def _call(self, arrays: Arrays) -> Call:
-        lengths = arrays[_LENGTHS] if self._masks else None
-        return super()._call(arrays)._replace(lengths=lengths)
+    def _lengths(self, arrays: Arrays) -> Array | None:
+        return arrays[_LENGTHS] if self._masks else None
 
-    def _shown(self, results: list[Array]) -> list[Array]:
-        return results[: len(self.outputs)]
-
-    def _pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, Weights]:
-        flat, *linear = parameters
-        parts = mxnet.split(flat, self.stack)
-        if linear:
-            parts = folded(parts, linear, self.stack)
-        layers = mxnet.weights(parts, self.stack)
-        return self._spec(parts), layers if layers[1:] else layers[0]
-
-    def _views(self, parameters: Sequence[Array]) -> tuple[RnnSpec, list[PartViews]] | None:
-        if self.linear:  # its product is computed once
-            return None
+    def _views(self, parameters: Sequence[Array]) -> tuple[RnnSpec, list[PartViews]]:
         parts = mxnet.split(parameters[0], self.stack)
-        return self._spec(parts), mxnet.views(parts, self.stack)
-
-    def _spec(self, parts: Arrays) -> RnnSpec:
         spec = self.stack.spec(parts["l0_i2h_weight"].shape[1])
-        return replace(spec, cell_clip=self._clip, cell_clip_nan=self._stops_nan)
-
-    def _unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
-        flat, *linear = parameters
-        assert layers[0].layer is not None
-        gradients = mxnet.gradients_back(self.stack.spec(layers[0].layer.shape[2]), layers)
-        back = list[Array]()
-        if linear:
-            parts = mxnet.split(flat, self.stack)
-            gradients, back = unfolded(gradients, parts, linear, self.stack)
-        return [mxnet.join(gradients, self.stack), *back]
+        spec = replace(spec, cell_clip=self._clip, cell_clip_nan=self._stops_nan)
+        return spec, mxnet.views(parts, self.stack)
 
 
 def checked(name: str, attributes: Mapping[str, Any], options: Options) -> LiveRnn:
@@ -333,27 +390,26 @@ class Formula:
                 return [self.rows[array], count]
         return [self.rows[array]]
 
-    def pack(self, arrays: Sequence[Array]) -> tuple[RnnSpec, RnnWeights]:
+    def pack(self, arrays: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
         """The layer of these arrays."""
-        width, gates = arrays[self.layer[0][0]].shape[1], len(self.signs)
-        shapes = {
-            "layer": (width, gates, self.hidden),
-            "iter": (self.widths[0], gates, self.hidden),
-            "bias": (len(self.biases), self.hidden),
-            "projection": (self.hidden, self.widths[0]),
-        }
-        if not self.projection:
-            del shapes["projection"]
-        parts = {name: np.zeros((1, 1, *s), arrays[0].dtype) for name, s in shapes.items()}
+        direction: Direction = "right2left" if self.backwards else "left2right"
+        spec = RnnSpec(
+            Cell(self.cell),
+            arrays[self.layer[0][0]].shape[1],
+            self.hidden,
+            direction=direction,
+            projection_size=self.widths[0] if self.projection else None,
+        )
+        shapes = shapes_of(spec).items()
+        parts = {name: np.zeros(shape, arrays[0].dtype) for name, shape in shapes if shape}
         for (array, start, stop), sign, place in self._places(parts):
             place += sign * arrays[array][start:stop]
-        direction: Direction = "right2left" if self.backwards else "left2right"
-        projected = self.widths[0] if self.projection else None
-        cell = Cell(self.cell)
-        spec = RnnSpec(cell, width, self.hidden, direction=direction, projection_size=projected)
-        return spec, RnnWeights(**parts)
+        return spec, [RnnWeights(**parts)]
 
-    def gradients(self, arrays: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
+    def views(self, arrays: Sequence[Array]) -> None:
+        """Nothing: summands may have another sign."""
+
+    def unpack(self, arrays: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
         """Gradients of the arrays, from those of the packed weights."""
         result = [np.zeros(array.shape, np.float32) for array in arrays]
         for (array, start, stop), sign, place in self._places(layers[0].arrays):
@@ -379,12 +435,15 @@ def _count(rows: Rows) -> int:
 class LiveCells(LiveOperator):
     """One unrolled cell or loop over a cell: states (N, O)."""
 
+    is_stack = False
+
     def __init__(self, attributes: Mapping[str, str], options: Options) -> None:
         self._formula = formula = Formula.of(attributes["formula"])
         self.states, self.parameters = Cell(formula.cell).states, formula.weights
         self.arguments = formula.arguments
         self.outputs = ["output", *(f"final_{name}" for name in self.states)]
-        self.layer = LiveLayer(formula.pack, formula.gradients, options)
+        self.layer = LiveLayer(formula, options)
+        self.x_axis, self.y_axis, self.widths = formula.x_axis, formula.y_axis, formula.widths
 
     def shapes(self, inputs: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
         formula = self._formula
@@ -399,21 +458,3 @@ class LiveCells(LiveOperator):
         y = [time, batch] if formula.y_axis == 0 else [batch, time]
         sizes_of = {**shapes, **dict(zip(self.states, states, strict=True))}
         return {name: sizes_of[name] for name in inputs}, [[*y, formula.widths[0]], *states]
-
-    def _call(self, arrays: Arrays) -> Call:
-        call = super()._call(arrays)
-        data = call.x.reshape(*call.x.shape[:2], -1)
-        states = [state[None] for state in call.states]
-        return call._replace(x=data, states=states, time_major=not self._formula.x_axis)
-
-    def _shown(self, results: list[Array]) -> list[Array]:
-        y, *states = results
-        return [self._turned(y), *(state[0] for state in states)]
-
-    def _hidden(self, grads: Sequence[Array]) -> Sequence[Array]:
-        dy, *dstates = grads
-        return [self._turned(dy), *(state[None] for state in dstates)]
-
-    def _turned(self, y: Array) -> Array:
-        """From the axes of the data to those of the output, or back again."""
-        return y if self._formula.x_axis == self._formula.y_axis else y.swapaxes(0, 1)

@@ -29,10 +29,10 @@ from onernn.adapters.mxnet.read import (
 )
 from onernn.adapters.mxnet.table import (
     Context,
+    find_needed,
     find_rule,
     known_name,
     lower_nodes,
-    needed,
     slots_of_node,
 )
 from onernn.ir.arrays import Array
@@ -40,7 +40,7 @@ from onernn.ir.errors import ModelFormatError, ShapeError, UnsupportedError, pri
 from onernn.ir.graph import Graph, Value
 from onernn.reorders import mxnet
 
-__all__ = ["control", "layers", "load_mxnet", "lower", "read_model", "rules", "traced"]
+__all__ = ["control", "layers", "load_mxnet", "lower", "read_model", "rules", "trace"]
 """With the modules whose rules fill the table."""
 
 PARAMETERS = frozenset("weight bias gamma beta moving_mean moving_var parameters".split())
@@ -60,7 +60,7 @@ def load_mxnet(
 ) -> Graph:
     """Returns the graph of a saved symbol; operators that cannot be lowered hold the reason.
 
-    If the two meanings differ for this model the logger "onernn" says so, as the graph's notes do.
+    If the two meanings differ for this model, the logger "onernn" and the graph's notes say how.
     Raises `ModelFormatError` for files that are not a model, or that do not belong together.
     """
     files, symbol, result = read_model(path, params)
@@ -105,7 +105,7 @@ def _finish(context: Context, heads: Sequence[str], notes: Iterable[str] = ()) -
     return builder.graph([Value(head, builder.type_of(head).dtype) for head in heads])
 
 
-def traced(symbol: Symbol, arrays: Mapping[str, Array]) -> tuple[Graph, dict[Entry, str]]:
+def trace(symbol: Symbol, arrays: Mapping[str, Array]) -> tuple[Graph, dict[Entry, str]]:
     """Returns the graph, and the value in it of each output of the symbol's nodes.
 
     Outputs of several nodes are one value if operators do nothing in inference.
@@ -137,7 +137,7 @@ def _lower(
             array = array.astype(np.float32)
         builder.constant(array, key)
     known = set(arrays)
-    uses, used = _uses(symbol), needed(symbol)
+    uses, used = _uses(symbol), find_needed(symbol)
     for at, node in enumerate(symbol.nodes):
         if node.op != VARIABLE or node.name in known:
             continue
@@ -197,7 +197,7 @@ def _uses(symbol: Symbol) -> dict[str, set[str]]:
 
 
 def _input_dtype(node: SymbolNode, slots: set[str], arrays: Mapping[str, Array]) -> str | None:
-    """As declared; any for indices; else that of the parameters, or MXNet's default."""
+    """Returns the declared dtype, None for indices, or the dtype of the parameters."""
     declared = parse.declared_dtype(node.attributes.get("__dtype__", "-1"))
     if declared is not None or slots and slots <= INDICES:
         return declared

@@ -59,7 +59,7 @@ def explain(symbol: Any, cells: Cells = MappingProxyType({}), **options: Any) ->
     return Explained(replaced, tuple(plan.refusals))
 
 
-def optimized_symbol(
+def optimize_symbol(
     symbol: Any,
     params: Mapping[str, Any],
     options: Options,
@@ -81,7 +81,7 @@ def optimized_symbol(
         _replace_rnn(plan.rewriting, at, linear, params, options)
     for region in plan.regions:
         _replace_region(plan.rewriting, region, options)
-    # A bucket has another count of steps, and other names of operators.
+    # Buckets differ in the count of steps and in the names of operators.
     reasons = {(each.where, re.sub(r"^\d+|'.*?'", "", each.reason)): each for each in plan.refusals}
     new = [key for key in reasons if key not in _WARNED]
     _WARNED.extend(new)
@@ -97,8 +97,8 @@ def optimized_symbol(
 def _drop_training(symbol: Any) -> Any:
     """Returns the symbol without what does nothing in prediction.
 
-    These are Dropout, and masks that it makes of ones: zoneout, which chooses between a new and an
-    old state, and dropout that is the same in all steps, which scales a state.
+    These are Dropout, and the masks that it makes from ones. Zoneout chooses between a new and an
+    old state by such a mask. Dropout that is the same in all steps scales a state by one.
     """
     rewriting = Rewriting(symbol.tojson())
     nodes, instead = rewriting.nodes, rewriting.instead
@@ -222,7 +222,7 @@ def _replace_rnn(
     kept = keep(before, heads, name_inputs(reads))
     vector = params.get(nodes[reads[1][0]]["name"])
     if vector is not None and not live.linear:
-        live.layer.stack([view(vector, "parameters")])  # raises now, not at the first run
+        live.prepare({"parameters": view(vector, "parameters")})  # raises now, not at the first run
     attrs = custom_attributes(attributes, name, options)
     node |= {"op": "Custom", "inputs": reads, "attrs": {**attrs, ORIGINAL: kept}}
 
@@ -259,7 +259,7 @@ def _replace_region(rewriting: Rewriting, region: Region, options: Options) -> N
 def _find_linear(symbol: Symbol, node: SymbolNode, live: LiveRnn, sizes: Shapes) -> int | None:
     """Returns the FullyConnected before an RNN operator that becomes part of it, None without one.
 
-    One product replaces two if it costs less, as in files.
+    One product replaces two if it costs less.
     """
     at = node.inputs[0].node
     linear = symbol.nodes[at]
@@ -286,7 +286,7 @@ def _infer_data(
 ) -> tuple[Any, Any]:
     """Returns the shape and the type of an RNN operator's data, None if unknown.
 
-    Names do not tell nodes apart: a layer that is called twice gives both of its operators one.
+    Nodes may share a name: both operators of a layer that is called twice have the same.
     """
     x = loaded({**graph, "heads": [node.inputs[0]]}, symbol)
     arrays = {name: params[name] for name in x.list_inputs() if name in params}

@@ -36,14 +36,14 @@ from onernn.adapters.mxnet.custom_operator import (
 from onernn.adapters.mxnet.live_layer import LiveRnn, Options, checked
 from onernn.adapters.mxnet.originals import ORIGINAL, keep_rnn
 from onernn.adapters.mxnet.partition import explain as explain_symbol
-from onernn.adapters.mxnet.partition import optimized_symbol
+from onernn.adapters.mxnet.partition import optimize_symbol
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 
 _log = logging.getLogger("onernn")
 
 
 def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
-    """MXNet runs everything but the recurrent layers, which run here.
+    """Lets onernn run the recurrent layers of a model that MXNet runs.
 
     ``target``: a Symbol, of which a copy is returned with every RNN operator replaced, and every
     cell that is unrolled or the body of a `_foreach` (for Module, BucketingModule, SymbolBlock or
@@ -60,10 +60,10 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     float16 is computed in float32. Neither MXNet on the CPU nor onernn draws dropout p between
     layers: in training a block's layers stay with MXNet, and a warning names those of a symbol.
 
-    Gradients go through our backward, but where the backend has none: asking for them is an error
-    then. Raises `UnsupportedError`, and replaces nothing, where there is nothing to replace, or an
-    RNN operator that cannot run, and `MissingDependencyError` without MXNet. Errors at run time are
-    logged with the node's name: MXNet itself only says that an operator failed.
+    onernn computes gradients; to ask a backend that has none is an error. Raises
+    `UnsupportedError`, and replaces nothing, if there is nothing to replace, or if an RNN operator
+    cannot run, and `MissingDependencyError` without MXNet. Errors at run time are logged with the
+    node's name: MXNet itself only says that an operator failed.
     """
     mx = live_mxnet()
     chosen = Options(**options)
@@ -71,21 +71,20 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
         _log.info("%s", DISABLED)
         return target
     if isinstance(target, mx.sym.Symbol):
-        symbol = optimized_symbol(target, params or {}, chosen)
+        symbol = optimize_symbol(target, params or {}, chosen)
         if symbol is target:
             _check(explain_symbol(target, **options), "the symbol")
         return symbol
     if isinstance(target, mx.gluon.Block):
-        return _optimized_block(target, chosen)
+        return _optimize_block(target, chosen)
     raise TypeError(f"expected an MXNet Symbol or gluon Block, got {type(target).__qualname__}")
 
 
 def explain(target: Any, **options: Any) -> Explained:
-    """What of a Symbol or gluon block runs here, by name, and which layers stay MXNet's, and why.
+    """Returns the layers of a Symbol or gluon block that onernn runs, and why others stay in MXNet.
 
     A block shows what was traced of it, and how each layer ran last, in training and elsewhere.
-    ``options`` as of `optimize`.
-    Printed it is a line for each layer.
+    ``options``: the same as for `optimize`. Its text has a line for each layer.
     """
     mx = live_mxnet()
     if not isinstance(target, mx.gluon.Block):
@@ -155,9 +154,9 @@ def rnn(
     name: str | None = None,
     **options: Any,
 ) -> Any:
-    """mx.nd.RNN, run here: NDArrays in and out, without a copy of the inputs; or mx.sym.RNN.
+    """Runs mx.nd.RNN on NDArrays, whose memory is read in place, or adds mx.sym.RNN to a Symbol.
 
-    Arguments are those of mx.nd.RNN: data (T, N, I), parameters a vector, states (L*D, N, R).
+    Arguments are the same as for mx.nd.RNN: data (T, N, I), parameters (P,), states (L*D, N, R).
     Output (T, N, D*R), or with ``state_outputs`` a list of it and the final states. Where autograd
     records, gradients go through it. Of Symbols it is a Symbol, called ``name``, with variables in
     the place of inputs that are missing. ``options`` as of `optimize`. The switches
@@ -229,7 +228,7 @@ def _check(done: Explained, where: str) -> None:
         )
 
 
-def _optimized_block(block: Any, options: Options) -> Any:
+def _optimize_block(block: Any, options: Options) -> Any:
     mx = live_mxnet()
     register()
     blocks = _blocks(block)
@@ -240,18 +239,18 @@ def _optimized_block(block: Any, options: Options) -> Any:
         sizes = {"state_size": layer._hidden_size, "num_layers": layer._num_layers}
         checked(layer.name, {"mode": layer._mode, "p": layer._dropout, **sizes}, options)
     graphs = [child._cached_graph for child in imported]
-    symbols = [optimized_symbol(symbol, {}, options) for _, symbol in graphs]
+    symbols = [optimize_symbol(symbol, {}, options) for _, symbol in graphs]
     done = [explain_symbol(symbol, **vars(options)) for symbol in symbols]
     if not layers and not any(_is_cell(inner) for child in traced for inner in _blocks(child)):
         parts = zip(*done, strict=True) if done else ((), ())
         _check(Explained(*(tuple(chain(*part)) for part in parts)), type(block).__name__)
     for layer in layers:
-        layer.__class__ = _ours(original(type(layer)), options)
+        layer.__class__ = _derive_layer(original(type(layer)), options)
     for child in traced:
-        child.__class__ = _traced(original(type(child)), options)
+        child.__class__ = _derive_traced(original(type(child)), options)
     warn_of_left(HOST, (Refusal(STEPWISE, name) for name in _stepwise(blocks)))
     for child, (inputs, _), symbol in zip(imported, graphs, symbols, strict=True):
-        child.__class__ = _switched(original(type(child)), options)
+        child.__class__ = _derive_switching(original(type(child)), options)
         child._cached_graph = inputs, symbol
     for child in blocks:
         if hasattr(child, "_clear_cached_op"):
@@ -311,18 +310,18 @@ def _cells(block: Any) -> dict[str, list[str]]:
 
 
 @cache
-def _ours(kind: Any, options: Options) -> type:
+def _derive_layer(kind: Any, options: Options) -> type:
     """A gluon layer's class on onernn's operator; parameters, states and layouts stay."""
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
         functions = _Replaced(F, partial(_run_layer, F, self, options)) if plugins_enabled() else F
         return kind._forward_kernel(self, functions, *arguments, **parameters)
 
-    return _switched(kind, options, _forward_kernel=forward_kernel)
+    return _derive_switching(kind, options, _forward_kernel=forward_kernel)
 
 
 @cache
-def _traced(kind: Any, options: Options) -> type:
+def _derive_traced(kind: Any, options: Options) -> type:
     """A class of blocks whose traces have onernn's operators in place of cells."""
 
     def get_graph(self: Any, *arguments: Any) -> Any:
@@ -335,7 +334,7 @@ def _traced(kind: Any, options: Options) -> type:
             params = {v.name: a for v, a in zip(inputs, arrays, strict=False) if a is not None}
             self.onernn_exported = self._cached_graph
             predicts = _TRAINS.get() is False
-            symbol = optimized_symbol(symbol, params, options, _cells(self), predicts=predicts)
+            symbol = optimize_symbol(symbol, params, options, _cells(self), predicts=predicts)
             self._cached_graph = inputs, symbol
         return self._cached_graph
 
@@ -347,7 +346,7 @@ def _traced(kind: Any, options: Options) -> type:
         finally:
             self._cached_graph = graph
 
-    return _switched(kind, options, _get_graph=get_graph, export=export)
+    return _derive_switching(kind, options, _get_graph=get_graph, export=export)
 
 
 _TRAINS: ContextVar[bool | None] = ContextVar("_TRAINS", default=None)
@@ -358,7 +357,7 @@ _TRACED = "_cached_graph _cached_op _cached_op_args _in_format _out_format onern
 
 
 @cache
-def _switched(kind: Any, options: Options, **members: Any) -> type:
+def _derive_switching(kind: Any, options: Options, **members: Any) -> type:
     """A block whose hybridized calls follow `plugins_disabled`.
 
     Training has its own trace: MXNet may be the faster one there, or elsewhere.
@@ -372,7 +371,7 @@ def _switched(kind: Any, options: Options, **members: Any) -> type:
         if before != now and is_imported:
             inputs, symbol = self._cached_graph
             self._clear_cached_op()
-            restore = optimized_symbol(symbol, {}, options) if now[0] else restored_symbol(symbol)
+            restore = optimize_symbol(symbol, {}, options) if now[0] else restored_symbol(symbol)
             self._cached_graph = inputs, restore
         elif before != now:
             graphs[before] = {name: own[name] for name in _TRACED if name in own}

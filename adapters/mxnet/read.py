@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
 from io import BufferedReader
 from itertools import pairwise
@@ -41,7 +41,6 @@ VARIABLE = "null"
 """The op of a node that is a variable: an input or a parameter."""
 
 _FIRST = 800  # a file without a version: 0.8.0 or older
-_AXIS_OPTIONAL = 905  # before 0.9.5 argmax's axis=-1 meant: over all elements
 _DEEPEST = 16  # subgraphs within subgraphs; no real model nests as deep
 
 
@@ -54,13 +53,13 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the output in a `NativeGraph`."""
+        """Its name in a `NativeGraph`."""
         return f"{self.node}:{self.output}"
 
 
 @dataclass(frozen=True)
 class SymbolNode:
-    """An operator, or a variable; attributes are strings, as the file has them."""
+    """An operator, or a variable; attributes are the strings of the file."""
 
     op: str
     name: str
@@ -71,16 +70,14 @@ class SymbolNode:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A graph of nodes, each behind those it reads; ``heads`` are its outputs.
+    """A graph of nodes, each after those it reads; ``heads`` are its outputs.
 
-    ``attributes``: those of the graph, JSON as it stands in the file. ``row_ptr``: the number of
-    each node's first output, where the file has it; nothing here reads it.
+    ``attributes``: of the graph, JSON as it is in the file.
     """
 
     nodes: tuple[SymbolNode, ...]
     heads: tuple[Entry, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    row_ptr: tuple[int, ...] = ()
 
     @property
     def version(self) -> int:
@@ -89,17 +86,17 @@ class Symbol:
 
     @property
     def is_old(self) -> bool:
-        """Whether auxiliary states are no inputs in the file: until 0.9.0."""
+        """Whether the file leaves auxiliary states out of the inputs: until 0.9.0."""
         return self.version < 900
 
     @property
     def np_shape(self) -> bool:
-        """Whether a size of 0 means empty, as in NumPy, and -1 unknown; else 0 is unknown."""
+        """Whether a size of 0 means empty, like in NumPy, and -1 unknown; else 0 is unknown."""
         return bool(self._attribute("is_np_shape", 0))
 
     @cached_property
     def native(self) -> NativeGraph:
-        """The nodes with those of their outputs that are read."""
+        """The nodes, with the outputs that others read."""
         read: list[set[str]] = [set() for _ in self.nodes]
         for entry in (*self.heads, *(entry for node in self.nodes for entry in node.inputs)):
             read[entry.node].add(entry.name)
@@ -116,17 +113,17 @@ class Symbol:
 
 
 class Files(NamedTuple):
-    """A symbol, and its parameters where there are any."""
+    """A symbol, and its parameters if there are any."""
 
     symbol: Path
     params: Path | None
 
 
 def find(path: str | Path, params: str | Path | None = None) -> Files:
-    """The files of a model, by its symbol's file, its folder, or the prefix of its names.
+    """Returns the files of a model, by its symbol's file, its folder, or the prefix of its names.
 
-    Parameters, unless ``params`` names their file: ``X-0000.params`` beside ``X-symbol.json``,
-    any epoch, or ``X.params``. Raises `ModelFormatError` where there are several.
+    Parameters, unless ``params`` names their file: ``X-0000.params`` next to ``X-symbol.json``,
+    any epoch, or ``X.params``. Raises `ModelFormatError` if there are several.
     """
     symbol = _symbol(Path(path))
     if params is not None:
@@ -159,12 +156,12 @@ def _symbol(path: Path) -> Path:
 
 
 def read_symbol(file: str | Path) -> Symbol:
-    """The symbol in a file. Raises `ModelFormatError` with the place for one that is none."""
+    """Returns the symbol in a file. Raises `ModelFormatError` with the place of an error."""
     return parse_symbol(file_bytes(file), file)
 
 
 def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
-    """The symbol in a JSON text; ``file`` is what errors call it."""
+    """Returns the symbol in a JSON text; ``file`` is its name in errors."""
     what = "not an MXNet symbol"
     with described(what, file):
         return _graph(parsed_json(data, file, what), "the symbol", 0)
@@ -179,12 +176,7 @@ def _graph(entry: Any, where: str, depth: int) -> Symbol:
         for at, each in enumerate(typed(whole.get("nodes"), list, f"{where}: nodes"))
     )
     heads = _entries(whole.get("heads"), len(nodes), f"{where}: heads")
-    row_ptr = typed(whole.get("node_row_ptr", []), list, f"{where}: node_row_ptr")
-    if any(type(number) is not int for number in row_ptr):
-        raise Malformed(f"{where}: node_row_ptr: expected integers")
-    attributes = typed(whole.get("attrs") or {}, dict, f"{where}: attrs")
-    symbol = Symbol(nodes, heads, attributes, tuple(row_ptr))
-    return symbol if symbol.version >= _AXIS_OPTIONAL or depth else _upgraded(symbol)
+    return Symbol(nodes, heads, typed(whole.get("attrs") or {}, dict, f"{where}: attrs"))
 
 
 def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
@@ -207,7 +199,7 @@ def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
 
 
 def _entries(listed: Any, nodes: int, where: str) -> tuple[Entry, ...]:
-    """References to nodes before number ``nodes``: so there is no cycle."""
+    """Returns references to nodes before number ``nodes``, so cycles are impossible."""
     entries = []
     for each in typed(listed, list, where):
         numbers = typed(each, list, where)
@@ -217,18 +209,6 @@ def _entries(listed: Any, nodes: int, where: str) -> tuple[Entry, ...]:
             raise Malformed(f"{where}: node {numbers[0]} does not stand before")
         entries.append(Entry(*numbers))
     return tuple(entries)
-
-
-def _upgraded(symbol: Symbol) -> Symbol:
-    """As MXNet loads it (UpgradeJSON_000904_000905 in src/nnvm/legacy_json_util.cc)."""
-
-    def upgraded(node: SymbolNode) -> SymbolNode:
-        if node.op not in ("argmax", "argmin") or node.attributes.get("axis") != "-1":
-            return node
-        kept = {k: v for k, v in node.attributes.items() if k != "axis"}
-        return replace(node, attributes=kept)
-
-    return replace(symbol, nodes=tuple(map(upgraded, symbol.nodes)))
 
 
 # MXNet's files of arrays: .params of every version, and the npz of MXNet 2.
@@ -404,7 +384,7 @@ Sizes = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Declared:
-    """A variable of the symbol; sizes None where the symbol does not say."""
+    """A variable of the symbol; a size is None if the symbol does not say."""
 
     name: str
     shape: Sizes | None = None
@@ -419,10 +399,10 @@ class Matched(NamedTuple):
 
 
 def match(variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path) -> Matched:
-    """The array of each variable that has one; the others are inputs.
+    """Returns the array of each variable that has one; the others are inputs.
 
-    Raises `ModelFormatError` where a shape is not the declared one, or where it is not known
-    which array belongs to which variable.
+    Raises `ModelFormatError` if a shape differs from the declared one, or if it is not known which
+    array belongs to a variable.
     """
     plain: dict[str, Array] = {}
     for key, array in arrays.items():

@@ -19,7 +19,7 @@ from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.control import loop_places
 from onernn.adapters.mxnet.custom_operator import UNFOUND
 from onernn.adapters.mxnet.live_layer import Formula, Rows
-from onernn.adapters.mxnet.lower import traced
+from onernn.adapters.mxnet.lower import trace
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
 from onernn.adapters.mxnet.table import known_name
 from onernn.fuse_passes.affine import Columns
@@ -117,7 +117,7 @@ class _View:
     def __init__(self, symbol: Symbol, shapes: Shapes) -> None:
         self.symbol = symbol
         self.weights = _placeholders(symbol, shapes)
-        self.graph, self.values = traced(_declare(symbol, shapes), self.weights)
+        self.graph, self.values = trace(_declare(symbol, shapes), self.weights)
         self._entries: dict[str, Entry] = {}
         for entry, value in self.values.items():
             self._entries.setdefault(value, entry)
@@ -136,7 +136,7 @@ class _View:
         """Returns the new states of a step."""
         result = [self.entry(name) for name in (step.h, step.c) if name]
         if None in result:
-            raise UnsupportedError("its state is no output of an operator")
+            raise UnsupportedError("its state is not an output of an operator")
         return tuple(entry for entry in result if entry)
 
     def reads(self, step: Step, reading: Reading) -> _Reads:

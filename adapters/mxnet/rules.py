@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common import bodies
+from onernn.adapters.common import bodies, windows
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.table import (
@@ -109,9 +109,8 @@ def leaky_relu(
         case "prelu" if gamma is not None:  # a slope for each channel, which is axis 1
             slopes = gamma.array.reshape(-1)
             if slopes.size > 1:
-                rank = data.known_rank("attribute act_type='prelu'")
-                slopes = slopes.reshape(-1, *[1] * (rank - 2))
-            return data.PRelu(slopes)
+                data.known_rank("attribute act_type='prelu'")
+            return windows.slopes(data, slopes)
     return refuse(f"attribute act_type={act_type!r}")
 
 
@@ -390,8 +389,7 @@ def concat(*data, dim=Parsed("integer"), axis=1):
 
 @mxnet("stack _npi_stack")
 def stack(*data, axis=0):
-    first, *others = (each.unsqueeze(axis) for each in data)
-    return first.Concat(*others, axis=axis)
+    return windows.stack(data, axis)
 
 
 @mxnet("SliceChannel", inferred="first")

@@ -28,7 +28,7 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import NativeOp, Value
 from onernn.ir.records import dataclass
 
-# Other names of the same operators, as MXNet 1.9.1 registers them.
+# Other names of the same operators in MXNet 1.9.1.
 
 ALIASES = pairs(
     """
@@ -84,13 +84,13 @@ COMPUTED = frozenset("bool uint8 int8 int32 int64 float32 float64".split())
 
 @dataclass
 class Context:
-    """The graph under construction, and what is known of it beside types.
+    """The graph under construction, and what is known of it apart from types.
 
     ``inferred``: variables made from ``_zeros`` of unknown size, which MXNet infers from what they
-    are added to. Here the unknown sizes are 1, and broadcasting gives the same numbers.
+    are added to. Here the unknown sizes are 1, and broadcasting computes the same.
     ``unranked``: values whose rank an operator lacked.
-    ``notes``: what a user should know, and the nodes it is true of; ``differing`` are those of
-    them that say where the two meanings differ. ``seed``: the input that random numbers are made
+    ``notes``: texts for the user, with the names of nodes; ``differing``: the notes about places
+    at which the two meanings differ. ``seed``: the input that random numbers are made
     of, once there are any. ``is_body``: whether this is a part that another graph runs.
     """
 
@@ -280,16 +280,12 @@ class MxnetTensor(Tensor):
         """The value with all axes after the first as one."""
         return self if self.rank == 2 else self.Flatten(axis=1)
 
-    def size(self, axis: int) -> Self:
-        """Returns the size of an axis as a list of one."""
-        return self.sizes.Gather([axis], axis=0)
-
     def part(self, first: int, end: int, axis: int = 0) -> Self:
         """Returns a part of a list, such as a shape, or of a value along an axis."""
         return self.Slice([first], [end], [axis])
 
     def resize(self, axis: int, size: int) -> Self:
-        """Returns a shape with another size at an axis."""
+        """Returns a shape with a new size at an axis."""
         return self.part(0, axis).join([size], self.part(axis + 1 or LAST, LAST))
 
     def at_least_one(self, *gone: int) -> Self:
@@ -350,13 +346,13 @@ def find_rule(name: str) -> Rule | None:
 
 
 def known_name(name: str) -> str:
-    """The operator's name in the table; the same where it is not known."""
+    """Returns the operator's name in the table; the same name if it is not known."""
     result = find_rule(name)
     return result.name if result else name
 
 
 def slots_of_node(node: SymbolNode) -> list[str]:
-    """The slot of each of a node's inputs, "" where that is not known."""
+    """Returns the slot of each of a node's inputs, "" if it is not known."""
     result = find_rule(node.op)
     try:
         return result.slots_of(len(node.inputs)) if result else [""] * len(node.inputs)
@@ -364,7 +360,7 @@ def slots_of_node(node: SymbolNode) -> list[str]:
         return [""] * len(node.inputs)
 
 
-def needed(symbol: Symbol) -> set[int]:
+def find_needed(symbol: Symbol) -> set[int]:
     """The nodes that the outputs depend on; what makes labels is only for training."""
     result = {entry.node for entry in symbol.heads}
     for at in reversed(range(len(symbol.nodes))):
@@ -389,11 +385,11 @@ _OUTPUTS = {
 def lower_nodes(context: Context) -> list[str]:
     """Returns the value of each head, under MXNet's name of it.
 
-    The builder has the variables already, as inputs or constants. What cannot be lowered becomes a
-    node with the reason.
+    The builder has the variables already, as inputs or constants. An operator that cannot be
+    lowered becomes a node with the reason.
     """
     builder, symbol = context.builder, context.symbol
-    used, ends = needed(symbol), {head.name for head in symbol.heads}
+    used, ends = find_needed(symbol), {head.name for head in symbol.heads}
     read = defaultdict[int, set[int]](set)
     for entry in (*symbol.heads, *(each for at in used for each in symbol.nodes[at].inputs)):
         read[entry.node].add(entry.output)
@@ -453,7 +449,7 @@ def _lower(context: Context, at: NativeOp, node: SymbolNode, reads: Sequence[str
 
 
 def output_name(node: SymbolNode, output: int, count: int) -> str:
-    """What MXNet calls an output of a node of ``count`` outputs (Symbol::ListOutputNames)."""
+    """Returns MXNet's name of an output of a node of ``count`` outputs (ListOutputNames)."""
     if node.op == VARIABLE:
         return node.name
     given = _OUTPUTS.get(known_name(node.op), ())

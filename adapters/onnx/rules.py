@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -487,10 +488,8 @@ def _slice(op: OnnxOperator) -> Results:
     x, *inputs = _values(op, OPERATORS["Slice"])
     arrays = [op.builder.constants.get(name) for name in inputs]
     if all(array is not None for array, name in zip(arrays, inputs, strict=True) if name):
-        starts, ends, axes, steps = (
-            None if array is None else array.reshape(-1).tolist()
-            for array in (*arrays, None, None)[:4]
-        )
+        lists: list[Any] = [None if each is None else each.reshape(-1).tolist() for each in arrays]
+        starts, ends, axes, steps = (*lists, None, None)[:4]
         count = len(starts)
         rows = zip(starts, ends, axes or range(count), steps or [1] * count, strict=True)
         cuts = [row for row in rows if not (row[0] == 0 and row[1] >= _FAR and row[3] == 1)]

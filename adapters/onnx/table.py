@@ -323,11 +323,11 @@ class OnnxSignature(Signature):
     """A rule whose parameters are inputs in order; an absent one among the last ones is None."""
 
     def _values(self, op: NativeOperator, slot: str) -> list[Any]:
-        place = self.slots.index(slot) if slot in self.slots else len(self.slots)
-        places = [place] if slot in self.slots else range(place, len(op.inputs))
+        first = (*self.slots, self.rest).index(slot)
+        places = range(first, len(op.inputs)) if slot == self.rest else [first]
         names = [(at, op.optional(at)) for at in places]
         values = [self.tensor(op, name, slot, at) if name else None for at, name in names]
-        return values if slot == self.rest else [each for each in values if each is not None]
+        return values if slot == self.rest else [*filter(None, values)]
 
 
 Rule = Callable[[OnnxOperator], Results]

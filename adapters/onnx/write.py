@@ -11,11 +11,11 @@ import numpy as np
 
 from onernn.adapters.common.writing import Progress, check_again, declared, write_nodes
 from onernn.adapters.onnx.lower import lower
-from onernn.adapters.onnx.read import MESSAGES, NUMBERS, graphs, model_of, names_in, without_values
+from onernn.adapters.onnx.read import MESSAGES, graphs, model_of, names_in, without_values
 from onernn.adapters.onnx.table import KEY, encoded
 from onernn.adapters.onnx.write_layers import DOMAIN, has_one_direction
 from onernn.adapters.onnx.write_nodes import write_node
-from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, bfloat16_tensor, tensor, value_info
+from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, value_info
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.expand_layers import ExpandLayers
 from onernn.ir.arrays import Array
@@ -33,12 +33,13 @@ from onernn.ir.types import Type
 IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
 """The opsets that are written, and the version of the format each came with."""
 OPSET = 18
+WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def to_onnx(
     graph: Graph,
-    *,
     opset: int = OPSET,
+    output_dtype: str = "float32",
     allow_functions: bool = False,
     progress: Progress | None = None,
 ) -> Any:
@@ -52,11 +53,15 @@ def to_onnx(
         raise UnsupportedError(
             f"opset {opset}: {min(IR_VERSIONS)} to {max(IR_VERSIONS)} are written"
         )
+    if output_dtype not in WEIGHT_DTYPES:
+        names = ", ".join(WEIGHT_DTYPES)
+        raise UnsupportedError(f"dtype {output_dtype!r}: expected one of {names}")
     graph = fuse(graph, (ExpandLayers(directions=has_one_direction),)).model
     model = MESSAGES.message("ModelProto")(ir_version=IR_VERSIONS[opset], producer_name="onernn")
     model.opset_import.add(domain="", version=opset)
     functions: dict[str, Any] | None = {} if allow_functions else None
     w = GraphWriter(model.graph, opset, graph, graph.types, functions)
+    w.narrow = output_dtype
     _inputs(w, graph)
     given = {value.name for value in graph.inputs}
     outputs = [v.name if v.name in given else w.fresh(v.name) for v in graph.outputs]
@@ -99,19 +104,18 @@ def _inputs(w: GraphWriter, graph: Graph) -> None:
                 raise UnsupportedError(f"input {value.name}: {value.name}_lengths is one, too")
             w.proto.input.append(value_info(value.name, dtype, shape))
             w.proto.input.append(value_info(lengths, "int32", ["batch"]))
-            w.bind(value.name, OnnxValue(value.name, dtype, len(sizes), lengths))
+            w.bind(value.name, value.name, OnnxValue(w, lengths))
         else:
             named = [f"{value.name}_{k}" if size is None else size for k, size in enumerate(sizes)]
             w.proto.input.append(value_info(value.name, dtype, named))
-            w.bind(value.name, OnnxValue(value.name, dtype, len(sizes)))
+            w.bind(value.name, value.name)
 
 
 def _output(w: GraphWriter, name: str, output: Value) -> None:
     result = w.value(output.name)
-    if result.data != name and result.lengths:
-        w.add("Identity", w.filled(result), outputs=(name,))
-    elif result.data != name:
-        w.add("Identity", result.data, outputs=(name,))
+    if result.name != name:
+        held = result.end_with() if result.lengths else result
+        w.add("Identity", held.name, outputs=(name,))
     sizes = w.types[output.name].counts
     shape = (None, None, *sizes[1:]) if result.lengths else sizes
     w.proto.output.append(value_info(name, result.dtype, shape))
@@ -149,7 +153,6 @@ def check_written(
 
 # An ``.onnx`` file of a graph: written, checked, and then put in its place.
 
-WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
 _MOST = 2**31 - 2**20  # bytes of one protobuf message, with room for all that is no tensor
 _ALIGNED = 64
 
@@ -177,42 +180,10 @@ def write_onnx(
     `UnsupportedError` naming what ONNX cannot say.
     """
     graph = declared(graph, inputs)
-    written = to_onnx(graph, opset=opset, allow_functions=allow_functions, progress=progress)
-    narrow_weights(written, output_dtype)
+    written = to_onnx(graph, opset, output_dtype, allow_functions, progress)
     rename(written, names or {})
     check_written(written, path, [graph.types[value.name] for value in graph.outputs], note)
     save(written, path)
-
-
-def narrow_weights(model: Any, dtype: str) -> None:
-    """Stores float32 matrices in ``dtype``; they are widened where they are used.
-
-    Vectors and numbers stay. Raises `UnsupportedError` for a weight that would overflow.
-    """
-    if dtype not in WEIGHT_DTYPES:
-        raise UnsupportedError(f"dtype {dtype!r}: expected one of {', '.join(WEIGHT_DTYPES)}")
-    if dtype == "float32":
-        return
-    for graph in list(graphs(model.graph)):
-        casts = []
-        for at, each in enumerate(graph.initializer):
-            if each.data_type != NUMBERS["float32"] or len(each.dims) < 2:
-                continue
-            array = np.frombuffer(each.raw_data, "<f4").reshape(tuple(each.dims))
-            name, stored = each.name, f"{each.name}/{dtype}"
-            with np.errstate(over="ignore"):
-                half = array.astype(np.float16)
-            if dtype == "float16" and not np.array_equal(np.isfinite(half), np.isfinite(array)):
-                raise UnsupportedError(f"weight {name!r} does not fit into float16; use bfloat16")
-            small = tensor(half, stored) if dtype == "float16" else bfloat16_tensor(array, stored)
-            graph.initializer[at].CopyFrom(small)
-            casts.append((stored, name))
-        nodes = list(graph.node)
-        del graph.node[:]
-        for stored, name in casts:
-            node = graph.node.add(op_type="Cast", input=[stored], output=[name])
-            node.attribute.add(name="to", type=2, i=NUMBERS["float32"])
-        graph.node.extend(nodes)
 
 
 def rename(model: Any, names: Mapping[str, str]) -> None:

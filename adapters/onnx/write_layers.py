@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.adapters.common.signatures import refuse
 from onernn.adapters.onnx.table import DTYPES
-from onernn.adapters.onnx.writer import GraphWriter, PaddedGraph, ProtoGraph, Written, dense
+from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, ProtoGraph
 from onernn.ir.activations import NAMES, completed
 from onernn.ir.arrays import Array
 from onernn.ir.cells import step
-from onernn.ir.errors import UnsupportedError
-from onernn.ir.records import dataclass
 from onernn.ir.rnn import Limits, Recurrent, why_not
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import LayerPrecision, RnnWeights, own_factors
@@ -25,173 +25,121 @@ from onernn.reorders import onnx
 
 
 class LayerInputs(NamedTuple):
-    """What a layer is written from: x (T, N, I) or (T, N, G*O), lengths (N,) or "", its states.
+    """What a layer is written from: x (T, N, I) or (T, N, G*O), lengths (N,), its states.
 
-    ``states`` are (D, N, O) each, "" where absent; ``attention`` (T, N, 1) likewise.
+    ``states`` are (D, N, O) each; ``attention`` is (T, N, 1). Absent ones are None.
     """
 
-    x: str
-    lengths: str
-    states: tuple[str, ...]
-    attention: str
-
-    @property
-    def tensors(self) -> tuple[str, ...]:
-        """Those that are there."""
-        return tuple(filter(None, (self.x, self.lengths, *self.states, self.attention)))
+    x: OnnxValue
+    lengths: OnnxValue | None
+    states: Sequence[OnnxValue | None]
+    attention: OnnxValue | None
 
 
 class LayerOutputs(NamedTuple):
-    """What a layer gives: y (T, N, D*O), joined as its direction says, and states (D, N, O).
+    """What a layer outputs: y (T, N, D*O), joined as its direction says, and states (D, N, O).
 
-    ``cells``: c of every step (T, N, O) where it was asked for.
+    ``cells``: c of every step (T, N, O) if it was asked for.
     """
 
-    y: str
-    states: tuple[str, ...]
-    cells: str = ""
+    y: OnnxValue
+    states: Sequence[OnnxValue]
+    cells: OnnxValue | None = None
 
 
 def scan_layer(
-    w: PaddedGraph, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs, *, cells: bool = False
+    w: ProtoGraph, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs, *, cells: bool = False
 ) -> LayerOutputs:
-    """One direction; behind the end of a sentence its states stay as they are."""
-    running = ""
+    """Writes one direction; after the end of a sequence its states stay as they are."""
+    x, dtype, running = layer.x, str(weights.iter.dtype), None
     if layer.lengths:
-        mask = w.mask(layer.lengths, w.size(layer.x, 0))
-        running = w.unsqueezed(w.transposed(mask, 1, 0), 2)
-    x, dtype = layer.x, weights.iter.dtype
+        running = layer.lengths.mask(x.size(0)).transpose(1, 0).unsqueeze(2)
+    sizes = x.size(1)
     if weights.layer is not None:
-        matrix = weights.layer.reshape(weights.layer.shape[2], -1)
-        x = w.emit("MatMul", x, w.constant(matrix))
+        x = x.MatMul(weights.layer.reshape(weights.layer.shape[2], -1))
     if weights.bias is not None:
-        x = w.emit("Add", x, w.constant(weights.bias[0, 0, : spec.gates].reshape(-1)))
+        x = x.Add(weights.bias[0, 0, : spec.gates].reshape(-1))
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
     begin = [
-        w.squeezed(given, 0) if given else _zeros(w, layer.x, widths[name], dtype)
-        for name, given in zip(spec.cell.states, layer.states, strict=True)
+        state.squeeze(0)
+        if state
+        else x.constant(np.array(0, dtype)).Expand(sizes.join([widths[n]]))
+        for n, state in zip(spec.cell.states, layer.states, strict=True)
     ]
-    scanned = [tensor for tensor in (x, running, layer.attention) if tensor]
-    body = _Step(w, spec, weights)
-    body.write(bool(running), bool(layer.attention), cells)
+    scanned = [each for each in (x, running, layer.attention) if each]
+    body = ProtoGraph(around=w)
+    states = [body.input(name, dtype) for name in spec.cell.states]
+    source = body.input("x", dtype)
+    inside = body.input("inside", "bool") if running else None
+    attention = body.input("attention", dtype) if layer.attention else None
+    after = step(spec, _Cell(spec, weights, source, attention), *states)
+    if inside:
+        after = [inside.Where(new, old) for new, old in zip(after, states, strict=True)]
+    body.output(*after, *(state.Identity() for state in after[: 1 + cells]))
     backwards = int(spec.direction == "right2left")
-    ends = tuple(w.fresh("state") for _ in begin)
-    collected = [w.fresh(name) for name in ("y", "cells")[: 1 + cells]]
+    names = [w.fresh(name) for name in ("state",) * len(begin) + ("y", "cells")[: 1 + cells]]
     w.add(
         "Scan",
-        *begin,
-        *scanned,
-        outputs=(*ends, *collected),
+        *(each.name for each in (*begin, *scanned)),
+        outputs=names,
         body=body,
         num_scan_inputs=len(scanned),
         scan_input_directions=(backwards,) * len(scanned),
-        scan_output_directions=(backwards,) * len(collected),
+        scan_output_directions=(backwards,) * (1 + cells),
     )
-    states = tuple(w.unsqueezed(state, 0) for state in ends)
-    return LayerOutputs(collected[0], states, collected[1] if cells else "")
+    ends = [*map(x.new, names)]
+    collected = ends[len(begin) :]
+    states = [state.unsqueeze(0) for state in ends[: len(begin)]]
+    return LayerOutputs(collected[0], states, collected[1] if cells else None)
 
 
-def _zeros(w: PaddedGraph, x: str, width: int, dtype: np.dtype[Any]) -> str:
-    shape = w.joined(w.size(x, 1), [width])
-    return w.emit("Expand", w.constant(0, str(dtype)), shape)
+class _Cell:
+    """What `step` computes with, from a projected input (N, G*O)."""
 
+    def __init__(
+        self, spec: RnnSpec, weights: RnnWeights, x: OnnxValue, attention: OnnxValue | None
+    ) -> None:
+        self.spec, self.weights, self.attention = spec, weights, attention
+        sizes = [spec.hidden_size] * spec.gates
+        self._gates = x.Split(sizes, axis=1, outputs=spec.gates) if spec.gates > 1 else [x]
 
-class _Step(ProtoGraph):
-    """One step of a cell, as the body of a Scan."""
+    def x(self, gate: int) -> OnnxValue:
+        return self._gates[gate]
 
-    def __init__(self, around: ProtoGraph, spec: RnnSpec, weights: RnnWeights) -> None:
-        super().__init__(None, around)
-        self.spec, self.weights, self.dtype = spec, weights, str(weights.iter.dtype)
+    def h(self, gate: int, state: OnnxValue) -> OnnxValue:
+        return state.MatMul(self.weights.iter[0, 0, :, gate])
 
-    def number(self, value: float | Array) -> str:
-        return self.constant(value, self.dtype)
-
-    def write(self, masked: bool, attended: bool, cells: bool) -> None:
-        states = [self.fresh(name) for name in self.spec.cell.states]
-        x = self.fresh("x")
-        inside = self.fresh("inside") if masked else ""
-        attention = self.fresh("attention") if attended else ""
-        self._gates = self._parts(x)
-        self.attention = _Named(self, attention) if attention else None
-        before = (_Named(self, state) for state in states)
-        after = [state.name for state in step(self.spec, self, *before)]
-        if masked:
-            pairs = zip(after, states, strict=True)
-            after = [self.emit("Where", inside, new, old) for new, old in pairs]
-        collected = [self.emit("Identity", state) for state in after[: 1 + cells]]
-        taken = [name for name in (*states, x, inside, attention) if name]
-        self.faces(taken, (*after, *collected))
-
-    def _parts(self, x: str) -> list[str]:
-        """The gates of a projected input (N, G*O)."""
-        outs = [self.fresh("gate") for _ in range(self.spec.gates)]
-        if len(outs) == 1:
-            return [x]
-        sizes = self.ints(*[self.spec.hidden_size] * len(outs))
-        self.add("Split", x, sizes, outputs=outs, axis=1)
-        return outs
-
-    def x(self, gate: int) -> _Named:
-        return _Named(self, self._gates[gate])
-
-    def h(self, gate: int, state: _Named) -> _Named:
-        return self.make("MatMul", state, self.weights.iter[0, 0, :, gate])
-
-    def inner(self, product: _Named) -> _Named:
+    def inner(self, product: OnnxValue) -> OnnxValue:
         bias = self.weights.bias
-        return product if bias is None else self.make("Add", product, bias[0, 0, 3])
+        return product if bias is None else product.Add(bias[0, 0, 3])
 
-    def gate(self, place: int, value: _Named) -> _Named:
+    def gate(self, place: int, value: OnnxValue) -> OnnxValue:
         bound = self.spec.gate_clip
-        return self.function(place, self.make("Clip", value, -bound, bound) if bound else value)
+        return self.apply(place, value if bound is None else value.Clip(-bound, bound))
 
-    def function(self, place: int, value: _Named) -> _Named:
+    def apply(self, place: int, value: OnnxValue) -> OnnxValue:
         name, *numbers = completed(self.spec.functions[place])
         alpha, beta = (number or 0.0 for number in numbers)
         if name == "affine":
-            return self.make("Add", self.make("Mul", value, alpha), beta)
+            return value.Mul(alpha).Add(beta)
         if name == "scaledtanh":
-            return self.make("Mul", self.make("Tanh", self.make("Mul", value, beta)), alpha)
+            return value.Mul(beta).Tanh().Mul(alpha)
         pairs = zip(("alpha", "beta"), numbers, strict=True)
-        return self.make(NAMES[name], value, **{k: v for k, v in pairs if v is not None})
+        return getattr(value, NAMES[name])(**{k: v for k, v in pairs if v is not None})
 
-    def peephole(self, row: int, state: _Named) -> _Named:
+    def peephole(self, row: int, state: OnnxValue) -> OnnxValue:
         assert self.weights.peephole is not None
-        return self.make("Mul", state, self.weights.peephole[0, 0, row])
+        return state.Mul(self.weights.peephole[0, 0, row])
 
-    def clip(self, state: _Named) -> _Named:
+    def clip(self, state: OnnxValue) -> OnnxValue:
         assert self.spec.cell_clip is not None
-        low, high = self.spec.cell_clip
+        low, high = map(state.scalar, self.spec.cell_clip)
         lost = low if self.spec.cell_clip_nan else state  # what becomes of NaN
-        return self.make(
-            "Where", self.make("IsNaN", state), lost, self.make("Clip", state, low, high)
-        )
+        return state.IsNaN().Where(lost, state.Clip(low, high))
 
-    def project(self, h: _Named) -> _Named:
+    def project(self, h: OnnxValue) -> OnnxValue:
         assert self.weights.projection is not None
-        return self.make("MatMul", h, self.weights.projection[0, 0])
-
-    def make(self, op: str, *values: _Named | float | Array, **attributes: Any) -> _Named:
-        """Emits an operator over values and numbers."""
-        names = (v.name if isinstance(v, _Named) else self.number(v) for v in values)
-        return _Named(self, self.emit(op, *names, **attributes))
-
-
-@dataclass(frozen=True)
-class _Named:
-    """A value of a step's graph, with the operators of `cells.step`."""
-
-    graph: _Step
-    name: str
-
-    def __add__(self, other: Any) -> Any:
-        return self.graph.make("Add", self, other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self.graph.make("Mul", self, other)
-
-    def __rsub__(self, number: int) -> Any:
-        return self.graph.make("Sub", number, self)
+        return h.MatMul(self.weights.projection[0, 0])
 
 
 # A layer in bytes, as ONNX says it: QuantizeLinear and DequantizeLinear around the operator.
@@ -208,7 +156,7 @@ def with_factors(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecisi
     """The precision with the factors of all columns, those that a kernel would find among them."""
     parts = []
     for d, part in enumerate(precision.parts):
-        assert weights.layer is not None  # `refuse`
+        assert weights.layer is not None  # `refuse_precision`
         if part.layer is None:
             part = replace(part, layer=own_factors(weights.layer[0, d], 0))
         if part.iter is None:
@@ -217,7 +165,7 @@ def with_factors(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecisi
     return replace(precision, parts=tuple(parts))
 
 
-def refuse(rnn: Recurrent, reason: str) -> None:
+def refuse_precision(rnn: Recurrent, reason: str) -> None:
     """Raises `UnsupportedError` where a layer with a precision is none of ONNX's operators.
 
     ``reason``: why it is none, "" where it is one.
@@ -228,13 +176,13 @@ def refuse(rnn: Recurrent, reason: str) -> None:
         rnn.precision.refuse(f"an ONNX file{f' ({reason})' * bool(reason)}")
 
 
-def rounded_input(w: GraphWriter, x: str, precision: LayerPrecision) -> str:
-    """x as its bytes hold it, where it is rounded by one scale."""
+def rounded_input(x: OnnxValue, precision: LayerPrecision) -> OnnxValue:
+    """Returns x as its bytes hold it, if it is rounded by one scale."""
     data = precision.parts[0].data if precision.parts else None
     if data is None:
         return x
-    scale = w.constant(1 / data.factor, "float32"), w.constant(data.shift, "uint8")
-    return w.emit("DequantizeLinear", w.emit("QuantizeLinear", x, *scale), *scale)
+    scale = x.constant(np.float32(1 / data.factor)), x.constant(np.array(data.shift, np.uint8))
+    return x.QuantizeLinear(*scale).DequantizeLinear(*scale)
 
 
 def rounded_matrix(
@@ -275,74 +223,66 @@ def has_one_direction(rnn: Recurrent) -> bool:
     return bool(why_not(rnn.spec, rnn.layers, _LIMITS)) or has_two_inputs(rnn)
 
 
-def rnn(w: GraphWriter) -> Written:
-    """One layer, one direction of those that become a Scan: `ExpandLayers` took stacks apart."""
+def rnn(w: GraphWriter) -> list[OnnxValue | None]:
+    """Writes one layer, or one direction: `ExpandLayers` took stacks and Scans apart."""
     rnn = Recurrent.of(w.node)
     spec, (weights,) = rnn.spec, rnn.layers
-    x, lengths = w.value(rnn.x).data, w.value(rnn.x).lengths
-    states = tuple(s and w.squeezed(dense(w.value(s), "a state"), 0) for s in rnn.states)
-    attention = rnn.attention and w.value(rnn.attention).data
+    x, attention = w.value(rnn.x), w.value(rnn.attention) if rnn.attention else None
+    lengths = x.lengths
+    states = [w.value(name).dense.squeeze(0) if name else None for name in rnn.states]
     if lengths:
-        x = w.swapped(x, 3)
-        attention = attention and w.swapped(attention, 3)
+        x, attention = x.swap_time(3), attention and attention.swap_time(3)
     layer = LayerInputs(x, lengths, states, attention)
-    reason = why_not(spec, rnn.layers, _LIMITS)
+    reason, reads_cells = why_not(spec, rnn.layers, _LIMITS), w.graph.is_read(rnn.cells)
     if rnn.precision:
-        refuse(rnn, reason or "a cell state of every word" * w.graph.is_read(rnn.cells))
-    if w.graph.is_read(rnn.cells):
+        refuse_precision(rnn, reason or "a cell state of every word" * reads_cells)
+    if reads_cells:
         written = scan_layer(w, spec, weights, layer, cells=True)
     elif not reason:
         written = _standard(w, spec, weights, layer, with_factors(rnn.precision, weights))
     elif not spec.cell.has_attention:
         written = scan_layer(w, spec, weights, layer)
     elif w.functions is None:
-        raise UnsupportedError(f"{reason}; allow functions, and it becomes one")
+        refuse(f"{reason}; allow functions, and it becomes one")
     else:
-        written = _function(w, w.functions, spec, weights, layer)
+        written = _function_call(w, w.functions, spec, weights, layer)
     y, cells = (
-        w.swapped(tensor, 3) if lengths and tensor else tensor
-        for tensor in (written.y, written.cells)
+        each.swap_time(3).under(lengths) if lengths and each else each
+        for each in (written.y, written.cells)
     )
-    finals = zip(rnn.finals, _kept(w, written.states, layer), strict=True)
-    ends = [w.graph.is_read(name) and w.unsqueezed(state, 0) or "" for name, state in finals]
-    w.give(["", *ends])
-    return [y, "", "", cells], lengths
+    ends: list[OnnxValue | None] = [None, None]
+    for at, (name, end, state) in enumerate(zip(rnn.finals, written.states, states, strict=True)):
+        if w.graph.is_read(name):
+            if lengths and state:  # a sequence of length zero keeps its state; ONNX gives zeros
+                end = lengths.cast("bool").unsqueeze(1).Where(end, state)
+            ends[at] = end.unsqueeze(0)
+    return [y, *ends, cells]
 
 
-def _function(
+def _function_call(
     w: GraphWriter,
     functions: dict[str, Any],
     spec: RnnSpec,
     weights: RnnWeights,
     layer: LayerInputs,
 ) -> LayerOutputs:
-    """A call of a function of the model's own, whose body is standard ONNX."""
-    inner, named = PaddedGraph(), zip(spec.cell.states, layer.states, strict=True)
-    formal = LayerInputs(
-        "X",
-        layer.lengths and "lengths",
-        tuple(actual and f"initial_{name}" for name, actual in named),
-        layer.attention and "attention",
-    )
-    for name in formal.tensors:
-        inner.fresh(name)
-    written = scan_layer(inner, spec, weights, formal)
-    name, given = f"{spec.cell.name}_{len(functions) + 1}", (written.y, *written.states)
-    functions[name] = inner.function(name, DOMAIN, formal.tensors, given, w.opset)
-    y, *states = (w.fresh(out) for out in given)
-    w.add(name, *layer.tensors, outputs=(y, *states), domain=DOMAIN)
-    return LayerOutputs(y, tuple(states))
-
-
-def _kept(w: GraphWriter, states: tuple[str, ...], layer: LayerInputs) -> tuple[str, ...]:
-    """A sentence without words keeps its initial state; ONNX gives zeros."""
-    if not layer.lengths:
-        return states
-    some = w.unsqueezed(w.cast(layer.lengths, "bool"), 1)
-    return tuple(
-        w.emit("Where", some, state, given) if given else state
-        for state, given in zip(states, layer.states, strict=True)
-    )
+    """Calls a function of the model's own, whose body is standard ONNX."""
+    inner, initial = ProtoGraph(), [f"initial_{name}" for name in spec.cell.states]
+    given = {"X": layer.x, "lengths": layer.lengths, "attention": layer.attention}
+    given |= dict(zip(initial, layer.states, strict=True))
+    order = ("X", "lengths", *initial, "attention")
+    taken = {name: value for name in order if (value := given[name])}
+    formal = {name: OnnxValue(inner, inner.fresh(name)) for name in taken}
+    states = [formal.get(name) for name in initial]
+    source = LayerInputs(formal["X"], formal.get("lengths"), states, formal.get("attention"))
+    written = scan_layer(inner, spec, weights, source)
+    name = f"{spec.cell.name}_{len(functions) + 1}"
+    results = [written.y.name, *(state.name for state in written.states)]
+    functions[name] = inner.function(name, DOMAIN, [*formal], results, w.opset)
+    outs = [w.fresh(out) for out in results]
+    w.add(name, *(value.name for value in taken.values()), outputs=outs, domain=DOMAIN)
+    y, *ends = map(layer.x.new, outs)
+    return LayerOutputs(y, ends)
 
 
 def _standard(
@@ -359,35 +299,29 @@ def _standard(
         wide = spec.gates * units
         one = np.eye(wide, dtype=weights.iter.dtype).reshape(1, 1, wide, spec.gates, units)
         source = np.broadcast_to(one, (1, d, *one.shape[2:]))
-    x, names = rounded_input(w, layer.x, precision), []
+    names = [rounded_input(layer.x, precision).name]
     for key, role, matrix in (("W", "layer", source), ("R", "iter", weights.iter)):
         name, factors = f"{op}/{key}", [getattr(part, role) for part in precision.parts]
         if factors:
             names.append(rounded_matrix(w, matrix, factors, cell, name))
         else:
             names.append(w.constant(onnx.matrix_back(matrix, cell), name=name))
-    names.append(_optional(w, None if weights.bias is None else onnx.bias_back(weights.bias, cell)))
-    names += [layer.lengths, *layer.states]
+    names.append("" if weights.bias is None else w.constant(onnx.bias_back(weights.bias, cell)))
+    names += [each.name if each else "" for each in (layer.lengths, *layer.states)]
     if spec.peephole and weights.peephole is not None:
-        names.append(_optional(w, onnx.peephole_back(weights.peephole)))
-    while not names[-1]:
-        names.pop()
+        names.append(w.constant(onnx.peephole_back(weights.peephole)))
     outs = [w.fresh(f"{op}/{name}") for name in ("Y", "Y_h", "Y_c")[: 1 + len(cell.states)]]
-    w.add(op, x, *names, outputs=outs, **_attributes(spec))
+    w.add(op, *names, outputs=outs, **_attributes(spec))
     if precision:
         w.precisions[outs[0]] = precision
-    y, *final = outs
+    y, *final = map(layer.x.new, outs)
     if spec.direction == "bidirectional_sum":
-        y = w.reduce("ReduceSum", y, (1,), keepdims=0)
+        y = y.reduce("ReduceSum", 1, keepdims=0)
     elif d == 1:
-        y = w.squeezed(y, 1)
+        y = y.squeeze(1)
     else:
-        y = w.reshaped(w.transposed(y, 0, 2, 1, 3), 0, 0, -1)
-    return LayerOutputs(y, tuple(final))
-
-
-def _optional(w: GraphWriter, array: Array | None) -> str:
-    return "" if array is None else w.constant(array)
+        y = y.transpose(0, 2, 1, 3).reshape(0, 0, -1)
+    return LayerOutputs(y, final)
 
 
 def _attributes(spec: RnnSpec) -> dict[str, Any]:

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from onernn.adapters.common.lowering import Names, Rules
-from onernn.adapters.onnx import write_layers
+from onernn.adapters.common.signatures import refuse
+from onernn.adapters.common.writing import Rule
 from onernn.adapters.onnx.rules import became_inputs
-from onernn.adapters.onnx.writer import (
-    ABSENT,
-    GraphWriter,
-    OnnxValue,
-    ProtoGraph,
-    Written,
-    dense,
-    ragged,
-    value_info,
-)
+from onernn.adapters.onnx.write_layers import rnn
+from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, ProtoGraph, value_info
 from onernn.fuse_passes.mapping import Mapper
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
@@ -56,133 +48,123 @@ def loop_of_scan(w: GraphWriter) -> None:
         (*steps, *body.nodes),
         body.constants,
     )
-    sizes = w.emit("Shape", dense(inputs[states], "what it goes through"))
-    turns = OnnxValue(w.emit("Gather", sizes, int(at["input_axes"][0]), axis=0), "int64", 0)
+    turns = inputs[states].dense.Shape().Gather(int(at["input_axes"][0]), axis=0)
     given = ("turns", "", *node.inputs)
     w.node = Node("Loop", given, node.outputs, {"body": loop, "carried": states}, node.origin)
-    w.inputs = [turns, ABSENT, *inputs]
+    w.inputs = [turns.replace(dtype="int64"), None, *inputs]
 
 
 # Operators of our own domain in ONNX: gates, offsets, tag sequences.
 
-RULES = Rules[Callable[[GraphWriter], Written]]()
-Outputs = str | list[str]
-RAGGED = Rules[Callable[[GraphWriter, OnnxValue], Outputs]]()
-"""What an operator on the words of its first ragged input becomes, where it is not `batched`."""
+
+class WritingRules(Rules[Callable[[GraphWriter], Any]]):
+    """Rules by canonical operators; they return an output, or all of them."""
+
+    def __call__(self, names: str) -> Any:
+        return lambda function: super(WritingRules, self).__call__(names)(Rule(function))
+
+
+RULES = WritingRules()
+DENSE = WritingRules()
+"""Rules for dense inputs of operators that are not copied then."""
+RAGGED = WritingRules()
+"""Rules for a first ragged input of operators that are not `batched`."""
 
 
 @RULES("GateLayout")
-def _gate_layout(w: GraphWriter) -> Written:
-    """A gather of columns, and a minus where a sign turns."""
-    (x,) = w.inputs
-    layout = w.attrs.layout
+def gate_layout(x, *, layout):
+    """Gathers columns, and negates those of which a sign turns."""
     if x.padded_rank < 2:
-        raise UnsupportedError("expected columns")
-    sizes = w.emit("Shape", x.data)
-    blocks = w.emit("Slice", sizes, [0], [-1])
-    gates = len(layout.permutation)
-    apart = w.joined(blocks, [gates, -1])
-    out = w.emit("Gather", w.emit("Reshape", x.data, apart), layout.permutation, axis=-2)
+        refuse("expected columns")
+    sizes = x.Shape()
+    apart = sizes.Slice([0], [-1]).join([len(layout.permutation), -1])
+    out = x.Reshape(apart).Gather(layout.permutation, axis=-2)
     if min(layout.signs) < 0:
-        signs = np.array(layout.signs, x.dtype)[:, None]
-        out = w.emit("Mul", out, w.constant(signs))
-    return [w.emit("Reshape", out, sizes)], x.lengths
+        out = out.Mul(np.array(layout.signs, x.dtype)[:, None])
+    return out.Reshape(sizes).under(x.lengths)
 
 
 @RULES("SequenceData")
-def _sequence_data(w: GraphWriter) -> Written:
-    return w.words(w.x)
+def sequence_data(x, *_):
+    return x.words
 
 
 @RULES("SequenceLike")
-def _sequence_like(w: GraphWriter) -> Written:
-    like = ragged(w.inputs[1], "what offsets are taken from")
-    if w.x.lengths == like.lengths:
-        return [w.x.data], like.lengths
-    return [w.from_words(w.words(w.x), like.lengths, w.size(like.data, 1))], like.lengths
+def sequence_like(x, like):
+    lengths = like.ragged.lengths
+    if x.lengths and x.lengths.name == lengths.name:
+        return x
+    return x.words.replace(rank=x.rank).spread(lengths, like.size(1))
 
 
 @RULES("SequenceReset")
-def _sequence_reset(w: GraphWriter) -> Written:
-    words = w.words(w.x)
-    wide = w.cast(dense(w.inputs[1], "offsets"), "int64")
-    ends = w.emit("Slice", wide, [1], [2**31])
-    starts = w.emit("Slice", wide, [0], [-1])
-    lengths = w.cast(w.emit("Sub", ends, starts), "int32")
-    return [w.from_words(words, lengths, w.longest(lengths))], lengths
+def sequence_reset(x, offsets):
+    words, wide = x.words, offsets.dense.cast("int64")
+    lengths = (wide.Slice([1], [2**31]) - wide.Slice([0], [-1])).cast("int32")
+    return words.spread(lengths, lengths.longest)
 
 
 @RULES("SequenceAppend")
-def _sequence_append(w: GraphWriter) -> Written:
-    parts = [ragged(each, "what is appended") for each in w.inputs]
-    times = w.joined(*(w.size(each.data, 1) for each in parts))
-    time = w.reduce("ReduceMax", times, (0,), keepdims=1)
-    padded = [w.with_time(each, time).data for each in parts]
-    lengths = w.joined(*(each.lengths for each in parts))
-    return [w.joined(*padded)], lengths
+def sequence_append(*parts):
+    first, *others = (part.ragged.size(1) for part in parts)
+    time = first.join(*others).reduce("ReduceMax", 0, keepdims=1)
+    first, *others = (part.with_time(time) for part in parts)
+    lengths = parts[0].lengths.join(*(part.lengths for part in parts[1:]))
+    return first.join(*others).under(lengths)
 
 
 @RULES("SequenceUnpad")
-def _sequence_unpad(w: GraphWriter) -> Written:
-    x, lengths = dense(w.x, "what is padded"), dense(w.inputs[1], "lengths")
-    if w.attrs.time_major:
-        x = w.swapped(x, w.x.rank)
-    flat = w.reshaped(w.cast(lengths, "int32"), -1)
-    return [x], flat
+def sequence_unpad(x, lengths, *, time_major):
+    flat = lengths.dense.cast("int32").reshape(-1)
+    return (x.dense.swap_time(x.rank) if time_major else x.dense).under(flat)
 
 
 @RULES("SequencePad")
-def _sequence_pad(w: GraphWriter) -> Written:
-    x, time_major = ragged(w.x, "what is to be padded"), bool(w.attrs.time_major)
-    if w.node.input(1):
-        like = w.inputs[1]
-        time = w.size(like.data, 0 if time_major and not like.lengths else 1)
+def sequence_pad(x, like=None, *, time_major):
+    if like:
+        time = like.size(0 if time_major and not like.lengths else 1)
     else:
-        time = w.longest(x.lengths)
-    out = w.filled(w.with_time(x, time))
-    return w.swapped(out, x.padded_rank) if time_major else out
+        time = x.ragged.lengths.longest
+    out = x.ragged.with_time(time).end_with()
+    return out.swap_time(x.padded_rank) if time_major else out
 
 
 # Tag decoding as Scans.
 
 
-def crf_decode(w: GraphWriter) -> Written:
+@RULES("CrfDecode")
+def crf_decode(x, *_, w):
     """Viterbi decoding by two Scans: best scores forwards, tags backwards.
 
-    In the first step and beyond its end a sentence keeps its best scores, and points from every
+    In the first step and after its end a sequence keeps its best scores, and points from every
     tag to itself. Ties go to the lower tag, as ArgMax has it.
     """
-    emission = ragged(w.x, "the emission")
-    transition = w.array(1, "the transition")
+    emission, transition = x.ragged, w.array(1, "the transition")
     tags = transition.shape[1] if transition.ndim == 2 else 0
     if emission.rank != 2 or transition.shape != (tags + 2, tags) or not tags:
-        raise UnsupportedError(f"expected a transition (K+2, K), got {transition.shape}")
+        refuse(f"expected a transition (K+2, K), got {transition.shape}")
     start, stop, between = transition[0], transition[1], transition[2:]
-    scores = w.transposed(emission.data, 1, 0, 2)
-    first = w.emit("Gather", scores, 0, axis=0)
-    begin = w.emit("Add", first, w.constant(start))
-    running = _later(w, emission)
+    scores = emission.transpose(1, 0, 2)
+    begin = scores.Gather(0, axis=0).Add(start)
+    second = emission.size(1).steps.unsqueeze(1).Greater([0])
+    running = emission.inside.transpose(1, 0).And(second).unsqueeze(2)
     body = ProtoGraph(around=w)
-    best, here, on = (body.fresh(name) for name in ("best", "here", "on"))
-    reach = body.emit("Add", body.unsqueezed(best, 2), body.constant(between))
-    came = body.emit("ArgMax", reach, axis=1, keepdims=0)
-    reached = body.unsqueezed(came, 1)
-    picked = body.squeezed(body.emit("GatherElements", reach, reached, axis=1), 1)
-    better = body.emit("Where", on, body.emit("Add", picked, here), best)
-    pointer = body.emit("Where", on, came, body.constant(np.arange(tags)[None]))
-    body.faces((best, here, on), (better, pointer))
+    best, here, on = (body.input(name, x.dtype) for name in ("best", "here", "on"))
+    reach = best.unsqueeze(2).Add(between)
+    came = reach.ArgMax(axis=1, keepdims=0)
+    picked = reach.GatherElements(came.unsqueeze(1), axis=1).squeeze(1)
+    body.output(on.Where(picked + here, best), on.Where(came, np.arange(tags)[None]))
     final, pointers = (w.fresh(name) for name in ("best", "pointers"))
-    w.add("Scan", begin, scores, running, outputs=(final, pointers), body=body, num_scan_inputs=2)
-    ended = w.emit("Add", final, w.constant(stop))
-    last = w.emit("ArgMax", ended, axis=1, keepdims=1)
+    taken = (begin.name, scores.name, running.name)
+    w.add("Scan", *taken, outputs=(final, pointers), body=body, num_scan_inputs=2)
+    last = x.new(final).Add(stop).ArgMax(axis=1, keepdims=1)
     back = ProtoGraph(around=w)
-    tag, pointed = back.fresh("tag"), back.fresh("pointed")
-    before = back.emit("GatherElements", pointed, tag, axis=1)
-    back.faces((tag, pointed), (before, back.emit("Identity", tag)))
+    tag, pointed = (back.input(name, "int64") for name in ("tag", "pointed"))
+    back.output(pointed.GatherElements(tag, axis=1), tag.Identity())
     path = w.fresh("path")
     w.add(
         "Scan",
-        last,
+        last.name,
         pointers,
         outputs=(w.fresh("tag"), path),
         body=back,
@@ -190,174 +172,146 @@ def crf_decode(w: GraphWriter) -> Written:
         scan_input_directions=(1,),
         scan_output_directions=(1,),
     )
-    return [w.transposed(path, 1, 0, 2)], emission.lengths
+    return x.new(path).transpose(1, 0, 2).under(x.lengths)
 
 
-def _later(w: GraphWriter, emission: OnnxValue) -> str:
-    """(T, N, 1) bool: inside the sentences, but for the first step, before which there is none."""
-    inside = w.transposed(w.mask_of(emission), 1, 0)
-    steps = w.steps(w.size(emission.data, 1))
-    second = w.emit("Greater", w.unsqueezed(steps, 1), [0])
-    return w.unsqueezed(w.emit("And", inside, second), 2)
+# Operators over whole sequences in ONNX: pooled, reversed, repeated, joined, padded.
 
 
-# Operators over whole sentences in ONNX: pooled, reversed, repeated, joined, padded.
+def _column(values, x):
+    """(N,) as (N, 1, ...), to broadcast with one row for each sequence."""
+    return values.unsqueeze(*range(1, x.rank)) if x.rank > 1 else values
 
 
 @RULES("SequencePool")
-def _pool(w: GraphWriter) -> Written:
-    x, kind = ragged(w.x, "its input"), w.attrs.kind
+def pool(x, *, w, kind, empty):
     if w.types[w.node.outputs[0]].depth:
-        raise UnsupportedError("rows under upper LoD levels are not written")
-    out = _pooled(w, x, kind)
-    some = _column(w, w.cast(x.lengths, "bool"), x)
-    return w.emit("Where", some, out, w.constant(w.attrs.empty, x.dtype))
+        refuse("rows under upper LoD levels are not written")
+    out = _pool(x.ragged, kind)
+    return _column(x.lengths.cast("bool"), x).Where(out, x.scalar(empty))
 
 
-def _column(w: GraphWriter, numbers: str, x: OnnxValue) -> str:
-    """(N,) as (N, 1, ...), to stand beside one row a sentence."""
-    return w.unsqueezed(numbers, *range(1, x.rank)) if x.rank > 1 else numbers
-
-
-def _pooled(w: GraphWriter, x: OnnxValue, kind: str) -> str:
-    """(N, ...); anything for a sentence without words."""
+def _pool(x, kind):
+    """Returns (N, ...); anything for a sequence of length zero."""
     if kind == "max":
-        least = -np.inf if np.dtype(x.dtype).kind == "f" else np.iinfo(x.dtype).min
-        return w.reduce("ReduceMax", w.filled(x, least), (1,), keepdims=0)
-    if kind in ("first", "last"):
-        if kind == "first":
-            return w.emit("Gather", x.data, 0, axis=1)
-        last = w.emit("Sub", w.cast(x.lengths, "int64"), [1])
-        place = w.unsqueezed(w.emit("Max", last, [0]), 1)
-        return w.emit("GatherND", x.data, place, batch_dims=1)
-    total = w.reduce("ReduceSum", w.filled(x), (1,), keepdims=0)
+        smallest = -np.inf if np.dtype(x.dtype).kind == "f" else np.iinfo(x.dtype).min
+        return x.end_with(smallest).reduce("ReduceMax", 1, keepdims=0)
+    if kind == "first":
+        return x.Gather(0, axis=1)
+    if kind == "last":
+        place = x.lengths.cast("int64").Sub([1]).Max([0]).unsqueeze(1)
+        return x.GatherND(place, batch_dims=1)
+    total = x.end_with().reduce("ReduceSum", 1, keepdims=0)
     if kind == "sum":
         return total
-    count = _column(w, w.cast(x.lengths, x.dtype), x)
-    return w.emit("Div", total, w.emit("Sqrt", count) if kind == "sqrt" else count)
+    count = _column(x.lengths.cast(x.dtype), x)
+    return total / (count.Sqrt() if kind == "sqrt" else count)
 
 
 @RULES("SequenceSoftmax")
-def _softmax(w: GraphWriter) -> Written:
-    x = ragged(w.x, "its input")
-    return [w.emit("Softmax", w.filled(x, -np.inf), axis=1)], x.lengths
+def softmax(x):
+    return x.ragged.end_with(-np.inf).Softmax(axis=1).under(x.lengths)
 
 
 @RULES("SequenceReverse")
-def _reverse(w: GraphWriter) -> Written:
-    x = ragged(w.x, "its input")
-    lengths = w.cast(x.lengths, "int64")
-    out = w.emit("ReverseSequence", x.data, lengths, batch_axis=0, time_axis=1)
-    return [out], x.lengths
+def reverse(x):
+    lengths = x.ragged.lengths.cast("int64")
+    return x.ReverseSequence(lengths, batch_axis=0, time_axis=1).under(x.lengths)
 
 
 @RULES("SequenceContext")
-def _context(w: GraphWriter) -> Written:
-    x, length, start = ragged(w.x, "its input"), w.attrs.length, w.attrs.start
+def context(x, *, length, start):
     before, after = max(0, -start), max(0, start + length - 1)
-    time = w.size(x.data, 1)
-    wide = w.emit("Pad", w.filled(x), [0, before, 0, 0, after, 0])
-    parts = []
-    for k in range(before + start, before + start + length):
-        end = w.emit("Add", time, [k])
-        parts.append(w.emit("Slice", wide, [k], end, [1]))
-    return [w.emit("Concat", *parts, axis=2)], x.lengths
+    time = x.ragged.size(1)
+    wide = x.end_with().Pad([0, before, 0, 0, after, 0])
+    first, *others = (
+        wide.Slice([k], time.Add([k]), [1]) for k in range(before + start, before + start + length)
+    )
+    return first.Concat(*others, axis=2).under(x.lengths)
 
 
 @RULES("SequenceExpand")
-def _expand(w: GraphWriter) -> Written:
-    like = ragged(w.inputs[1], "what is counted")
-    x, level = dense(w.x, "what is repeated"), w.attrs.level
+def expand(x, like, *, w, level):
     if level not in (-1, w.types[w.node.inputs[1]].depth - 1):
-        raise UnsupportedError("upper LoD levels are not written")
-    sizes = w.emit("Shape", x)
-    inner = w.emit("Slice", sizes, [1], [2**31])
-    outer = w.emit("Slice", w.emit("Shape", like.data), [0], [2])
-    shape = w.joined(outer, inner)
-    wide = w.emit("Expand", w.unsqueezed(x, 1), shape)
-    return w.words(OnnxValue(wide, like.dtype, w.x.rank, like.lengths))
+        refuse("upper LoD levels are not written")
+    inner = x.dense.Shape().Slice([1], [2**31])
+    shape = like.ragged.Shape().Slice([0], [2]).join(inner)
+    wide = x.unsqueeze(1).Expand(shape)
+    return wide.replace(rank=x.rank, lengths=like.lengths).words
 
 
 @RULES("SequenceConcat")
-def _concat(w: GraphWriter) -> Written:
-    """Side by side in time; a place beyond the end of one goes on where the next one starts."""
-    parts = [ragged(each, "what is joined") for each in w.inputs]
-    whole = w.emit("Concat", *(each.data for each in parts), axis=1)
-    lengths = parts[0].lengths
-    for each in parts[1:]:
-        lengths = w.emit("Add", lengths, each.lengths)
-    time = w.longest(lengths)
-    steps = w.unsqueezed(w.steps(time), 0)
-    at, ends = steps, ""
-    for each in parts:
-        wide = w.unsqueezed(w.cast(each.lengths, "int64"), 1)
-        ends = w.emit("Add", ends, wide) if ends else wide
-        beyond = w.cast(w.emit("GreaterOrEqual", steps, ends), "int64")
-        unused = w.emit("Sub", w.size(each.data, 1), wide)
-        at = w.emit("Add", at, w.emit("Mul", beyond, unused))
-    last = w.emit("Sub", w.size(whole, 1), [1])
-    places = w.unsqueezed(w.emit("Min", at, last), 2)
-    return [w.emit("GatherND", whole, places, batch_dims=1)], lengths
+def concat(*parts):
+    """Joins in time; a place after the end of one part goes on where the next one starts."""
+    first, *others = (part.ragged for part in parts)
+    whole, lengths = first.Concat(*others, axis=1), first.lengths
+    for part in others:
+        lengths = lengths + part.lengths
+    steps = lengths.longest.steps.unsqueeze(0)
+    at, ends = steps, None
+    for part in parts:
+        wide = part.lengths.cast("int64").unsqueeze(1)
+        ends = ends + wide if ends else wide
+        beyond = steps.GreaterOrEqual(ends).cast("int64")
+        at = at + beyond * (part.size(1) - wide)
+    places = at.Min(whole.size(1).Sub([1])).unsqueeze(2)
+    return whole.GatherND(places, batch_dims=1).under(lengths)
 
 
 @RULES("SequenceLengths")
-def _lengths(w: GraphWriter) -> Written:
-    return w.cast(ragged(w.x, "its input").lengths, "int64")
+def lengths(x):
+    return x.ragged.lengths.cast("int64")
 
 
 @RULES("SequenceFill")
-def _fill(w: GraphWriter) -> Written:
-    x, value = ragged(w.x, "its input"), dense(w.inputs[1], "what stands behind")
-    fixed = w.attrs.time
-    time = w.longest(x.lengths) if fixed is None else w.ints(fixed)
-    if w.inputs[1].rank >= x.rank:
-        value = w.reshaped(value, 1)
-    return w.filled(w.with_time(x, time), value)
+def fill(x, value, *, time):
+    value = value.dense.reshape(1) if value.rank >= x.rank else value.dense
+    longest = x.ragged.lengths.longest
+    return x.with_time(longest if time is None else x.constant(np.array([time]))).end_with(value)
 
 
-# Operators on the words of ragged values, over padded batches: the words' axis is batch and time.
+# Operators on ragged values, over padded batches: the words' axis is batch and time.
 
 
 @RAGGED("Reshape")
-def _reshape(w: GraphWriter, like: OnnxValue) -> Outputs:
+def reshape(x, _, *, w, allowzero):
     """(W, ...) -> (W, ...): sizes of 0 stay at their place, which moves by one."""
     first, *sizes = w.array(1, "shape").tolist()
-    if first not in (0, -1) or w.attrs.allowzero:
-        raise UnsupportedError(f"shape {(first, *sizes)} may split or join the words of a LoD")
-    return w.reshaped(like.data, 0, 0, *sizes)
+    if first not in (0, -1) or allowzero:
+        refuse(f"shape {(first, *sizes)} may split or join the words of a LoD")
+    return x.reshape(0, 0, *sizes)
 
 
 @RAGGED("Flatten")
-def _flatten(w: GraphWriter, like: OnnxValue) -> Outputs:
-    if w.attrs.axis != 1:
-        raise UnsupportedError("only words are flattened, each into a row")
-    return w.reshaped(like.data, 0, 0, -1)
+def flatten(x, *, axis):
+    return x.reshape(0, 0, -1) if axis == 1 else refuse("only words are flattened, each into a row")
 
 
 @RAGGED("Expand")
-def _expand_words(w: GraphWriter, like: OnnxValue) -> Outputs:
-    raise UnsupportedError("its shape counts the words of a LoD")
+def expand_words(*_):
+    refuse("its shape counts the words of a LoD")
 
 
 @RAGGED("MatMul MatMulInteger")
-def _product(w: GraphWriter, like: OnnxValue) -> Outputs:
-    if w.x is not like or w.inputs[1].rank != 2 or w.inputs[1].lengths or like.rank < 2:
-        raise UnsupportedError("only words times a matrix")
-    return _of_sentences(w, like)
+def product(x, y, *_, w):
+    if not x.lengths or y.rank != 2 or y.lengths or x.rank < 2:
+        refuse("only words times a matrix")
+    return _write_rows(w)
 
 
-def _write_ragged(w: GraphWriter) -> Written:
+def _write_ragged(w: GraphWriter) -> Any:
     """Writes an operator of which at least one input is ragged."""
-    like = next(each for each in w.inputs if each.lengths)
+    like = next(each for each in w.inputs if each and each.lengths)
     if not any(w.types[name].depth for name in w.node.outputs if name):
-        raise UnsupportedError("no form over padded batches is known")
-    result = RAGGED.get(w.node.op, _of_sentences)(w, like)
-    return [result] if isinstance(result, str) else result, like.lengths
+        refuse("no form over padded batches is known")
+    results = RAGGED.get(w.node.op, _write_rows)(w)
+    return [each.under(like.lengths) for each in _listed(results)]
 
 
-def _of_sentences(w: GraphWriter, like: OnnxValue) -> Outputs:
-    """The operator over one more axis, that of sentences: `Operator.batched` says how."""
+def _write_rows(w: GraphWriter) -> list[OnnxValue]:
+    """Writes the operator over one more axis, the batch's: `Operator.batched` says how."""
     node, values = w.node, dict[str, OnnxValue]()
+    like = next(each for each in w.inputs if each and each.lengths)
     for index, name in enumerate(node.inputs):
         if name:
             values[name] = _operand(w, index, like)
@@ -371,214 +325,212 @@ def _of_sentences(w: GraphWriter, like: OnnxValue) -> Outputs:
     mapper = Mapper(Graph("a sentence", tuple(inputs), outputs, (node,), known), mapped=mapped)
     mapper.add(node)
     if mapper.mapped.isdisjoint(node.outputs):
-        raise UnsupportedError("its result takes nothing from its ragged input")
+        refuse("its result takes nothing from its ragged input")
     whole = mapper.whole()
-    inner = GraphWriter(w.proto, w.opset, whole, whole.types, w.functions, w)
+    inner = w.inner(whole, whole.types, w.proto)
     for name, array in mapper.constants.items():
-        inner.bind(name, OnnxValue(w.constant(array), str(array.dtype), array.ndim))
+        inner.hold(name, array)
     for name, value in values.items():
-        inner.bind(name, replace(value, rank=value.rank + (name in mapped), lengths=""))
+        inner.bind(name, value.name).rank = value.rank + (name in mapped)
     for each in whole.nodes:
         write_node(inner, each)
-    return [name and inner.value(name).data for name in node.outputs]
+    return [OnnxValue(w, name and inner.value(name).name) for name in node.outputs]
 
 
-def _operand(w: GraphWriter, index: int, like: OnnxValue) -> OnnxValue:
-    """An input of an operator; rows without offsets, one for each word, are padded as ``like``."""
-    value, name, operator = w.inputs[index], w.node.inputs[index], OPERATORS[w.node.op]
-    if value.lengths and value.rank == like.rank:  # anything may stand behind the sentences
+def _operand(w: GraphWriter, index: int, like: Any) -> OnnxValue:
+    """Returns an input; rows without offsets, one for each word, are padded as ``like``."""
+    value, name, operator = (
+        w.value(w.node.inputs[index]),
+        w.node.inputs[index],
+        OPERATORS[w.node.op],
+    )
+    if value.lengths and value.rank == like.rank:  # anything may follow the sequences
         is_index = operator.slot(index).name == "indices"
-        return replace(value, data=w.filled(value)) if is_index else value
+        return value.replace(name=value.end_with().name) if is_index else value
     together = operator.batched in ("stretched", "joined")
     if value.lengths or together and value.rank > like.rank:
-        raise UnsupportedError(f"{name!r} of {value.rank} axes beside words of {like.rank}")
+        refuse(f"{name!r} of {value.rank} axes beside words of {like.rank}")
     one_row = name in w.graph.constants and w.graph.constants[name].shape[:1] == (1,)
     if not together or value.rank < like.rank or one_row:
         return value
-    rows = w.from_words(value.data, like.lengths, w.size(like.data, 1))
-    return replace(value, data=rows, lengths=like.lengths)
+    return value.spread(like.lengths, like.size(1))
 
 
 # The node of ONNX that each node of a graph becomes.
 
-RULES.update(Rnn=write_layers.rnn, CrfDecode=crf_decode)
-DENSE = Rules[Callable[[GraphWriter], Written]]()
-"""What is not copied where no input is ragged."""
+RULES["Rnn"] = rnn
+
+
+def _listed(results: Any) -> Sequence[Any]:
+    return [results] if isinstance(results, OnnxValue) else results
 
 
 def write_node(w: GraphWriter, node: Node) -> None:
     """Raises `UnsupportedError` for what ONNX cannot say."""
     w.begin(node)
-    made = _rule_of(w)(w)
-    w.give(*(([made], "") if isinstance(made, str) else made))
+    w.give(_listed(_rule_of(w)(w)))
 
 
-def _rule_of(w: GraphWriter) -> Callable[[GraphWriter], Written]:
+def _rule_of(w: GraphWriter) -> Callable[[GraphWriter], Any]:
     op, since = w.node.op, OPERATORS[w.node.op].since
     if w.opset < since:
-        raise UnsupportedError(f"needs opset {since}, {w.opset} is to be written")
+        refuse(f"needs opset {since}, {w.opset} is to be written")
     if op in RULES:
         return RULES[op]
     if not since:
-        raise UnsupportedError(f"ONNX has no {op}")
-    if any(value.lengths for value in w.inputs):
+        refuse(f"ONNX has no {op}")
+    if any(value and value.lengths for value in w.inputs):
         return _write_ragged
     plain = _with_axes_as_attribute if w.opset < became_inputs(op)[0] else _copy
     return DENSE.get(op, plain)
 
 
-def _copy(w: GraphWriter) -> Written:
-    """The operator as it stands."""
-    return w.copy(w.tensors, **w.attributes()), ""
+def _copy(w: GraphWriter) -> Any:
+    """Writes the operator as it is."""
+    return w.copy(*w.inputs, **w.attributes())
 
 
-def _with_axes_as_attribute(w: GraphWriter) -> Written:
-    """A Reduce operator of opsets before 18."""
-    if w.attrs.noop_with_empty_axes:
-        raise UnsupportedError("noop_with_empty_axes needs opset 18")
-    more: dict[str, Any] = {"keepdims": w.attrs.keepdims}
-    if axes := w.numbers(1, "axes"):
-        more["axes"] = axes
-    return w.emit(w.node.op, dense(w.x, "its input"), **more)
+def _with_axes_as_attribute(w: GraphWriter) -> Any:
+    """Writes a Reduce operator of opsets before 18."""
+    if w.node.attrs.noop_with_empty_axes:
+        refuse("noop_with_empty_axes needs opset 18")
+    more = {"keepdims": w.node.attrs.keepdims}
+    if w.node.input(1):
+        more["axes"] = w.array(1, "axes").reshape(-1).tolist()
+    return getattr(w.inputs[0].dense, w.node.op)(**more)
 
 
 @RULES("Dropout")
-def _dropout(w: GraphWriter) -> Written:
-    if any(w.node.outputs[1:]):
-        raise UnsupportedError("the mask of a Dropout is not written")
-    return [w.x.data], w.x.lengths
+def dropout(x, *_, w):
+    return x if not any(w.node.outputs[1:]) else refuse("the mask of a Dropout is not written")
 
 
 @DENSE("Shape")
-def _shape(w: GraphWriter) -> Written:
+def shape(x, *, w, start, end):
     """A part of a shape is cut before opset 15."""
     if w.opset >= 15:
         return _copy(w)
-    whole, end = w.emit("Shape", w.x.data), w.attrs.end
-    return w.sliced(whole, [w.attrs.start], [2**31 if end is None else end])
+    return x.Shape().Slice([start], [2**31 if end is None else end])
 
 
 @DENSE("CastLike")
-def _cast_like(w: GraphWriter) -> Written:
-    """A Cast where the dtype is known: CastLike came with opset 15."""
+def cast_like(x, _, *, w):
+    """A Cast if the dtype is known: CastLike came with opset 15."""
     dtype = w.types[w.node.outputs[0]].dtype
-    if not dtype:
-        return _copy(w)
-    return w.cast(dense(w.x, "its input"), dtype)
+    return x.cast(dtype) if dtype else _copy(w)
+
+
+@DENSE("Pad")
+def pad(*inputs, w):
+    if len(inputs) > 3 and w.opset < 18:
+        refuse("the input axes needs opset 18")
+    return _copy(w)
 
 
 @DENSE("QuantizeLinear DequantizeLinear")
-def _quantized(w: GraphWriter) -> Written:
+def quantize(*_, w):
     dtypes = {w.types[name].dtype for name in (*w.node.inputs, *w.node.outputs) if name}
     if w.opset < 21 and dtypes & {"uint16", "int16"}:
-        raise UnsupportedError("numbers of 16 bits need opset 21")
+        refuse("numbers of 16 bits need opset 21")
     return _copy(w)
 
 
 @DENSE("DynamicQuantizeLSTM")
-def _quantized_lstm(w: GraphWriter) -> Written:
+def quantized_lstm(*inputs, w):
     """ONNX Runtime refuses clip=0."""
     given = {key: value for key, value in w.attributes().items() if key != "clip" or value}
-    return w.copy(w.tensors, **given), ""
+    return w.copy(*inputs, **given)
 
 
 _REDUCTIONS = {"none": 11, "add": 16, "mul": 16, "max": 18, "min": 18}
-"""Since which opset elements that are put to a place meet what is there."""
+"""The first opset of each way to combine elements with those that are there."""
 
 
 @DENSE("ScatterElements ScatterND")
-def _scatter(w: GraphWriter) -> Written:
-    how = w.attrs.reduction
-    if w.opset < _REDUCTIONS[how]:
-        raise UnsupportedError(f"attribute reduction={how!r} needs opset {_REDUCTIONS[how]}")
+def scatter(*inputs, w, reduction):
+    if w.opset < _REDUCTIONS[reduction]:
+        refuse(f"attribute reduction={reduction!r} needs opset {_REDUCTIONS[reduction]}")
     given = {k: v for k, v in w.node.attributes.items() if (k, v) != ("reduction", "none")}
-    return w.copy(w.tensors, **given), ""
+    return w.copy(*inputs, **given)
 
 
 @DENSE("DFT")
-def _dft(w: GraphWriter) -> Written:
+def dft(x, *others, w):
     """The axis is an attribute before opset 20."""
     if w.opset >= 20:
         return _copy(w)
-    axis = -2 if not w.node.input(2) else w.numbers(2, "axis")[0]
-    axis %= len(w.types[w.node.inputs[0]].counts)  # it counts from the front there
-    return w.copy(w.tensors[:2], axis=axis, **w.attributes()), ""
+    axis = int(w.array(2, "axis").reshape(-1)[0]) if w.node.input(2) else -2
+    return w.copy(x, *others[:1], axis=axis % x.rank, **w.attributes())
 
 
 @DENSE("STFT")
-def _stft(w: GraphWriter) -> Written:
+def stft(*inputs, w, onesided):
     """onnx's checker takes another default of ``onesided`` than ONNX has."""
-    return w.copy(w.tensors, onesided=w.attrs.onesided), ""
+    return w.copy(*inputs, onesided=onesided)
 
 
 @DENSE("Resize")
-def _resize(w: GraphWriter) -> Written:
+def resize(x, roi=None, scales=None, sizes=None, *, w):
     if w.opset < 11:
-        raise UnsupportedError("needs opset 11")
+        refuse("needs opset 11")
     attributes = w.attributes()
-    tensors = [*w.tensors, "", "", ""][:4]
-    if scales := attributes.pop("scales", None):
-        tensors[2] = w.constant(np.asarray(scales, np.float32))
-    return w.copy(tensors if tensors[3] else tensors[:3], **attributes), ""
+    if factors := attributes.pop("scales", None):
+        scales = x.constant(np.asarray(factors, np.float32))
+    return w.copy(x, roi, scales, *([sizes] if sizes else []), **attributes)
 
 
 @DENSE("If")
-def _conditional(w: GraphWriter) -> Written:
-    behind = 1 + w.attrs.then_taken
-    branches = {"then_branch": w.tensors[1:behind], "else_branch": w.tensors[behind:]}
-    bodies = {key: _body(w, key, taken) for key, taken in branches.items()}
-    return _nested(w, 1, **bodies)
+def conditional(condition, *taken, w, then_taken):
+    branches = {"then_branch": taken[:then_taken], "else_branch": taken[then_taken:]}
+    return _nest(w, 1, **{key: _body(w, key, names) for key, names in branches.items()})
 
 
 @DENSE("Loop")
-def _loop(w: GraphWriter) -> Written:
-    own = 2 + w.attrs.carried
-    return _nested(w, own, body=_body(w, "body", w.tensors[own:]))
+def loop(*inputs, w, carried):
+    return _nest(w, 2 + carried, body=_body(w, "body", inputs[2 + carried :]))
 
 
 @DENSE("Scan")
-def _scan(w: GraphWriter) -> Written:
+def scan(*inputs, w, states, scanned):
     if _grows(w):
         loop_of_scan(w)
-        return _loop(w)
-    own = w.attrs.states + w.attrs.scanned
+        return DENSE["Loop"](w)
     kinds = ("input_axes", "input_directions", "output_axes", "output_directions")
     axes = {f"scan_{kind}": w.node.attributes[kind] for kind in kinds}
-    body = _body(w, "body", w.tensors[own:])
-    return _nested(w, own, num_scan_inputs=w.attrs.scanned, **axes, body=body)
+    body = _body(w, "body", inputs[states + scanned :])
+    return _nest(w, states + scanned, num_scan_inputs=scanned, **axes, body=body)
 
 
 def _grows(w: GraphWriter) -> bool:
     """Whether a state changes its shape, which ONNX's Scan forbids; unknown ones may."""
-    states = zip(w.node.inputs, w.node.outputs[: w.attrs.states], strict=False)
+    states = zip(w.node.inputs, w.node.outputs[: w.node.attrs.states], strict=False)
     types = [(w.types[one], w.types[other]) for one, other in states if other]
     return any(one.shape is None or one.shape != other.shape for one, other in types)
 
 
-def _nested(w: GraphWriter, own: int, **attributes: Any) -> Written:
-    """An operator with bodies, of so many inputs of its own."""
+def _nest(w: GraphWriter, own: int, **attributes: Any) -> Any:
+    """Writes an operator with bodies, of so many inputs of its own."""
     outs = [w.fresh(name or "unused") for name in w.node.outputs]
-    w.add(w.node.op, *w.tensors[:own], outputs=outs, **attributes)
-    return outs, ""
+    names = [value.name if value else "" for value in w.inputs[:own]]
+    w.add(w.node.op, *names, outputs=outs, **attributes)
+    return [OnnxValue(w, name) for name in outs]
 
 
-def _body(w: GraphWriter, key: str, taken: Sequence[str]) -> GraphWriter:
-    """The graph in an attribute; what it takes from outside it sees by name."""
+def _body(w: GraphWriter, key: str, taken: Sequence[OnnxValue]) -> GraphWriter:
+    """Returns the graph in an attribute; it sees what it takes from outside by name."""
     node, body = w.node, w.node.attributes[key]
     types = types_inside(node, key, [w.types.get(name) for name in node.inputs])
     inputs = [value.name for value in body.inputs]
-    inner = w.writer_of(body, body.typed(dict(zip(inputs, types, strict=True))))
+    inner = w.inner(body, body.typed(dict(zip(inputs, types, strict=True))))
     own = len(inputs) - len(taken)
-    names = [inner.fresh(name) for name in inputs[:own]] + [*taken]
-    for value, name, known in zip(inputs, names, types, strict=True):
-        inner.bind(value, OnnxValue(name, known.dtype or "", len(known.counts)))
+    for at, name in enumerate(inputs):
+        inner.bind(name, taken[at - own].name if at >= own else inner.input(name, "").name)
     for each in body.nodes:
         write_node(inner, each)
-    # An output that is an input, or stands there twice, needs a node of its own.
-    outs = [inner.emit("Identity", inner.value(value.name).data) for value in body.outputs]
-    inner.faces(names[:own], outs)
+    # An output that is an input, or is listed twice, needs a node of its own.
+    inner.output(*(inner.value(value.name).Identity() for value in body.outputs))
     inner.prune()
     if node.op == "Loop":  # ONNX Runtime wants to know what turn and condition are
         for at, dtype in enumerate(("int64", "bool")):
-            inner.proto.input[at].CopyFrom(value_info(names[at], dtype, ()))
+            inner.proto.input[at].CopyFrom(value_info(inner.proto.input[at].name, dtype, ()))
     return inner

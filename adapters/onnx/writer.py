@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from onernn.adapters.common.lowering import Names, Operand, Tape
-from onernn.adapters.common.writing import NodeWriter
+from onernn.adapters.common.signatures import Tensor, refuse
 from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, BFLOAT16, MESSAGES, NUMBERS, native_graph
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.ir.arrays import Array, bfloat16_bits
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
-from onernn.ir.records import dataclass
 from onernn.ir.types import Type
 from onernn.ir.weights import LayerPrecision
 from onernn.ops import OPERATORS
@@ -30,14 +28,19 @@ _SHARED = 64  # elements of a constant that is looked up before it is written ag
 class ProtoGraph(Tape):
     """A graph, or the body of an operator or a function; each name is made once.
 
-    A graph ``around`` it lends what is made there, and its names are not made again.
+    A graph ``around`` it lends what is made there, and its names are not made again. ``narrow``:
+    in what float32 arrays of two axes or more are stored, to be widened by a Cast.
+    Masks and exchanged axes are made once for each value.
     """
 
     def __init__(self, proto: Any = None, around: ProtoGraph | None = None) -> None:
         self.proto = MESSAGES.message("GraphProto")() if proto is None else proto
         self.proto.name = "onernn"
+        self.narrow: str = "float32" if around is None else around.narrow
         self._names: Names = Names({"": 0}) if around is None else around._names
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self.masks: dict[tuple[str, str], Any] = {}
+        self.swapped: dict[str, str] = {}
 
     def fresh(self, hint: str) -> str:
         """The hint as a name, or one made from it that nothing bears yet."""
@@ -47,14 +50,26 @@ class ProtoGraph(Tape):
         """A constant; small ones of equal numbers are one, unless they have a name."""
         array = np.asarray(array, dtype)
         if name or array.size > _SHARED:
-            chosen = self.fresh(name or "constant")
-            self.proto.initializer.append(tensor(array, chosen))
-            return chosen
+            return self._store(array, self.fresh(name or "constant"))
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
-            self._constants[key] = self.fresh("constant")
-            self.proto.initializer.append(tensor(array, self._constants[key]))
+            self._constants[key] = self._store(array, self.fresh("constant"))
         return self._constants[key]
+
+    def _store(self, array: Array, name: str) -> str:
+        stored = array, name
+        if self.narrow != "float32" and array.dtype == np.float32 and array.ndim > 1:
+            stored = array, self.fresh(f"{name}/{self.narrow}")
+            self.add("Cast", stored[1], outputs=(name,), to=NUMBERS["float32"])
+            if self.narrow == "bfloat16":
+                self.proto.initializer.append(bfloat16_tensor(*stored))
+                return name
+            with np.errstate(over="ignore"):
+                stored = array.astype(np.float16), stored[1]
+            if not np.array_equal(np.isfinite(stored[0]), np.isfinite(array)):
+                refuse(f"weight {name!r} does not fit into float16; use bfloat16")
+        self.proto.initializer.append(tensor(*stored))
+        return name
 
     def ints(self, *values: int | None) -> str:
         return self.constant(values, "int64")
@@ -70,17 +85,30 @@ class ProtoGraph(Tape):
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
         """A node of one output; its name."""
-        named, out = self.named(inputs), self.fresh(op.lower())
-        self.add(op, *named, outputs=(out,), **attributes)
+        (out,) = self.emit_many(op, 1, *inputs, **attributes)
         return out
+
+    def emit_many(self, op: str, count: int, *inputs: Operand, **attributes: Any) -> list[str]:
+        named, outs = self.named(inputs), [self.fresh(op.lower()) for _ in range(count)]
+        self.add(op, *named, outputs=outs, **attributes)
+        return outs
 
     def cast(self, value: str, dtype: str) -> str:
         return self.emit("Cast", value, to=number_of(dtype))
 
-    def faces(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """The inputs and outputs of a body, whose types come from outside."""
-        self.proto.input.extend(MESSAGES.message("ValueInfoProto")(name=name) for name in inputs)
-        self.proto.output.extend(MESSAGES.message("ValueInfoProto")(name=name) for name in outputs)
+    def scalar(self, value: float, dtype: str) -> str:
+        return self.constant(value, dtype)
+
+    def input(self, name: str, dtype: str) -> OnnxValue:
+        """Returns a new input of a body, whose type comes from outside."""
+        chosen = self.fresh(name)
+        self.proto.input.add(name=chosen)
+        return OnnxValue(self, chosen, dtype)
+
+    def output(self, *values: OnnxValue) -> None:
+        """Adds outputs of a body."""
+        for value in values:
+            self.proto.output.add(name=value.name)
 
     def prune(self) -> None:
         """Drops the nodes and constants that no output needs."""
@@ -152,21 +180,21 @@ def _attribute(name: str, value: Any) -> Any:
     elif isinstance(value, np.ndarray):
         field = "t"
         out.t.CopyFrom(tensor(value))
-    elif isinstance(value, str):
-        field, out.s = "s", value.encode()
-    elif isinstance(value, bool | int | np.integer):
-        field, out.i = "i", int(value)
-    elif isinstance(value, float | np.floating):
-        field, out.f = "f", float(value)
-    elif all(isinstance(each, str) for each in value) and len(value):
-        field = "strings"
-        out.strings.extend(each.encode() for each in value)
-    elif all(isinstance(each, int | np.integer) for each in value):
-        field = "ints"
-        out.ints.extend(map(int, value))
     else:
-        field = "floats"
-        out.floats.extend(map(float, value))
+        single = isinstance(value, str) or not hasattr(value, "__len__")
+        values = [value] if single else value
+        kinds = {type(each) for each in values}
+        if kinds == {str}:
+            field, values = "s", [each.encode() for each in values]
+        elif all(issubclass(kind, int | np.integer) for kind in kinds):
+            field, values = "i", [int(each) for each in values]
+        else:
+            field, values = "f", [float(each) for each in values]
+        if single:
+            setattr(out, field, values[0])
+        else:
+            field = {"s": "strings", "i": "ints", "f": "floats"}[field]
+            getattr(out, field).extend(values)
     out.type = _ATTRIBUTE_TYPES[field]
     return out
 
@@ -174,113 +202,129 @@ def _attribute(name: str, value: Any) -> Any:
 # Ragged values in ONNX: padded tensors (N, T, ...) and their lengths.
 
 
-@dataclass(frozen=True)
-class OnnxValue:
-    """A value of a graph as tensors of ONNX.
+class OnnxValue(Tensor):
+    """A tensor of the graph ``op`` under construction; ONNX's operators are its methods.
 
-    ``data`` is what ONNX calls it: a dense tensor, or, where there are ``lengths`` (N,) int32, a
-    padded one (N, T, ...) in which anything may stand behind the sentences.
+    ``rank``: that of a graph's value. With ``lengths`` (N,) int32 such a value is padded,
+    (N, T, ...), and anything may follow the sequences.
     """
 
-    data: str
-    dtype: str
-    rank: int
-    lengths: str = ""
+    dtype: str = ""  # type: ignore[assignment]
+    rank: int = 0
 
-    def __bool__(self) -> bool:
-        """Whether it is there: an absent input has no tensor."""
-        return bool(self.data)
+    def __init__(
+        self, op: Any, name: str, dtype: str = "", rank: int = 0, lengths: OnnxValue | None = None
+    ) -> None:
+        super().__init__(op, name)
+        self.dtype, self.rank, self.lengths = dtype, rank, lengths
+
+    def new(self, name: str) -> Self:
+        """Returns another tensor of the same graph and dtype."""
+        return type(self)(self.op, name, self.dtype)
+
+    def __rsub__(self, number: float) -> Self:
+        return self.scalar(number) - self
+
+    def replace(self, **changes: Any) -> Self:
+        return type(self)(**{**self.parts, **changes})
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        return {k: getattr(self, k) for k in ("op", "name", "dtype", "rank", "lengths")}
+
+    def under(self, lengths: OnnxValue | None) -> Self:
+        """Returns this tensor as a padded one with these lengths."""
+        return self.replace(lengths=lengths)
+
+    @property
+    def ragged(self) -> Self:
+        return self if self.lengths else refuse(f"{self.name!r} is not ragged")
+
+    @property
+    def dense(self) -> Self:
+        return refuse(f"{self.name!r} is ragged") if self.lengths else self
 
     @property
     def padded_rank(self) -> int:
         return self.rank + 1
 
+    def cast(self, dtype: str) -> Self:
+        return self.Cast(to=number_of(dtype))
 
-ABSENT = OnnxValue("", "", 0)
+    def swap_time(self, rank: int) -> Self:
+        """Exchanges batch and time; what was exchanged is taken back."""
+        swapped = self.op.swapped
+        if self.name not in swapped:
+            out = self.transpose(1, 0, *range(2, rank)).name
+            swapped |= {self.name: out, out: self.name}
+        return self.new(swapped[self.name])
 
+    def reduce(self, kind: str, *axes: int, keepdims: int) -> Self:
+        """Reduces axes, which are an attribute before opset 18 for most operators."""
+        if self.op.opset >= became_inputs(kind)[0]:
+            return getattr(self, kind)(axes, keepdims=keepdims)
+        return getattr(self, kind)(axes=axes, keepdims=keepdims)
 
-class PaddedGraph(ProtoGraph):
-    """A graph that works on padded values; masks and exchanged axes are made once for each."""
+    # Of lengths (N,), and of a padded size T (1,).
 
-    def __init__(self, proto: Any = None, around: ProtoGraph | None = None) -> None:
-        super().__init__(proto, around)
-        self._masks: dict[tuple[str, str], str] = {}
-        self._swapped: dict[str, str] = {}
+    @property
+    def steps(self) -> Self:
+        """0, 1, ... T-1 as (T,) int64."""
+        return self.new(self.op.emit("Range", 0, self.squeeze(0).name, 1))
 
-    def swapped(self, tensor: str, rank: int) -> str:
-        """With batch and time, or time and batch, exchanged; what was exchanged is taken back."""
-        if tensor not in self._swapped:
-            out = self.transposed(tensor, 1, 0, *range(2, rank))
-            self._swapped |= {tensor: out, out: tensor}
-        return self._swapped[tensor]
+    def mask(self, time: Self) -> Self:
+        """Returns (N, T) bool, true inside the sequences."""
+        return time.steps.Less(self.unsqueeze(1).cast("int64"))
 
-    def steps(self, time: str) -> str:
-        """0, 1, ... T-1 as (T,) int64, from T (1,)."""
-        scalar = self.squeezed(time, 0)
-        return self.emit("Range", 0, scalar, 1)
+    @property
+    def longest(self) -> Self:
+        """The length of the longest sequence, (1,) int64."""
+        return self.ReduceMax(keepdims=1).cast("int64")
 
-    def mask(self, lengths: str, time: str) -> str:
-        """(N, T) bool: true inside the sentences."""
-        columns = self.unsqueezed(lengths, 1)
-        wide = self.cast(columns, "int64")
-        return self.emit("Less", self.steps(time), wide)
+    # Of ragged values.
 
-    def mask_of(self, value: OnnxValue) -> str:
-        """(N, T) bool of a ragged value."""
-        key = (value.data, value.lengths)
-        if key not in self._masks:
-            self._masks[key] = self.mask(value.lengths, self.size(value.data, 1))
-        return self._masks[key]
+    @property
+    def inside(self) -> Self:
+        """(N, T) bool, true inside the sequences."""
+        assert self.lengths is not None  # `ragged`
+        key = (self.name, self.lengths.name)
+        if key not in self.op.masks:
+            self.op.masks[key] = self.lengths.mask(self.size(1))
+        return self.op.masks[key]
 
-    def filled(self, value: OnnxValue, rest: float | str = 0) -> str:
-        """The padded tensor with a number, or a tensor, behind each sentence."""
-        mask = self.mask_of(value)
-        if value.padded_rank > 2:
-            mask = self.unsqueezed(mask, *range(2, value.padded_rank))
-        if not isinstance(rest, str):
-            rest = self.constant(rest, value.dtype)
-        return self.emit("Where", mask, value.data, rest)
+    def end_with(self, rest: Any = 0) -> Self:
+        """Puts a number, or a tensor, after each sequence."""
+        mask = self.inside
+        if self.padded_rank > 2:
+            mask = mask.unsqueeze(*range(2, self.padded_rank))
+        rest = rest if isinstance(rest, Tensor) else self.scalar(rest)
+        return self.new(mask.Where(self, rest).name)
 
-    def words(self, value: OnnxValue) -> str:
-        """The words of a ragged value (W, ...), sentence by sentence; a dense one has them."""
-        if not value.lengths:
-            return value.data
-        flat = self.reshaped(self.mask_of(value), -1)
-        sizes = self.emit("Shape", value.data)
-        inner = self.emit("Slice", sizes, [2], [2**31])
-        shape = self.joined([-1], inner)
-        rows = self.emit("Reshape", value.data, shape)
-        return self.emit("Compress", rows, flat, axis=0)
+    @property
+    def words(self) -> Self:
+        """The steps of all sequences (W, ...); those of a dense value are its rows."""
+        if not self.lengths:
+            return self
+        flat, sizes = self.inside.reshape(-1), self.Shape()
+        shape = sizes.new(self.op.joined([-1], sizes.Slice([2], [2**31]).name))
+        return self.Reshape(shape).Compress(flat, axis=0)
 
-    def from_words(self, words: str, lengths: str, time: str) -> str:
-        """Words (W, ...) under lengths (N,), padded to T (1,)."""
-        wide = self.cast(lengths, "int64")
-        starts = self.emit("CumSum", wide, 0, exclusive=1)
-        columns = self.unsqueezed(starts, 1)
-        at = self.emit("Add", columns, self.steps(time))
-        last = self.emit("Sub", self.size(words, 0), [1])
-        return self.emit("Gather", words, self.emit("Min", at, last))
+    def spread(self, lengths: Self, time: Self) -> Self:
+        """Returns steps (W, ...) under lengths (N,), padded to T (1,)."""
+        starts = lengths.cast("int64").CumSum(0, exclusive=1).unsqueeze(1)
+        last = self.size(0).Sub([1])
+        rows = self.Gather((starts + time.steps).Min(last))
+        return rows.replace(rank=self.rank, lengths=lengths)
 
-    def with_time(self, value: OnnxValue, time: str) -> OnnxValue:
-        """The same value padded to T (1,), which is as long as the longest sentence at least."""
-        cut = self.emit("Slice", value.data, [0], time, [1])
-        more = self.emit("Sub", time, self.size(cut, 1))
-        after = [[0] * (value.padded_rank - 2)] if value.padded_rank > 2 else []
-        pads = self.joined([0] * (value.padded_rank + 1), more, *after)
-        return replace(value, data=self.emit("Pad", cut, pads))
-
-    def longest(self, lengths: str) -> str:
-        """The longest sentence's length, (1,) int64."""
-        return self.cast(self.emit("ReduceMax", lengths, keepdims=1), "int64")
+    def with_time(self, time: Self) -> Self:
+        """Pads to T (1,), which is at least as long as the longest sequence."""
+        cut = self.Slice([0], time, [1])
+        more, zeros = time - cut.size(1), [0] * (self.padded_rank + 1)
+        after = [[0] * (self.padded_rank - 2)] if self.padded_rank > 2 else []
+        return self.replace(name=cut.Pad(time.new(self.op.joined(zeros, more.name, *after))).name)
 
 
 # What the rules that write an ONNX model share: values, constants, names, the opset.
-
-Inputs = list[OnnxValue]
-Written = str | tuple[Sequence[str], str]
-"""What a rule returns: the tensor of the one output, or those of all, "" where absent, with the
-lengths of sentences where they are padded.
-"""
 
 _SINCE = {
     "AveragePool": {"dilations": 19},
@@ -291,15 +335,16 @@ _SINCE = {
 """The first opset of an attribute, which may be 0 before."""
 
 
-class GraphWriter(NodeWriter, PaddedGraph):
+class GraphWriter(ProtoGraph):
     """An ONNX graph under construction, and what each value of the graph is called in it.
 
     ``functions`` takes those of the model's own, None: there must be none. ``domains``: those of
-    its operators. ``precisions``: of layers, by their first outputs. ``inputs``: of the node that
-    is written.
+    its operators. ``precisions``: of layers, by their first outputs. ``node`` is written now, and
+    ``inputs`` are its values, None if absent.
     """
 
-    inputs: Inputs
+    node: Node
+    inputs: list[Any]
 
     def __init__(
         self,
@@ -317,49 +362,45 @@ class GraphWriter(NodeWriter, PaddedGraph):
         self.domains: set[str] = {""} if around is None else around.domains
         self._values: dict[str, OnnxValue] = {}
 
-    def writer_of(self, body: Graph, types: Mapping[str, Type]) -> GraphWriter:
-        """What writes a graph inside this one."""
-        return GraphWriter(None, self.opset, body, types, self.functions, self)
+    def inner(self, graph: Graph, types: Mapping[str, Type], proto: Any = None) -> GraphWriter:
+        """Returns what writes a graph inside this one, or more nodes of its own."""
+        return GraphWriter(proto, self.opset, graph, types, self.functions, self)
 
     def value(self, name: str) -> OnnxValue:
-        """A value's tensors; a constant is written with its first use."""
+        """Returns a value's tensor; a constant is written with its first use."""
         if name not in self._values:
-            array = self.graph.constants[name]
-            tensor = self.constant(array, name=name)
-            self._values[name] = OnnxValue(tensor, str(array.dtype), array.ndim)
+            self.hold(name, self.graph.constants[name], name)
         return self._values[name]
 
-    @property
-    def x(self) -> OnnxValue:
-        """The first input."""
-        return self.inputs[0]
+    def hold(self, name: str, array: Array, hint: str = "") -> None:
+        """Binds a value to a constant."""
+        held = self.constant(array, name=hint)
+        self._values[name] = OnnxValue(self, held, str(array.dtype), array.ndim)
 
-    @property
-    def tensors(self) -> list[str]:
-        """Those of the inputs, "" where absent."""
-        return [value.data for value in self.inputs]
+    def bind(self, name: str, tensor: str, lengths: OnnxValue | None = None) -> OnnxValue:
+        """Says what a value is called."""
+        known = self.types[name]
+        value = OnnxValue(self, tensor, known.dtype or "", len(known.counts), lengths)
+        self._values[name] = value
+        return value
 
     def begin(self, node: Node) -> None:
         """Turns to a node that is to be written."""
         self.node = node
-        self.inputs = [self.value(name) if name else ABSENT for name in node.inputs]
+        self.inputs = [self.value(name) if name else None for name in node.inputs]
 
-    def bind(self, name: str, value: OnnxValue) -> None:
-        """Says what a value is called."""
-        self._values[name] = value
-
-    def give(self, tensors: Sequence[str], lengths: str = "") -> None:
+    def give(self, values: Sequence[OnnxValue | None]) -> None:
         """Binds the outputs of the node that have names."""
-        for name, tensor in zip(self.node.outputs, tensors, strict=False):
-            if name and tensor:
-                known = self.types[name]
-                self.bind(name, OnnxValue(tensor, known.dtype or "", len(known.counts), lengths))
+        for name, value in zip(self.node.outputs, values, strict=False):
+            if name and value and value.name:
+                self.bind(name, value.name, value.lengths)
 
-    def reduce(self, op: str, x: str, axes: Sequence[int], *, keepdims: int) -> str:
-        """A Reduce operator over axes, which are an attribute before opset 18 for most."""
-        if self.opset >= became_inputs(op)[0]:
-            return self.emit(op, x, axes, keepdims=keepdims)
-        return self.emit(op, x, axes=tuple(axes), keepdims=keepdims)
+    def array(self, index: int, role: str) -> Array:
+        """The array of a constant input. Raises `UnsupportedError` if it is computed."""
+        name = self.node.input(index)
+        if name not in self.graph.constants:
+            refuse(f"{role} {name!r} is computed at run time")
+        return self.graph.constants[name]
 
     def attributes(self) -> dict[str, Any]:
         """The attributes in ONNX's form. Raises `UnsupportedError` for those it has not."""
@@ -372,27 +413,14 @@ class GraphWriter(NodeWriter, PaddedGraph):
             attributes["to"] = number_of(attributes["to"])
         for name, since in _SINCE.get(node.op, {}).items():
             if name in attributes and self.opset < since and attributes.pop(name) != 0:
-                raise UnsupportedError(f"attribute {name} needs opset {since}")
+                refuse(f"attribute {name} needs opset {since}")
         return attributes
 
-    def copy(self, tensors: Sequence[str], **attributes: Any) -> list[str]:
-        """The operator as it stands, of other inputs; its outputs."""
+    def copy(self, *inputs: Any, **attributes: Any) -> list[OnnxValue]:
+        """Writes the operator as it is, of other inputs; returns its outputs."""
         outs = [self.fresh(name) if name else "" for name in self.node.outputs]
         domain = OPERATORS[self.node.op].domain
         self.domains |= {domain}
-        self.add(self.node.op, *tensors, outputs=outs, domain=domain, **attributes)
-        return outs
-
-
-def dense(value: OnnxValue, role: str) -> str:
-    """The tensor of a value that must not be ragged."""
-    if not value or value.lengths:
-        raise UnsupportedError(f"{role} {'is ragged' if value else 'is missing'}")
-    return value.data
-
-
-def ragged(value: OnnxValue, role: str) -> OnnxValue:
-    """A value that must be ragged."""
-    if not value.lengths:
-        raise UnsupportedError(f"{role} is not ragged")
-    return value
+        names = [value.name if value else "" for value in inputs]
+        self.add(self.node.op, *names, outputs=outs, domain=domain, **attributes)
+        return [OnnxValue(self, name) for name in outs]

@@ -170,21 +170,16 @@ def _library(paddle: Any) -> Path:
     key = (paddle.version.full_version, paddle.version.commit, _FLAGS, build.isas(), sources)
     name = f"paddle-{hashlib.sha256(repr(key).encode()).hexdigest()}.so"
     compiled = partial(_compiled, Path(paddle.__file__).parent, paddle.__version__, sources)
+    content = b""
     try:
         file = build.cache_folder() / name
         content = file.read_bytes() if file.is_file() else b""
-    except OSError:
-        return memory_file(name[:20], [compiled()])
-    if hashlib.sha256(content[:-_HASH]).digest() != content[-_HASH:]:
-        content = compiled()
-        try:
+        if hashlib.sha256(content[:-_HASH]).digest() != content[-_HASH:]:
+            content = compiled()
             keep(file, [content])
-        except OSError:
-            return memory_file(name[:20], [content])
-    try:
         ctypes.CDLL(str(file))
-    except OSError:  # the folder is mounted noexec
-        return memory_file(name[:20], [content])
+    except OSError:  # the folder cannot be used, or is mounted noexec
+        return memory_file(name[:20], [content or compiled()])
     return file
 
 
@@ -423,9 +418,7 @@ def _replaced(
         out, after = append_operator(inputs, lengths if lengths.initialized() else None, attributes)
         # The list that `unbind` makes, not one made of its parts, through which no gradient goes.
         states = after[0].get_defining_op().operand_source(0)
-        for old, new in ((before, out), (op.result(_AFTER), states)):
-            new.stop_gradient = old.stop_gradient
-            old.replace_all_uses_with(new)
+        _exchange([(before, out), (op.result(_AFTER), states)])
         for gradient in gradients:
             pir.set_insertion_point(gradient)
             dafter = ops.stack(_listed(gradient.operand_source(_DAFTER)), 0)
@@ -442,9 +435,16 @@ def _replaced(
             for at, result in ((_DSTATE, grads[1:first]), (_DWEIGHTS, grads[first:])):
                 if gradient.result(at).initialized():
                     gradient.result(at).replace_all_uses_with(ops.builtin_combine(result))
-            gradient.get_parent_block().remove_op(gradient)
-    op.get_parent_block().remove_op(op)
+    for old in (*gradients, op):
+        old.get_parent_block().remove_op(old)
     return before, out
+
+
+def _exchange(pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Makes the readers of each old value read the new one."""
+    for old, new in pairs:
+        new.stop_gradient = old.stop_gradient
+        old.replace_all_uses_with(new)
 
 
 def restore_recurrent(program: Any) -> Replaced:
@@ -489,9 +489,7 @@ def _restored(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any
         more = drawn, 0.0, attrs["is_bidirec"], *sizes, 0, attrs["is_test"]
         y, _, after = ops.rnn(*inputs[0], *inputs[1:], optional, *more)
         rnn, out = y.get_defining_op(), turned(y)
-        for old, new in ((before, out), (ends, ops.stack(after, 0))):
-            new.stop_gradient = old.stop_gradient
-            old.replace_all_uses_with(new)
+        _exchange([(before, out), (ends, ops.stack(after, 0))])
         for gradient in gradients:
             pir.set_insertion_point(gradient)
             *_, dy, dafter = gradient.operands_source()
@@ -505,8 +503,8 @@ def _restored(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any
             )
             grads = ops.builtin_combine([turned(dx), *dstate, *dweights])
             gradient.result(0).replace_all_uses_with(grads)
-            gradient.get_parent_block().remove_op(gradient)
-    op.get_parent_block().remove_op(op)
+    for old in (*gradients, op):
+        old.get_parent_block().remove_op(old)
     return before, out
 
 

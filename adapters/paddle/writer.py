@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from onernn.adapters.common.lowering import Names, Rules
 from onernn.adapters.common.signatures import Signature
+from onernn.adapters.common.writing import Rule as WritingRule
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES as READING
 from onernn.adapters.paddle.messages import CODES
@@ -321,6 +321,7 @@ class Writing:
     program: ProgramWriter
     fused: bool
     place: str
+    inputs: list[Variable | None] = field(default_factory=list)
     padded: dict[str, Padded] = field(default_factory=dict)
     unplaced: list[Refusal] = field(default_factory=list)
     _values: dict[str, str] = field(default_factory=dict)
@@ -478,28 +479,19 @@ def _names(value: Input) -> tuple[str, ...]:
     return tuple(each.name for each in values if each is not None)
 
 
-class Rule:
-    """A function that writes a kind of node: its signature says what it reads.
-
-    Positional parameters are the node's inputs, None if they are absent. Keywords are its
-    attributes, and ``w`` is the program. ``attributes``: more that the function reads from ``w``.
-    """
+class Rule(WritingRule):
+    """A rule that refuses attributes which neither it nor ``attributes`` names."""
 
     def __init__(self, function: Callable[..., Any], attributes: Iterable[str] = ()) -> None:
-        parameters = signature(function).parameters.values()
-        self.function = function
-        self.keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        super().__init__(function)
         self.attributes = {*attributes, *self.keywords}
 
     def __call__(self, w: Writing) -> Variable | tuple[Variable | None, ...]:
         """Returns the variable of the output, or those of all."""
         if unknown := sorted({*w.node.attributes} - self.attributes):
             raise UnsupportedError(f"attributes {', '.join(unknown)} have no form in Paddle")
-        inputs = [w.value(name) if name else None for name in w.node.inputs]
-        attributes = {
-            name: w if name == "w" else getattr(w.node.attrs, name, None) for name in self.keywords
-        }
-        return self.function(*inputs, **attributes)
+        w.inputs = [w.value(name) if name else None for name in w.node.inputs]
+        return super().__call__(w)
 
 
 RULES = Rules[Rule]()

@@ -22,7 +22,7 @@ from onernn.adapters.torch.live_layer import (
     Arguments,
     Call,
     Left,
-    LiveLayer,
+    LiveModule,
     arguments_of,
     by_layers,
     is_plain,
@@ -53,7 +53,7 @@ def forget_compiled(module: torch.nn.Module) -> None:
 def ran_compiled(module: torch.nn.Module) -> str:
     """The kernel that a compiled graph last ran for the module, "" where none did."""
     weight = module._parameters.get(_FIRST)
-    return "" if weight is None or weight not in _LIVE else _LIVE[weight].ran
+    return "" if weight is None or weight not in _LIVE else _LIVE[weight].explain()
 
 
 @cache
@@ -74,40 +74,23 @@ def _spec_of(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> Rn
     return _spec(layer, int(x.shape[-1]), *map(int, weights[1].shape))
 
 
-def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveLayer:
+def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveModule:
     live, spec, dtype = _LIVE.get(weights[0]), _spec_of(layer, x, weights), layer.split()[3]
     frozen = "frozen" in layer.split()
     if live is None or (live.spec, live.dtype, live.frozen) != (spec, dtype, frozen):
         names = [f"weight {k}" for k in range(len(weights))]
-        _LIVE[weights[0]] = live = LiveLayer(spec, names, dtype, frozen=frozen)
+        _LIVE[weights[0]] = live = LiveModule(spec, names, dtype, frozen=frozen)
     return live
 
 
 def _arguments(
-    live: LiveLayer,
-    x: torch.Tensor,
-    sizes: torch.Tensor | None,
-    states: Sequence[torch.Tensor],
-    layer: str,
+    live: LiveModule, x: torch.Tensor, sizes: torch.Tensor | None, states: Sequence[torch.Tensor]
 ) -> Arguments:
-    """The arguments of an operator, checked. Raises PyTorch's own errors."""
+    """Returns an operator's arguments, checked: a graph may run it with others than were traced."""
     hx = states[0] if len(states) == 1 else tuple(states) or None
     try:
         return arguments_of(live, x if sizes is None else PackedSequence(x, sizes), hx)
     except Left as error:
-        spec, projects = live.spec, live.spec.projection_size or 0
-        theirs = getattr(torch.nn, layer.partition(" ")[0].partition("_")[0])(
-            spec.input_size,
-            spec.hidden_size,
-            spec.layers,
-            bidirectional=spec.directions > 1,
-            device="meta",
-            **({"proj_size": projects} if projects else {}),
-        )
-        if hx is None:
-            theirs.check_input(x, sizes)
-        else:
-            theirs.check_forward_args(x, hx, sizes)
         raise RuntimeError(f"onernn::recurrent: {error}") from None
 
 
@@ -127,7 +110,7 @@ def recurrent(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, h_n and c_n of a stack without gradients; time comes first."""
     live = _live(layer, x, weights)
-    batch, begins, shapes, _ = _arguments(live, x, batch_sizes, states, layer)
+    batch, begins, shapes, _ = _arguments(live, x, batch_sizes, states)
     y, ends = live.run(live.dtype, weights, batch, begins, shapes)
     return (y, *ends) if len(ends) > 1 else (y, *ends, x.new_empty(0))
 
@@ -165,7 +148,7 @@ def _call(
 ) -> tuple[Call, list[torch.Tensor]]:
     live = _live(layer, x, weights)
     live.check(weights)
-    batch, begins, *_ = _arguments(live, x, batch_sizes, states, layer)
+    batch, begins, *_ = _arguments(live, x, batch_sizes, states)
     call = Call(live, live.spec, batch, len(begins), live.dtype)
     return call, [batch.x, *begins, *weights]
 

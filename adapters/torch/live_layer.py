@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache, partial
@@ -19,16 +18,23 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
-from onernn.adapters.common.live import Repacked, joined_states, kernels_in_place
-from onernn.backend import Backend, Stack, Tape, open_backend
-from onernn.backend.compiled.backend import KernelsBackend
+from onernn.adapters.common import gain
+from onernn.adapters.common.live import (
+    LiveLayer,
+    LiveOptions,
+    Recorded,
+    ViewedWeights,
+    joined_states,
+)
+from onernn.backend import Stack
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn.precision import KERNELS_ONLY
-from onernn.ir.arrays import Array, Int64, frozen, sealed
+from onernn.ir.arrays import Array, Int64, frozen
 from onernn.ir.errors import LibraryError, UnsupportedError
 from onernn.ir.ragged import Ragged, falls, offsets_of
+from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, RnnSpec
-from onernn.ir.weights import PartViews, RnnWeights
+from onernn.ir.weights import PartViews
 from onernn.reorders.layers import gate_layout, part_views
 from onernn.reorders.lod import Packing
 from onernn.reorders.torch import GATES
@@ -134,7 +140,7 @@ class Arguments(NamedTuple):
     types: tuple[torch.dtype, ...]
 
 
-def arguments_of(live: LiveLayer, inputs: Any, hx: Any, batch_first: bool = False) -> Arguments:
+def arguments_of(live: LiveModule, inputs: Any, hx: Any, batch_first: bool = False) -> Arguments:
     """Checks the arguments of a module: each call that reaches the kernels has passed through here.
 
     Raises `Left` for all others: PyTorch's own code runs them, or raises its own error.
@@ -291,8 +297,7 @@ def as_packed(
     return [y.index_select(0, words), *ends]
 
 
-# Converts a module's parameters to weights of a layer, and gradients back. PyTorch copies them: its
-# transposed copies take a sixth of NumPy's time.
+# Where the weights of a layer are in a module's parameters.
 
 CELLS = {
     "LSTM": Cell.LSTM,
@@ -319,49 +324,8 @@ def spec_of(module: Any) -> RnnSpec:
     )
 
 
-def weights_of(spec: RnnSpec, parameters: Sequence[torch.Tensor]) -> list[RnnWeights]:
-    """Copies flat weights in PyTorch's order into the layers' weights.
-
-    Raises `UnsupportedError` for a weight of another shape, behind which PyTorch reads on.
-    """
-    order = gate_layout(spec.cell, GATES[spec.cell]).permutation
-    D, units, width = spec.directions, spec.hidden_size, spec.recurrent_size
-    every = len(parameters) // (spec.layers * D)
-    has_bias, new = every >= 4, parameters[0].new_empty
-    layers, G = [], len(order)
-    for k in range(spec.layers):
-        layer = new((1, D, spec.reads(k), G, units))
-        recurrent = new((1, D, width, G, units))
-        bias = new((1, D, spec.cell.bias_rows, units)) if has_bias else None
-        projection = new((1, D, units, width)) if spec.projection_size else None
-        for d in range(D):
-            first = (k * D + d) * every
-            ih, hh, *rest = own = parameters[first : first + every]
-            shapes: list[tuple[int, ...]] = [(G * units, spec.reads(k)), (G * units, width)]
-            shapes += [(G * units,)] * (2 * has_bias)
-            if projection is not None:
-                shapes.append((width, units))
-            for shape, weight in zip(shapes, own, strict=True):
-                if weight.shape != shape:
-                    raise UnsupportedError(f"expected a weight {shape}, got {(*weight.shape,)}")
-            for g, place in enumerate(order):
-                rows = slice(place * units, (place + 1) * units)
-                layer[0, d, :, g] = ih[rows].t()
-                recurrent[0, d, :, g] = hh[rows].t()
-                if bias is not None:
-                    apart = spec.cell.linear_before_reset and g == 2
-                    bias[0, d, g] = rest[0][rows] if apart else rest[0][rows] + rest[1][rows]
-                    if apart:
-                        bias[0, d, 3] = rest[1][rows]
-            if projection is not None:
-                projection[0, d] = rest[-1].t()
-        arrays = (layer, recurrent, bias, None, projection)
-        layers.append(RnnWeights(*(None if a is None else sealed(a.numpy()) for a in arrays)))  # type: ignore[arg-type]
-    return layers
-
-
 def views_of(spec: RnnSpec, parameters: Sequence[Array]) -> list[PartViews]:
-    """Flat weights in PyTorch's order, see `weights_of`, without a copy."""
+    """Returns views of flat weights in PyTorch's order. Raises `ShapeError`."""
     order = gate_layout(spec.cell, GATES[spec.cell]).permutation
     every = len(parameters) // (spec.layers * spec.directions)
     parts = []
@@ -372,43 +336,9 @@ def views_of(spec: RnnSpec, parameters: Sequence[Array]) -> list[PartViews]:
     return parts
 
 
-def gradients_back(spec: RnnSpec, layers: Sequence[RnnWeights], every: int) -> list[torch.Tensor]:
-    """Gradients of the flat weights, in PyTorch's order, from those of the layers' weights."""
-    order = gate_layout(spec.cell, GATES[spec.cell]).permutation
-    flat: list[torch.Tensor] = []
-    for weights in layers:
-        arrays = {name: _tensor(array) for name, array in weights.arrays.items()}
-        for d in range(spec.directions):
-            for name in ("layer", "iter"):
-                flat.append(_rows(arrays[name][0, d].permute(1, 2, 0), order))
-            if every >= 4:
-                bias = arrays["bias"][0, d]
-                of_x = _rows(bias[: len(order)], order)
-                # Both biases have the gradient of their sum.
-                of_h = _rows(bias[[0, 1, 3]], order) if len(bias) > len(order) else of_x.clone()
-                flat += [of_x, of_h]
-            if spec.projection_size is not None:
-                flat.append(_contiguous(arrays["projection"][0, d].t()))
-    return flat
-
-
-def _tensor(array: Any) -> torch.Tensor:
-    array.flags.writeable = True  # no one else holds it
-    return torch.from_numpy(array)
-
-
-def _rows(gates: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """(G, O, ...) in oneDNN's order -> (G*O, ...) in PyTorch's."""
-    if list(order) == sorted(order):
-        return _contiguous(gates).view(-1, *gates.shape[2:])
-    out = gates.new_empty(gates.shape)
-    for g, place in enumerate(order):
-        out[place] = gates[g]
-    return out.view(-1, *gates.shape[2:])
-
-
-def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
+def _new(shape: Sequence[int], _: object) -> Array:
+    """Returns memory of PyTorch's, in which transposed copies take two thirds of the time."""
+    return torch.empty(shape).numpy()  # type: ignore[no-any-return]
 
 
 # The packed parameters of a module, and calls without gradients.
@@ -423,18 +353,17 @@ DTYPES = {
 """The type that matrices are rounded to, by the ``dtype`` of `optimize`."""
 
 
-_process = os.getpid()
+@dataclass(frozen=True, kw_only=True)
+class Options(LiveOptions):
+    """How recurrent layers compute: what onernn's backends lack stays with PyTorch."""
+
+    strict = True
 
 
-def _in_child() -> None:
-    global _process
-    _process = os.getpid()
+options_of = cache(Options)
 
 
-os.register_at_fork(after_in_child=_in_child)
-
-
-class LiveLayer:
+class LiveModule:
     """A module's packed parameters, and the reasons why calls stayed with PyTorch."""
 
     def __init__(
@@ -455,10 +384,15 @@ class LiveLayer:
         by_steps = f"torch {'GRU' if kind == 'LSTM' else kind} trained"
         self.trained = by_steps if spec.projection_size else f"torch {kind} trained", by_steps
         """The keys of `gain` for training with padded and with packed batches."""
+        self.predicted = f"torch {kind}"
+        self.is_large = not (frozen or gain.is_faster(self.predicted, 1, 1, spec.hidden_size))
+        """Whether a call of a single word is faster in PyTorch."""
         self._like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
-        self.ran = ""
-        """The kernel of the last call, for `explain`."""
+        self.types: dict[Any, list[torch.dtype]] = {}
+        """What `types_of_results` has found."""
+        self.ran: str | Stack = ""
+        """The last call's stack, or what it would explain."""
 
     def state_shapes(self, sequences: int) -> list[tuple[int, ...]]:
         """The shapes of the states of a batch."""
@@ -468,47 +402,22 @@ class LiveLayer:
 
     def forget(self) -> None:
         """Makes the next call pack anew."""
-        self._in_place: dict[str, tuple[Any, Sequence[ref[torch.Tensor]], Stack]] = {}
-        self._compared = Repacked(self._new_stack)
-        self._kept: dict[tuple[str, int, int], Stack] = {}
+        self._layers: dict[Any, LiveLayer] = {}
+        self._checked: Sequence[ref[torch.Tensor]] = ()
 
-    def _stack(self, dtype: str, weights: Sequence[torch.Tensor]) -> Stack:
-        """The stack of the parameters. Raises `UnsupportedError`.
+    def layer(self, dtype: str, spec: RnnSpec | None = None) -> LiveLayer:
+        """Returns the layer that computes in this dtype, all of the module's or one of them."""
+        key = dtype, spec, torch.get_num_threads()
+        if (layer := self._layers.get(key)) is None:
+            own = spec or self.spec
+            weights = ViewedWeights(lambda arrays: (own, views_of(own, arrays)), _new)
+            options = options_of(dtype=dtype, threads=key[-1], frozen=self.frozen)
+            layer = self._layers.setdefault(key, LiveLayer(weights, options))
+        return layer
 
-        Its runs read them in place. Where they cannot, it is packed, and each call compares all
-        parameters with a copy. Frozen ones are packed once.
-        """
-        setting = torch.get_num_threads(), _process  # oneDNN's threads do not live on in a fork
-        if self.frozen:
-            if (dtype, *setting) not in self._kept:
-                self.check(weights)
-                arrays = [weight.detach().numpy() for weight in weights]
-                self._kept[dtype, *setting] = self._new_stack((dtype, *setting), arrays)
-                self.ran = self._kept[dtype, *setting].explain()
-            return self._kept[dtype, *setting]
-        where = setting, [(w.data_ptr(), w.shape, w.stride(), w.dtype) for w in weights]
-        nothing: Any = None, (), None
-        place, known, stack = self._in_place.get(dtype, nothing)
-        if place == where and all([old() is w for old, w in zip(known, weights, strict=True)]):
-            return stack
-        self.check(weights)
-        arrays = [weight.detach().numpy() for weight in weights]
-        if (kernels := kernels_in_place("auto", dtype, setting[0])) is not None:
-            like = stack if place is not None and place[0] == setting else None
-            with suppress(UnsupportedError):  # a bias with gaps
-                stack = kernels.live_stack(self.spec, views_of(self.spec, arrays), dtype, like)
-                self._in_place[dtype] = where, [*map(ref, weights)], stack
-                if like is None:
-                    self.ran = stack.explain()
-                return stack
-        stack = self._compared((dtype, *setting), arrays)
-        self.ran = stack.explain()
-        return stack
-
-    def _new_stack(self, key: tuple[str, int, int], weights: Sequence[Array]) -> Stack:
-        dtype, threads, _ = key
-        layers = weights_of(self.spec, [*map(torch.from_numpy, map(np.array, weights))])
-        return engine(dtype, threads).prepare(self.spec, layers, dtype=dtype, strict=True)
+    def explain(self) -> str:
+        """Returns the kernel of the last call, "" if there was none."""
+        return self.ran if isinstance(self.ran, str) else self.ran.explain()
 
     def check(self, weights: Sequence[torch.Tensor]) -> None:
         """Raises `UnsupportedError` for parameters that cannot be read."""
@@ -528,11 +437,16 @@ class LiveLayer:
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """y and the final states, for what `arguments_of` returned. A cell's y is its final h."""
         x, rows = batch.x, batch.sequences
-        stack = self._stack(dtype, weights)
-        spec, kernel = self.spec, stack.compiled
-        if kernel is None:
+        if not (self._checked and all(map(_is, self._checked, weights))):
+            self.check(weights)
+            self._checked = [*map(ref, weights)]
+        where: Any = None
+        if not self.frozen:
+            where = tuple([(w.data_ptr(), w.shape, w.stride(), w.dtype) for w in weights])
+        self.ran = stack = self.layer(dtype).stack(where, partial(arrays_of, weights))
+        if (kernel := stack.compiled) is None:
             words = batch.read(x.detach().numpy())
-            y, *ends = _tensors(batch, *stack.run(words, _spread(spec, states, rows)))
+            y, *ends = _tensors(batch, *stack.run(words, _spread(self.spec, states, rows)))
             return y, shaped(ends, shapes)
         ends = [x.new_empty(shape) for shape in shapes]
         y = ends[0] if self.is_cell else x.new_empty((*x.shape[:-1], self._channels))
@@ -556,13 +470,13 @@ def shaped(states: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]) -> l
     ]
 
 
-@cache
-def engine(dtype: str, threads: int) -> Backend:
-    """The kernels, which read PyTorch's memory in place, or another backend without them."""
-    if dtype == "f32":
-        with suppress(LibraryError):
-            return open_backend("kernels", threads=threads)
-    return open_backend("auto", threads=threads)
+def _is(old: ref[torch.Tensor], new: torch.Tensor) -> bool:
+    return old() is new
+
+
+def arrays_of(tensors: Sequence[torch.Tensor]) -> list[Array]:
+    """Returns the memory of tensors."""
+    return [tensor.detach().numpy() for tensor in tensors]
 
 
 def state_shapes(spec: RnnSpec, sequences: Any) -> list[tuple[int, Any, int]]:
@@ -587,14 +501,14 @@ def _tensors(batch: Batch, y: Ragged | Array, states: Sequence[Array]) -> list[t
 
 
 def run_recorded(
-    live: LiveLayer,
+    live: LiveModule,
     dtype: str,
     weights: Sequence[torch.Tensor],
     batch: Batch,
     states: Sequence[torch.Tensor],
     dropout: float,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """`LiveLayer.run` for autograd, with dropout between layers. Raises `UnsupportedError`.
+    """`LiveModule.run` for autograd, with dropout between layers. Raises `UnsupportedError`.
 
     It packs the parameters anew.
     """
@@ -640,42 +554,41 @@ class Call:
     """
 
     def __init__(
-        self, live: LiveLayer, spec: RnnSpec, batch: Batch, states: int, dtype: str
+        self, live: LiveModule, spec: RnnSpec, batch: Batch, states: int, dtype: str
     ) -> None:
         self.spec, self._live, self._batch, self._states = spec, live, batch, states
         self._dtype = trained_in(dtype)
-        self._tape: Tape | None = None
+        self._layer = live.layer(self._dtype, spec)
+        self._recorded: Recorded | None = None
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """y and the final states, from x, the initial states and the parameters."""
-        x, states, flat = self._split([tensor.detach() for tensor in tensors])
-        spec, dtype = self.spec, self._dtype
-        self._stack = _training_stack(spec, weights_of(spec, flat), dtype)
-        self._live.ran = f"{spec.cell.name} {spec.direction}, {dtype}, {self._stack.trainer().name}"
-        words = self._batch.read(x.numpy())
-        begins = _spread(spec, states, self._batch.sequences)
-        y, ends, self._tape = self._stack.run_training(words, begins)
+        """Returns y and the final states, from x, the initial states and the parameters."""
+        x, states, flat = self._split(tensors)
+        words = self._batch.read(x.detach().numpy())
+        begins = _spread(self.spec, states, self._batch.sequences)
+        y, ends, recorded = self._layer.run_training(arrays_of(flat), words, begins)
+        self._recorded, kernel = recorded, recorded.tape.kernel
+        self._live.ran = f"{self.spec.cell.name} {self.spec.direction}, {self._dtype}, {kernel}"
         return _tensors(self._batch, y, ends)
 
     def backward(
         self, tensors: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor]:
-        """Gradients of ``tensors``, in their order."""
-        if self._tape is None:  # a second time (retain_graph=True): tapes serve one run
+        """Returns gradients of ``tensors``, in their order."""
+        if self._recorded is None:  # a second time (retain_graph=True): tapes serve one run
             self.forward(tensors)
-        tape, self._tape = self._tape, None
-        assert tape is not None
-        dy, *dends = grads
+        recorded, self._recorded = self._recorded, None
+        assert recorded is not None
+        (x, _, flat), (dy, *dends) = self._split(tensors), grads
         heads = None if dy is None else self._batch.read(dy.numpy())
         ends = None
         if any(grad is not None for grad in dends):
             shapes = zip(dends, state_shapes(self.spec, self._batch.sequences), strict=True)
-            whole = [tensors[0].new_zeros(like) if d is None else d for d, like in shapes]
+            whole = [x.new_zeros(like) if d is None else d for d, like in shapes]
             ends = _spread(self.spec, whole, self._batch.sequences)
-        result = self._stack.backward(tape, heads, ends)
-        dx, *begins = _tensors(self._batch, result.x, result.state[: self._states])
-        every = len(self._split(tensors)[2]) // (self.spec.layers * self.spec.directions)
-        return [dx, *begins, *gradients_back(self.spec, result.layers, every)]
+        dx, dstates, dweights = self._layer.backward(recorded, heads, ends, arrays_of(flat))
+        found = _tensors(self._batch, dx, dstates[: self._states])
+        return [*found, *map(torch.from_numpy, dweights)]
 
     def _split(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[Any], list[Any]]:
         """x, the initial states, and the parameters."""
@@ -741,14 +654,6 @@ def trained_in(dtype: str) -> str:
     if why:
         _log.warning("layers of dtype %s train in f32: %s %s", dtype, dtype, why)
     return "f32" if why else dtype
-
-
-def _training_stack(spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> Stack:
-    """A stack that only trains: kernels pack nothing for other runs."""
-    backend = engine(dtype, torch.get_num_threads())
-    if not isinstance(backend, KernelsBackend):
-        return backend.prepare(spec, layers, dtype=dtype, strict=True)
-    return backend.training_stack(spec, layers, dtype)
 
 
 class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]

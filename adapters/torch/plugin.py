@@ -45,7 +45,7 @@ from onernn.adapters.torch.live_layer import (
     DTYPES,
     Batch,
     Left,
-    LiveLayer,
+    LiveModule,
     arguments_of,
     as_packed,
     follower,
@@ -55,7 +55,6 @@ from onernn.adapters.torch.live_layer import (
 )
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.ragged import offsets_of
-from onernn.ir.spec import Cell
 
 # Lets torch.compile trace through replaced modules.
 
@@ -121,51 +120,33 @@ def autocast_dtype() -> torch.dtype | None:
 
 
 def types_of_results(
-    module: Any, batch: Batch, given: Sequence[torch.dtype], records: bool
+    module: Any, live: LiveModule, batch: Batch, given: Sequence[torch.dtype], records: bool
 ) -> list[torch.dtype]:
-    """The types of y and of the final states under PyTorch's autocast, [] if it refuses them.
+    """Returns the types of y and of the final states under autocast, [] if PyTorch refuses them.
 
-    ``given``: the types of x and of the initial states.
+    PyTorch's own module runs a step: the rules differ by kernel and are not documented. ``given``:
+    the types of x and of the initial states.
     """
-    kind = getattr(torch.nn, module.mode.partition("_")[0])
-    settings = {"num_layers": module.num_layers, "bidirectional": module.bidirectional}
-    projects = {"proj_size": 1} if module.proj_size else {}
-    sizes = None
+    sizes: tuple[int, ...] = (1,)
     if batch.begin is not None:
         counts = batch.begin[1:] - batch.begin[:-1]
         sizes = (2, 1) if (counts != counts[0]).any() else (1,)
-    modes = torch.is_grad_enabled(), records, torch.get_autocast_dtype("cpu")
-    return _tested_types(kind, tuple({**settings, **projects}.items()), sizes, (*given,), *modes)
-
-
-@cache
-def _tested_types(
-    kind: Any, settings: Any, sizes: Any, given: Any, grad: bool, records: bool, low: torch.dtype
-) -> list[torch.dtype]:
-    """Runs a tiny module: the rules differ by kernel and are not documented."""
-    with (
-        torch.random.fork_rng([]),
-        torch.set_grad_enabled(grad),
-        torch.autocast("cpu", dtype=low),
-    ):
-        module = kind(2, 2, **dict(settings)).requires_grad_(records)
-        inputs: Any = torch.zeros(1, 1, 2, dtype=given[0])
-        if sizes:
-            data = torch.zeros(sum(sizes), 2, dtype=given[0])
-            inputs = PackedSequence(data, torch.tensor(sizes))
-        parts = module.num_layers * (1 + module.bidirectional)
-        widths = (module.proj_size or 2, 2)
-        hx: Any = [
-            torch.zeros(parts, sizes[0] if sizes else 1, width, dtype=dtype)
-            for dtype, width in zip(given[1:], widths, strict=False)
-        ]
-        hx = None if not hx else tuple(hx) if kind is torch.nn.LSTM else hx[0]
-        try:
-            y, last = module(inputs, hx)
-        except RuntimeError:
-            return []
-        ends = last if isinstance(last, tuple) else (last,)
-        return [(y.data if sizes else y).dtype, *[end.dtype for end in ends]]
+    is_packed = batch.begin is not None
+    key = is_packed, sizes, *given, torch.is_grad_enabled(), records
+    if key not in live.types:
+        x: Any = torch.zeros(sum(sizes), live.spec.input_size, dtype=given[0])
+        x = PackedSequence(x, torch.tensor(sizes)) if is_packed else x[None]
+        shapes = zip(live.state_shapes(sizes[0]), given[1:], strict=False)
+        states = tuple([torch.zeros(shape, dtype=dtype) for shape, dtype in shapes])
+        hx = states if len(states) > 1 else states[0] if states else None
+        with torch.random.fork_rng([]):
+            try:
+                y, last = theirs(module).forward(module, x, hx)
+                ends = last if isinstance(last, tuple) else (last,)
+                live.types[key] = [each.dtype for each in (y.data, *ends)]
+            except RuntimeError:
+                live.types[key] = []
+    return live.types[key]
 
 
 # PyTorch's recurrent modules with calls that onernn runs: the same class interface.
@@ -184,7 +165,7 @@ _CALLED = (
 )
 """Methods that must be PyTorch's own in a module that is replaced."""
 
-_LIVE: dict[int, LiveLayer] = {}
+_LIVE: dict[int, LiveModule] = {}
 """Live layers by the module's id, while the module lives."""
 
 
@@ -235,14 +216,14 @@ def obstacle(module: nn.Module) -> str:
     return ""
 
 
-def live_of(module: nn.Module) -> LiveLayer:
+def live_of(module: nn.Module) -> LiveModule:
     """A module's live layer; copies of the module get their own."""
     result = _LIVE.get(id(module))
     if result is None:
         names = tuple(_names(module))
         kind: Any = type(module)
         is_cell, frozen = isinstance(module, CELLS), kind.onernn_frozen
-        result = LiveLayer(
+        result = LiveModule(
             spec_of(module), names, kind.onernn_options, is_cell=is_cell, frozen=frozen
         )
         _LIVE[id(module)] = result
@@ -284,7 +265,7 @@ def _records(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any([each.requires_grad for each in tensors])
 
 
-def _leave(module: Any, live: LiveLayer, reason: str) -> None:
+def _leave(module: Any, live: LiveModule, reason: str) -> None:
     """Records why a call stays with PyTorch; warns unless the reason is temporary."""
     if not why_theirs():
         warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
@@ -301,7 +282,7 @@ def _event(module: nn.Module) -> AbstractContextManager[Any]:
     return profiler.record_function(f"onernn::{theirs(module).__name__}")
 
 
-def _run(module: Any, live: LiveLayer, inputs: Any, hx: Any) -> Any:
+def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
     """The module's result. Raises `Left` and `UnsupportedError` for calls of PyTorch's."""
     first = getattr(module, "batch_first", False)
     batch, states, shapes, given = arguments_of(live, inputs, hx, first)
@@ -312,7 +293,7 @@ def _run(module: Any, live: LiveLayer, inputs: Any, hx: Any) -> Any:
     if low := torch.is_autocast_enabled("cpu"):
         if live.is_cell:
             raise Left("a single step under autocast")
-        dtype, types = "bf16", types_of_results(module, batch, given, records)
+        dtype, types = "bf16", types_of_results(module, live, batch, given, records)
         if not types:
             raise Left("types that autocast does not mix")
     if not live.is_cell and module.training and module.num_layers > 1:
@@ -362,11 +343,9 @@ def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
 STEP = "a single step's gradients, which packing weights would slow down"
 FEW = "batches too small to train faster"
 LARGE = "few steps of a layer this large, whose weights are read for each; optimize(frozen=True)"
-_LARGE_UNITS, _LARGE_WORDS = 1024, 8
-"""From so many units on, GRU and RNN layers gain nothing on fewer words; see design/0075."""
 
 
-def _why_left(module: Any, live: LiveLayer, input: Any, trains: bool) -> str:
+def _why_left(module: Any, live: LiveModule, input: Any, trains: bool) -> str:
     """Why a call is known to be faster in PyTorch, "" if it is not.
 
     A call that stays costs no more than this: about a microsecond.
@@ -377,14 +356,14 @@ def _why_left(module: Any, live: LiveLayer, input: Any, trains: bool) -> str:
         return ""
     if x.dtype is not torch.float32 and not torch.is_autocast_enabled("cpu"):
         return f"x is {x.dtype}, which is not faster here"
+    if trains and not x.requires_grad:
+        trains = any([w is not None and w.requires_grad for w in module._parameters.values()])
     if not trains:
-        return _why_large(live, x)
-    if not x.requires_grad:
-        for weight in module._parameters.values():
-            if weight is not None and weight.requires_grad:
-                break
-        else:
-            return _why_large(live, x)
+        words = x.numel() // live.spec.input_size if live.is_large else 1
+        is_left = live.is_large and not gain.is_faster(
+            live.predicted, 1, words, live.spec.hidden_size
+        )
+        return LARGE if is_left else ""
     if live.is_cell:
         return STEP
     shape = x.shape
@@ -395,13 +374,6 @@ def _why_left(module: Any, live: LiveLayer, input: Any, trains: bool) -> str:
         words, steps = words * shape[1], shape[module.batch_first]
     sizes = steps, words // (steps or 1), live.spec.hidden_size
     return "" if gain.is_faster(live.trained[is_packed], *sizes) else FEW
-
-
-def _why_large(live: LiveLayer, x: torch.Tensor) -> str:
-    spec = live.spec
-    if spec.hidden_size < _LARGE_UNITS or spec.cell is Cell.LSTM or live.frozen:
-        return ""
-    return LARGE if x.numel() < _LARGE_WORDS * spec.input_size else ""
 
 
 def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
@@ -654,7 +626,7 @@ def explain(module: nn.Module) -> str:
         if is_ours(layer):
             live, now = live_of(layer), why_theirs()
             reasons = [*live.reasons, *[now] * bool(now)]
-            if (ran := live.ran or ran_compiled(layer)) or not reasons:
+            if (ran := live.explain() or ran_compiled(layer)) or not reasons:
                 lines.append(f"{name}: onernn: {ran or f'{live.dtype}, {NOT_CALLED}'}")
         lines += [stays(HOST, Refusal(reason, name)) for reason in dict.fromkeys(reasons)]
     return "\n".join(lines) or "no recurrent modules"

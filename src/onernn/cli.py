@@ -19,10 +19,12 @@ from onernn.adapters.stacks import read_stacks
 from onernn.adapters.weight_conversion import convert_weights
 from onernn.commands import (
     FORWARDED,
+    AgainstParams,
     Atol,
     Backend,
     Commands,
     Dtype,
+    Inputs,
     Json,
     MaxBytes,
     MaxSteps,
@@ -30,6 +32,7 @@ from onernn.commands import (
     Params,
     Quiet,
     Rtol,
+    Seconds,
     Semantics,
     Threads,
     one_of,
@@ -185,13 +188,9 @@ def verify_command(
     max_bytes: MaxBytes = None,
     max_steps: MaxSteps = STEPS,
     params: Params = None,
-    against_params: Annotated[
-        str | None, typer.Option(help="The parameters of --against, if they are in another folder.")
-    ] = None,
+    against_params: AgainstParams = None,
     semantics: Semantics = "documented",
-    seconds: Annotated[
-        float, typer.Option(min=0, help="Seconds to search for the cause of a difference.")
-    ] = SECONDS,
+    seconds: Seconds = SECONDS,
 ) -> None:
     """Compares MODEL's outputs with a reference and names the fault. Exit 1: they differ."""
     if report is not None:
@@ -322,10 +321,7 @@ app.command(
 )
 def audit_command(
     model: Model,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="A recording to take inputs from; without it, inputs are made."),
-    ] = None,
+    data: Inputs = None,
     json: Json = False,
     params: Params = None,
 ) -> None:

@@ -7,12 +7,13 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from onernn.adapters.registry import ADAPTERS, SEMANTICS
+from onernn.adapters.registry import ADAPTERS, SEMANTICS, WRITERS
 from onernn.backend import BACKENDS
 from onernn.backend.onednn.precision import DTYPES
 from onernn.ir.arrays import Array
@@ -76,6 +77,46 @@ Rtol = Annotated[float | None, typer.Option(help="The tolerance relative to max|
 Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")
+]
+AllowFunctions = Annotated[
+    bool, typer.Option("--allow-functions", help="Write operators that ONNX lacks as functions.")
+]
+AgainstParams = Annotated[
+    str | None, typer.Option(help="The parameters of --against, if they are in another folder.")
+]
+ExposeStates = Annotated[
+    bool,
+    typer.Option(
+        "--expose-states",
+        help="Let a model of sequences take any number of steps at a time: its states become inputs"
+        " and outputs, zeros before the first step.",
+    ),
+]
+Given = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=NUMBER, the value of an input without axes; repeatable."),
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(help="A recording to take inputs from; without it, inputs are made."),
+]
+Seconds = Annotated[
+    float, typer.Option(min=0, help="Seconds to search for the causes of a difference.")
+]
+Typed = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        help="A type that the model lacks, or sizes to fix: 'x=float32(1, 576)'; repeatable.",
+    ),
+]
+Written = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        help=f"The file to write; its suffix sets the format: {', '.join(WRITERS)}.",
+    ),
 ]
 Opset = Annotated[int, typer.Option(help="The version of ONNX's operators.")]
 

@@ -13,16 +13,24 @@ from onernn.adapters.converting import write_model, writer_for
 from onernn.adapters.loading import load, plugin_for
 from onernn.adapters.registry import RUNTIMES, WRITERS
 from onernn.commands import (
+    AgainstParams,
+    AllowFunctions,
     Atol,
     Backend,
     Dtype,
+    ExposeStates,
+    Given,
+    Inputs,
     Json,
     Model,
     Opset,
     Params,
     Rtol,
+    Seconds,
     Semantics,
     Threads,
+    Typed,
+    Written,
     numbers,
     pairs,
 )
@@ -66,10 +74,7 @@ def convert_command(
     names: Annotated[
         list[str] | None, typer.Option(help="OLD=NEW: rename an input or output; repeatable.")
     ] = None,
-    allow_functions: Annotated[
-        bool,
-        typer.Option("--allow-functions", help="Write operators that ONNX lacks as functions."),
-    ] = False,
+    allow_functions: AllowFunctions = False,
     place: Annotated[
         str,
         typer.Option(help="Where a .pdmodel runs: cpu, or onednn (use_mkldnn on fused layers)."),
@@ -86,26 +91,9 @@ def convert_command(
             " sequences; every other input and output becomes (T, ...); repeatable.",
         ),
     ] = None,
-    given: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --over-time: NAME=NUMBER, the value of an input without axes; repeatable."
-        ),
-    ] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", help="With --over-time, a type that the model lacks: 'x=float32(N, 576)'."
-        ),
-    ] = None,
-    expose_states: Annotated[
-        bool,
-        typer.Option(
-            "--expose-states",
-            help="Let a model of sequences take any number of steps at a time: its states become"
-            " inputs and outputs, zeros before the first step.",
-        ),
-    ] = False,
+    given: Given = None,
+    inputs: Typed = None,
+    expose_states: ExposeStates = False,
     json: Json = False,
     atol: Atol = None,
     rtol: Rtol = None,
@@ -180,23 +168,9 @@ def compile_command(
             help="STATE=NEXT, an input and an output: what a step hands to the next; repeatable.",
         ),
     ] = None,
-    expose_states: Annotated[
-        bool,
-        typer.Option(
-            "--expose-states", help="Let a model of sequences take any number of steps at a time."
-        ),
-    ] = False,
-    given: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=NUMBER, the value of an input without axes; repeatable."),
-    ] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            help="A type that the model lacks, or sizes to fix: 'x=float32(1, 576)'; repeatable.",
-        ),
-    ] = None,
+    expose_states: ExposeStates = False,
+    given: Given = None,
+    inputs: Typed = None,
     params: Params = None,
     semantics: Semantics = "documented",
 ) -> None:
@@ -246,12 +220,7 @@ def join_command(
     models: Annotated[
         list[str], typer.Argument(metavar="MODEL...", help="The models, in any order.")
     ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", help="The file to write; its suffix sets the format, as in convert."
-        ),
-    ],
+    output: Written,
     opset: Opset = WRITERS[".onnx"].options["opset"],
     json: Json = False,
 ) -> None:
@@ -333,10 +302,7 @@ def quantize_command(
     ] = "",
     json: Json = False,
     opset: Opset = WRITERS[".onnx"].options["opset"],
-    allow_functions: Annotated[
-        bool,
-        typer.Option("--allow-functions", help="Write operators that ONNX lacks as functions."),
-    ] = False,
+    allow_functions: AllowFunctions = False,
     threads: Threads = 1,
     backend: Backend = "auto",
     params: Params = None,
@@ -376,29 +342,15 @@ def repair_command(
         str,
         typer.Option(help=f"A correct model, or FRAMEWORK:PATH of one: {', '.join(RUNTIMES)}."),
     ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help=f"The file to write; its suffix sets the format: {', '.join(WRITERS)}.",
-        ),
-    ],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="A recording to take inputs from; without it, inputs are made."),
-    ] = None,
+    output: Written,
+    data: Inputs = None,
     json: Json = False,
     atol: Atol = None,
     rtol: Rtol = None,
     params: Params = None,
-    against_params: Annotated[
-        str | None, typer.Option(help="The parameters of --against, if they are in another folder.")
-    ] = None,
+    against_params: AgainstParams = None,
     semantics: Semantics = "documented",
-    seconds: Annotated[
-        float, typer.Option(min=0, help="Seconds to search for the causes of a difference.")
-    ] = SECONDS,
+    seconds: Seconds = SECONDS,
 ) -> None:
     """Writes MODEL without its proved faults and shows the diff.
 

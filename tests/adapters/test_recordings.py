@@ -100,6 +100,10 @@ BECOMES = {
     "Scan, Scan": "paddle/loop_lengths_2 paddle/loop_lengths_3",
     "Sigmoid": "paddle/pir_around",
 }
+MASKED = [
+    f"{cell}{way}" for cell in ("GRU", "LBR_GRU", "LSTM", "RNN_TANH") for way in ("", " back")
+]
+BECOMES[", ".join(sorted([*MASKED * 2, *["RNN_TANH from h0"] * 2]))] = "keras/masked_steps"
 WAYS = {
     "left2right": "",
     "right2left": " back",

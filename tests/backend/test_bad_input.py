@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checking import assert_close, check_layer
+from support.gradients import by_name
 from support.layers import (
     CELLS,
     attention_for,
@@ -291,6 +292,13 @@ def test_arrays_may_have_any_strides(backend: str, dtype: str, kind: str) -> Non
     flat = strided(ragged.data[None])[kind][0]
     again, _ = layer.run(ragged.with_data(flat))
     np.testing.assert_array_equal(words(again), words(layer.run(ragged)[0]))
+    if dtype == "f32":
+        tapes = (layer.run_training(*given)[-1] for given in ((X, state), (odd, odd_state)))
+        diffs = ((y, final), (strided(y)[kind], tuple(strided(s)[kind] for s in final)))
+        pairs = zip(tapes, diffs, strict=True)
+        plain, other = (by_name(layer.backward(tape, *diff)) for tape, diff in pairs)
+        for name, array in plain.items():
+            np.testing.assert_array_equal(other[name], array)
 
 
 @both

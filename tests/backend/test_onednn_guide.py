@@ -6,15 +6,14 @@ The equations and the order of gates, as the texts print them, stand in support/
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from support.checking import assert_close, check_layer
 from support.layers import random_state, random_weights
 
-from onernn import Cell, Ragged, RnnSpec, RnnWeights, ShapeError, UnsupportedError
-from onernn.backend import TapeError, open_backend
+from onernn import Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
+from onernn.backend import open_backend
 from onernn.backend.onednn import kernels
 from onernn.backend.onednn.kernels import PrimitiveDirection, Shape
 from onernn.backend.onednn.library import load_library
@@ -90,79 +89,6 @@ def test_bias_and_initial_state_are_zero_where_they_are_not_given(backend: str) 
         np.testing.assert_array_equal(y, want)
         for got, end in zip(final, ends, strict=True):
             np.testing.assert_array_equal(got, end)
-
-
-@every
-def test_a_tape_is_the_workspace_of_one_backward(backend: str) -> None:
-    """After it another forward pass has to fill it; a plain run leaves none."""
-    spec = RnnSpec(Cell.LSTM, 5, UNITS)
-    layer = open_backend(backend).prepare(spec, random_weights(spec, 9), strict=True)
-    x = np.random.default_rng(9).uniform(-1, 1, SIZES).astype(np.float32)
-    y, state, tape = layer.run_training(x)
-    again, ends = layer.run(x)
-    assert_close(np.asarray(again), np.asarray(y))
-    first = layer.backward(tape, y, state)
-    with pytest.raises(TapeError, match="used already; call run_training again"):
-        layer.backward(tape, y, state)
-    *_, tape = layer.run_training(x)
-    second = layer.backward(tape, y, state)
-    np.testing.assert_array_equal(np.asarray(first.x), np.asarray(second.x))
-
-
-def within(array: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Larger memory full of other numbers, and a view of it that holds the array."""
-    shape = tuple(n + 3 for n in array.shape[:-1])
-    memory = rng.uniform(-9, 9, (*shape, 2 * array.shape[-1] + 5)).astype(array.dtype)
-    view = memory[tuple(slice(2, 2 + n) for n in array.shape[:-1])][..., 3:-2:2]
-    view[...] = array
-    return memory, view
-
-
-@pytest.mark.parametrize(
-    ("backend", "dtype"),
-    [*((backend, "f32") for backend in BACKENDS), ("onednn", "bf16"), ("kernels", "bf16")],
-)
-@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
-@pytest.mark.parametrize("cell", [Cell.LSTM, Cell.AUGRU])
-def test_padded_tensors_and_views_are_taken_in_every_argument(
-    backend: str, dtype: str, cell: Cell, ragged: bool
-) -> None:
-    """The same numbers as contiguous ones, forward and backward, and nothing is written to."""
-    fields: Any = {"peephole": True, "projection_size": 4} if cell is Cell.LSTM else {}
-    spec = RnnSpec(cell, 5, UNITS, direction="bidirectional_concat", **fields)
-    (weights,) = random_weights(spec, 10)
-    rng = np.random.default_rng(10)
-
-    def batch(channels: int, low: float = -1) -> np.ndarray:
-        shape = (12, channels) if ragged else (4, 3, channels)
-        return rng.uniform(low, 1, shape).astype(np.float32)
-
-    plain = {"x": batch(5), "a": batch(1, 0), "dy": batch(spec.output_size), **weights.arrays}
-    for kind, seed in (("s", 1), ("d", 2)):
-        plain |= {f"{kind}{k}": s for k, s in enumerate(random_state(spec, 3, seed))}
-    pairs = {name: within(array, rng) for name, array in plain.items()}
-    kept = {name: memory.copy() for name, (memory, _) in pairs.items()}
-
-    def results(given: dict[str, np.ndarray]) -> list[np.ndarray]:
-        def like(data: np.ndarray) -> Any:
-            return Ragged(data, [0, 5, 5, 12]) if ragged else data
-
-        made = RnnWeights(**{name: given[name] for name in weights.arrays})
-        layer = open_backend(backend).prepare(spec, made, dtype=dtype)
-        state, dstate = (tuple(given[f"{k}{n}"] for n in range(len(cell.states))) for k in "sd")
-        attention = like(given["a"]) if cell.has_attention else None
-        y, final = layer.run(like(given["x"]), state, attention)
-        _, ends, tape = layer.run_training(like(given["x"]), state, attention)
-        back = layer.backward(tape, like(given["dy"]), dstate)
-        found = [y, *final, *ends, back.x, *back.state, *back.layers[0].arrays.values()]
-        return [a.data if isinstance(a, Ragged) else a for a in found]
-
-    contiguous = results(plain)
-    views = results({name: view for name, (_, view) in pairs.items()})
-    for got, want in zip(views, contiguous, strict=True):
-        np.testing.assert_array_equal(got, want)
-    for name, (memory, _) in pairs.items():
-        np.testing.assert_array_equal(memory, kept[name])
 
 
 def test_a_primitive_chooses_the_layout_of_its_weights_and_gets_them_in_it() -> None:

@@ -17,7 +17,7 @@ from support.emitting import build
 from support.graphs import new_node
 from support.layers import random_ragged, random_state, random_weights
 
-from onernn import Activation, Cell, Graph, Ragged, RnnSpec, RnnWeights
+from onernn import Cell, Graph, Ragged, RnnSpec, RnnWeights
 from onernn.backend import reference_stack
 from onernn.backend.compiled.packing import narrowed
 from onernn.ir.graph import Node, Value
@@ -170,46 +170,6 @@ def test_pairs_of_bf16_are_multiplied_exactly_and_rounded_to_nearest(tmp_path: P
     status, got = emitted["product"].run({"x": x}, {"y": exact})
     assert status == 0
     assert_close(got["y"], exact.reshape(-1))
-
-
-FUNCTIONS = [
-    (name, *numbers)
-    for name, *numbers in [
-        ("sigmoid",), ("tanh",), ("relu",), ("identity",), ("softsign",), ("softplus",),
-        ("affine", 0.5, 0.25), ("leakyrelu", 0.1), ("thresholdedrelu", 0.25), ("elu", 0.7),
-        ("scaledtanh", 0.8, 0.6), ("hardsigmoid", 0.3, 0.4),
-    ]
-]  # fmt: skip
-
-
-@pytest.mark.long
-def test_functions_of_gates_are_right_from_end_to_end_of_their_range(tmp_path: Path) -> None:
-    """A layer that hands its input to a function: large, small, not a number."""
-    x = np.concatenate([np.linspace(-100, 100, 4001), np.logspace(-8, 3, 99), [np.nan, np.inf]])
-    x = np.concatenate([x, -x[4001:4100], [-np.inf]]).astype(np.float32)
-    one, none = np.ones((1, 1, 1, 1, 1), np.float32), np.zeros((1, 1, 1, 1, 1), np.float32)
-    models = {}
-    for function, *numbers in FUNCTIONS:
-        name = f"of_{function}"
-        padded = (*numbers, None, None)[:2]
-        spec = RnnSpec(Cell.RNN_TANH, 1, 1, activations=(Activation(function, *padded),))
-        models[name] = graph_of(spec, [RnnWeights(one, none)])
-    native = "avx512" if runs("avx512") else "avx2" if runs("avx2") else "plain"
-    emitted = build(models, tmp_path, TARGETS[native])
-    for name, model in models.items():
-        spec = model.nodes[0].attributes["spec"]
-        wide = [RnnWeights(one.astype(np.float64), none.astype(np.float64))]
-        # One word a sentence, so that nothing of a NaN goes on to the next one.
-        feed = {"x": Ragged(x[:, None], np.arange(len(x) + 1)), "h": np.zeros((1, 1, len(x), 1))}
-        with np.errstate(all="ignore"):
-            y, _ = reference_stack(spec, wide, "f64").run(feed["x"])
-        status, got = emitted[name].run(feed, {"y": y, "h_n": y.data[None, None]})
-        assert status == 0
-        want = y.data.reshape(-1)
-        numbers = np.isfinite(want)
-        np.testing.assert_array_equal(got["y"][~numbers], want[~numbers].astype(np.float32), name)
-        error = np.abs(got["y"][numbers] - want[numbers])
-        assert (error <= 3e-7 + 3e-7 * np.abs(want[numbers])).all(), (name, error.max())
 
 
 @pytest.mark.long

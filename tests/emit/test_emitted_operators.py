@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support.emitting import assert_computes, build
-from support.graphs import constants, graph, new_node, projected_gru
+from support.graphs import constants, graph, new_node
 from support.layers import random_weights
 
 from onernn import Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError
 from onernn.engine.emit import write_cpp
 from onernn.engine.emit.pipeline import read_declared, read_static
-from onernn.engine.program import namespace
 from onernn.ir.graph import Node, Value
 
 
@@ -23,11 +22,6 @@ def test_a_model_that_looks_at_all_words_has_no_step(tmp_path: Path) -> None:
     assert (
         "// No step(): node 'z' (Softmax) looks at all steps." in (tmp_path / "m.hpp").read_text()
     )
-    write_cpp(padded_graph("Softmax", {"axis": 2}), tmp_path, name="m")
-    assert "Status step(" in (tmp_path / "m.hpp").read_text()
-    backwards = padded_graph("Tanh", {}, direction="right2left")
-    write_cpp(backwards, tmp_path, name="m")
-    assert "// No step(): node 'y' (Rnn) looks at all steps." in (tmp_path / "m.hpp").read_text()
 
 
 def test_a_step_goes_on_where_sizes_are_fixed(tmp_path: Path) -> None:
@@ -95,13 +89,3 @@ def test_a_half_that_would_overflow_is_refused(tmp_path: Path) -> None:
     made = graph([new_node("MatMul", "x w", "z")], ["z"], w=np.float32(1e6) * numbers["w"])
     with pytest.raises(UnsupportedError, match="beyond 65504; use bf16"):
         write_cpp(made, tmp_path, weights="f16")
-    with pytest.raises(UnsupportedError, match="expected one of f32, f16, bf16"):
-        write_cpp(made, tmp_path, weights="u8")
-
-
-def test_names_are_those_of_c() -> None:
-    assert namespace("My model-1.2") == "my_model_1_2" and namespace("2x") == "model_2x"
-    assert namespace("class") == "model_class" and namespace("") == namespace("--") == "model"
-    made = projected_gru("y", "x")
-    with pytest.raises(ShapeError, match="expected a C.. name"):
-        write_cpp(graph(made, ["y"]), "unused", name="a b")

@@ -251,8 +251,9 @@ def test_no_identifier_is_reserved_and_models_are_called_as_nothing_global() -> 
             "Real",
         }
         assert identifier(made) == made
-    for word in ("time", "index", "main", "test", "class", "exp", "2x", "", "é"):
+    for word in ("time", "index", "main", "test", "class", "exp", "2x", "", "é", "--"):
         assert namespace(word).startswith("model")
+    assert namespace("My model-1.2") == "my_model_1_2"
 
 
 def test_headers_of_windows_may_come_first(tmp_path: Path) -> None:

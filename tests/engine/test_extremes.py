@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from support.fusing import departure
 from support.graphs import new_node
 from support.random_models import random_trial
+from support.sharing import check_shared
 
 from onernn import Graph, OnernnError, Ragged, Session, ShapeError
 from onernn.ir.graph import Node, Value
@@ -293,26 +292,9 @@ def test_no_bound_of_memory_is_too_large() -> None:
 
 
 def test_threads_share_sessions_of_random_graphs() -> None:
-    wrong: list[Any] = []
     for seed in range(12):
         trial = random_trial(seed)
-        session = Session(trial.graph, backend="kernels")
-        wanted = [session._walked(feed, None) for feed in trial.feeds]
-
-        def work(
-            session: Session = session, trial: Any = trial, wanted: Any = wanted, seed: int = seed
-        ) -> None:
-            for _ in range(20):
-                for feed, want in zip(trial.feeds, wanted, strict=True):
-                    got = session.run(feed)
-                    wrong.extend((seed, n) for n in want if departure(got[n], want[n], 1e-5))
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not wrong
+        check_shared(Session(trial.graph, backend="kernels"), trial.feeds, 60)
 
 
 def test_a_graph_whose_inputs_have_no_sizes_is_walked() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +23,7 @@ from support.operator_cases import (
 )
 from support.random_graphs import GRAPHS
 from support.random_models import random_trial
+from support.sharing import check_shared
 from support.taggers import documents, of_documents, padder, sentences, tagger, unpadded
 
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, ShapeError, UnsupportedError
@@ -140,26 +140,23 @@ def test_products_of_stacks_of_matrices_are_those_of_each(dtype: str, columns: i
     assert_close(got, want.astype(dtype))
 
 
-def test_one_plan_runs_batches_of_all_sizes() -> None:
-    session, reference = (Session(tagger(), backend=name) for name in ("kernels", "reference"))
-    rng = np.random.default_rng(0)
-    for count in (3, 1, 40, 0, 7, 2):
-        feed = sentences(rng, count)
-        same(session.run(feed), reference.run(feed))
-    assert len(session._plans) == 1 and not planned(session, feed).outside
+RAGGED = {"words": (tagger(), sentences), "documents": (documents(), of_documents)}
+RAGGED["padded to the longest"] = padder(), unpadded
 
 
-def test_one_plan_runs_documents_of_sentences_of_all_sizes() -> None:
-    """Two LoD levels: sentences of words, documents of sentences."""
-    session, reference = (Session(documents(), backend=name) for name in ("kernels", "reference"))
-    rng = np.random.default_rng(0)
-    for count in (3, 1, 20, 0, 2):
-        feed = of_documents(rng, count)
-        want, got = reference.run(feed), session.run(feed)
-        for name, value in want.items():
-            assert_close(data_of(got[name]), data_of(value))
-            assert getattr(got[name], "lod", None) == getattr(value, "lod", None), name
-    assert len(session._plans) == 1 and not planned(session, feed).outside
+@pytest.mark.parametrize("name", RAGGED)
+def test_one_plan_runs_ragged_batches_of_all_sizes_in_several_threads(name: str) -> None:
+    """Sentences, two LoD levels, and sentences padded to the longest one of a call."""
+    graph, feed_of = RAGGED[name]
+    session, rng = Session(graph, backend="kernels"), np.random.default_rng(0)
+    feeds = [feed_of(rng, count) for count in (3, 1, 20, 0, 7, 2)]
+    for feed in feeds:
+        want, got = Session(graph, backend="reference").run(feed), session.run(feed)
+        for key, value in want.items():
+            assert_close(data_of(got[key]), data_of(value))
+            assert getattr(got[key], "lod", None) == getattr(value, "lod", None), key
+    assert len(session._plans) == 1 and not planned(session, feeds[0]).outside
+    check_shared(session, feeds, 50)
 
 
 @pytest.mark.parametrize("cell", [Cell.GRU, Cell.LSTM])
@@ -187,27 +184,6 @@ def test_layers_in_bytes_are_steps_of_the_plan(cell: Cell, monkeypatch: pytest.M
                     got = data_of(session.run({"x": given})["z"])
                 np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
         assert not planned(session, {"x": given}).outside
-
-
-def test_two_threads_share_a_session() -> None:
-    session, reference = (Session(tagger(), backend=name) for name in ("kernels", "reference"))
-    wrong: list[Exception] = []
-
-    def work(seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        try:
-            for _ in range(50):
-                feed = sentences(rng, int(rng.integers(1, 9)))
-                same(session.run(feed), reference.run(feed))
-        except Exception as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
 
 
 @pytest.mark.parametrize("direction", ["left2right", "right2left"])
@@ -287,17 +263,6 @@ def test_elementwise_operators_in_a_row_become_loops_of_some_at_a_time() -> None
         np.testing.assert_allclose(session.run(feed)[f"v{count}"], want, atol=1e-6)
         plan = planned(session, feed)
         assert not plan.outside and len(plan.encoded.steps) <= 2 + count // 9
-
-
-def test_sentences_are_padded_to_the_longest_one_within_a_plan() -> None:
-    session, reference = (Session(padder(), backend=name) for name in ("kernels", "reference"))
-    rng = np.random.default_rng(0)
-    for count in (3, 1, 5, 0, 2):
-        feed = unpadded(rng, count)
-        want, got = reference.run(feed), session.run(feed)
-        for name, value in want.items():
-            assert_close(data_of(got[name]), data_of(value))
-    assert not planned(session, feed).outside
 
 
 def test_a_join_with_nothing_is_a_view_of_the_rest() -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 from support.command_line import failed, onernn
-from support.recordings import off
 
 import onernn as package
-from onernn.reorders.layouts import FRAMEWORKS
 
 
 @pytest.fixture
@@ -31,14 +28,6 @@ def test_a_converted_model_is_checked_by_onnx_runtime_and_loads_there(
     quiet = onernn("convert", model, tmp_path / "other.onnx")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.onnx", "out.onnx"]
-
-
-def test_a_check_that_fails_exits_with_1_and_tells_json(model: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "off.npz", **off(model))
-    arguments = ("convert", model, tmp_path / "m.onnx", "--check", tmp_path / "off.npz")
-    run = onernn(*arguments, "--json")
-    assert run.returncode == 1 and json.loads(run.stdout)["status"] == "fail"
-    assert onernn(*arguments, "--atol", "0.1").returncode == 0
 
 
 def test_opset_dtype_and_names_are_options(model: Path, tmp_path: Path) -> None:
@@ -72,12 +61,6 @@ def test_what_cannot_be_converted_exits_with_2(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_wrong_model_is_told_as_json_too(tmp_path: Path) -> None:
-    run = onernn("convert", tmp_path / "no", tmp_path / "m.onnx", "--json")
-    assert json.loads(run.stdout)["status"] == "error"
-    assert "no such file or folder" in failed(run)
-
-
 def test_weights_come_in_any_layout_that_can_say_them(data: Path, tmp_path: Path) -> None:
     folder, out = data / "paddle" / "bigru_concat", tmp_path / "w.npz"
     run = onernn("weights", folder, "--to", "keras", "--output", out)
@@ -107,8 +90,3 @@ def test_several_layers_stand_under_the_names_of_what_they_make(data: Path, tmp_
         assert set(arrays) == {"W", "R", "B"}
     wrong = onernn("weights", folder, "--to", "onnx", "--output", out, "--node", "x")
     assert one in failed(wrong)
-
-
-def test_an_unknown_layout_lists_those_there_are(model: Path, tmp_path: Path) -> None:
-    message = failed(onernn("weights", model, "--to", "caffe", "--output", tmp_path / "w.npz"))
-    assert all(name in message for name in FRAMEWORKS)

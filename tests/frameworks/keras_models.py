@@ -184,7 +184,6 @@ LAYERS: dict[str, Case] = {
     "conv1d_causal": ((7, 4), lambda L: [L.Conv1D(6, 3, padding="causal", dilation_rate=2)]),
     "conv1d_groups": ((7, 4), lambda L: [L.Conv1D(6, 2, groups=2, use_bias=False)]),
     "conv2d": ((7, 6, 3), lambda L: [L.Conv2D(4, (3, 2), strides=(2, 1), padding="same")]),
-    "conv3d": ((5, 4, 4, 2), lambda L: [L.Conv3D(3, 2)]),
     "depthwise": ((7, 6, 3), lambda L: [L.DepthwiseConv2D(3, depth_multiplier=2)]),
     "separable": ((7, 4), lambda L: [L.SeparableConv1D(5, 3, depth_multiplier=2, padding="same")]),
     "separable2d": ((7, 6, 3), lambda L: [L.SeparableConv2D(5, 3)]),

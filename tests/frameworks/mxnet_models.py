@@ -49,62 +49,16 @@ def contractive(rng: Random, symbol: Any, inputs: dict[str, Array], dtype: str) 
     }
 
 
-def saved_symbol(
-    rng: Random,
+def exported(
     kind: str,
-    symbol: Any,
-    inputs: dict[str, Array],
+    block: Any,
+    inputs: list[Array],
     folder: Path,
     rnns: int | None,
-    dtype: str = "float32",
-) -> Saved:
-    params = contractive(rng, symbol, inputs, dtype)
-    file = save(symbol, params, folder / "model")
-    expected = run(symbol, {**inputs, **params})
-    return Saved(kind, file, inputs, expected, symbol.list_outputs(), rnns)
-
-
-def rnn_operator(rng: Random, folder: Path) -> Saved:
-    """The operator by itself: modes, layers, directions, state outputs, projection, float64."""
-    mode = str(rng.choice(["rnn_relu", "rnn_tanh", "lstm", "gru"]))
-    layers, sides = int(rng.integers(1, 4)), int(rng.integers(1, 3))
-    t, n, i, h = (int(rng.integers(1, high)) for high in (8, 5, 9, 9))
-    options: dict[str, Any] = {"p": float(rng.choice([0, 0.5]))}
-    dtype = str(rng.choice(["float32", "float32", "float64"]))
-    width = h
-    if mode == "lstm" and rng.random() < 0.3:
-        width = int(rng.integers(1, h + 1))
-        options["projection_size"] = width
-    # With a projection MXNet crashes unless the states are wanted.
-    states = bool(rng.random() < 0.6 or "projection_size" in options)
-    x = mx.sym.Variable("x", dtype=dtype)
-    made = {"state": mx.sym.Variable("h", dtype=dtype)}
-    inputs = {"x": uniform(rng, t, n, i, dtype=dtype)}
-    inputs["h"] = uniform(rng, layers * sides, n, width, dtype=dtype)
-    if mode == "lstm":
-        made["state_cell"] = mx.sym.Variable("c", dtype=dtype)
-        inputs["c"] = uniform(rng, layers * sides, n, h, dtype=dtype)
-    symbol = mx.sym.RNN(
-        x,
-        mx.sym.Variable("parameters", dtype=dtype),
-        **made,
-        mode=mode,
-        state_size=h,
-        num_layers=layers,
-        bidirectional=sides == 2,
-        state_outputs=states,
-        name="rnn",
-        **options,
-    )
-    symbol = mx.sym.Group(list(symbol)) if states else symbol
-    return saved_symbol(rng, "rnn_operator", symbol, inputs, folder, 1, dtype)
-
-
-def exported(
-    rng: Random, kind: str, block: Any, inputs: list[Array], folder: Path, rnns: int | None
+    bound: float = 0.3,
 ) -> Saved:
     """A gluon block as its users save it: hybridized, run, exported."""
-    block.initialize(mx.init.Uniform(0.3))
+    block.initialize(mx.init.Uniform(bound))
     block.hybridize()
     with mx.autograd.pause():
         out = block(*map(mx.nd.array, inputs))
@@ -155,7 +109,8 @@ def gluon_layer(rng: Random, folder: Path) -> Saved:
     inputs = [ids]
     if with_state:
         inputs += [uniform(rng, layers * sides, n, h) for _ in range(1 + (kind == "LSTM"))]
-    return exported(rng, "gluon_layer", around(layer), inputs, folder, 1)
+    # Large enough for the LayerNorm, which multiplies by one over the deviation.
+    return exported("gluon_layer", around(layer), inputs, folder, 1, bound=1)
 
 
 def unrolled(cell: Callable[[], Any], steps: int, **options: Any) -> Block:
@@ -223,7 +178,7 @@ def gluon_cells(rng: Random, folder: Path) -> Saved:
     x = uniform(rng, *((n, t, i) if layout == "NTC" else (t, n, i)))
     merge = bool(rng.random() < 0.6)
     block = unrolled(lambda: make(one, other), t, layout=layout, merge_outputs=merge)
-    return exported(rng, f"gluon_cells_{form}", block, [x], folder, rnns)
+    return exported(f"gluon_cells_{form}", block, [x], folder, rnns)
 
 
 def masked(cell: Callable[[], Any], steps: int) -> Block:
@@ -242,7 +197,7 @@ def gluon_lengths(rng: Random, folder: Path) -> Saved:
     both = bool(rng.integers(0, 2))
     block = masked((lambda: mx.gluon.rnn.BidirectionalCell(one(), one())) if both else one, t)
     lengths = rng.integers(1, t + 1, n).astype(np.float32)
-    return exported(rng, "gluon_lengths", block, [uniform(rng, n, t, i), lengths], folder, None)
+    return exported("gluon_lengths", block, [uniform(rng, n, t, i), lengths], folder, None)
 
 
 def looped(cell: Callable[[], Any]) -> Block:
@@ -258,7 +213,7 @@ def gluon_loop(rng: Random, folder: Path) -> Saved:
     kind = str(rng.choice(["LSTMCell", "GRUCell", "RNNCell"]))
     states = [uniform(rng, n, h) for _ in range(1 + (kind == "LSTMCell"))]
     block = looped(lambda: getattr(mx.gluon.rnn, kind)(h, input_size=i))
-    return exported(rng, "gluon_loop", block, [uniform(rng, t, n, i), *states], folder, 1)
+    return exported("gluon_loop", block, [uniform(rng, t, n, i), *states], folder, 1)
 
 
 def legacy_cells(rng: Random, folder: Path) -> Saved:
@@ -280,13 +235,13 @@ def legacy_cells(rng: Random, folder: Path) -> Saved:
     inputs = {"data": uniform(rng, *((n, t, i) if layout == "NTC" else (t, n, i)))}
     symbol = mx.sym.Group(heads)
     rnns = 1 if fused else layers
-    return saved_symbol(
-        rng, f"legacy_{'fused' if fused else 'unfused'}", symbol, inputs, folder, rnns
-    )
+    params = contractive(rng, symbol, inputs, "float32")
+    file, expected = save(symbol, params, folder / "model"), run(symbol, {**inputs, **params})
+    kind = f"legacy_{'fused' if fused else 'unfused'}"
+    return Saved(kind, file, inputs, expected, symbol.list_outputs(), rnns)
 
 
 KINDS = [
-    rnn_operator,
     gluon_layer,
     gluon_cells,
     gluon_lengths,

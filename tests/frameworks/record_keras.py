@@ -103,6 +103,34 @@ def stateful(keras: Any) -> Made:
     return keras.Model(x, layers.GRU(2, stateful=True)(value)), [_numbers(2, 4, 3)]
 
 
+def masked_steps(keras: Any) -> Made:
+    """Each cell under a mask, both ways, with repeated and with zero outputs; and a layer with a
+    state, which Keras 3 masks only if the call names the mask."""
+    layers = keras.layers
+    x, h = keras.Input((None, 3), name="x"), keras.Input((4,), name="h")
+    flags = keras.Input((None,), dtype="bool", name="flags")
+    masked = layers.Masking()(x)
+    outputs = [
+        kind(4, return_sequences=True, go_backwards=back, zero_output_for_mask=zeros, **options)(
+            masked
+        )
+        for kind, options in (
+            (layers.SimpleRNN, {}),
+            (layers.LSTM, {}),
+            (layers.GRU, {}),
+            (layers.GRU, {"reset_after": False}),
+        )
+        for back in (False, True)
+        for zeros in (False, True)
+    ]
+    for mask in ({}, {"mask": flags}):
+        layer = layers.SimpleRNN(4, return_sequences=True)
+        outputs.append(layer(masked, initial_state=h, **mask))
+    feeds = [_numbers(4, 7, 3, masked=True), _numbers(4, 4), _numbers(4, 7) < 0.5]
+    feeds[2][:, 0] = True  # where a sequence begins with masked steps the backends differ
+    return keras.Model([x, h, flags], outputs), feeds
+
+
 def old_gates(keras: Any) -> Made:
     """hard_sigmoid of Keras 2, the reset gate before the product, steps before samples."""
     layers = keras.layers
@@ -164,6 +192,7 @@ KERAS_3: dict[str, Callable[[Any], Made]] = {
     "reader.keras": reader,
     "stateful.keras": stateful,
     "layers.keras": layers,
+    "masked_steps.keras": masked_steps,
     "small.keras": small,
     "small_legacy.h5": small,
     "states_legacy.h5": states,

@@ -32,6 +32,15 @@ def _same(model: Any, rnn: Any, state: dict[str, Any]) -> None:
     np.testing.assert_allclose(made.numpy(), want, rtol=0, atol=2e-6)
 
 
+class Mine(layers.LSTM):
+    """A subclass that computes what its base does."""
+
+
+class MyCell(layers.LSTMCell):
+    def call(self, inputs: Any, states: Any, training: bool = False) -> Any:
+        return super().call(2 * inputs, states, training)
+
+
 CASES: dict[str, tuple[list[Any], Any]] = {
     "stack": (
         [layers.LSTM(4, return_sequences=True), layers.Dropout(0.1)]
@@ -69,25 +78,24 @@ def test_a_sequential_of_keras_becomes_a_layer_of_pytorch(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("held", "reason"),
+    ("held", "named"),
     [
-        ([layers.Dense(3)], "expected one of SimpleRNN, LSTM, GRU, RNN, Bidirectional, or a model"),
-        ([layers.LSTM(4, return_sequences=True), layers.Dense(4), layers.LSTM(4)], "are no stack"),
-        (
-            [layers.LSTM(4, return_sequences=True), layers.LSTM(5)],
-            "layer 1 is no part of one stack",
-        ),
-        ([layers.LSTM(4, return_sequences=True), layers.GRU(4)], "expected LSTM 4->4"),
-        ([layers.RNN([layers.LSTMCell(4), layers.LSTMCell(2)])], "layer 1 is no part of one stack"),
+        ([layers.Dense(3)], "no recurrent layer"),
+        ([layers.LSTM(4, return_sequences=True, name="a"), layers.Dense(4), layers.LSTM(4)], "'a'"),
+        ([layers.LSTM(4, return_sequences=True, name="b"), layers.LSTM(5)], "'b'"),
+        ([layers.LSTM(4, return_sequences=True, name="c"), layers.GRU(4)], "'c'"),
+        ([layers.RNN([layers.LSTMCell(4), layers.LSTMCell(2)], name="d")], "'d'"),
         ([layers.LSTM(4, go_backwards=True)], "go_backwards"),
-        ([layers.Bidirectional(layers.LSTM(4), merge_mode="mul")], "merge_mode='mul'"),
-        ([layers.ConvLSTM1D(2, 2)], "or a model with such layers"),
+        ([layers.Bidirectional(layers.LSTM(4), merge_mode="mul")], "merge_mode=.*mul"),
+        ([layers.ConvLSTM1D(2, 2)], "ConvLSTM1D"),
+        ([layers.LSTM(4, recurrent_activation="hard_sigmoid")], "hardsigmoid"),
+        ([layers.RNN(MyCell(4))], "MyCell"),
     ],
 )
-def test_what_is_no_stack_is_told(held: list[Any], reason: str) -> None:
+def test_what_is_not_one_stack_is_refused_by_name(held: list[Any], named: str) -> None:
     shape = (5, 6, 3) if "ConvLSTM1D" in str(type(held[0])) else (5, 3)
     model = keras.Sequential([keras.Input(shape), *held])
-    with pytest.raises(onernn.UnsupportedError, match=reason):
+    with pytest.raises(onernn.UnsupportedError, match=named):
         onernn.convert_weights(model, to="torch")
 
 
@@ -125,23 +133,11 @@ def test_a_layer_that_is_not_built_is_told(layer: Any) -> None:
         onernn.convert_weights(layer, to="torch")
 
 
-class Mine(layers.LSTM):
-    """A subclass that computes what its base does."""
-
-
-class MyCell(layers.LSTMCell):
-    def call(self, inputs: Any, states: Any, training: bool = False) -> Any:
-        return super().call(2 * inputs, states, training)
-
-
-def test_subclasses_are_what_they_inherit_from_unless_a_cell_computes_otherwise() -> None:
+def test_subclasses_are_what_they_inherit_from() -> None:
     model = filled(keras.Sequential([keras.Input((None, 3)), Mine(4, return_sequences=True)]), 3)
     for given_one in (model, model.layers[0]):
         state = onernn.convert_weights(given_one, to="torch")
         _same(model, torch.nn.LSTM(3, 4, batch_first=True), state)
-    other = keras.Sequential([keras.Input((None, 3)), layers.RNN(MyCell(4))])
-    with pytest.raises(onernn.UnsupportedError, match="expected a cell of Keras, got MyCell"):
-        onernn.convert_weights(other, to="torch")
 
 
 def test_bfloat16_layers_of_keras_come_out_as_float32_exactly() -> None:
@@ -152,3 +148,32 @@ def test_bfloat16_layers_of_keras_come_out_as_float32_exactly() -> None:
     z, r, h = np.split(np.asarray(kernel, np.float32), 3, axis=1)  # PyTorch's gates are r, z, n
     np.testing.assert_array_equal(state["weight_ih_l0"], np.concatenate([r, z, h], axis=1).T)
     assert all(array.dtype == np.float32 for array in state.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("SimpleRNN", {}),
+        ("SimpleRNN", {"activation": "relu"}),
+        ("LSTM", {}),
+        ("LSTM", {"use_bias": False}),
+        ("GRU", {}),
+        ("GRU", {"reset_after": False}),
+        ("GRU", {"reset_after": False, "use_bias": False}),
+        ("GRU", {"use_bias": False}),
+        ("Bidirectional", {"merge_mode": "sum"}),
+    ],
+)
+def test_arrays_for_keras_are_those_that_keras_sets(kind: str, options: dict[str, Any]) -> None:
+    def make() -> Any:
+        if kind == "Bidirectional":
+            return layers.Bidirectional(layers.GRU(4, return_sequences=True), **options)
+        return getattr(layers, kind)(4, return_sequences=True, **options)
+
+    x = np.random.default_rng(0).normal(size=(2, 6, 3)).astype("float32")
+    theirs, fresh = make(), make()
+    for layer in (theirs, fresh):
+        layer.build(x.shape)
+    arrays = onernn.convert_weights(filled(theirs, 4), "keras")
+    fresh.set_weights([*arrays.values()])
+    np.testing.assert_allclose(np.asarray(fresh(x)), np.asarray(theirs(x)), rtol=0, atol=1e-6)

@@ -57,17 +57,6 @@ def two_cells(data: Any) -> Any:
     return mx.sym.concat(one[-1], *other[::-5], dim=1)
 
 
-def kinds_of_cells(data: Any) -> Any:
-    both = mx.rnn.BidirectionalCell(
-        mx.rnn.LSTMCell(6, prefix="l_"), mx.rnn.LSTMCell(6, prefix="r_")
-    )
-    stack = mx.rnn.SequentialRNNCell()
-    for cell in (both, mx.rnn.ResidualCell(mx.rnn.GRUCell(12, prefix="g_"))):
-        stack.add(cell)
-    y, _ = stack.unroll(STEPS, data, layout="NTC", merge_outputs=True)
-    return mx.sym.SequenceLast(mx.sym.swapaxes(y, dim1=0, dim2=1))
-
-
 def fused_cell(data: Any) -> Any:
     """As in the example of cuDNN's language model: steps first."""
     cell, steps = mx.rnn.FusedRNNCell(HIDDEN, 2, "gru", prefix="gru_"), mx.sym.swapaxes(data, 0, 1)
@@ -174,7 +163,6 @@ def gluon_block(plug: Plug, kind: Callable[[], Any]) -> list[Array]:
 
 SCRIPTS: dict[str, Callable[[Plug], list[Array]]] = {
     "Module": partial(module, body=two_cells),
-    "mx.rnn": partial(module, body=kinds_of_cells),
     "fused": partial(module, body=fused_cell),
     "classifier": partial(gluon_block, kind=classifier),
     "translator": partial(gluon_block, kind=Translator),

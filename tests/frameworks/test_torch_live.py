@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from typing import Any
 
 import pytest
 import torch
-from tests.frameworks.torch_modules import CELLS, INPUT, STACKS, UNITS, assert_same, states
+from tests.frameworks.torch_modules import INPUT, UNITS, assert_same
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from onernn import UnsupportedError, plugins_disabled
+from onernn import UnsupportedError
 from onernn.adapters.torch import explain, optimize
 from onernn.adapters.torch.live_layer import batch_of
 
@@ -29,37 +28,6 @@ def runs_here(module: nn.Module) -> bool:
     return "onernn: " in told and "PyTorch" not in told
 
 
-@pytest.mark.parametrize("kind, more", STACKS)
-def test_stacks_give_what_pytorch_gives(kind: Any, more: dict[str, Any]) -> None:
-    for layers, *flags in itertools.product((1, 2), *[(False, True)] * 3):
-        named = dict(zip(("bidirectional", "batch_first", "bias"), flags, strict=True))
-        theirs = kind(INPUT, UNITS, layers, **named, **more).eval()
-        ours = optimize(theirs)
-        x = torch.randn(5, 3, INPUT)
-        sequences = [torch.randn(t, INPUT) for t in (5, 2, 1)]
-        for given, batch in (
-            (x, (5 if named["batch_first"] else 3,)),
-            (x.transpose(0, 1), (3 if named["batch_first"] else 5,)),
-            (x[:, 0], ()),
-            (pack_sequence(sequences), (3,)),
-            (pack_sequence(sequences[::-1], enforce_sorted=False), (3,)),
-        ):
-            for initial in (None, states(theirs, *batch)):
-                assert_same(ours(given, initial), theirs(given, initial))
-        assert runs_here(ours), explain(ours)
-
-
-@pytest.mark.parametrize("batch", [(3,), ()])
-@pytest.mark.parametrize("kind, more", CELLS)
-def test_cells_give_what_pytorch_gives(kind: Any, more: dict[str, Any], batch: Any) -> None:
-    theirs = kind(INPUT, UNITS, **more)
-    ours = optimize(theirs)
-    x = torch.randn(*batch, INPUT)
-    for initial in (None, states(theirs, *batch)):
-        assert_same(ours(x, initial), theirs(x, initial))
-    assert runs_here(ours), explain(ours)
-
-
 def test_the_class_stays_and_copies_run_here_too() -> None:
     theirs = nn.Sequential(nn.LSTM(INPUT, UNITS, 2, dropout=0.5))
     ours = optimize(theirs.eval())
@@ -74,13 +42,6 @@ def test_the_class_stays_and_copies_run_here_too() -> None:
         assert runs_here(each)
     assert optimize(theirs, inplace=True) is theirs
     assert_same(theirs(x), ours(x))
-
-
-def test_float64_stays_pytorchs() -> None:
-    theirs = nn.LSTM(INPUT, UNITS).double()
-    ours, x = optimize(theirs), torch.randn(5, 3, INPUT).double()
-    assert torch.equal(ours(x)[0], theirs(x)[0])
-    assert "float64" in explain(ours)
 
 
 def test_hooks_are_called() -> None:
@@ -162,41 +123,10 @@ def test_cells_of_nothing_stay_pytorchs(kind: Any, inputs: int, units: int) -> N
     assert "a size of 0" in explain(ours)
 
 
-def test_wrong_arguments_raise_what_pytorch_raises() -> None:
-    theirs = nn.LSTM(INPUT, UNITS)
-    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
-    h = torch.randn(1, 3, UNITS)
-    wrong = PackedSequence(torch.randn(5, INPUT), torch.tensor([3, 1]))
-    for arguments in (
-        (x[..., :2],),
-        (x[None],),
-        (x.double(),),
-        (x, (h, h[:, :2])),
-        (x, (h[0], h[0])),
-        (x[:0],),
-        (wrong,),
-        (wrong._replace(batch_sizes=torch.tensor([2, 3])),),
-    ):
-        try:
-            theirs(*arguments)
-        except Exception as error:
-            with pytest.raises(type(error)) as raised:
-                ours(*arguments)
-            assert str(raised.value) == str(error)
-
-
 @pytest.mark.parametrize("sizes", [[2**62] * 4, [-(2**63), 2**63 - 1, 1]])
 def test_batch_sizes_that_wrap_around_are_left_to_pytorch(sizes: list[int]) -> None:
     """Their sum is 0 in 64 bits, the number of rows."""
     assert batch_of(PackedSequence(torch.zeros(0, INPUT), torch.tensor(sizes)), False) is None
-
-
-def test_plugins_disabled_leaves_calls_to_pytorch() -> None:
-    theirs = nn.RNN(INPUT, UNITS)
-    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
-    with plugins_disabled():
-        assert torch.equal(ours(x)[0], theirs(x)[0])
-        assert "plug-ins are disabled" in explain(ours)
 
 
 @pytest.mark.parametrize(("words", "frozen"), [(1, False), (7, False), (8, False), (1, True)])

@@ -57,5 +57,4 @@ def test_samples_of_pytorch(info: Any, dtype: torch.dtype, training: bool) -> No
             torch.manual_seed(4)
             for each, wanted in zip(mine, tensors(theirs(*given[0], **given[1])), strict=True):
                 torch.testing.assert_close(each, wanted, rtol=tolerance, atol=tolerance)
-        if dtype == torch.float32 and isinstance(theirs, nn.RNNBase):
-            assert "PyTorch" not in explain(ours)
+        assert ("onernn: " in explain(ours)) == (dtype == torch.float32)

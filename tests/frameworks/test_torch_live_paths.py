@@ -60,6 +60,8 @@ def arguments(module: Any) -> dict[str, tuple[Any, ...]]:
         "states without a batch": (x[:, 0], states(1, N, UNITS)),
         "x in float64": (x.double(),),
         "another width of x": (x[..., 1:],),
+        "another rank of x": (x[None],),
+        "states without layers": (x, states(UNITS)),
         "no step": (x[:0],),
         "strides": (x.transpose(0, 1), states(1, T, UNITS)),
         "a subclass": (x.as_subclass(Watched),),
@@ -69,6 +71,7 @@ def arguments(module: Any) -> dict[str, tuple[Any, ...]]:
         "packed, order beyond": (packed(sorted_indices=torch.tensor([0, 1, 7])), states(*fit)),
         "packed, not in order": (packed(unsorted_indices=None), states(*fit)),
         "packed, other sizes": (packed(batch_sizes=torch.tensor([9, 9])),),
+        "packed, growing": (packed(batch_sizes=torch.tensor([2, 3, 3])),),
     }
 
 
@@ -142,14 +145,13 @@ def test_the_operator_reads_nothing_that_does_not_fit() -> None:
     h = torch.zeros(1, N, UNITS)
     run = torch.ops.onernn.recurrent
     assert_close(run(x, None, [h], weights, layer)[:2], module(x, h))
-    for states in ([h[:, :1]], [h[..., :2]], [h[0]]):
-        with pytest.raises(RuntimeError, match="Expected hidden size"):
-            run(x, None, states, weights, layer)
-    for given, sizes, states in ((x.double(), None, [h]), (x, None, [h.double()])):
-        with pytest.raises((RuntimeError, ValueError), match="float64"):
+    for given, sizes, states in (
+        *((x, None, [wrong]) for wrong in (h[:, :1], h[..., :2], h[0], h.double())),
+        (x.double(), None, [h]),
+        (x[0], torch.tensor([9, 9]), [h]),
+    ):
+        with pytest.raises(RuntimeError, match="onernn::recurrent"):
             run(given, sizes, states, weights, layer)
-    with pytest.raises(RuntimeError, match="Expected hidden size"):
-        run(x[0], torch.tensor([9, 9]), [h], weights, layer)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.frameworks.torch_modules import CELLS, INPUT, STACKS, UNITS, assert_same
+from tests.frameworks.torch_modules import INPUT, STACKS, UNITS, assert_same
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
@@ -73,20 +73,6 @@ def test_a_pickled_module_is_pytorchs(protocol: int) -> None:
     back = pickle.loads(pickle.dumps(ours, protocol))
     assert type(back) is nn.LSTM
     assert back.state_dict().keys() == ours.state_dict().keys()
-
-
-@pytest.mark.parametrize("kind, more", [*STACKS, *CELLS])
-def test_a_restored_module_is_pytorchs(kind: Any, more: dict[str, Any]) -> None:
-    model = nn.Sequential(kind(INPUT, UNITS, **more))
-    x = torch.randn(3, INPUT)
-    before, weights = parts(model(x)), [*model.parameters()]
-    model = optimize(model, inplace=True)
-    with torch.no_grad():
-        model(x)
-    assert restore(model) is model and type(model[0]) is kind
-    assert all(own is other for own, other in zip(model.parameters(), weights, strict=True))
-    assert all(map(torch.equal, parts(model(x)), before))
-    assert "onernn: " not in explain(model)
 
 
 def test_quantize_dynamic_finds_the_layers() -> None:

@@ -11,6 +11,7 @@ from support.graphs import new_node
 from onernn import Graph, OnernnError, Session, UnforeseenError, fuse
 from onernn.cli import main
 from onernn.engine.kernels import KERNELS
+from onernn.fuse_passes.rewriting import Pass, rewrite
 from onernn.ir.errors import guarded, naming
 from onernn.ir.graph import Node, Value
 
@@ -29,19 +30,14 @@ KINDS = [
 ]
 
 
-class Failing:
-    """A pass with a mistake in it."""
+def failing(kind: type[Exception]) -> Pass:
+    """Returns a pass with a mistake in it."""
 
-    name = "failing"
+    @rewrite("failing")
+    def fail(graph: Graph, node: Node) -> None:
+        raise kind("inside")
 
-    def __init__(self, kind: type[Exception]) -> None:
-        self.kind = kind
-
-    def match(self, graph: Graph, node: Node) -> Any:
-        raise self.kind("inside")
-
-    def rewrite(self, graph: Graph, match: Any) -> Graph:
-        raise AssertionError("nothing matches")
+    return fail
 
 
 @pytest.fixture
@@ -55,14 +51,14 @@ def test_what_a_pass_raises_names_the_file_the_pass_and_the_node(kind: type[Exce
     with pytest.raises(
         UnforeseenError, match=r"^model\.onnx: pass failing, node 'y' \(Relu\): "
     ) as e:
-        fuse(MODEL, (Failing(kind),))
+        fuse(MODEL, (failing(kind),))
     assert isinstance(e.value.__cause__, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_tests_it_comes_out_as_it_is(kind: type[Exception]) -> None:
     with pytest.raises(kind, match="inside") as caught:
-        fuse(MODEL, (Failing(kind),))
+        fuse(MODEL, (failing(kind),))
     assert not isinstance(caught.value, OnernnError)
 
 

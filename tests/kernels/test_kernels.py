@@ -6,6 +6,7 @@ ONERNN_KERNEL_SETS=all (`make capped`) tests the sets before it, too, as a compi
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -116,3 +117,15 @@ def test_headers_come_behind_those_that_they_need() -> None:
     order = included(["gru.hpp", "team.hpp"])
     assert order.index("isa.hpp") < order.index("lanes.hpp") < order.index("gru.hpp")
     assert len(order) == len(set(order)) and "lstm.hpp" not in order
+
+
+def test_functions_that_leave_their_counts_to_a_rule_have_one() -> None:
+    """Else `onernn compile` would write files that nobody can open."""
+    tables = {file.stem: file.read_text() for file in (KERNELS / "library").glob("*.cpp")}
+    rules = re.findall(r'(?:RULE|RUN)\("(\w+)"|\{"(\w+)", (?:true|false)', tables.pop("bounds"))
+    left = re.findall(r'\((\w+), ByRule\)|ByRule>\("(\w+):', "".join(tables.values()))
+    assert len(left) > 30 and {a or b for a, b in left} == {a or b for a, b in rules} - SCATTERED
+
+
+SCATTERED = {"scatter_elements", "scatter_nd"}
+"""Of both kinds of indices: their macro says it."""

@@ -59,11 +59,6 @@ MODES = [
         "half_pixel half_pixel_symmetric asymmetric pytorch_half_pixel align_corners"
     ).split()
 ]
-CROP = {
-    "coordinate_transformation_mode": "tf_crop_and_resize",
-    "axes": (2, 3),
-    "extrapolation_value": 3.0,
-}
 POOLED = [
     {"kernel_shape": (3, 2), "strides": strides, **around}
     for strides in ((1, 1), (2, 3))
@@ -78,108 +73,41 @@ CASES: list[Case] = [
     *((op, [3 * CUBE], {}) for op in UNARY),
     *((op, [2 * DOUBLE], {}) for op in ("Tanh", "Sigmoid", "Exp", "Relu", "Softplus", "Erf")),
     *((op, [ODD], {}) for op in ("Neg", "Abs", "Exp", "Sign", "Tanh", "Sigmoid", "IsNaN", "Relu")),
-    ("Log", [ODD], {}),
-    ("Sqrt", [ODD], {}),
-    ("Round", [HALVES], {}),
-    ("ThresholdedRelu", [CUBE], {"alpha": 0.5}),
-    ("HardSigmoid", [CUBE], {"alpha": 0.4, "beta": 0.6}),
-    ("Elu", [CUBE], {"alpha": 0.7}),
-    *((op, [WHOLE, BY], {}) for op in ("Add", "Sub", "Mul", "Div", "Mod")),
-    *((op, [WHOLE, BY], {}) for op in ("Equal", "Less", "Greater")),
+    *((op, [ODD], {}) for op in ("Log", "Sqrt")),
+    *((op, [WHOLE, BY], {}) for op in "Add Sub Mul Div Mod Equal Less Greater".split()),
     ("Div", [ODD, ODD[::-1].copy()], {}),
-    ("Pow", [CUBE, ints(2)], {}),
-    ("Pow", [WHOLE, ints(2)], {}),
-    *((op, [TRUTH, TRUTH[:1]], {}) for op in ("And", "Or", "Xor", "Equal")),
-    *((op, [CUBE], {}) for op in ("Min", "Max", "Sum", "Mean")),
     ("Max", [ODD, np.zeros(6, np.float32)], {}),
-    ("Clip", [CUBE, np.float32(0.5), None], {}),
-    ("Clip", [CUBE, np.float32(1), np.float32(-1)], {}),
-    ("Where", [TRUTH, WHOLE, ints(0)], {}),
-    ("CastLike", [CUBE, WHOLE], {}),
-    ("MatMul", [np.swapaxes(CUBE, 1, 2).copy(), CUBE], {}),
     ("MatMul", [MATRIX[0], CUBE], {}),
-    ("Gemm", [MATRIX, CUBE[0], CUBE[0, 0]], {"alpha": 0.5, "beta": 2.0}),
-    ("Gemm", [MATRIX.T.copy(), CUBE[0].T.copy()], {"transA": 1, "transB": 1}),
-    ("Transpose", [CUBE], {}),
     ("Squeeze", [CUBE[:1, :, :1]], {}),
-    ("Unsqueeze", [MATRIX, ints(-1, 0)], {}),
-    ("Concat", [CUBE, CUBE], {"axis": -2}),
-    ("Flatten", [CUBE], {}),
-    ("Reshape", [CUBE, ints(0, -1)], {}),
-    ("Reshape", [CUBE[:0], ints(0, 7)], {"allowzero": 1}),
     ("Slice", [CUBE, ints(1, 0), ints(9, -1)], {}),
     ("Slice", [CUBE, ints(-1), ints(-(2**63)), ints(-1), ints(-2)], {}),
     ("Slice", [CUBE, ints(3, -9), ints(0, 2), ints(2, 0), ints(-1, 1)], {}),
-    ("Shape", [CUBE], {}),
     ("Shape", [CUBE], {"start": -2}),
-    ("Shape", [CUBE], {"start": 0, "end": 1}),
     ("Size", [CUBE], {}),
-    ("Expand", [MATRIX[:, :1], ints(3)], {}),
-    ("ConstantOfShape", [ints(2, 3)], {}),
-    ("ConstantOfShape", [ints()], {"value": np.array([7], np.int64)}),
     ("ConstantOfShape", [ints(2, 0)], {"value": np.array([True])}),
-    ("Range", [np.int64(10), np.int64(3), np.int64(-2)], {}),
     ("Range", [np.float32(0), np.float32(1), np.float32(0.3)], {}),
-    ("Range", [np.int64(3), np.int64(3), np.int64(1)], {}),
-    ("Gather", [MATRIX, np.array(1)], {}),
-    ("GatherElements", [MATRIX, np.array([[0, -1, 3]])], {}),
     ("GatherElements", [CUBE, np.array([[[4, 0], [1, 1]]])], {"axis": -1}),
-    ("GatherND", [CUBE, ints(1, -1, 3)], {}),
     ("Pad", [MATRIX, ints(-1, 2, 0, -1), np.float32(9)], {}),
     ("Pad", [CUBE, ints(1, 1), np.float32(9), ints(-2)], {}),
-    ("ReverseSequence", [SQUARE, ints(1, 2, 3, 4)], {"time_axis": 0, "batch_axis": 1}),
-    ("ReverseSequence", [CUBE, ints(3, 1)], {"time_axis": 1, "batch_axis": 0}),
-    ("OneHot", [np.array([1, -1, 7]), ints(4), np.array([2, 5], np.float32)], {}),
-    ("OneHot", [np.array([[1], [0]]), ints(3), np.array([0, 1], np.float32)], {"axis": 0}),
+    ("Pad", [IMAGE, ints(4, 3), None, ints(-1)], {"mode": "reflect"}),
     ("NonZero", [WHOLE], {}),
-    ("Compress", [CUBE, np.array([True, False, True])], {"axis": 1}),
     ("Compress", [MATRIX, np.array([False, True, True, False, True])], {}),
     *((f"Reduce{k}", [POSITIVE], {}) for k in ("Sum", "Mean", "Max", "Min", "Prod", "LogSum")),
-    *((f"Reduce{k}", [CUBE, ints(1)], {}) for k in ("Sum", "Mean", "L1", "L2", "SumSquare")),
     *((f"Reduce{k}", [50 * CUBE, ints(-1, 0)], {"keepdims": 0}) for k in ("Max", "LogSumExp")),
-    *((f"Reduce{k}", [WHOLE, ints(1)], {"keepdims": 0}) for k in ("Sum", "Max", "Min", "Prod")),
     *((f"Reduce{k}", [CUBE[:, :0], ints(1)], {}) for k in ("Sum", "Prod")),
-    ("ReduceSum", [CUBE], {"noop_with_empty_axes": 1}),
-    ("ReduceMax", [WHOLE], {"noop_with_empty_axes": 1}),
-    ("ArgMax", [TIED], {"axis": 1}),
     ("ArgMax", [TIED], {"axis": -1, "keepdims": 0, "select_last_index": 1}),
     ("ArgMin", [TIED], {}),
-    ("ArgMin", [TIED], {"axis": 1, "select_last_index": 1}),
-    ("Softmax", [50 * CUBE], {}),
-    ("LogSoftmax", [50 * CUBE], {"axis": 0}),
-    ("CumSum", [CUBE, np.int64(-1)], {"exclusive": 1}),
-    ("CumSum", [CUBE, np.int64(0)], {"reverse": 1}),
-    ("CumSum", [CUBE, np.int64(2)], {"reverse": 1, "exclusive": 1}),
     ("TopK", [TIED, ints(3)], {}),
-    ("TopK", [TIED, ints(2)], {"largest": 0}),
-    ("TopK", [CUBE, ints(2)], {"axis": 1}),
-    ("LayerNormalization", [CUBE, CUBE[0]], {"axis": 1, "epsilon": 0.1}),
-    ("BatchNormalization", [MATRIX, *(POSITIVE[0, :, k].copy() for k in range(4))], {"epsilon": 1}),
     *(("Conv", [IMAGE, FILTERS], {"group": 2, **around}) for around in AROUND),
-    *(("Conv", [CUBE, TAPS, TAPS[:, 0, 0].copy()], {"strides": (2,), **more}) for more in AUTO),
-    ("Conv", [IMAGE, FILTERS], {"group": 2, "strides": (3, 2), "dilations": (2, 3)}),
     ("Conv", [IMAGE, FILTERS[:4, :1].copy()], {"group": 4, "kernel_shape": (3, 2)}),
     ("Conv", [IMAGE.astype(np.float64), FILTERS.astype(np.float64)], {"group": 2}),
     *((op, [IMAGE], pooled) for op in ("MaxPool", "AveragePool") for pooled in POOLED),
     *(("AveragePool", [IMAGE], {"count_include_pad": 1, **pooled}) for pooled in POOLED),
-    *(("MaxPool", [CUBE], {"kernel_shape": (2,), "storage_order": k}) for k in (0, 1)),
-    ("MaxPool", [(IMAGE * 50).astype(np.int8)], {"kernel_shape": (2, 2), "pads": (1, 1, 1, 1)}),
-    ("MaxPool", [TIED[None]], {"kernel_shape": (3,), "pads": (1, 2)}),
-    *((op, [each], {}) for op in ("GlobalAveragePool", "GlobalMaxPool") for each in (CUBE, IMAGE)),
     *(
         ("ConvTranspose", [IMAGE, FILTERS[:4], FILTERS[:4, 0, 0, 0]], {**BACK, **more})
         for more in (*AROUND, {"output_padding": (1, 1)}, {"output_shape": (14, 12)})
     ),
-    ("ConvTranspose", [IMAGE, FILTERS[:4]], {"group": 4, "strides": (3, 1), "dilations": (2, 3)}),
-    ("ConvTranspose", [CUBE, TAPS[:, :3].swapaxes(0, 1).copy()], {"output_shape": (6,)}),
     ("ConvTranspose", [CUBE, TAPS[[0, 1, 1]]], {"strides": (2,), "output_shape": (12,)}),
-    *(("InstanceNormalization", [each, *COLUMNS], {}) for each in (CUBE, IMAGE[:, :3].copy())),
-    ("InstanceNormalization", [CUBE, *COLUMNS], {"epsilon": 0.1}),
-    *(
-        ("GroupNormalization", [IMAGE, *[IMAGE[0, :, 0, 0]] * 2], {"num_groups": groups})
-        for groups in (1, 2, 4)
-    ),
-    ("PRelu", [IMAGE, IMAGE[0, :, :1, :1].copy()], {}),
     *(
         ("Resize", [IMAGE, None, floats(1, 1, 2.5, 0.5)], {"nearest_mode": mode, **coordinates})
         for mode in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -191,33 +119,11 @@ CASES: list[Case] = [
         for mode in ("nearest", "linear")
         for coordinates in MODES
     ),
-    ("Resize", [IMAGE, None, floats(2, 3)], {"mode": "linear", "axes": (2, 3)}),
-    ("Resize", [IMAGE, None, floats(2.3, 0.4)], {"mode": "linear", "axes": (-1, 2)}),
-    *(
-        ("Resize", [IMAGE, None, None, ints(9, 9)], {"axes": (2, 3), **KEEP, "mode": mode})
-        for KEEP in ({"keep_aspect_ratio_policy": f"not_{k}er"} for k in ("small", "larg"))
-        for mode in ("nearest", "linear")
-    ),
-    *(
-        ("Resize", [IMAGE, floats(0.2, -0.1, 0.7, 1.2), None, ints(4, 5)], {**CROP, "mode": mode})
-        for mode in ("nearest", "linear")
-    ),
-    *(("DFT", [WAVES, None, np.int64(axis)], {}) for axis in (1, 0, -3)),
-    *(("DFT", [SPECTRA, None, np.int64(-2)], {"inverse": inverse}) for inverse in (0, 1)),
     *(("DFT", [WAVES, np.int64(n)], {"onesided": one}) for n in (4, 9, 17) for one in (0, 1)),
-    ("DFT", [SPECTRA], {"inverse": 1, "onesided": 1}),
     ("DFT", [SPECTRA, np.int64(9)], {"inverse": 1, "onesided": 1}),
     *(("STFT", [WAVES, np.int64(3), WINDOW], {"onesided": one}) for one in (0, 1)),
-    ("STFT", [WAVES, np.int64(2), None, np.int64(5)], {}),
-    ("STFT", [WAVES, np.int64(2), WINDOW, np.int64(4)], {}),
-    ("STFT", [SPECTRA, np.int64(1), None, np.int64(3)], {"onesided": 0}),
-    *(("Pad", [CUBE, ints(2, 4, 1, 0), None, ints(-2, 2)], {"mode": m}) for m in ("edge", "wrap")),
-    ("Pad", [IMAGE, ints(4, 3), None, ints(-1)], {"mode": "reflect"}),
-    ("Dropout", [MATRIX, np.float32(0.3)], {}),
-    ("Split", [CUBE], {"axis": 1, "num_outputs": 3}),
-    ("Split", [CUBE], {"axis": -1, "num_outputs": 2}),
-    ("Split", [CUBE, ints(1, 0, 2)], {"axis": 1}),
 ]
+"""Values and sizes at their ends. onnx's own cases are run in test_peer_suites.py."""
 OUTPUTS = {"TopK": 2, "LayerNormalization": 3, "MaxPool": 2, "DynamicQuantizeLinear": 3}
 # What onnx's evaluator cuts down instead of towards zero, and what ONNX Runtime has no kernel for.
 NOT_BY_ONNX = {"Div", "Mod", "Clip", "LayerNormalization"}
@@ -229,45 +135,17 @@ B_BYTES = RNG.integers(-64, 64, (700, 5), np.int8)
 IMAGES = RNG.integers(0, 256, (2, 4, 7, 9), np.uint8)
 KERNELS_U8 = RNG.integers(0, 256, (6, 4, 3, 2), np.uint8)
 EXTREME = np.full((1, 700), 255, np.uint8), np.full((700, 1), -64, np.int8)
-ONE = np.float32(1)
 FOUR = np.array([0.1, 1, 2, 0.5], np.float32)
 ZEROS = {t: np.array([0, 3, 7, 100], t) for t in ("uint8", "int8")}
-MANY = np.arange(12).reshape(4, 3)
-PLACES = np.array([[1, -1, 0], [3, 0, -2]])
 CASES += [
-    ("QuantizeLinear", [EVEN, ONE], {}),
-    ("QuantizeLinear", [EVEN, np.array([1], np.float32)], {"axis": 0}),
-    *(("QuantizeLinear", [EVEN, ONE, np.array(z)], {}) for z in (np.int8(-3), np.uint8(250))),
+    ("QuantizeLinear", [EVEN, np.float32(1)], {}),
     *(("QuantizeLinear", [EVEN, FOUR, ZEROS[t]], {"axis": k}) for t in ZEROS for k in (1, -1)),
     *(("DequantizeLinear", [np.arange(256).astype(t), np.float32(0.3)], {}) for t in ZEROS),
-    *(
-        ("DequantizeLinear", [np.arange(256).astype(t).reshape(8, 4, 8), FOUR, ZEROS[t]], {})
-        for t in ZEROS
-    ),
     ("DequantizeLinear", [np.array([2**31 - 1, -(2**31)], np.int32), np.float32(0.5)], {}),
     *(("DynamicQuantizeLinear", [x], {}) for x in (CUBE, POSITIVE, -POSITIVE, 0 * CUBE)),
-    ("MatMulInteger", [A_BYTES, B_BYTES, np.uint8(7), np.int8(-9)], {}),
     ("MatMulInteger", [A_BYTES, B_BYTES, np.uint8(7), np.arange(5, dtype=np.int8)], {}),
     ("MatMulInteger", [*EXTREME, np.uint8(0), np.int8(127)], {}),
-    ("MatMulInteger", [A_BYTES[0], A_BYTES[1].T.copy(), np.uint8(255), np.uint8(0)], {}),
-    ("ConvInteger", [IMAGES, KERNELS_U8], {}),
     ("ConvInteger", [IMAGES, KERNELS_U8, np.uint8(7), np.uint8(130)], {"pads": (1, 0, 2, 1)}),
-    (
-        "ConvInteger",
-        [IMAGES, KERNELS_U8.view(np.int8)[:, :2], np.uint8(255)],
-        {"strides": (2, 1), "group": 2, "auto_pad": "SAME_LOWER"},
-    ),
-    ("ScatterElements", [MATRIX, PLACES, MATRIX[:2]], {}),
-    ("ScatterElements", [SQUARE, PLACES[:, :2], SQUARE[:2, :2].copy()], {"axis": -1}),
-    *(
-        ("ScatterElements", [MANY, PLACES % 2, MANY[:2]], {"reduction": k})
-        for k in ("add", "mul", "max", "min")
-    ),
-    *(
-        ("ScatterND", [CUBE, PLACES[:, 1:] % 2, CUBE[0, :2].copy()], {"reduction": k})
-        for k in ("none", "add", "mul", "max", "min")
-    ),
-    ("ScatterND", [MATRIX, ints(-1, 2, 2).reshape(3, 1), MATRIX[:3]], {}),
     ("MatMul", [HALF, np.swapaxes(HALF, 1, 2).copy()], {}),
     ("Gemm", [HALF[0], HALF[1].T.copy()], {}),
     ("Softmax", [HALF], {}),

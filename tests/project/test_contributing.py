@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
+from onernn.kernels import build
+
 pytestmark = pytest.mark.long
 
 BLOCK = re.compile(r"(?P<lead>[^\n]+:)\n```\w+\n(?P<text>.*?)```\n", re.S)
@@ -68,7 +70,7 @@ def follow(folder: Path, step: Step) -> None:
         return
     lines = file.read_text().splitlines(keepends=True)
     if step.place == "at the end":
-        apart = "\n\n" if step.text.startswith(("def ", "class ")) else ""
+        apart = "\n\n" if step.text.startswith(("def ", "class ", "@")) else ""
         lines.append(apart + step.text)
     else:
         (at,) = (k for k, line in enumerate(lines) if line.rstrip("\n") == step.line)
@@ -166,6 +168,46 @@ def test_an_operator_is_added_by_its_recipe(page: Path, copy: Path, repo: Path) 
     for code in (FROM_MXNET, IN_ONNX_RUNTIME, *compiled):
         done = run(code, copy, repo / "tests")
         assert done.returncode == 0, done.stderr
+
+
+KERNEL = """
+from pathlib import Path
+import numpy as np
+from support.emitting import build
+from onernn.ir.graph import Graph, Node, Value
+x = np.array([[1, 3, 2], [5, np.nan, 7]], np.float32)
+node = Node("CumMax", ("x",), ("y",), {"axis": 1})
+graph = Graph("m", (Value("x", "float32", ("N", 3)),), (Value("y"),), (node,), {})
+(emitted,) = build({"m": graph}, Path("cum_max").resolve(), ("-O0",)).values()
+status, outputs = emitted.run({"x": x}, {"y": x})
+assert status == 0, outputs
+want = np.maximum.accumulate(x, 1).ravel()
+assert np.array_equal(outputs["y"], want, equal_nan=True), outputs
+"""
+
+
+def test_an_operator_with_a_kernel_is_added_by_its_recipe(
+    page: Path, copy: Path, repo: Path
+) -> None:
+    """The source that lists the function is compiled, and compiles only if it says all counts."""
+    followed(page, "An operator with a kernel", copy)
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if not compiler:
+        return
+    done = run(KERNEL, copy, repo / "tests")
+    assert done.returncode == 0, done.stderr
+    kernels = copy / "src" / "onernn" / "kernels"
+    table = kernels / "library" / "axes.cpp"
+    flags = (*build.COMPILE, *next(iter(build.isas().values())), "-O0", "-fsyntax-only")
+    for text, status in ((table.read_text(), 0), (without_counts(table.read_text()), 1)):
+        table.write_text(text)
+        compiled = subprocess.run([compiler, *flags, table], cwd=kernels, capture_output=True)
+        assert compiled.returncode == status, compiled.stderr.decode()
+    assert b"say how many numbers each pointer has" in compiled.stderr
+
+
+def without_counts(table: str) -> str:
+    return table.replace("NUMBERS(cum_max, ALONG)", "NUMBERS(cum_max, Of<2, 3, 4>)")
 
 
 def test_a_pass_is_added_by_its_recipe(page: Path, copy: Path) -> None:

@@ -47,7 +47,7 @@ def test_every_fault_that_an_adapter_knows_is_on_the_audit_s_page(repo: Path) ->
     for framework in ("paddle", "mxnet"):
         files = (repo / "adapters" / framework).rglob("*.py")
         source = "\n".join(file.read_text() for file in files if "faults" in str(file))
-        ids = re.findall(r'_fault\(\s*\w+,\s*f?"([^"]+)"', source)
+        ids = re.findall(r'fault\(\s*(?:\w+,\s*)?f?"([^"]+)"', source)
         assert ids
         for name in ids:
             for one in [name.format(name=n) for n in ("lengths", "clip")]:

@@ -57,7 +57,7 @@ MUTANTS = [
         "reorders/layers.py",
         "np.concatenate([x[:2] + h[:2], x[2:], h[2:]])",
         "np.concatenate([x[:2] + h[:2], x[2:] + h[2:], 0 * h[2:]])",
-        (MXNET, "test_a_gru_multiplies_the_reset_gate_after_the_product"),
+        EQUATIONS[MXNET],
     ),
     Mutant(
         "MXNet: biases in the vector changed over",
@@ -78,7 +78,7 @@ MUTANTS = [
         "adapters/mxnet/attributes.py",
         "0 < stack.layers < 2**10",
         "stack.layers < 2**10",
-        (MXNET, "test_sizes_of_no_operator_are_refused"),
+        (MXNET, "test_what_the_documentation_does_not_allow_is_refused"),
     ),
     Mutant(
         "MXNet: layers and directions of a state changed over",
@@ -121,13 +121,6 @@ MUTANTS = [
         "np.where(gradient == 0, gradient, gradient * factor)",
         "gradient * factor",
         ("live", "test_a_nan_that_a_clip_has_stopped_reaches_no_gradient and reference"),
-    ),
-    Mutant(
-        "MXNet: dropout on the last layer",
-        "adapters/common/live.py",
-        "mask(data_of(y).shape) if mask and k else None",
-        "mask(data_of(y).shape) if mask and not k else None",
-        (MXNET, "test_dropout_is_between_layers_and_the_last_drops_nothing"),
     ),
     Mutant(
         "SOFIE: order of a GRU's gates",

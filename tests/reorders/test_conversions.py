@@ -20,7 +20,6 @@ from support.oracle import run_oracle
 import onernn
 from onernn import Activation, Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
 from onernn.adapters.weight_conversion import read_layer
-from onernn.reorders import torch
 from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import FRAMEWORKS, table
 
@@ -220,20 +219,6 @@ def test_arrays_of_odd_shapes_are_refused(name: str, shape: tuple[int, ...]) -> 
 def test_the_table_in_the_documentation_is_what_the_code_says(repo: Path) -> None:
     page = (repo / "design" / "0029-an-adapter-is-a-record.md").read_text()
     assert table() in page
-
-
-@pytest.mark.parametrize("cell", [Cell.RNN_TANH, Cell.LSTM, Cell.LBR_GRU])
-def test_gradients_of_a_summed_bias_go_to_both_of_its_terms(cell: Cell) -> None:
-    """By the definition: the numeric derivative of a sum of pivot biases."""
-    layer = one(cell)
-    gradients = torch.NAMES.write_gradients(layer)
-    arrays = onernn.convert_weights(layer, "torch")
-    for name in ("bias_ih_l0", "bias_hh_l0"):
-        for place in range(len(cell.gates) * 4):
-            moved = {each: np.zeros_like(array) for each, array in arrays.items()}
-            moved[name][place] = 1
-            (weights,) = read_layer(moved, "torch").weights
-            assert gradients[name][place] == (weights.bias * layer.weights[0].bias).sum()
 
 
 def drawn(*shape: int) -> np.ndarray:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,28 +98,10 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(content)
 
 
-def change_value(file: Path) -> None:
-    """Flips a bit of a value that only a checksum tells."""
-    content, table = file.read_bytes(), pq.read_table(file)
-    for at in range(4, len(content)):
-        flip(file, at)
-        with suppress(pa.ArrowException, OSError):
-            if pq.read_table(file) != table:
-                return
-        file.write_bytes(content)
-    raise AssertionError("each bit is told")
-
-
-def without_parts(folder: Path) -> None:
-    for file in folder.glob("part-*"):
-        file.unlink()
-
-
 def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], Any]:
-    """A part whose rows somebody changed; the metadata of the file stays."""
+    """A file whose rows somebody changed; its metadata stays."""
 
-    def damage(folder: Path) -> None:
-        file = part(folder, 1)
+    def damage(file: Path) -> None:
         note = {b"onernn": pq.read_metadata(file).metadata[b"onernn"]}
         table = pq.read_table(file).replace_schema_metadata(note)
         pq.write_table(change(table), file, compression="zstd", write_page_checksum=True)
@@ -128,66 +109,38 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], Any]:
     return damage
 
 
-def edited(table: pa.Table) -> pa.Table:
+def edit(table: pa.Table) -> pa.Table:
     column = pa.array([7, *table["id"].to_pylist()[1:]])
     return table.set_column(0, "id", column)
 
 
-def scored_anew(table: pa.Table) -> pa.Table:
-    """Another reason in a row that was rejected."""
-    return table.set_column(table.num_columns - 1, "rejected", pa.nulls(len(table), pa.string()))
+def swap(file: Path) -> None:
+    other = part(file.parent, 2)
+    one, two = file.read_bytes(), other.read_bytes()
+    file.write_bytes(two)
+    other.write_bytes(one)
 
 
-def swap(folder: Path) -> None:
-    one, other = part(folder, 1).read_bytes(), part(folder, 2).read_bytes()
-    part(folder, 1).write_bytes(other)
-    part(folder, 2).write_bytes(one)
-
-
-PART, LAST = "part-000001.parquet", "part-000003.parquet"
-DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
-    "the first part deleted": (lambda f: part(f, 0).unlink(), []),
-    "a part deleted": (lambda f: part(f, 1).unlink(), []),
-    "all parts deleted": (without_parts, []),
-    "a part truncated": (lambda f: truncate(part(f, 1)), [PART]),
-    "a part without its last byte": (lambda f: truncate(part(f, 3), 0.9999), [LAST]),
-    "a part emptied": (lambda f: part(f, 1).write_bytes(b""), [PART]),
-    "a bit of a value flipped": (lambda f: change_value(part(f, 1)), [PART]),
-    "a bit of the magic number flipped": (lambda f: flip(part(f, 1), -1), [PART]),
-    "a table of somebody else": (
-        lambda f: pq.write_table(pa.table({"id": [1]}), part(f, 1)),
-        [PART],
-    ),
-    "a file that was being written": (lambda f: (f / ".onernn-0.part").touch(), []),
-    "rows removed": (rewritten(lambda t: t.slice(0, 4)), [PART]),
-    "all rows removed": (rewritten(lambda t: t.slice(0, 0)), [PART]),
-    "rows doubled": (rewritten(lambda t: pa.concat_tables([t, t])), [PART]),
-    "rows in another order": (rewritten(lambda t: t.take([*range(len(t))][::-1])), [PART]),
-    "a value edited": (rewritten(edited), [PART]),
-    "reasons removed": (rewritten(scored_anew), [PART]),
-    "a column dropped": (rewritten(lambda t: t.drop_columns(["id"])), [PART]),
-    "a column added": (rewritten(lambda t: t.append_column("more", t["id"])), [PART]),
-    "a column renamed": (
-        rewritten(lambda t: t.rename_columns(["ID", *t.column_names[1:]])),
-        [PART],
-    ),
-    "a column of another type": (
-        rewritten(lambda t: t.set_column(0, "id", t["id"].cast("int32"))),
-        [PART],
-    ),
-    "columns in another order": (rewritten(lambda t: t.select(t.column_names[::-1])), [PART]),
-    "no metadata": (rewritten(lambda t: t.replace_schema_metadata(None)), [PART]),
-    "a part renamed": (lambda f: part(f, 0).replace(part(f, 1)), [PART]),
-    "a part copied over another": (lambda f: shutil.copy(part(f, 0), part(f, 1)), [PART]),
-    "two parts swapped": (swap, [PART, "part-000002.parquet"]),
-    "bytes after the end": (lambda f: part(f, 1).open("ab").write(b"more"), [PART]),
-    "the length of the footer": (lambda f: flip(part(f, 1), -8), [PART]),
-    "a huge length of the footer": (lambda f: flip(part(f, 1), -5), [PART]),
-    "a bit of the footer": (lambda f: flip(part(f, 1), -300), [PART]),
-    "the first byte": (lambda f: flip(part(f, 1), 0), [PART]),
-    "nothing but a footer": (lambda f: part(f, 1).write_bytes(b"\0\0\0\0PAR1"), [PART]),
+PART = "part-000001.parquet"
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "deleted": Path.unlink,
+    "all deleted": lambda file: [each.unlink() for each in file.parent.glob("part-*")],
+    "truncated": truncate,
+    "without its last byte": lambda file: truncate(file, 0.9999),
+    "emptied": lambda file: file.write_bytes(b""),
+    "a table of somebody else": lambda file: pq.write_table(pa.table({"id": [1]}), file),
+    "another file being written": lambda file: (file.parent / ".onernn-0.part").touch(),
+    "rows removed": rewritten(lambda t: t.slice(0, 4)),
+    "a value edited": rewritten(edit),
+    "a column added": rewritten(lambda t: t.append_column("more", t["id"])),
+    "no metadata": rewritten(lambda t: t.replace_schema_metadata(None)),
+    "another part in its place": lambda file: part(file.parent, 0).replace(file),
+    "swapped with another part": swap,
+    "bytes after the end": lambda file: file.open("ab").write(b"more"),
+    "a huge length of the footer": lambda file: flip(file, -5),
+    "nothing but a footer": lambda file: file.write_bytes(b"\0\0\0\0PAR1"),
 }
-"""What happens to a folder, and the files that are named."""
+"""What happens to the file of window 1."""
 
 
 CASES = [(how, ("finished", "unfinished")[k % 2]) for k, how in enumerate(DAMAGE)]
@@ -198,13 +151,13 @@ CASES = [(how, ("finished", "unfinished")[k % 2]) for k, how in enumerate(DAMAGE
 def test_what_is_damaged_is_named_and_gets_its_bytes_again(
     run: Any, finished: Path, folder: Path, how: str
 ) -> None:
-    damage, named = DAMAGE[how]
-    damage(folder)
+    DAMAGE[how](part(folder, 1))
+    there = (folder / PART).exists()
     summary = run(folder)
     assert (summary.rows, summary.rejected, summary.windows) == (ROWS, len(BAD), 5)
     assert files(folder) == files(finished)
-    said = "\n".join(summary.repaired)
-    assert all(name in said for name in named), said
+    named = any(PART in each for each in summary.repaired)
+    assert named == (there and how != "another file being written"), summary.repaired
     again = run(folder)
     assert (again.rows, again.windows_before, again.repaired) == (ROWS, 5, ())
 
@@ -252,42 +205,27 @@ def a_link(folder: Path, name: str) -> None:
     (folder / name).symlink_to("_moved.parquet")
 
 
-FOREIGN: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "other.parquet": (lambda f: shutil.copy(part(f, 1), f / "other.parquet"), "move it away"),
-    "part-000005.parquet": (lambda f: shutil.copy(part(f, 1), part(f, 5)), "move it away"),
-    "part-0000001.parquet": (
-        lambda f: shutil.copy(part(f, 1), f / "part-0000001.parquet"),
-        "move it away",
-    ),
-    "part-1.parquet": (lambda f: part(f, 1).replace(f / "part-1.parquet"), "move it away"),
-    "part-000001.PARQUET": (
-        lambda f: part(f, 1).replace(f / "part-000001.PARQUET"),
-        "move it away",
-    ),
-    "more": (lambda f: (f / "more").mkdir(), "move it away"),
-    "part-000001.parquet": (lambda f: a_link(f, PART), "a link, a folder or a device"),
-    "part-000004.parquet": (
-        lambda f: (part(f, 4).unlink(missing_ok=True), part(f, 4).mkdir()),
-        "a link, a folder or a device",
-    ),
-    "part-000002.parquet": (
-        lambda f: (part(f, 2).unlink(), os.mkfifo(part(f, 2))),
-        "a link, a folder or a device",
-    ),
-    "_scoring.json": (
-        lambda f: (manifest(f).replace(f / "_kept.json"), manifest(f).symlink_to("_kept.json")),
-        "a link, a folder or a device",
+FOREIGN: dict[str, Callable[[Path], Any]] = {
+    "other.parquet": lambda f: shutil.copy(part(f, 1), f / "other.parquet"),
+    "part-000005.parquet": lambda f: shutil.copy(part(f, 1), part(f, 5)),
+    "part-1.parquet": lambda f: part(f, 1).replace(f / "part-1.parquet"),
+    "more": lambda f: (f / "more").mkdir(),
+    "part-000001.parquet": lambda f: a_link(f, PART),
+    "part-000004.parquet": lambda f: (part(f, 4).unlink(missing_ok=True), part(f, 4).mkdir()),
+    "part-000002.parquet": lambda f: (part(f, 2).unlink(), os.mkfifo(part(f, 2))),
+    "_scoring.json": lambda f: (
+        manifest(f).replace(f / "_kept.json"),
+        manifest(f).symlink_to("_kept.json"),
     ),
 }
-"""What lies in a folder that no run writes, and what is said of it."""
+"""Files, links, folders and devices that no run writes into a folder."""
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_files_that_are_none_of_the_scoring_are_an_error(run: Any, folder: Path, name: str) -> None:
-    damage, message = FOREIGN[name]
-    damage(folder)
+    FOREIGN[name](folder)
     before = {each.name for each in folder.iterdir()}
-    with pytest.raises(UnsupportedError, match=message) as error:
+    with pytest.raises(UnsupportedError) as error:
         run(folder)
     assert name in str(error.value)
     assert {each.name for each in folder.iterdir()} == before

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -216,34 +215,6 @@ def test_two_scorings_into_one_folder_are_refused(
     finally:
         os.close(holding)
     assert done.returncode == 2 and "another scoring runs into it" in done.stderr
-
-
-@pytest.mark.long
-def test_of_two_scorings_at_once_one_writes_the_folder(
-    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    words = command(model, corpus, tmp_path / "out", "--workers", "1")
-    with started(*words) as one, started(*words) as other:
-        codes = [process.wait(600) for process in (one, other)]
-    assert 0 in codes and set(codes) <= {0, 2}  # 0, 0: one had ended before the other began
-    assert files(tmp_path / "out") == whole
-
-
-def test_a_damaged_part_is_named_and_the_command_succeeds(
-    model: Path,
-    corpus: Path,
-    tmp_path: Path,
-    whole: dict[str, bytes],
-    finished: tuple[Path, dict[str, Any]],
-) -> None:
-    folder = shutil.copytree(finished[0], tmp_path / "out")
-    (folder / "part-000002.parquet").write_bytes(b"PAR1")
-    done = run(model, corpus, folder, "--json")
-    assert done.returncode == 0 and json.loads(done.stdout)["rows"] == ROWS
-    assert done.stderr == (
-        f"onernn: scored anew: {folder}/part-000002.parquet: not a whole Parquet file\n"
-    )
-    assert files(folder) == whole
 
 
 GIVEN: Any = {"inputs": {"letters": "text"}, "window": 200, "workers": 1}

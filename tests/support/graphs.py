@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,17 @@ def new_node(text: str, inputs: str = "", outputs: str = "", /, **attributes: An
         outputs, _, rest = text.partition(" = ")
         text, _, inputs = rest.partition(" ")
     return Node(text, tuple(inputs.split(" ")), tuple(outputs.split(" ")), attributes)
+
+
+def new_nodes(text: str) -> tuple[Node, ...]:
+    """Nodes by lines, as ``h c = Concat a b axis=0``."""
+    nodes = []
+    for line in text.strip().splitlines():
+        words = line.split()
+        named = [word.split("=", 1) for word in words if "=" in word[1:]]
+        attributes = {name: literal_eval(value) for name, value in named}
+        nodes.append(new_node(" ".join(words[: len(words) - len(named)]), **attributes))
+    return tuple(nodes)
 
 
 def reference(graph: Graph, feed: Mapping[str, Any]) -> dict[str, Any]:

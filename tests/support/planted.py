@@ -5,16 +5,17 @@ W (D, G*H, I), R (D, G*H, H), B (D, 2*G*H): both biases; gates z, r, h of GRU, i
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 
 from onernn import Graph
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import parse_model
+from support.onnx_models import parsed
 
 INPUT, HIDDEN = 4, 4
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -62,35 +63,21 @@ def model(
 
     Without ``lengths`` or ``states`` the file still takes these inputs, and ignores them.
     """
-    directions = len(arrays["W"])
-    cell = op == "LSTM"
-    inputs = ["X", "W", "R", "B", "lens" if lengths else "", "h0" if states else ""]
-    inputs += ["c0"] if cell and states else []
-    while not inputs[-1]:
-        inputs.pop()
-    outputs = ["Y", "Y_h", "Y_c"][: 2 + cell]
+    directions, cell = len(arrays["W"]), op == "LSTM"
     way = "bidirectional" if directions == 2 else "reverse" if reverse else "forward"
-    node = helper.make_node(op, inputs, outputs, hidden_size=HIDDEN, direction=way, **attributes)
-    return file([node], directions, cell, outputs, arrays)
+    said = {"hidden_size": HIDDEN, "direction": way, **attributes}
+    given = ", ".join(f"{key} = {json.dumps(value)}" for key, value in said.items())
+    inputs = ["X", "W", "R", "B", "lens" * lengths, *["h0", "c0"][: (1 + cell) * states]]
+    outputs = ", ".join(["Y", "Y_h", "Y_c"][: 2 + cell])
+    text = f"{outputs} = {op} <{given}> ({', '.join(inputs).rstrip(', ')})"
+    return file(text, directions, cell, outputs, arrays)
 
 
-def file(
-    nodes: list[Any], directions: int, cell: bool, outputs: list[str], constants: Arrays
-) -> bytes:
-    infos = [
-        helper.make_tensor_value_info("X", TensorProto.FLOAT, ["T", "N", INPUT]),
-        helper.make_tensor_value_info("lens", TensorProto.INT32, ["N"]),
-        *(
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, [directions, "N", HIDDEN])
-            for name in ("h0", "c0")[: 1 + cell]
-        ),
-    ]
-    outs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
-    kept = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    graph = helper.make_graph(nodes, "planted", infos, outs, kept)
-    opsets = [helper.make_opsetid("", 15)]
-    made = helper.make_model(graph, ir_version=8, opset_imports=opsets)
-    return made.SerializeToString()
+def file(text: str, directions: int, cell: bool, outputs: str, constants: Arrays) -> bytes:
+    states = [f"float[{directions}, N, {HIDDEN}] {name}" for name in ("h0", "c0")[: 1 + cell]]
+    inputs = ", ".join([f"float[T, N, {INPUT}] X", "int32[N] lens", *states])
+    made = parsed(f"({inputs}) => ({outputs}) {{ {text} }}", constants, opset=15)
+    return bytes(made.SerializeToString())
 
 
 def read(data: bytes) -> Graph:
@@ -126,7 +113,7 @@ def tagger(layer: int = -1, direction: int = -1, dense: float = 1.0) -> bytes:
     rng = np.random.default_rng(3)
     bound = 1 / np.sqrt(HIDDEN)
     constants: Arrays = {"shape": np.array([0, 0, -1])}
-    nodes, x = [], "X"
+    lines, x = [], "X"
     for k, width in enumerate((INPUT, 2 * HIDDEN)):
         arrays = weights("GRU", 2, seed=k)
         arrays["W"] = rng.uniform(-bound, bound, (2, 3 * HIDDEN, width)).astype(np.float32)
@@ -137,22 +124,11 @@ def tagger(layer: int = -1, direction: int = -1, dense: float = 1.0) -> bytes:
                 array[kept] = arrays[name][kept]
             arrays = wrong
         constants |= {f"{name}{k}": array for name, array in arrays.items()}
-        nodes += [
-            helper.make_node(
-                "GRU",
-                [x, f"W{k}", f"R{k}", f"B{k}", "lens"],
-                [f"Y{k}"],
-                hidden_size=HIDDEN,
-                direction="bidirectional",
-                linear_before_reset=1,
-            ),
-            helper.make_node("Transpose", [f"Y{k}"], [f"t{k}"], perm=[0, 2, 1, 3]),
-            helper.make_node("Reshape", [f"t{k}", "shape"], [f"y{k}"]),
-        ]
+        said = f'hidden_size = {HIDDEN}, direction = "bidirectional", linear_before_reset = 1'
+        lines.append(f"""Y{k} = GRU <{said}> ({x}, W{k}, R{k}, B{k}, lens)
+            t{k} = Transpose <perm = [0, 2, 1, 3]> (Y{k})
+            y{k} = Reshape (t{k}, shape)""")
         x = f"y{k}"
     constants["P"] = (dense * rng.uniform(-bound, bound, (2 * HIDDEN, 3))).astype(np.float32)
-    nodes += [
-        helper.make_node("MatMul", [x, "P"], ["scores"]),
-        helper.make_node("Softmax", ["scores"], ["tags"], axis=-1),
-    ]
-    return file(nodes, 2, False, ["tags"], constants)
+    lines.append(f"scores = MatMul ({x}, P) tags = Softmax <axis = -1> (scores)")
+    return file(" ".join(lines), 2, False, "tags", constants)

@@ -9,6 +9,7 @@ import numpy as np
 
 from onernn import Session
 from onernn.engine.session import Feed
+from support.fusing import departure
 
 
 def check_shared(session: Session, given: list[Feed], turns: int) -> None:
@@ -19,7 +20,7 @@ def check_shared(session: Session, given: list[Feed], turns: int) -> None:
     def work(seed: int) -> None:
         for at in np.random.default_rng(seed).integers(len(given), size=turns):
             got = session.run(given[at])
-            wrong.extend(n for n in got if not np.allclose(got[n], want[at][n], 1e-5, 1e-5))
+            wrong.extend(n for n in got if departure(got[n], want[at][n], 1e-5))
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
     for thread in threads:

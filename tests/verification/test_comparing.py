@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import helper
 from support import onnx_models
 
 from onernn import Ragged
@@ -77,11 +76,7 @@ def test_outputs_in_float16_have_the_tolerance_of_their_own_dtype() -> None:
     x = rng.uniform(-1, 1, (7, 3, 6)).astype(np.float16)
     shapes = {"W": (1, 9, 6), "R": (1, 9, 3)}
     weights = {k: rng.uniform(-0.5, 0.5, s).astype(np.float16) for k, s in shapes.items()}
-    nodes = [
-        helper.make_node("GRU", ["x", "W", "R"], ["half"], hidden_size=3),
-        helper.make_node("Cast", ["x"], ["wide"], to=1),
-        helper.make_node("Exp", ["wide"], ["y"]),
-    ]
+    nodes = """half = GRU <hidden_size = 3> (x, W, R) wide = Cast <to = 1> (x) y = Exp (wide)"""
     proto = onnx_models.model(nodes, {"x": x}, ["half", "y"], constants=weights)
     half, y = onnx_models.theirs(proto, {"x": x})
     graph, given = onnx_models.read(proto), {"in__x": x, "out__half": half, "out__y": y}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onernn import LibraryError, UnsupportedError
+from onernn import LibraryError
 from onernn.backend import open_backend
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn import kernels, training
@@ -27,7 +27,6 @@ from onernn.verification.doctor import (
     DTYPES,
     MODES,
     NEVER_RAN,
-    ODD,
     REFUSED,
     SLOWER,
     WORKS,
@@ -37,7 +36,7 @@ from onernn.verification.doctor import (
     examine,
     examined,
 )
-from onernn.verification.suite import DIRECTIONS, KINDS, sample_case
+from onernn.verification.suite import DIRECTIONS, KINDS
 
 
 @pytest.fixture(scope="module")
@@ -214,24 +213,6 @@ def test_gradients_of_a_wide_projection_are_looked_at(
     assert examined(open_backend("onednn", threads=1), combination).verdict == WRONG
 
 
-def test_every_row_meets_batches_of_many_sizes() -> None:
-    running = [sum(length > t for length in ODD.lengths) for t in range(max(ODD.lengths))]
-    assert {1, 3, 16, 17, 33} <= {*running} and 0 in ODD.lengths
-    assert ODD.hidden_size % 2 and ODD.input_size % 2
-    for cell in ("LSTM projection", "LSTM peephole projection"):
-        spec = sample_case(cell, "left2right", ODD).spec
-        assert spec.recurrent_size > -(-4 * spec.hidden_size // 16) * 16
-
-
-def test_a_refusal_is_told_with_its_reason() -> None:
-    class Refusing:
-        def prepare(self, *_: Any, **__: Any) -> Any:
-            raise UnsupportedError("because")
-
-    finding = examined(Refusing(), Combination("GRU", "left2right", "f32", "inference"))  # type: ignore[arg-type]
-    assert (finding.verdict, finding.reason) == (REFUSED, "because")
-
-
 def test_what_runs_on_numpy_is_told_as_slower(here: Examination) -> None:
     by = {f.combination: f for f in here.findings}
     finding = by[Combination("AUGRU", "left2right", "u8", "inference")]
@@ -354,9 +335,3 @@ class TestManual:
         text = (repo / "docs" / "reference" / "cells.md").read_text()
         assert text.count(start) == text.count(end) == 1
         assert text.split(start)[1].split(end)[0].strip() == doctor.data_types()
-
-    def test_another_verdict_would_be_seen(self, here: Examination) -> None:
-        made = doctor.markdown(here).splitlines()
-        other = [line.replace("(", "").replace(")", "") for line in made]
-        assert verdicts(other) != verdicts(made)
-        assert [row[0] for row in verdicts(made, ANYWHERE)[2::4]] == list(KINDS)

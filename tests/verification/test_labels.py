@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node, new_nodes
 from support.layers import random_weights
 
 import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
 from onernn.ir.arrays import Array
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.verification.quantizing import design_effect, upper_bound
 
 WIDTH, HIDDEN, TIME, BATCH, CLASSES = 8, 24, 30, 40, 7
@@ -29,16 +30,18 @@ CONSTANTS = {
 def tagger(*outputs: str) -> Graph:
     """An LSTM over (T, N, I) and lengths, as ONNX has it, and what may stand behind it."""
     nodes = (
-        Node("SequenceUnpad", ("x", "lengths"), ("words",), {"time_major": 1}),
-        Node("Rnn", ("words",), ("ragged", "h", "c"), LAYER),
-        Node("SequencePad", ("ragged", "x"), ("y",), {"time_major": 1}),
-        Node("Transpose", ("y",), ("batched",), {"perm": (1, 0, 2)}),
-        Node("MatMul", ("batched", "w"), ("scores",)),
-        Node("ArgMax", ("scores",), ("ids",), {"axis": -1, "keepdims": 0}),
-        Node("ReduceMean", ("batched", "time"), ("pooled",), {"keepdims": 0}),
-        Node("Softmax", ("h",), ("ends",), {"axis": -1}),
-        Node("MatMul", ("ragged", "w"), ("tags",)),
-        Node("ReduceMax", ("scores", "last_axis"), ("one",), {"keepdims": 1}),
+        new_node("words = SequenceUnpad x lengths", time_major=1),
+        new_node("ragged h c = Rnn words", **LAYER),
+        *new_nodes("""
+        y = SequencePad ragged x time_major=1
+        batched = Transpose y perm=(1,0,2)
+        scores = MatMul batched w
+        ids = ArgMax scores axis=-1 keepdims=0
+        pooled = ReduceMean batched time keepdims=0
+        ends = Softmax h axis=-1
+        tags = MatMul ragged w
+        one = ReduceMax scores last_axis keepdims=1
+    """),
     )
     inputs = (Value("x", "float32", (None, None, WIDTH)), Value("lengths", "int64", (None,)))
     return Graph("tagger", inputs, tuple(map(Value, outputs)), nodes, CONSTANTS).pruned()
@@ -107,9 +110,11 @@ def test_labels_that_read_several_steps_are_refused() -> None:
     """A mean over neighbours gives rows behind the end, too."""
     nodes = (
         *tagger("batched").nodes,
-        Node("Slice", ("batched", "one", "end", "time"), ("next",)),
-        Node("Slice", ("batched", "zero", "last", "time"), ("here",)),
-        Node("Add", ("here", "next"), ("pairs",)),
+        *new_nodes("""
+        next = Slice batched one end time
+        here = Slice batched zero last time
+        pairs = Add here next
+    """),
     )
     more = {"zero": [0], "one": [1], "last": [-1], "end": [2**31]}
     constants = CONSTANTS | {name: np.array(each) for name, each in more.items()}
@@ -121,7 +126,7 @@ def test_labels_that_read_several_steps_are_refused() -> None:
 
 def test_sequences_of_upper_levels_are_the_outermost() -> None:
     """Sentences of a document depend on each other."""
-    nodes = (Node("Rnn", ("x",), ("y",), LAYER), Node("MatMul", ("y", "w"), ("s",)))
+    nodes = (new_node("y = Rnn x", **LAYER), new_node("s = MatMul y w"))
     inputs = (Value("x", "float32", (None, WIDTH), 2),)
     model = Graph("documents", inputs, (Value("s"),), nodes, CONSTANTS)
     data = np.random.default_rng(0).normal(0, 1, (20, WIDTH)).astype(np.float32)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from support.graphs import new_node
 from support.planted import read, tagger
 
 import onernn
@@ -83,4 +84,4 @@ def test_what_many_operators_became_names_the_first_and_layers_alone() -> None:
     )
     layer = (NativeOp(0, "Transpose", "t"), NativeOp(1, "LSTM", "l"), NativeOp(2, "Squeeze", ""))
     assert Node("Rnn", ("x",), ("y",), {}, layer).native == "LSTM 'l'"
-    assert Node("Add", ("x", "x"), ("y",)).native == "node 'y' (Add)"
+    assert new_node("y = Add x x").native == "node 'y' (Add)"

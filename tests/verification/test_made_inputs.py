@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from support import planted
 from support.command_line import failed
 from support.command_line import onernn as onernn_
 from support.html_pages import Page
-from support.onnx_models import parsed, parsed_nodes
+from support.onnx_models import parsed
 from support.planted import model, read, reordered
 
 import onernn
@@ -82,6 +81,7 @@ def test_sizes_that_contradict_each_other_are_told_with_what_to_type() -> None:
     assert line in str(caught.value)
 
 
+GRU = f"Y = GRU <hidden_size = {planted.HIDDEN}> (X, W, R, B, lens)"
 SOUND = """(float[N, S] input, float[2, N, 4] state, int64 sr) => (output, stateN) {
     row = Unsqueeze (input, one)
     fast = Equal (sr, rate)
@@ -130,16 +130,10 @@ def test_samples_of_sound_and_their_rate_are_made(tmp_path: Path) -> None:
 def test_repair_takes_data_where_no_inputs_can_be_made(tmp_path: Path) -> None:
     """A length that no attempt has: 316 numbers."""
     arrays = planted.weights("GRU")
+    text = f"(float[S] flat) => (Y) {{ X = Reshape (flat, shape) {GRU.replace(', lens', '')} }}"
     for name, each in (("right", arrays), ("wrong", reordered(arrays, (1, 0, 2)))):
-        made = onnx.load_from_string(model("GRU", each, lengths=False, states=False))
-        graph = made.graph
-        del graph.input[:]
-        flat = helper.make_tensor_value_info("flat", TensorProto.FLOAT, [None])
-        graph.input.append(flat)
-        shape = numpy_helper.from_array(np.array([79, 1, 4]), "shape")
-        graph.initializer.append(shape)
-        graph.node.insert(0, helper.make_node("Reshape", ["flat", "shape"], ["X"]))
-        onnx.save(made, tmp_path / f"{name}.onnx")
+        constants = {**each, "shape": np.array([79, 1, 4])}
+        onnx.save(parsed(text, constants), tmp_path / f"{name}.onnx")
     right, wrong, fixed = (tmp_path / f"{k}.onnx" for k in ("right", "wrong", "fixed"))
     command = ["repair", wrong, "--against", right, "-o", fixed]
     assert "--data inputs.npz" in failed(onernn_(*command))
@@ -284,18 +278,20 @@ def test_a_layer_whose_shape_allows_one_step_passes_and_the_report_says_so() -> 
 def test_short_batches_and_unequal_lengths_are_compared(lengths: bool) -> None:
     """Right for sequences of more than four steps only."""
     arrays = {**planted.weights("GRU"), "four": np.array([[[4.0]]], np.float32)}
-    made = onnx.load_from_string(model("GRU", arrays, lengths=lengths, states=False))
-    made.graph.node.extend(
-        parsed_nodes("""
-            shape = Shape (X) first = Constant <value_ints = [0]> () t = Gather (shape, first)
+    layer = GRU if lengths else GRU.replace(", lens", "")
+    broken, right = (
+        read(
+            parsed(
+                f"(float[T, N, 4] X, int32[N] lens) => (out) {{ {layer} {last} }}", arrays
+            ).SerializeToString()
+        )
+        for last in (
+            """shape = Shape (X) first = Constant <value_ints = [0]> () t = Gather (shape, first)
             f = Cast <to = 1> (t) long = Less (four, f) factor = Cast <to = 1> (long)
-            out = Mul (Y, factor)""")
+            out = Mul (Y, factor)""",
+            "out = Identity (Y)",
+        )
     )
-    made.graph.output[0].name = "out"
-    plain = onnx.load_from_string(model("GRU", arrays, lengths=lengths, states=False))
-    plain.graph.node.extend(parsed_nodes("out = Identity (Y)"))
-    plain.graph.output[0].name = "out"
-    broken, right = (read(each.SerializeToString()) for each in (made, plain))
     report = verify(broken, against=Against(right))
     assert not report.matches and any("short batch" in note for note in report.notes)
     agreed = verify(right, against=Against(right))

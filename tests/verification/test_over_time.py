@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from support.command_line import failed
 from support.command_line import onernn as command
+from support.graphs import new_node, new_nodes
 from support.layers import random_weights
 
 import onernn
@@ -45,16 +46,20 @@ def packed(read: str = "hc", written: str = "hc", reads: str = "") -> Graph:
     nodes = [
         Node("Gather", ("s", "first"), (h,), {"axis": 0}),
         Node("Gather", ("s", "2nd"), (c,), {"axis": 0}),
-        Node("Unsqueeze", ("h0", "axes"), ("h00",)),
-        Node("Unsqueeze", ("c0", "axes"), ("c00",)),
-        Node("Unsqueeze", ("x", "axes"), ("steps",)),
+        *new_nodes("""
+        h00 = Unsqueeze h0 axes
+        c00 = Unsqueeze c0 axes
+        steps = Unsqueeze x axes
+    """),
         layer(Cell.LSTM, "steps", ["h00", "c00"], ["", "h11", "c11"]),
-        Node("Squeeze", ("h11", "axes"), ("h1",)),
-        Node("Squeeze", ("c11", "axes"), ("c1",)),
+        *new_nodes("""
+        h1 = Squeeze h11 axes
+        c1 = Squeeze c11 axes
+    """),
         Node("Concat", (one, other), ("sN",), {"axis": 0}),
-        Node("Squeeze", ("h1", "axes"), ("row",)),
+        new_node("row = Squeeze h1 axes"),
         *([Node("Squeeze", (reads, "axes"), ("seen",))] if reads else []),
-        Node("Relu", ("row",), ("positive",)),
+        new_node("positive = Relu row"),
         Node("Add", ("positive", "seen" if reads else "row"), ("y",)),
     ]
     return model(nodes, ["y", "sN"], (2, None, H))
@@ -64,21 +69,25 @@ def two_layers(crossed: bool = False) -> Graph:
     """Two GRUs whose states are the last axis of one value (1, N, H, 2)."""
     zero, one = ("2nd", "first") if crossed else ("first", "2nd")
     nodes = [
-        Node("Gather", ("s", "first"), ("a",), {"axis": 3}),
-        Node("Gather", ("s", "2nd"), ("b",), {"axis": 3}),
-        Node("Transpose", ("a",), ("a0",), {"perm": (0, 3, 1, 2)}),
-        Node("Transpose", ("b",), ("b0",), {"perm": (0, 3, 1, 2)}),
-        Node("Unsqueeze", ("x", "axes"), ("steps",)),
+        *new_nodes("""
+        a = Gather s first axis=3
+        b = Gather s 2nd axis=3
+        a0 = Transpose a perm=(0,3,1,2)
+        b0 = Transpose b perm=(0,3,1,2)
+        steps = Unsqueeze x axes
+    """),
         layer(Cell.GRU, "steps", ["a0"], ["ya", "a1"]),
-        Node("Tanh", ("ya",), ("between",)),
+        new_node("between = Tanh ya"),
         layer(Cell.LBR_GRU, "between", ["b0"], ["yb", "b1"], width=H),
-        Node("Concat", ("a1", "b1"), ("ab",), {"axis": 1}),
+        new_node("ab = Concat a1 b1", axis=1),
         Node("Gather", ("ab", zero), ("first_state",), {"axis": 1}),
         Node("Gather", ("ab", one), ("second_state",), {"axis": 1}),
-        Node("Transpose", ("first_state",), ("f",), {"perm": (0, 2, 3, 1)}),
-        Node("Transpose", ("second_state",), ("g",), {"perm": (0, 2, 3, 1)}),
-        Node("Concat", ("f", "g"), ("sN",), {"axis": 3}),
-        Node("Squeeze", ("yb", "axes"), ("y",)),
+        *new_nodes("""
+        f = Transpose first_state perm=(0,2,3,1)
+        g = Transpose second_state perm=(0,2,3,1)
+        sN = Concat f g axis=3
+        y = Squeeze yb axes
+    """),
     ]
     return model(nodes, ["y", "sN"], (1, None, H, 2))
 
@@ -95,11 +104,15 @@ def chunks() -> Graph:
 def read_by_the_frame() -> Graph:
     """The result of a frame reads the next state by its own name."""
     nodes = [
-        Node("Unsqueeze", ("x", "axes"), ("steps",)),
-        Node("Unsqueeze", ("s", "axes"), ("h",)),
+        *new_nodes("""
+        steps = Unsqueeze x axes
+        h = Unsqueeze s axes
+    """),
         layer(Cell.GRU, "steps", ["h"], ["ys", "last"]),
-        Node("Squeeze", ("last", "axes"), ("sN",)),
-        Node("Add", ("ys", "sN"), ("y",)),
+        *new_nodes("""
+        sN = Squeeze last axes
+        y = Add ys sN
+    """),
     ]
     return model(nodes, ["y", "sN"], (1, None, H))
 
@@ -157,41 +170,45 @@ def buffered(nodes: list[Node], steps: int, state: tuple[int | None, ...]) -> Gr
     return Graph("step", inputs, outputs, tuple(nodes), WINDOW)
 
 
-def node(op: str, inputs: str, out: str, **attributes: Any) -> Node:
-    return Node(op, tuple(inputs.split()), (out,), attributes)
-
-
 CUT_BEHIND = [
-    node("Concat", "s x", "j", axis=2),
-    node("Conv", "j k", "y"),
-    node("Slice", "j -2 far time", "sN"),
+    *new_nodes("""
+        j = Concat s x axis=2
+        y = Conv j k
+        sN = Slice j -2 far time
+    """)
 ]
 CUT_BEFORE = [
-    node("Slice", "s 1 far time", "p"),
-    node("Concat", "p x", "sN", axis=2),
-    node("Conv", "sN k", "y"),
+    *new_nodes("""
+        p = Slice s 1 far time
+        sN = Concat p x axis=2
+        y = Conv sN k
+    """)
 ]
 TWICE = [
-    node("Slice", "s 1 far time", "p"),
-    node("Relu", "x", "r"),
-    node("Concat", "p r", "sN", axis=-1),
-    node("Concat", "s r", "j", axis=2),
-    node("Conv", "j k", "y"),
+    *new_nodes("""
+        p = Slice s 1 far time
+        r = Relu x
+        sN = Concat p r axis=-1
+        j = Concat s r axis=2
+        y = Conv j k
+    """)
 ]
-PACKED = [  # two convolutions, whose buffers are one state (2, N, C, 2)
-    node("Gather", "s 0", "a4", axis=0),
-    node("Gather", "s 1", "b4", axis=0),
-    node("Squeeze", "a4 part", "a"),
-    node("Squeeze", "b4 part", "b"),
-    node("Concat", "a x", "ja", axis=2),
-    node("Conv", "ja k3", "ya"),
-    node("Slice", "ja -2 far time", "aN"),
-    node("Concat", "b ya", "jb", axis=2),
-    node("Conv", "jb k", "y"),
-    node("Slice", "jb -2 far time", "bN"),
-    node("Unsqueeze", "aN part", "aN4"),
-    node("Unsqueeze", "bN part", "bN4"),
-    node("Concat", "aN4 bN4", "sN", axis=0),
+PACKED = [
+    *new_nodes("""
+        a4 = Gather s 0 axis=0
+        b4 = Gather s 1 axis=0
+        a = Squeeze a4 part
+        b = Squeeze b4 part
+        ja = Concat a x axis=2
+        ya = Conv ja k3
+        aN = Slice ja -2 far time
+        jb = Concat b ya axis=2
+        y = Conv jb k
+        bN = Slice jb -2 far time
+        aN4 = Unsqueeze aN part
+        bN4 = Unsqueeze bN part
+        sN = Concat aN4 bN4 axis=0
+    """)
 ]
 
 
@@ -222,27 +239,36 @@ def test_a_window_that_moves_on_is_one_long_value(step: Graph, state: tuple[int,
     ("nodes", "told"),
     [
         (  # what moves on is not what the frame sees
-            [*TWICE[:3], node("Concat", "s x", "j", axis=2), *TWICE[4:]],
+            [*TWICE[:3], new_node("j = Concat s x", axis=2), *TWICE[4:]],
             r"'j' \(Concat\): state 's' is read, and does not move on",
         ),
         (  # two steps are dropped, and one comes
             [
                 *CUT_BEHIND[:2],
-                node("Slice", "j -2 far time", "t"),
-                node("Concat", "t x", "sN", axis=2),
+                *new_nodes("""
+        t = Slice j -2 far time
+        sN = Concat t x axis=2
+    """),
             ],
             r"'j' \(Concat\): state 's' is read, and does not move on",
         ),
         (
-            [node("Add", "x s", "sN"), node("Relu", "sN", "y")],
+            [
+                *new_nodes("""
+        sN = Add x s
+        y = Relu sN
+    """)
+            ],
             r"'sN/frame' \(Add\): state 's' is read",
         ),
         (  # a cell that is no layer
             [
-                node("MatMul", "s square", "h"),
-                node("Add", "x h", "a"),
-                node("Tanh", "a", "sN"),
-                node("Relu", "sN", "y"),
+                *new_nodes("""
+        h = MatMul s square
+        a = Add x h
+        sN = Tanh a
+        y = Relu sN
+    """)
             ],
             r"'h' \(MatMul\): state 's' is read",
         ),
@@ -294,16 +320,16 @@ def test_a_bound_on_a_state_is_refused_though_no_made_number_reaches_it(
 
 def test_a_branch_that_stays_open_tells_which_input_decides_it() -> None:
     value = (Value("a"),)
-    then = Graph("then", value, (Value("b"),), (Node("Neg", ("a",), ("b",)),), {})
-    other = Graph("else", value, (Value("b"),), (Node("Abs", ("a",), ("b",)),), {})
+    then = Graph("then", value, (Value("b"),), (new_node("b = Neg a"),), {})
+    other = Graph("else", value, (Value("b"),), (new_node("b = Abs a"),), {})
     branches = {"then_branch": then, "else_branch": other, "then_taken": 1}
     step = packed()
     step = replace(
         step,
         inputs=(*step.inputs, Value("rate", "int64", ())),
         nodes=(
-            Node("Greater", ("rate", "limit"), ("high",)),
-            Node("If", ("high", "s", "s"), ("sN",), branches),
+            new_node("high = Greater rate limit"),
+            new_node("sN = If high s s", **branches),
             *(node for node in step.nodes if "sN" not in node.outputs),
         ),
         constants={**step.constants, "limit": np.array(8000)},

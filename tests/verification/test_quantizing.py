@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.command_line import failed
 from support.command_line import onernn as command_line
+from support.graphs import new_node
 from support.layers import random_ragged, random_weights, words
 
 import onernn
@@ -146,7 +147,7 @@ def test_every_cell_is_calibrated(name: str) -> None:
 
 def test_states_that_are_given_and_read_calibrate_each_layer_of_a_stack() -> None:
     spec = RnnSpec(Cell.GRU, 8, 8, layers=2)
-    node = Node("Rnn", ("x", "h"), ("", "end"), {"spec": spec, "weights": random_weights(spec, 0)})
+    node = new_node(" end = Rnn x h", spec=spec, weights=random_weights(spec, 0))
     inputs = (Value("x", "float32", (None, None, 8)), Value("h", "float32", (2, 1, None, 8)))
     model = Graph("steps", inputs, (Value("end"),), (node,), {})
     rng = np.random.default_rng(0)
@@ -197,7 +198,7 @@ def test_what_cannot_calibrate_is_refused_by_name() -> None:
     ):
         with pytest.raises(UnsupportedError, match=message):
             onernn.quantize(two(), given)
-    over = Node("Div", ("x", "zero"), ("d",))
+    over = new_node("d = Div x zero")
     first, *rest = two().nodes
     model = replace(
         two(),
@@ -206,7 +207,7 @@ def test_what_cannot_calibrate_is_refused_by_name() -> None:
     )
     with pytest.raises(UnsupportedError, match="batch 0: layer 'b' reads or gives NaN or infinity"):
         onernn.quantize(model, batches())
-    plain = Graph("plain", two().inputs, (Value("y"),), (Node("Relu", ("x",), ("y",)),), {})
+    plain = Graph("plain", two().inputs, (Value("y"),), (new_node("y = Relu x"),), {})
     with pytest.raises(UnsupportedError, match="plain: it has no recurrent layer"):
         onernn.quantize(plain, batches())
 

@@ -6,6 +6,7 @@ import io
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,30 +68,6 @@ def test_what_is_written_reads_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got["c"], np.arange(4))
 
 
-def test_files_that_are_no_recording_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ModelFormatError, match=r"none\.npz: no such file"):
-        read_arrays(tmp_path / "none.npz")
-    text = tmp_path / "text.npz"
-    text.write_text("hello")
-    with pytest.raises(ModelFormatError, match=r"text\.npz: cannot be read"):
-        read_arrays(text)
-    whole = tmp_path / "whole.npz"
-    np.savez(whole, in__x=WORDS)
-    cut = tmp_path / "cut.npz"
-    cut.write_bytes(whole.read_bytes()[:-30])
-    with pytest.raises(ModelFormatError, match=r"cut\.npz"):
-        read_arrays(cut)
-    objects = tmp_path / "objects.npz"
-    np.savez(objects, in__x=np.array([{}], object), allow_pickle=True)
-    with pytest.raises(ModelFormatError, match="objects"):
-        read_arrays(objects)
-    single = tmp_path / "single.npz"
-    with single.open("wb") as stream:
-        np.save(stream, WORDS)
-    with pytest.raises(ModelFormatError, match="cannot be read"):
-        read_arrays(single)
-
-
 def _zip(member: bytes, how: int = zipfile.ZIP_STORED) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", how) as archive:
@@ -112,27 +89,33 @@ _METHOD = 10  # of the central directory's entry: how the member is packed
 _WHOLE = _zip(bytes(4096), zipfile.ZIP_DEFLATED)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(_zip(_npy("{'descr': '<f4', 'shape': (((")), id="header"),  # TokenError
-        pytest.param(_flipped(_WHOLE, _INSIDE), id="deflated"),  # zlib.error
-        pytest.param(
-            _flipped(_zip(bytes(4096), zipfile.ZIP_LZMA), _INSIDE + 4), id="lzma"
-        ),  # LZMAError
-        pytest.param(
-            _flipped(_flipped(_WHOLE, 8), _WHOLE.index(b"PK\x01\x02") + _METHOD), id="method"
-        ),  # NotImplementedError
-        pytest.param(
-            _zip(_npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**62}, 8)}}")),
-            id="size",
-        ),
-    ],
-)
-def test_a_damaged_file_is_told_whatever_raises_it(data: bytes, tmp_path: Path) -> None:
+def _saved(save: Any, *arguments: Any, **arrays: Any) -> bytes:
+    out = io.BytesIO()
+    save(out, *arguments, **arrays)
+    return out.getvalue()
+
+
+FILES = {
+    "text": b"hello",
+    "cut": _saved(np.savez, in__x=WORDS)[:-30],
+    "objects": _saved(np.savez, in__x=np.array([{}], object)),
+    "a single array": _saved(np.save, WORDS),
+    "a member that is no array": _zip(b"no array"),
+    "header": _zip(_npy("{'descr': '<f4', 'shape': (((")),  # TokenError
+    "deflated": _flipped(_WHOLE, _INSIDE),  # zlib.error
+    "lzma": _flipped(_zip(bytes(4096), zipfile.ZIP_LZMA), _INSIDE + 4),  # LZMAError
+    "method": _flipped(_flipped(_WHOLE, 8), _WHOLE.index(b"PK\x01\x02") + _METHOD),
+    "size": _zip(_npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**62}, 8)}}")),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_told_whatever_raises_it(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=r"none\.npz"):
+        read_arrays(tmp_path / "none.npz")
     file = tmp_path / "io.npz"
-    file.write_bytes(data)
-    with pytest.raises(ModelFormatError, match="cannot be read as an .npz"):
+    file.write_bytes(FILES[name])
+    with pytest.raises(ModelFormatError, match=r"io\.npz"):
         read_arrays(file)
 
 
@@ -140,10 +123,3 @@ def test_a_damaged_file_is_told_whatever_raises_it(data: bytes, tmp_path: Path) 
 def test_what_are_no_numbers_is_refused(dtype: str) -> None:
     with pytest.raises(ModelFormatError, match="in__x: expected numbers, got"):
         read_inputs({"in__x": np.zeros(2, dtype)}, [Value("x")])
-
-
-def test_a_member_that_is_no_array_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "io.npz"
-    file.write_bytes(_zip(b"no array"))
-    with pytest.raises(ModelFormatError, match="cannot be read as an .npz"):
-        read_arrays(file)

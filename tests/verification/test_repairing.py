@@ -10,9 +10,10 @@ import numpy as np
 import onnxruntime
 import pytest
 from support import planted
+from support.graphs import new_nodes
 from support.planted import model, read, reordered, tagger
 
-from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.graph import Graph, Value
 from onernn.verification.conversion import differences, repair
 from onernn.verification.references import Against
 from onernn.verification.verifying import Report, verify
@@ -98,18 +99,20 @@ def test_a_cause_that_fresh_inputs_disprove_leaves_no_file(tmp_path: Path) -> No
 
 def test_the_diff_tells_what_changed_and_nothing_else() -> None:
     face = [Value(name, "float32", (2, 3)) for name in ("x", "y")]
-    nodes = (
-        Node("Mul", ("x", "w"), ("a",)),
-        Node("LeakyRelu", ("a",), ("b",), {"alpha": 0.1}),
-        Node("Tanh", ("b",), ("y",)),
-    )
+    nodes = new_nodes("""
+        a = Mul x w
+        b = LeakyRelu a alpha=0.1
+        y = Tanh b
+    """)
     w = np.ones(3, np.float32)
     before = Graph("m", (face[0],), (face[1],), nodes, {"w": w})
     assert list(differences(before, before)) == []
     changed = (
         nodes[0],
-        Node("LeakyRelu", ("a",), ("c",), {"alpha": 0.1}),
-        Node("Tanh", ("c",), ("y",)),
+        *new_nodes("""
+        c = LeakyRelu a alpha=0.1
+        y = Tanh c
+    """),
     )
     after = replace(before, nodes=changed, constants={"w": np.array([1, 2, 1], np.float32)})
     assert list(differences(before, after)) == [

@@ -264,22 +264,6 @@ def test_a_framework_that_is_not_there_is_skipped_by_name(pytester: pytest.Pytes
     result.stdout.fnmatch_lines(["*no_such_framework is not installed"])
 
 
-def test_callables_will_do(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        from support.faulty import run
-        from onernn.verification.suite import Conformance
-
-        class TestAdapter(Conformance):
-            cells = ["gru"]
-            outputs = staticmethod(lambda layer, case: run(case))
-        """
-    )
-    result = pytester.runpytest_inprocess("-q")
-    assert result.ret == 0
-    result.assert_outcomes(passed=4 * 10)
-
-
 @pytest.mark.parametrize("required", ["no_such_framework", "numpy, no_such_framework", "no.such"])
 def test_a_required_framework_that_is_not_there_stops_the_run(
     required: str, pytester: pytest.Pytester
@@ -295,10 +279,6 @@ def test_without_the_plugin_the_kit_itself_misses_what_is_required(
 ) -> None:
     pytester.makeini("[pytest]\naddopts = -p no:onernn")
     run_beside(pytester, "no_such_framework").assert_outcomes(failed=12)
-
-
-def test_a_required_framework_that_is_there_changes_nothing(pytester: pytest.Pytester) -> None:
-    run_beside(pytester, "numpy").assert_outcomes(skipped=12)
 
 
 def test_the_plugin_brings_nothing_along() -> None:

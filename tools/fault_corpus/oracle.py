@@ -83,8 +83,9 @@ def mxnet_rnn(
 
     ``parameters``: i2h (G*H, I), h2h (G*H, R) and h2r (R, H) of every layer and direction, then
     their biases i2h and h2h (G*H,). Gates of lstm: i, f, g, o; ``clip`` bounds its cell state.
+    Gates of gru: r, z, n.
     """
-    gates, width = {"lstm": 4}.get(mode, 1) * size, projection or size
+    gates, width = {"lstm": 4, "gru": 3}.get(mode, 1) * size, projection or size
     flat, at = parameters.astype(np.float64), 0
 
     def take(*shape: int) -> F64:
@@ -98,7 +99,8 @@ def mxnet_rnn(
         for inputs in channels
         for _ in range(directions)
     ]
-    biases = [take(gates) + take(gates) for _ in matrices]
+    biases = [(take(gates), take(gates)) for _ in matrices]
+    assert at == len(flat)  # all weights and biases, and nothing else
     words, final = data.astype(np.float64), [each.astype(np.float64) for each in states]
     steps, sentences = data.shape[:2]
     for layer in range(layers):
@@ -110,11 +112,18 @@ def mxnet_rnn(
                 last = steps if lengths is None else int(lengths[n])
                 held = [each[part, n] for each in final]
                 for t in range(last)[:: -1 if d else 1]:
-                    a = of_x @ words[t, n] + of_h @ held[0] + biases[part]
+                    x = of_x @ words[t, n] + biases[part][0]
+                    h = of_h @ held[0] + biases[part][1]
                     if mode == "rnn_relu":
-                        held = [relu(a)]
+                        held = [relu(x + h)]
+                    elif mode == "rnn_tanh":
+                        held = [np.tanh(x + h)]
+                    elif mode == "gru":
+                        (xr, xz, xn), (hr, hz, hn) = np.split(x, 3), np.split(h, 3)
+                        z, new = sigmoid(xz + hz), np.tanh(xn + sigmoid(xr + hr) * hn)
+                        held = [(1 - z) * new + z * held[0]]
                     else:
-                        i, f, g, o = np.split(a, 4)
+                        i, f, g, o = np.split(x + h, 4)
                         c = sigmoid(f) * held[1] + sigmoid(i) * np.tanh(g)
                         c = c if clip is None else np.clip(c, *clip)
                         held = [of_r @ (sigmoid(o) * np.tanh(c)), c]

@@ -190,12 +190,12 @@ class _Arrays:
     def inner(self, product: Any) -> Any:
         return product + self.weights["bias"][3]
 
-    def function(self, place: int, value: Any) -> Any:
+    def apply(self, place: int, value: Any) -> Any:
         return self.functions[place](value)
 
     def gate(self, place: int, value: Any) -> Any:
         bound = self.spec.gate_clip
-        return self.function(place, value if bound is None else np.clip(value, -bound, bound))
+        return self.apply(place, value if bound is None else np.clip(value, -bound, bound))
 
     def peephole(self, row: int, state: Any) -> Any:
         return self.weights["peephole"][row] * state
@@ -297,12 +297,12 @@ class _Tape(_Arrays):
         self.named["inner"] = result
         return result
 
-    def function(self, place: int, value: Any) -> Any:
-        result, slope = super().function(place, value.value), self.spec.functions[place].name
+    def apply(self, place: int, value: Any) -> Any:
+        result, slope = super().apply(place, value.value), self.spec.functions[place].name
         return value.made(result, (value, lambda d: d * _SLOPES[slope](result)))
 
     def gate(self, place: int, value: Any) -> Any:
-        return self.function(place, value)  # `TRAINED` has no clipped gates
+        return self.apply(place, value)  # `TRAINED` has no clipped gates
 
     def peephole(self, row: int, state: Any) -> Any:
         weights = self.weights["peephole"][row]

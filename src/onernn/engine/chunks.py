@@ -600,18 +600,21 @@ class _Maker(Tape):
             elsewhere = (size * (k % (len(pads) // 2) != axis - 2) for k, size in enumerate(pads))
             attributes = {**node.attributes, "pads": tuple(elsewhere) or None}
             return self.emit(node.op, (x, *node.inputs[1:]), **attributes)
-        vectors = (1,) if node.op == "Pad" else (1, 2, 4)
-        numbers = {k: self.types[node.input(k)].numbers for k in vectors if node.input(k)}
-        if any(each is None for each in numbers.values()):
+        vectors = [k for k in ((1,) if node.op == "Pad" else (1, 2, 4)) if node.input(k)]
+        numbers = [self.types[node.input(k)].numbers for k in vectors]
+        known = [each for each in numbers if each is not None]
+        if len(known) < len(numbers):
             raise self.refused(node, "its sizes along other axes are not known")
-        count = len(numbers[1]) // (2 if node.op == "Pad" else 1)
-        given = self.types[node.input(3)].numbers if node.input(3) else range(count)
+        count = len(known[0]) // (2 if node.op == "Pad" else 1)
+        own = self.types[node.input(3)].numbers if node.input(3) else None
+        axes = range(count) if own is None else own.tolist()
         rank = self.types[node.outputs[0]].rank or 1
-        places = [k for k, each in enumerate(given) if each % rank != axis]
-        rest = {k: each.reshape(-1, count)[:, places] for k, each in numbers.items()}
+        places = [k for k, each in enumerate(axes) if each % rank != axis]
+        pairs = zip(vectors, known, strict=True)
+        rest = {k: each.reshape(-1, count)[:, places] for k, each in pairs}
         if not places or (node.op == "Pad" and not rest[1].any()):
             return x
-        rest[3] = np.array([given[k] for k in places])
+        rest[3] = np.array([axes[k] for k in places])
         inputs = (*node.inputs, "", "")[:5]
         names = [
             self.constant(rest[k].reshape(-1)) if k in rest else name

@@ -24,36 +24,29 @@ def _clipped_affine(a: Array, alpha: Array, beta: Array) -> Array:
     return np.maximum(0, np.minimum(1, alpha * a + beta))
 
 
-_OF_ONNX: dict[str, Callable[..., Array]] = {
-    "Sigmoid": sigmoid,
-    "Tanh": np.tanh,
-    "Relu": lambda a: np.maximum(a, 0),
-    "Identity": lambda a: a,
-    "Softsign": lambda a: a / (1 + np.abs(a)),
-    "Softplus": lambda a: np.logaddexp(0, a).astype(a.dtype),
-    "Affine": lambda a, alpha, beta: alpha * a + beta,
-    "LeakyRelu": lambda a, alpha: np.where(a < 0, alpha * a, a),
-    "ThresholdedRelu": lambda a, alpha: np.where(a > alpha, a, 0).astype(a.dtype),
-    "ScaledTanh": lambda a, alpha, beta: alpha * np.tanh(beta * a),
-    "HardSigmoid": _clipped_affine,
-    "Elu": lambda a, alpha: np.where(a < 0, alpha * np.expm1(np.minimum(a, 0)), a),
+_OF_ONNX: dict[str, tuple[Callable[..., Array], *tuple[float | None, ...]]] = {
+    "Sigmoid": (sigmoid,),
+    "Tanh": (np.tanh,),
+    "Relu": (lambda a: np.maximum(a, 0),),
+    "Identity": (lambda a: a,),
+    "Softsign": (lambda a: a / (1 + np.abs(a)),),
+    "Softplus": (lambda a: np.logaddexp(0, a).astype(a.dtype),),
+    "Affine": (lambda a, alpha, beta: alpha * a + beta, None, None),
+    "LeakyRelu": (lambda a, alpha: np.where(a < 0, alpha * a, a), 0.01),
+    # ONNX says 1, ONNX Runtime takes 0
+    "ThresholdedRelu": (lambda a, alpha: np.where(a > alpha, a, 0).astype(a.dtype), None),
+    "ScaledTanh": (lambda a, alpha, beta: alpha * np.tanh(beta * a), None, None),
+    "HardSigmoid": (_clipped_affine, 0.2, 0.5),
+    "Elu": (lambda a, alpha: np.where(a < 0, alpha * np.expm1(np.minimum(a, 0)), a), 1.0),
 }
-FUNCTIONS = {name.lower(): compute for name, compute in _OF_ONNX.items()}
+FUNCTIONS = {name.lower(): compute for name, (compute, *_) in _OF_ONNX.items()}
 NAMES: Mapping[str, str] = MappingProxyType({name.lower(): name for name in _OF_ONNX})
 """Each function's name as ONNX writes it; operators that compute one have it, too."""
 
 DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
-    {
-        **dict.fromkeys(("sigmoid", "tanh", "relu", "identity", "softsign", "softplus"), ()),
-        "affine": (None, None),
-        "leakyrelu": (0.01,),
-        "thresholdedrelu": (None,),  # ONNX says 1, ONNX Runtime takes 0
-        "scaledtanh": (None, None),
-        "hardsigmoid": (0.2, 0.5),
-        "elu": (1.0,),
-    }
+    {name.lower(): tuple(numbers) for name, (_, *numbers) in _OF_ONNX.items()}
 )
-"""alpha and beta of each function that has them, where they are not given; None: they must be."""
+"""alpha and beta of each function that has them, unless they are given; None: they must be."""
 
 
 def completed(activation: Activation) -> Activation:

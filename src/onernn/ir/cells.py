@@ -18,7 +18,7 @@ def step(spec: RnnSpec, b: Any, h: Any, c: Any = None) -> list[Any]:
     ``b`` makes values (N, O), which have ``+``, ``*`` and ``1 - value``: ``x(gate)`` is the product
     of the input with a gate's weights, and its bias; ``h(gate, state)`` that of a state with the
     recurrent ones; ``inner(product)`` has the bias row u' of LBR cells added; ``gate(place, sum)``
-    and ``function(place, value)`` are the cell's functions, with and without the clip of gates;
+    and ``apply(place, value)`` are the cell's functions, with and without the clip of gates;
     ``peephole(row, state)``, ``clip(state)`` and ``project(h)`` belong to LSTM; ``attention`` is
     (N, 1), None for cells without.
     """
@@ -45,5 +45,5 @@ def _lstm(spec: RnnSpec, b: Any, h: Any, c: Any) -> list[Any]:
     after = f * c + i * g
     if spec.cell_clip is not None:
         after = b.clip(after)
-    out = b.gate(0, seen(3, after)) * b.function(2, after)
+    out = b.gate(0, seen(3, after)) * b.apply(2, after)
     return [out if spec.projection_size is None else b.project(out), after]

@@ -163,7 +163,7 @@ class Operator:
         Raises `ShapeError` where words would mix.
         """
         dropped = self.dropped if isinstance(self.dropped, bool) else self.dropped(attrs, *types)
-        if dropped or (self.kind == "view" and self.paths is None):
+        if dropped or self.paths is stretched or (self.kind == "view" and self.paths is None):
             return not dropped
         paths = (self.paths and self.paths(attrs, *types)) or ()
         ragged = [index for index, each in enumerate(types) if each is not None and each.lod]

@@ -72,15 +72,11 @@ class RnnWeights(Immutable):
         The projection is (L, D, R, O) there; bias and peephole are the same in both. Raises
         `ShapeError` naming the array.
         """
-        given = {"layer": layer, "iter": iter, "projection": projection}
-        axes = {"layer": (0, 1, 4, 2, 3), "iter": (0, 1, 4, 2, 3), "projection": (0, 1, 3, 2)}
-        turned: dict[str, Any] = {}
-        for name, array in given.items():
-            if array is not None and np.ndim(array) != _RANKS[name]:
-                expected, got = _RANKS[name], np.shape(array)
-                raise ShapeError(f"weights {name}: expected {expected} axes, got {got}")
-            turned[name] = None if array is None else np.transpose(array, axes[name])
-        return cls(**turned, bias=bias, peephole=peephole)
+
+        def turn(array: Array | None) -> Any:
+            return array if np.ndim(array) < 3 else np.moveaxis(np.asarray(array), -1, 2)
+
+        return cls(turn(layer), turn(iter), bias, peephole, turn(projection))
 
     def check(self, spec: RnnSpec) -> None:
         """Nothing, or `ShapeError` naming the first array that does not fit ``spec``."""

@@ -16,7 +16,7 @@ from onernn.ir.operator import OPERATORS, Path, at_axis
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.types import LodName, Size
-from onernn.ops.rules import ONE
+from onernn.ops.rules import ONE, quotient
 
 
 @dataclass(frozen=True)
@@ -147,18 +147,6 @@ def view(flow: Any, node: Node) -> State:
             return Rows(axis, inner)
         tail = None if after[axis] is None else tail * after[axis]
     raise UnknownRows(node, "changes the shape so that it is not known where the rows are")
-
-
-def quotient(size: Size | None, by: Size) -> Size | None:
-    """The exact quotient, None if it is not known to be a whole number."""
-    if size is None or by == Size(()):
-        return None
-    if size == by:
-        return ONE
-    try:
-        return size // by
-    except ValueError:
-        return None
 
 
 # Sequences: the outermost level of offsets has one entry per row.

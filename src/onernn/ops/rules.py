@@ -66,6 +66,16 @@ def volume(sizes: Sequence[Size | None]) -> Size | None:
     return None if len(known) < len(sizes) else reduce(mul, known, ONE)
 
 
+def quotient(size: Size | None, by: Size | None) -> Size | None:
+    """The exact quotient, None if it is not known to be a whole number."""
+    if size is None or by is None or by == Size(()):
+        return None
+    try:
+        return ONE if size == by else size // by
+    except ValueError:
+        return None
+
+
 def word_behind(x: Type, front: Sizes) -> Sizes | None:
     """The axes of one word of a value, behind others."""
     return None if x.shape is None else (*front, *x.shape[1:])

@@ -36,6 +36,7 @@ from onernn.ops.rules import (
     broadcast,
     common,
     integers,
+    quotient,
     same,
     volume,
     with_size,
@@ -376,17 +377,8 @@ def _reshaped(context: Context, x: Type, shape: Type) -> Type:
         at = sizes.index(Size.of(-1))
         rest = volume([*sizes[:at], *sizes[at + 1 :]])
         whole = None if x.shape is None else volume(x.shape)
-        sizes[at] = _quotient(whole, rest)
+        sizes[at] = quotient(whole, rest)
     return Type(x.dtype, tuple(sizes))
-
-
-def _quotient(whole: Size | None, by: Size | None) -> Size | None:
-    if whole is None or by is None or by == Size(()):
-        return None
-    try:
-        return whole // by
-    except ValueError:
-        return None
 
 
 def _reshaped_rows(m: Any, node: Node) -> None:
@@ -488,14 +480,16 @@ def _reach(
     steps: Type | None = None,
 ) -> Window | None:
     """Elements that are cut off at both ends; None where that is not known."""
-    assert x.shape is not None
-    chosen = range(len(starts.sizes)) if axes is None else integers(axes)
-    place = [at_axis(each, len(x.shape)) for each in chosen].index(axis)
+    chosen = integers(axes)
+    places = range(rank_of(x)) if chosen is None else [at_axis(a, rank_of(x)) for a in chosen]
+    given = [None if each is None else each.sizes for each in (starts, ends, steps)]
+    if given[0] is None or given[1] is None or (steps is not None and given[2] is None):
+        return None
     first, last, step = (
-        ONE if each is None else Size.of(each.sizes[place]) for each in (starts, ends, steps)
+        ONE if each is None else Size.of(each[places.index(axis)]) for each in given
     )
-    size = x.shape[axis]
-    behind = None if size is None else (last - size).number
+    size = x.shape and x.shape[axis]
+    behind = (last - size).number if size else None
     behind = last.number if behind is None else behind
     behind = 0 if behind is not None and behind >= FAR else behind
     if first.number is None or first.number < 0 or step != ONE or behind is None or behind > 0:

@@ -293,9 +293,10 @@ def _dft_type(
 
 
 def _dft_paths(_: Any, x: Type, length: Any = None, axis: Type | None = None) -> list[Path] | None:
-    if axis is not None and axis.numbers is None:
+    number = None if axis is None else axis.numbers
+    if axis is not None and number is None:
         return None
-    return over(x, (_signal_axis(rank_of(x), axis and axis.numbers), -1))
+    return over(x, (_signal_axis(rank_of(x), number), -1))
 
 
 @op(

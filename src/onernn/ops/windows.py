@@ -218,7 +218,7 @@ def _type(context: Context, x: Type, w: Type, channels: Size | None, sizes: Any)
 
 
 def _conv_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> Window | None:
-    kernel = attrs.kernel_shape or w.counts[2:]
+    kernel: Any = attrs.kernel_shape or w.counts[2:]
     return None if axis < 2 or None in kernel else windows_of(attrs, kernel)[axis - 2]
 
 

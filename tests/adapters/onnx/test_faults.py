@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 from support.arrays import uniform
@@ -19,35 +20,34 @@ from onernn import audit
 from onernn.adapters.onnx import faults
 from onernn.ir.arrays import Array
 
-I, O, N = 3, 4, 1  # noqa: E741
+I, O = 3, 4  # noqa: E741
+SHAPES = {
+    "W": (1, 4 * O, I), "R": (1, 4 * O, O), "WW": (2, 4 * O, I), "RR": (2, 4 * O, O),
+    "W3": (1, 3 * O, I), "R3": (1, 3 * O, O), "W2": (1, 8, I), "R2": (1, 8, 2),
+    "h": (1, 1, O), "c": (1, 1, O), "h2": (1, 1, 2), "c2": (1, 1, 2),
+}  # fmt: skip
+ARRAYS: dict[str, Array] = {
+    **{name: uniform(*shape, seed=len(name)) for name, shape in SHAPES.items()},
+    "zeros": np.zeros((1, 1, O), np.float32),
+    "one": np.array([4], np.int32),
+    "halves": np.array([1, 1]),
+    "s": np.full((1, 4 * O), 0.01, np.float32),
+    "z": np.zeros((1, 4 * O), np.int8),
+    "bytes_w": np.ones((1, I, 4 * O), np.int8),
+    "bytes_r": np.ones((1, O, 4 * O), np.int8),
+}
+TORCH = {"producer_name": "pytorch", "producer_version": "2.10.0"}
 
 
-def numbers(*shape: int, name: str) -> Array:
-    return uniform(*shape, seed=len(name))
-
-
-def recurrent(
-    cell: str,
-    *,
-    T: int | None = 5,
-    begin: str = "",
-    end: bool = False,
-    producer: tuple[str, str] = ("", ""),
-    **attributes: Any,
-) -> onnx.ModelProto:
-    """``begin``: no initial states, "zeros", "numbers" or "input"; ``end``: final ones come out."""
-    gates, states = {"LSTM": (4, "hc"), "GRU": (3, "h")}[cell]
-    held = {"W": numbers(1, gates * O, I, name="W"), "R": numbers(1, gates * O, O, name="R")}
-    inputs, ends = [f"float[{T or '?'}, {N}, {I}] x"], [f"last_{each}" for each in states]
-    if begin == "input":
-        inputs += [f"float[1, {N}, {O}] {each}" for each in states]
-    elif begin:
-        held |= {s: numbers(1, N, O, name=s) * (begin == "numbers") for s in states}
-    told = ", ".join(f"{k} = {v}" for k, v in {"hidden_size": O, **attributes}.items())
-    read = ", ".join(["x, W, R", *(["", "", *states] if begin else [])])
-    made, outputs = ", ".join(["y", *ends]), ", ".join(["y", *(ends if end else [])])
-    text = f"({', '.join(inputs)}) => ({outputs}) {{ {made} = {cell} <{told}> ({read}) }}"
-    return parsed(text, held, producer_name=producer[0], producer_version=producer[1])
+def model(body: str, inputs: str = "float[5, 1, 3] x", outputs: str = "y", **more: Any) -> Any:
+    """A model in ONNX's words, with those of ARRAYS that it reads."""
+    own = [helper.make_opsetid("com.microsoft", 1)]
+    made = parsed(f"({inputs}) => ({outputs}) {{ {body} }}", ARRAYS, opsets=own, **more)
+    read = {name for node in made.graph.node for name in node.input}
+    kept = [each for each in made.graph.initializer if each.name in read]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend(kept)
+    return made
 
 
 @pytest.fixture
@@ -57,211 +57,121 @@ def audited(tmp_path: Path) -> Callable[..., Any]:
     def run(made: onnx.ModelProto, data: Any = None) -> Any:
         file = tmp_path / f"{next(count)}.onnx"
         onnx.save(made, file)
-        return audit(file, data)
+        report = audit(file, data)
+        assert bool(report) == (not report.findings)
+        return report
 
     return run
 
 
 def names(report: Any) -> list[str]:
-    assert bool(report) == (not report.findings)
     return [each.fault for each in report.findings]
 
 
-TORCH = "pytorch", "2.10.0"
+FREE = f"float[T, B, {I}] x"
+LSTM = f"LSTM <hidden_size = {O}>"
+GRU = f"GRU <hidden_size = {O}, linear_before_reset = 1>"
+STATE = f"{FREE}, float[1, B, {O}] begin"
+LAYER = f"y, last, cell = {LSTM} (x, W, R, , , begin, begin)"
+BOTH = f'LSTM <hidden_size = {O}, direction = "bidirectional"> (x, WW, RR'
+LENGTHS = f"{FREE}, int32[B] lens"
+QUANTIZED = f"com.microsoft.DynamicQuantizeLSTM <hidden_size = {O}>"
+PACKED = f"h, c = Split <axis = 0> (state, halves) y, hn, cn = {LSTM} (x, W, R, , , h, c)"
+ONE_STEP = {"inputs": f"float[1, 1, {I}] x"}
+CASES: list[tuple[str, dict[str, Any], list[str]]] = [
+    # torch.nn.GRU resets after its product; Keras has both.
+    (f"y = GRU <hidden_size = {O}> (x, W3, R3)", TORCH, ["reset_before_product"]),
+    (f"y = GRU <hidden_size = {O}, linear_before_reset = 0> (x, W3, R3)", TORCH,
+     ["reset_before_product"]),
+    (f"y = {GRU} (x, W3, R3)", TORCH, []),
+    (f"y = GRU <hidden_size = {O}> (x, W3, R3)", {"producer_name": "tf2onnx"}, []),
+    # torch.onnx writes proj_size=2 of 4 units as hidden_size=2, and cuts the weights to that.
+    ("y = LSTM <hidden_size = 2> (x, W2, R2, , , h2, c)", {}, ["projection_cut"]),
+    ("y = LSTM <hidden_size = 2> (x, W2, R2, , , h2, c2)", {}, []),
+    (f"y = {QUANTIZED} (x, bytes_w, bytes_r, , , , , , s, z, s, z)", {}, ["batch_changes_steps"]),
+    # Layers of one step that forget it.
+    (f"y = {LSTM} (x, W, R)", ONE_STEP, ["states_forgotten"]),
+    (f"y = {GRU} (x, W3, R3)", ONE_STEP, ["states_forgotten"]),
+    (f"y = {LSTM} (x, W, R, , , zeros, zeros)", ONE_STEP, ["states_forgotten"]),
+    (f"y = {LSTM} (x, W, R, , , h, c)", ONE_STEP, []),
+    (f"y, last = {LSTM} (x, W, R)", {**ONE_STEP, "outputs": "y, last"}, []),
+    (f"y, last = {GRU} (x, W3, R3)", {**ONE_STEP, "outputs": "y, last"}, []),
+    (f"y = {LSTM} (x, W, R)", {}, []),
+    (f"y = {LSTM} (x, W, R)", {"inputs": f"float[?, 1, {I}] x"}, []),
+    # Constants of one batch beside an input of any.
+    (f"y = {LSTM} (x, W, R, , , zeros, zeros)", {"inputs": FREE}, ["states_of_one_batch"]),
+    (f"y = {LSTM} (x, W, R, , , h, c)", {"inputs": FREE}, ["states_of_one_batch"]),
+    (f"y = {LSTM} (x, W, R, , , begin, c)", {"inputs": STATE}, ["states_of_one_batch"]),
+    (f"y = {LSTM} (x, W, R, , , begin, begin)", {"inputs": STATE}, []),
+    (f"y = {LSTM} (x, W, R, , , h, c)", {}, []),
+    (f"y = {LSTM} (x, W, R, , one)", {"inputs": FREE}, ["lengths_of_one_batch"]),
+    (f"y = {LSTM} (x, W, R, , one)", {}, []),
+    # Declared lengths that no layer reads; a forward layer may need them for the last step only.
+    (f"y = {LSTM} (x, W, R, , lens)", {"inputs": LENGTHS}, []),
+    (f"n = Cast <to = 6> (lens) y = {BOTH}, , n)", {"inputs": f"{FREE}, int64[B] lens"}, []),
+    (f"y = {LSTM} (x, W, R)", {"inputs": LENGTHS}, ["lengths_unread"]),
+    (f"y = {BOTH})", {"inputs": LENGTHS}, ["lengths_unread"]),
+    (f"y = {BOTH}) z = Cast <to = 1> (lens)", {"inputs": LENGTHS}, ["lengths_unread"]),
+    (f"y = {LSTM} (x, W, R) z = Cast <to = 1> (lens)", {"inputs": LENGTHS}, []),
+    (f"y = LSTM <hidden_size = {O}, layout = 1> (x, W, R)", {"inputs": "float[5, 2, 3] x"},
+     ["layout_refused"]),
+    (f"y = LSTM <hidden_size = {O}, layout = 0> (x, W, R)", {}, []),
+    # A state output that is its input; models of speech pack both states.
+    *(
+        (f"{LAYER} {body}", {"inputs": STATE, "outputs": "y, hn"}, expected)
+        for body, expected in (
+            ("hn = Identity (begin)", ["state_returned"]),
+            ("hn = Identity (last)", []),
+            ("flat = Transpose <perm = [1, 0, 2]> (begin) hn = Identity (flat)",
+             ["state_returned"]),
+            ("twice = Add (begin, begin) hn = Identity (twice)", []),
+        )
+    ),
+    *(
+        (
+            f"{PACKED} new = Concat <axis = 0> ({joined})",
+            {"inputs": f"{FREE}, float[2, B, {O}] state", "outputs": "y, new"},
+            expected,
+        )
+        for joined, expected in (("hn, cn", []), ("h, c", ["state_returned"]))
+    ),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "producer, reset_behind, expected",
-    [
-        (TORCH, 0, ["reset_before_product"]),
-        (TORCH, None, ["reset_before_product"]),
-        (TORCH, 1, []),
-        (("tf2onnx", "1.17.0"), 0, []),  # Keras has both
-    ],
-)
-def test_a_gru_of_pytorch_that_resets_before_its_product(
-    audited: Any, producer: tuple[str, str], reset_behind: int | None, expected: list[str]
+@pytest.mark.parametrize("body, more, expected", CASES)
+def test_each_fault_is_found_and_not_in_the_healthy_file(
+    audited: Any, body: str, more: dict[str, Any], expected: list[str]
 ) -> None:
-    more = {} if reset_behind is None else {"linear_before_reset": reset_behind}
-    report = audited(recurrent("GRU", producer=producer, **more))
+    report = audited(model(body, **more))
     assert names(report) == expected
-    if expected:
-        assert "pytorch 2.10.0" in report.findings[0].text
+    refuses = {"projection_cut", "states_of_one_batch", "lengths_of_one_batch", "layout_refused"}
+    for finding in report.findings:
+        assert (finding.effect == "refuses") == (finding.fault in refuses)
 
 
 def test_how_far_such_a_gru_is_off_is_what_onnxruntime_gives(audited: Any) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    x = uniform(5, N, I, seed=7)
-    made: list[Array] = []
-    for reset_behind in (0, 1):
-        wrong = recurrent("GRU", producer=TORCH, linear_before_reset=reset_behind)
-        made.append(runtime.InferenceSession(wrong.SerializeToString()).run(["y"], {"x": x})[0])
-    (finding,) = audited(
-        recurrent("GRU", producer=TORCH, linear_before_reset=0), {"in__x": x}
-    ).findings
+    x, made = uniform(5, 1, I, seed=7), list[Array]()
+    for reset_after in (0, 1):
+        node = f"GRU <hidden_size = {O}, linear_before_reset = {reset_after}> (x, W3, R3)"
+        wrong = model(f"y = {node}", **TORCH).SerializeToString()
+        made.append(onnxruntime.InferenceSession(wrong).run(["y"], {"x": x})[0])
+    node = f"GRU <hidden_size = {O}> (x, W3, R3)"
+    (finding,) = audited(model(f"y = {node}", **TORCH), {"in__x": x}).findings
     assert finding.max_abs == pytest.approx(np.abs(made[0] - made[1]).max(), abs=1e-5)
-    assert finding.max_abs > 1e-2
-
-
-def test_an_lstm_whose_projection_was_cut(audited: Any) -> None:
-    """As torch.onnx writes proj_size=2 of 4 units: hidden_size=2, and the weights cut to that."""
-    for units, expected in ((4, ["projection_cut"]), (2, [])):
-        shapes = {"W": (1, 8, I), "R": (1, 8, 2), "h": (1, N, 2), "c": (1, N, units)}
-        held = {name: numbers(*shape, name=name) for name, shape in shapes.items()}
-        node = "y = LSTM <hidden_size = 2> (x, W, R, , , h, c)"
-        report = audited(parsed(f"(float[5, {N}, {I}] x) => (y) {{ {node} }}", held))
-        assert names(report) == expected
-        assert all(each.effect == "refuses" for each in report.findings)
-
-
-@pytest.mark.parametrize("cell", ["LSTM", "GRU"])
-def test_layers_of_one_step_that_forget_it(audited: Any, cell: str) -> None:
-    more = {"linear_before_reset": 1} if cell == "GRU" else {}
-    for begin in ("", "zeros"):
-        assert names(audited(recurrent(cell, T=1, begin=begin, **more))) == ["states_forgotten"]
-    for healthy in (
-        {"T": 5},  # a clip
-        {"T": None},
-        {"T": 1, "begin": "input", "end": True},
-        {"T": 1, "begin": "numbers"},
-        {"T": 1, "end": True},
-    ):
-        assert names(audited(recurrent(cell, **{**more, **healthy}))) == []
-
-
-def test_an_lstm_that_is_quantized_with_its_batch(audited: Any) -> None:
-    held = {"s": np.full((1, 4 * O), 0.01, np.float32), "z": np.zeros((1, 4 * O), np.int8)}
-    held |= {name: np.ones((1, rows, 4 * O), np.int8) for name, rows in (("W", I), ("R", O))}
-    node = f"com.microsoft.DynamicQuantizeLSTM <hidden_size = {O}> (x, W, R, , , , , , s, z, s, z)"
-    text = f"(float[5, {N}, {I}] x) => (y) {{ y = {node} }}"
-    made = parsed(text, held, opsets=[helper.make_opsetid("com.microsoft", 1)])
-    assert names(audited(made)) == ["batch_changes_steps"]
+    assert finding.max_abs > 1e-2 and "pytorch 2.10.0" in finding.text
 
 
 def test_a_file_that_is_known_by_its_hash(
     audited: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The known ones cannot be in here; another file takes their place, and one byte differs."""
-    content = recurrent("LSTM").SerializeToString()
+    content = model(f"y = {LSTM} (x, W, R)").SerializeToString()
     listed = {(len(content), hashlib.sha256(content).hexdigest()): "what is wrong"}
     monkeypatch.setattr(faults, "_FILES", listed)
     file = tmp_path / "file.onnx"
     file.write_bytes(content)
     report = audit(file)
     assert names(report) == ["other_weights"] and report.findings[0].text == "what is wrong"
-    at = content.index(numbers(1, 4 * O, I, name="W").tobytes())
+    at = content.index(ARRAYS["W"].tobytes())
     file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     assert names(audit(file)) == []
-
-
-@pytest.mark.parametrize(("begin", "free"), [("zeros", True), ("zeros", False), ("input", True)])
-def test_a_state_that_was_made_for_one_batch(audited: Any, begin: str, free: bool) -> None:
-    """As torch.onnx writes h0 = torch.zeros(1, 1, O) beside an input of any batch."""
-    made = recurrent("LSTM", begin=begin, producer=TORCH)
-    if free:
-        made.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", 1, ["T", "N", I]))
-    report = audited(made)
-    wrong = free and begin == "zeros"
-    assert names(report) == (["states_of_one_batch"] if wrong else [])
-    assert not wrong or f"runs with {N} and no other" in report.findings[0].text
-
-
-HELD = {
-    "W": (1, 4 * O, I),
-    "R": (1, 4 * O, O),
-    "WW": (2, 4 * O, I),
-    "RR": (2, 4 * O, O),
-    "h": (1, 2, O),
-    "c": (1, 2, O),
-}
-WHOLE = {"lengths": np.array([5, 3], np.int32), "halves": np.array([1, 1])}
-
-
-def names_of(audited: Any, text: str) -> list[str]:
-    """The faults of a model in ONNX's words, with the arrays of HELD and WHOLE that it names."""
-    held = {name: numbers(*shape, name=name) for name, shape in HELD.items()} | WHOLE
-    made = parsed(text, held)
-    read = {name for node in made.graph.node for name in node.input}
-    kept = [each for each in made.graph.initializer if each.name in read]
-    del made.graph.initializer[:]
-    made.graph.initializer.extend(kept)
-    return names(audited(made))
-
-
-LENGTHS = {
-    "y = {} (x, {w}, {r}, , lens)": [],
-    "narrow = Cast <to = 6> (lens) y = {} (x, {w}, {r}, , narrow)": [],
-    "y = {} (x, {w}, {r})": ["lengths_unread"],
-    "y = {} (x, {w}, {r}) z = Cast <to = 1> (lens)": ["lengths_unread"],
-}
-
-
-@pytest.mark.parametrize("body", LENGTHS)
-@pytest.mark.parametrize("way", ["forward", "bidirectional"])
-def test_declared_lengths_that_no_recurrent_operator_reads(
-    audited: Any, body: str, way: str
-) -> None:
-    layer = f'LSTM <hidden_size = {O}, direction = "{way}">'
-    w, r = ("W", "R") if way == "forward" else ("WW", "RR")
-    dtype = "int64" if "Cast <to = 6>" in body else "int32"
-    inputs = f"float[T, B, {I}] x, {dtype}[B] lens"
-    text = f"({inputs}) => (y) {{ {body.format(layer, w=w, r=r)} }}"
-    last_step_only = way == "forward" and "z = " in body  # such as the choice of the last step
-    assert names_of(audited, text) == ([] if last_step_only else LENGTHS[body])
-
-
-@pytest.mark.parametrize(
-    "inputs, expected",
-    [
-        ("x, W, R, , lengths", ["lengths_of_one_batch"]),
-        ("x, W, R, , , h, c", ["states_of_one_batch"]),
-        ("x, W, R, , , begin, c", ["states_of_one_batch"]),
-        ("x, W, R, , lens, h, c", ["states_of_one_batch"]),
-        ("x, W, R, , lens, begin, begin", []),
-    ],
-)
-def test_constants_of_one_batch_beside_an_input_of_any(
-    audited: Any, inputs: str, expected: list[str]
-) -> None:
-    """The same constants in a file of two sequences are right."""
-    for batch, found in (("B", expected), ("2", [])):
-        sizes = f"float[{5 if batch == '2' else 'T'}, {batch}, {I}] x, float[1, {batch}, {O}] begin"
-        given = f"{sizes}, int32[{batch}] lens" if "lens," in inputs else sizes
-        text = f"({given}) => (y) {{ y = LSTM <hidden_size = {O}> ({inputs}) }}"
-        assert names_of(audited, text) == found
-
-
-@pytest.mark.parametrize("layout", [0, 1])
-def test_batch_major_layouts_that_onnxruntime_refuses(audited: Any, layout: int) -> None:
-    node = f"y = LSTM <hidden_size = {O}, layout = {layout}> (x, W, R)"
-    text = f"(float[5, 2, {I}] x) => (y) {{ {node} }}"
-    assert names_of(audited, text) == ["layout_refused"] * layout
-
-
-STATES = {
-    "hn = Identity (begin)": ["state_returned"],
-    "hn = Identity (last)": [],
-    "flat = Transpose <perm = [1, 0, 2]> (begin) hn = Identity (flat)": ["state_returned"],
-    "twice = Add (begin, begin) hn = Identity (twice)": [],
-}
-
-
-@pytest.mark.parametrize("body", STATES)
-def test_a_state_output_that_is_its_input(audited: Any, body: str) -> None:
-    inputs = f"float[T, B, {I}] x, float[1, B, {O}] begin"
-    layer = f"y, last, cell = LSTM <hidden_size = {O}> (x, W, R, , , begin, begin)"
-    assert names_of(audited, f"({inputs}) => (y, hn) {{ {layer} {body} }}") == STATES[body]
-
-
-def test_a_packed_state_that_is_split_and_joined_again_unchanged(audited: Any) -> None:
-    """As models of speech have it: one state (2, N, O) of h and c."""
-    inputs = f"float[T, B, {I}] x, float[2, B, {O}] state"
-    layer = f"y, hn, cn = LSTM <hidden_size = {O}> (x, W, R, , , h, c)"
-    split = "h, c = Split <axis = 0> (state, halves)"
-    for joined, expected in (("hn, cn", []), ("h, c", ["state_returned"])):
-        last = f"new = Concat <axis = 0> ({joined})"
-        text = f"({inputs}) => (y, new) {{ {split} {layer} {last} }}"
-        held = {name: HELD[name] for name in ("W", "R")}
-        arrays = {name: numbers(*shape, name=name) for name, shape in held.items()}
-        made = parsed(text, {**arrays, "halves": WHOLE["halves"]})
-        assert names(audited(made)) == expected

@@ -206,14 +206,6 @@ def test_initializers_of_old_files_are_constants_though_they_are_inputs() -> Non
             session.run(None, {**FEED, "M": OTHERS["M"]})
 
 
-def test_the_options_of_a_run_reach_onnx_runtime() -> None:
-    options = onnxruntime.RunOptions()
-    options.terminate = True
-    for session in (optimize(tagger(), backend="kernels"), session_of(tagger())):
-        with pytest.raises(Exception, match="terminate flag"):
-            session.run(None, FEED, options)
-
-
 @pytest.mark.parametrize(
     "options, told",
     [

@@ -255,28 +255,6 @@ def test_bytes_refuse_infinity_and_not_that_behind_the_sentences(name: str, dtyp
         session.run(None, given)
 
 
-def sized(op: str, sizes: tuple[int | None, ...], before: str = "", h: str = "") -> onnx.ModelProto:
-    """A layer over (T, N, 5) of these sizes, behind other nodes that may make its state ``h``."""
-    rng = np.random.default_rng(0)
-    gates = {"GRU": 3, "LSTM": 4}[op]
-    shapes = {"W": (1, 3 * gates, 5), "R": (1, 3 * gates, 3)}
-    constants = {n: rng.uniform(-0.5, 0.5, shape).astype("f4") for n, shape in shapes.items()}
-    constants |= {"at": np.array([1]), "first": np.array([1]), "last": np.array([3])}
-    named = ", ".join("?" if size is None else str(size) for size in sizes)
-    node = f"y = {op} <hidden_size = 3> (x, W, R{h})"
-    return parsed(f"(float[{named}, 5] x) => (y) {{ {before} {node} }}", constants)
-
-
-@pytest.mark.parametrize("threads", [None, 1, 2, 3, 4, 8, 16])
-@pytest.mark.parametrize("sizes", [(1, 1), (7, None), (None, None)])
-def test_every_layer_is_replaced_on_any_number_of_threads(
-    sizes: tuple[int | None, ...], threads: int | None
-) -> None:
-    for model in (sized("GRU", sizes), sized("LSTM", sizes)):
-        session = optimize(model, threads=threads)
-        assert len(session.replaced) == 1 and not session.refusals
-
-
 @pytest.mark.parametrize("mode", ["ORT_SEQUENTIAL", "ORT_PARALLEL"])
 def test_any_pools_of_onnx_runtime_give_the_same_bits(mode: str) -> None:
     """For such a batch a layer asks for six threads more; 0 threads are ONNX Runtime's choice."""
@@ -312,14 +290,15 @@ def exported(value: float, expanded: bool) -> onnx.ModelProto:
     state = f"wide = ConstantOfShape {number} (shape)"
     if expanded:
         state = f"one = Constant {number} () wide = Expand (one, shape)"
-    before = f"""
+    text = f"""(float[?, ?, 5] x) => (y) {{
         sizes = Shape (x)
-        count = Gather (sizes, at)
-        shape = Concat <axis = 0> (first, count, last)
-        {state}
+        count = Gather (sizes, one)
+        shape = Concat <axis = 0> (one, count, three)
+        {state.replace("one", "filling")}
         h = Identity (wide)
-        """
-    return sized("GRU", (None, None), before, ", , , h")
+        y = GRU <hidden_size = 3> (x, W2, R2, , , h)
+        }}"""
+    return parsed(text, small("W2", "R2", "one") | {"three": np.array([3])})
 
 
 @pytest.mark.parametrize("expanded", [False, True], ids=["ConstantOfShape", "Expand"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,14 +16,6 @@ from onernn.adapters.onnx import backend
 RNG = np.random.default_rng(5)
 CUBE = RNG.uniform(-2, 2, (2, 3, 5)).astype(np.float32)
 MATRIX = RNG.uniform(-2, 2, (4, 3)).astype(np.float32)
-
-
-@pytest.mark.parametrize("opset, form", [(7, "attribute"), (13, "input"), (13, "none")])
-def test_squeeze_takes_axes_in_both_forms_and_none(opset: int, form: str) -> None:
-    x, forms = CUBE[:1, :, :1], {"attribute": "<axes = [0]> (x)", "input": "(x, axes)"}
-    node = f"y = Squeeze {forms.get(form, '(x)')}"
-    constants = {"axes": np.array([0])} if form == "input" else {}
-    check(model(node, {"x": x}, ["y"], opset, constants), {"x": x})
 
 
 @pytest.mark.parametrize(
@@ -171,6 +162,13 @@ REFUSED = {
     "y = RNN <clip = -1.0> (x, c, c)": "positive bound",
     "y = RNN (x, c, m)": r"R: .*\(4, 3\)",
     "y = RNN (x, c, i)": "floats of one type",
+    "y = Softmax <axis: float = inf> (x)": "attribute axis=inf",
+    'y = Softmax <axis = "1"> (x)': "attribute axis='1'",
+    "y = Softmax <axis = [1]> (x)": "attribute axis=.*1",
+    'y = Concat <axis = "1"> (x, x)': "attribute axis",
+    "y = Transpose <perm = 0> (x)": "attribute perm",
+    "y = Elu <alpha = [1.0]> (x)": "attribute alpha",
+    'y = Constant <value: string = "text"> ()': "attribute value",
 }
 
 
@@ -224,26 +222,3 @@ def test_params_have_no_place_beside_an_onnx_model(tmp_path: Path) -> None:
 def test_a_value_made_twice_contradicts_itself() -> None:
     with pytest.raises(ModelFormatError, match="'y' is made twice"):
         ours(model("y = Relu (x) y = Tanh (x)", {"x": CUBE}, ["y"]), {"x": CUBE})
-
-
-@pytest.mark.parametrize("value", [float("inf"), "1", (1,)])
-def test_an_attribute_of_another_kind_is_told(value: Any) -> None:
-    node = helper.make_node("Softmax", ["x"], ["y"], axis=value)
-    x = np.zeros((2, 2), np.float32)
-    with pytest.raises(UnsupportedError, match="attribute axis=.* expected one like -1"):
-        ours(model([node], {"x": x}, ["y"]), {"x": x})
-
-
-@pytest.mark.parametrize(
-    "node",
-    [
-        'y = Concat <axis = "1"> (x, x)',
-        "y = Transpose <perm = 0> (x)",
-        "y = Elu <alpha = [1.0]> (x)",
-        'y = Constant <value: string = "text"> ()',
-    ],
-)
-def test_an_attribute_of_no_use_is_told_when_the_model_is_read(node: str) -> None:
-    x = np.zeros((2, 2), np.float32)
-    with pytest.raises((ModelFormatError, UnsupportedError), match="attribute .*: expected"):
-        Session(read(model(node, {"x": x}, ["y"])))

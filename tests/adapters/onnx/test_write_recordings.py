@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from support.recordings import off
 import onernn
 from onernn import ModelFormatError, UnsupportedError
 from onernn.adapters.onnx.write import save
+from onernn.ir.graph import Node, Value
 from onernn.verification.references import run_framework
 
 DATA = Path(__file__).parents[2] / "data"
@@ -38,10 +38,8 @@ def test_narrow_weights_make_a_small_file_that_is_still_right(
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    value = onernn.ir.graph.Value("x", "float32", (None, 2))
-    product = onernn.ir.graph.Node("MatMul", ("x", "w"), ("y",))
-    big = {"w": np.full((2, 2), 1e5, np.float32)}
-    graph = onernn.Graph("g", (value,), (onernn.ir.graph.Value("y"),), (product,), big)
+    product, big = Node("MatMul", ("x", "w"), ("y",)), {"w": np.full((2, 2), 1e5, np.float32)}
+    graph = onernn.Graph("g", (Value("x", "float32", (None, 2)),), (Value("y"),), (product,), big)
     with pytest.raises(UnsupportedError, match="'w' does not fit into float16; use bfloat16"):
         onernn.convert(graph, tmp_path / "m.onnx", output_dtype="float16")
     onernn.convert(graph, tmp_path / "m.onnx", output_dtype="bfloat16")
@@ -63,9 +61,9 @@ def test_inputs_and_outputs_get_new_names(folder: Path, tmp_path: Path) -> None:
     "names, reason",
     [
         ({"nothing": "a"}, r"no input or output \['nothing'\]"),
-        ({"x": "x_lengths"}, "stand there already"),
-        ({"x": ""}, "stand there already"),
-        ({"x": "a", "x_lengths": "a"}, "stand there already, or twice"),
+        ({"x": "x_lengths"}, "x_lengths"),
+        ({"x": ""}, r"\['']"),
+        ({"x": "a", "x_lengths": "a"}, r"\['a'\]"),
     ],
 )
 def test_names_that_cannot_be_are_refused(folder: Path, tmp_path: Path, names, reason) -> None:
@@ -74,9 +72,10 @@ def test_names_that_cannot_be_are_refused(folder: Path, tmp_path: Path, names, r
     assert not list(tmp_path.iterdir())
 
 
-def test_names_inside_a_body_are_taken_too(tmp_path: Path) -> None:
-    model = onernn.load(DATA / "onnx" / "tensorflow_scan" / "model.onnx")
-    onernn.convert(model, tmp_path / "m.onnx")
+def test_names_inside_a_body_are_taken_and_progress_is_told(tmp_path: Path) -> None:
+    model, seen = onernn.load(DATA / "onnx" / "tensorflow_scan" / "model.onnx"), list[tuple]()
+    onernn.convert(model, tmp_path / "m.onnx", progress=lambda *each: seen.append(each))
+    assert seen[-1][1] < seen[-1][2]
     (body,) = (
         attribute.g
         for node in onnx.load(tmp_path / "m.onnx").graph.node
@@ -84,8 +83,21 @@ def test_names_inside_a_body_are_taken_too(tmp_path: Path) -> None:
         if attribute.name == "body"
     )
     for name in (body.input[0].name, body.initializer[0].name, body.node[0].output[0]):
-        with pytest.raises(UnsupportedError, match="stand there already"):
+        with pytest.raises(UnsupportedError, match=name):
             onernn.convert(model, tmp_path / "m.onnx", names={"x": name})
+
+
+def test_what_cannot_be_written_names_the_suffix_the_recording_or_the_input(
+    folder: Path, tmp_path: Path
+) -> None:
+    model = onernn.load(folder)
+    with pytest.raises(UnsupportedError, match="cannot write .txt"):
+        onernn.convert(model, tmp_path / "m.txt")
+    with pytest.raises(ModelFormatError, match="in__x is missing"):
+        onernn.convert(model, tmp_path / "m.onnx", check={})
+    graph = onernn.Graph("g", (Value("x"),), (Value("y"),), (Node("Relu", ("x",), ("y",)),), {})
+    with pytest.raises(UnsupportedError, match="ranks of x"):
+        onernn.convert(graph, "never.onnx")
 
 
 def test_large_models_keep_their_tensors_beside_the_file(
@@ -111,32 +123,10 @@ def test_a_check_fails_where_the_recording_says_otherwise(folder: Path, tmp_path
     assert not report and "not zero behind the sequences" in report.outputs[0].reason
 
 
-def test_a_model_without_shapes_asks_for_a_recording() -> None:
-    values = (onernn.ir.graph.Value("x"),)
-    relu = onernn.ir.graph.Node("Relu", ("x",), ("y",))
-    graph = onernn.Graph("g", values, (onernn.ir.graph.Value("y"),), (relu,), {})
-    with pytest.raises(
-        UnsupportedError, match="several ranks fit; give a recording, which has the ranks of x"
-    ):
-        onernn.convert(graph, "never.onnx")
-
-
-def test_other_targets_and_recordings_that_do_not_fit_are_named(
-    folder: Path, tmp_path: Path
-) -> None:
-    model = onernn.load(folder)
-    with pytest.raises(UnsupportedError, match="cannot write .txt"):
-        onernn.convert(model, tmp_path / "m.txt")
-    with pytest.raises(ModelFormatError, match="in__x is missing"):
-        onernn.convert(model, tmp_path / "m.onnx", check={})
-
-
 def test_a_recording_that_onnx_runtime_does_not_run_is_told(tmp_path: Path) -> None:
     """Its Gather refuses an index beyond the table, as ours does."""
-    value = onernn.ir.graph.Value
-    gather = onernn.ir.graph.Node("Gather", ("t", "i"), ("y",))
-    table = {"t": np.eye(3, dtype=np.float32)}
-    graph = onernn.Graph("g", (value("i", "int64", (None,)),), (value("y"),), (gather,), table)
+    gather, table = Node("Gather", ("t", "i"), ("y",)), {"t": np.eye(3, dtype=np.float32)}
+    graph = onernn.Graph("g", (Value("i", "int64", (None,)),), (Value("y"),), (gather,), table)
     good = {"in__i": np.array([0]), "out__y": table["t"][:1]}
     assert onernn.convert(graph, tmp_path / "m.onnx", check=good)
     for data, index in ((None, 7), (b"nothing", 0)):
@@ -145,9 +135,3 @@ def test_a_recording_that_onnx_runtime_does_not_run_is_told(tmp_path: Path) -> N
         with pytest.raises(UnsupportedError, match="onnxruntime does not run .*: [A-Za-z]+:"):
             path, feed = str(tmp_path / "m.onnx"), {"i": np.array([index])}
             run_framework("onnxruntime", path, None, feed, ["y"])
-
-
-def test_progress_is_told(folder: Path, tmp_path: Path) -> None:
-    seen: list[tuple[str, int, int]] = []
-    onernn.convert(onernn.load(folder), tmp_path / "m.onnx", progress=lambda *a: seen.append(a))
-    assert seen and json.dumps(seen[-1]) and seen[-1][1] < seen[-1][2]

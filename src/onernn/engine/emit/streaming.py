@@ -7,6 +7,7 @@ steps before where a Pad puts its number; a convolution uses them up, a slice cu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field, replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
-from onernn.ir.types import Shape, Size, dense, volume
+from onernn.ir.types import Size, dense, volume
 from onernn.ops import OPERATORS
 from onernn.ops.windows import windows_of
 
@@ -135,13 +136,14 @@ class _Steps:
     def _has_words(self, name: str) -> bool:
         return any(_tells_words(self.program, size) for size in self.program.shape(name))
 
-    def _axes(self, shape: Shape) -> list[int]:
+    def _axes(self, shape: Sequence[Size | None]) -> list[int]:
         """The axes along which there are words."""
-        return [axis for axis, size in enumerate(shape) if _tells_words(self.program, size)]
+        sizes = enumerate(shape)
+        return [axis for axis, size in sizes if size and _tells_words(self.program, size)]
 
     def _meet(self, op: OperatorCode) -> bool:
         """Whether a word of the result is made of several words, or of another one."""
-        record, shapes = OPERATORS[op.node.op], [t.shape if t else () for t in op.types]
+        record, shapes = OPERATORS[op.node.op], [(t and t.shape) or () for t in op.types]
         if record.kind == "layer":
             return op.attrs.spec.direction != "left2right" and bool(self._axes(op.shape()[:1]))
         if record.kind == "view":

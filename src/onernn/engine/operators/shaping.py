@@ -18,8 +18,9 @@ from onernn.engine.operators.elementwise import (
 )
 from onernn.engine.operators.operator_code import OperatorCode, at_least, is_natural, rule
 from onernn.engine.program import Access, Call, Nest, RuntimeSize, Step, UnknownError, moved
+from onernn.ir.operator import at_axis
 from onernn.ir.types import Shape, Size, shape_of, volume
-from onernn.ops.rules import ONE, at_axis
+from onernn.ops.rules import ONE
 from onernn.ops.shaping import cut, perm_of
 
 

@@ -9,17 +9,33 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 namespace {
-#define FLOATS(name) \
-  function<&name<float>>(#name ":float32"), function<&name<double>>(#name ":float64")
-#define NUMBERS(name) \
-  FLOATS(name), function<&name<int32>>(#name ":int32"), function<&name<int64>>(#name ":int64")
+#define FLOATS(name, ...)                                \
+  function<&name<float>, __VA_ARGS__>(#name ":float32"), \
+      function<&name<double>, __VA_ARGS__>(#name ":float64")
+#define NUMBERS(name, ...)                                                        \
+  FLOATS(name, __VA_ARGS__), function<&name<int32>, __VA_ARGS__>(#name ":int32"), \
+      function<&name<int64>, __VA_ARGS__>(#name ":int64")
+// Sizes 2 to 4 are those before an axis, of it, and behind it.
+#define ALONG Of<2, 3, 4>, Of<2, 3, 4>
+#define REDUCED Of<2, 4>, Of<2, 3, 4>
 constexpr Function kFunctions[] = {
-    FLOATS(softmax),        FLOATS(log_softmax),        FLOATS(layer_norm),
-    FLOATS(group_norm),     NUMBERS(cum_sum),           NUMBERS(top_k),
-    NUMBERS(arg_extreme),   NUMBERS(reduce_sum),        FLOATS(reduce_mean),
-    NUMBERS(reduce_prod),   NUMBERS(reduce_max),        NUMBERS(reduce_min),
-    FLOATS(reduce_l1),      FLOATS(reduce_l2),          FLOATS(reduce_sum_square),
-    FLOATS(reduce_log_sum), FLOATS(reduce_log_sum_exp),
+    FLOATS(softmax, ALONG),
+    FLOATS(log_softmax, ALONG),
+    FLOATS(layer_norm, Of<6, 7>, Of<6, 7>, Of<7>, May<7>, May<6>, May<6>),
+    FLOATS(group_norm, ByRule),
+    NUMBERS(cum_sum, ALONG),
+    NUMBERS(top_k, ByRule),
+    NUMBERS(arg_extreme, REDUCED),
+    NUMBERS(reduce_sum, REDUCED),
+    FLOATS(reduce_mean, REDUCED),
+    NUMBERS(reduce_prod, REDUCED),
+    NUMBERS(reduce_max, REDUCED),
+    NUMBERS(reduce_min, REDUCED),
+    FLOATS(reduce_l1, REDUCED),
+    FLOATS(reduce_l2, REDUCED),
+    FLOATS(reduce_sum_square, REDUCED),
+    FLOATS(reduce_log_sum, REDUCED),
+    FLOATS(reduce_log_sum_exp, REDUCED),
 };
 }  // namespace
 

@@ -236,18 +236,20 @@ bool convolves_back(const Args& a) {
          a.has(2, Count(x[0]) * (y[0] / groups) * w->taps()) && a.may(3, y[0]);
 }
 
-bool along_axis(const Args& a) {
-  return a.has(0, a.of(2) * a.of(3) * a.of(4)) && a.has(1, a.of(2) * a.of(3) * a.of(4));
-}
-bool reduces(const Args& a) {
-  return a.has(0, a.of(2) * a.of(4)) && a.has(1, a.of(2) * a.of(3) * a.of(4));
-}
-bool has_scales(const Args& a) {
-  const Count all = a.of(4) * a.of(5) * a.of(6);
-  return a.has(0, all) && a.has(1, all) && a.has(2, a.of(5)) && a.may(3, a.of(5));
-}
 bool sentences(const Args& a, int out, Count inner) {
   return a.divides(2, a[3], 1, inner) && a.has(out, Count(a.rows(2, a[3])) * inner);
+}
+/// The products that the function's type says.
+bool fits(const Counts& counts, const char* takes, const Args& a) {
+  const Counts::Pointer* pointer = counts.pointer;
+  for (int i = 0; takes[i]; ++i) {
+    if (takes[i] != 'r' && takes[i] != 'w') continue;
+    Count count = 1;
+    for (int k = 0; k < pointer->sizes; ++k) count = count * a.of(pointer->size[k]);
+    if (!(pointer->may ? a.may(i, count) : a.has(i, count))) return false;
+    ++pointer;
+  }
+  return true;
 }
 bool near(std::int64_t number) { return number > -kFar && number < kFar; }
 
@@ -268,29 +270,16 @@ constexpr Rule kRules[] = {
     {"scatter_elements", false, scatters},
     RULE("scatter_nd", a.has(0, a.all(4) * a.of(6)) && a.has(1, a.all(4) * a.of(6)) &&
                            a.has(2, a.of(5) * a.dims(4).count) && a.has(3, a.of(5) * a.of(6))),
-    RULE("natural", true || a[0]),
-    RULE("choose", a.has(1, 1)),
-    RULE("tell_size", true || a[0]),
-    RULE("has_turn", a.has(0, 1) && a.has(1, 1) && a.may(2, 1)),
     RULE("tell", a.has(0, a.dims(1).count)),
-    RULE("fill", a.has(0, a.of(1))),
     RULE("range", a.has(0, a.of(2)) && near(a[1])),
-    RULE("gather", a.has(0, a.of(5) * a.of(4) * a.of(6)) && a.has(1, a.of(5) * a.of(3) * a.of(6)) &&
-                       a.has(2, a.of(4))),
-    RULE("gather_elements", a.has(0, a.of(5) * a.of(4) * a.of(6)) &&
-                                a.has(1, a.of(5) * a.of(3) * a.of(6)) &&
-                                a.has(2, a.of(5) * a.of(4) * a.of(6))),
     RULE("gather_nd", a.has(0, a.of(4) * a.of(5) * a.of(6)) &&
                           a.has(1, a.of(4) * a.all(3) * a.of(6)) &&
                           a.has(2, a.of(4) * a.of(5) * a.dims(3).count)),
-    RULE("reverse", a.has(0, a.of(3) * a.of(4) * a.of(5)) &&
-                        a.has(1, a.of(3) * a.of(4) * a.of(5)) && a.has(2, a.of(4))),
     RULE("one_hot",
          a.has(0, a.of(3) * a.of(5) * a.of(4)) && a.has(1, a.of(3) * a.of(4)) && a.has(2, 2)),
     {"around", false, pads},
     IN_EVERY_RUN("compress", a.has(0, a.of(6) * (std::min)(a[3], a[5]) * a.of(7)) &&
                                  a.has(1, a.of(6) * a.of(5) * a.of(7)) && a.has(2, a.of(3))),
-    RULE("trilu", a.has(0, a.of(2) * a.of(3) * a.of(4)) && a.has(1, a.of(2) * a.of(3) * a.of(4))),
     {"non_zero", true, finds_places},
     RULE("take_offsets", a.has(0, a.of(2) + 1) && a.has(1, a.of(2) + 1)),
     IN_EVERY_RUN("append_offsets", a.has(0, a.of(2) + a.of(4) + 1) && a.has(1, a.of(4) + 1)),
@@ -311,44 +300,21 @@ constexpr Rule kRules[] = {
     IN_EVERY_RUN("viterbi", a.divides(3, a[4], 1, a.of(5)) && a.has(2, (a.of(5) + 2) * a.of(5)) &&
                                 a.has(0, a.rows(3, a[4])) && a.has(6, a.of(5) * 2) &&
                                 a.has(7, Count(a.rows(3, a[4])) * a.of(5)) && a[5] > 0),
-    {"softmax", false, along_axis},
-    {"log_softmax", false, along_axis},
-    {"cum_sum", false, along_axis},
-    RULE("layer_norm", a.has(0, a.of(6) * a.of(7)) && a.has(1, a.of(6) * a.of(7)) &&
-                           a.has(2, a.of(7)) && a.may(3, a.of(7)) && a.may(4, a.of(6)) &&
-                           a.may(5, a.of(6))),
     RULE("group_norm", a.has(0, a.of(4) * a.of(5) * a.of(6)) &&
                            a.has(1, a.of(4) * a.of(5) * a.of(6)) && a.has(2, a.of(5)) &&
                            a.has(3, a.of(5)) && a[7] <= (std::max)(a[5], std::int64_t(1))),
     IN_EVERY_RUN("top_k",
                  a.has(0, a.of(4) * a.of(7) * a.of(6)) && a.may(1, a.of(4) * a.of(7) * a.of(6)) &&
                      a.has(2, a.of(4) * a.of(5) * a.of(6)) && a.has(3, a.of(5)) && a[7] <= a[5]),
-    {"arg_extreme", false, reduces},
-    {"reduce_sum", false, reduces},
-    {"reduce_mean", false, reduces},
-    {"reduce_prod", false, reduces},
-    {"reduce_max", false, reduces},
-    {"reduce_min", false, reduces},
-    {"reduce_l1", false, reduces},
-    {"reduce_l2", false, reduces},
-    {"reduce_sum_square", false, reduces},
-    {"reduce_log_sum", false, reduces},
-    {"reduce_log_sum_exp", false, reduces},
     RULE("dense", near(a[6]) && a.has(0, a.of(2) * a.of(6)) && a.has(1, a.of(2) * a.of(3)) &&
                       a.has(4, Count(up(a[6], a.beside() * 16)) * (a.beside() * 16) * a.of(3)) &&
                       a.may(5, a.of(6))),
-    RULE("product", a.has(0, a.of(3) * a.of(4) * a.of(6)) &&
-                        a.has(1, a.of(3) * a.of(4) * a.of(5)) &&
-                        a.has(2, a.of(3) * a.of(5) * a.of(6))),
     RULE("pack", near(a[3]) && a.has(1, a.of(2) * a.of(3) * a.of(4)) &&
                      a.has(0, a.of(2) * up(a[3], a.beside() * 16) * (a.beside() * 16) * a.of(4))),
     {"convolve", false, convolves},
     {"convolve_back", false, convolves_back},
     {"max_pool", false, pools},
     {"average_pool", false, pools},
-    {"quantize", false, has_scales},
-    {"dequantize", false, has_scales},
-    RULE("dynamic_quantize", a.has(0, a.of(4)) && a.may(1, 1) && a.may(2, 1) && a.has(3, a.of(4))),
     {"dense_bytes", false, multiplies_bytes},
     {"convolve_bytes", false, convolves_bytes},
     {"quantized_lstm", false, runs_lstm},
@@ -369,7 +335,7 @@ const Rule* rule_of(const char* function) {
   return nullptr;
 }
 
-bool depends_on_contents(const Rule& rule) { return rule.contents; }
+bool depends_on_contents(const Rule* rule) { return rule && rule->contents; }
 
 Count bytes_of_panels(std::int32_t stored, std::int64_t K, std::int64_t gates, std::int64_t units) {
   std::int64_t rows = K, width = 4;
@@ -431,7 +397,11 @@ bool Bounds::bind(const std::int64_t* sizes, std::int64_t most) {
 
 bool Bounds::holds(const Guarded& step, const std::int64_t* sizes, const Frame* frame) const {
   const std::int64_t* at = step.words;
-  if (step.kind == kCall) return step.rule->holds(Args(*step.function, at, sizes, frame, most_));
+  if (step.kind == kCall) {
+    const Function& function = *step.function;
+    const Args args(function, at, sizes, frame, most_);
+    return function.counts ? fits(*function.counts, function.takes, args) : step.rule->holds(args);
+  }
   if (step.kind == kNest) {
     Count turns = 1;
     for (std::int64_t axis = 0; axis < at[0]; ++axis)

@@ -53,12 +53,12 @@ class Count {
 /// Whether offsets begin with 0 and never fall.
 bool are_offsets(const std::int64_t* offsets, std::int64_t count);
 
-/// The rule of a function, by its name; null: there is none.
+/// The rule of a function, by its name; null: there is none, its type says the counts.
 struct Rule;
 const Rule* rule_of(const char* function);
 
 /// Whether the contents of its arguments decide, too.
-bool depends_on_contents(const Rule& rule);
+bool depends_on_contents(const Rule* rule);
 
 /// Whether weights of so many bytes have all that a layer reads.
 bool are_parts(const onernn_spec& spec, const onernn_part* parts, std::int64_t bytes);
@@ -68,10 +68,10 @@ struct Guarded {
   std::int64_t kind;
   const std::int64_t* words;
   const Function* function;  // of a call
-  const Rule* rule;
-  const onernn_spec* spec;  // of a layer
-  std::int64_t room;        // of a nest: the size of what it writes to
-  bool always;              // it depends on more than the sizes of the inputs
+  const Rule* rule;          // where its type does not say the counts
+  const onernn_spec* spec;   // of a layer
+  std::int64_t room;         // of a nest: the size of what it writes to
+  bool always;               // it depends on more than the sizes of the inputs
 };
 
 class Bounds final : public Guard {

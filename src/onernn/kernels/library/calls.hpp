@@ -142,12 +142,47 @@ constexpr std::uint8_t kWidthOf = 0;
 template <class T>
 constexpr std::uint8_t kWidthOf<T*> = sizeof(T);
 
-/// A function that steps call.
+/// How many numbers an argument points to: the product of the sizes that these arguments hold, 1
+/// for none. `May`: it may be null.
+template <int... Sizes>
+struct Of {};
+template <int... Sizes>
+struct May {};
+/// More than products decides: kRules of bounds.cpp has a rule of the function's name.
+struct ByRule {};
+
+/// The counts of a function's pointers, in their order.
+struct Counts {
+  struct Pointer {
+    bool may;
+    int sizes;
+    int size[4];  // arguments
+  };
+  int pointers;
+  Pointer pointer[8];
+};
+template <int... Sizes>
+constexpr Counts::Pointer pointer(Of<Sizes...>) {
+  return {false, sizeof...(Sizes), {Sizes...}};
+}
+template <int... Sizes>
+constexpr Counts::Pointer pointer(May<Sizes...>) {
+  return {true, sizeof...(Sizes), {Sizes...}};
+}
+template <class... Pointers>
+constexpr Counts kCountsOf = {sizeof...(Pointers), {pointer(Pointers())...}};
+template <class... Pointers>
+constexpr const Counts* kCounts = &kCountsOf<Pointers...>;
+template <>
+constexpr const Counts* kCounts<ByRule> = nullptr;
+
+/// A function that steps call. `counts`: null if a rule says them.
 struct Function {
   const char* name;
   const char* takes;
   const std::uint8_t* widths;  // of each argument
   Status (*run)(Frame&, Words);
+  const Counts* counts;
 };
 
 template <auto F>
@@ -156,6 +191,7 @@ template <class R, class... A, R (*F)(A...)>
 struct Caller<F> {
   static constexpr char kTakes[] = {Argument<A>::kLetter..., 0};
   static constexpr std::uint8_t kWidths[] = {kWidthOf<A>..., 0};
+  static constexpr int kPointers = (0 + ... + int(kWidthOf<A> != 0));
 
   static Status run(Frame& frame, Words words) {
     std::tuple<Argument<A>...> read{Argument<A>(frame, words)...};  // braces: in their order
@@ -171,9 +207,14 @@ struct Caller<F> {
   }
 };
 
-template <auto F>
+/// `Pointers`: Of or May for each argument that is a pointer, or ByRule: what a file may name is
+/// checked by it.
+template <auto F, class... Pointers>
 constexpr Function function(const char* name) {
-  return {name, Caller<F>::kTakes, Caller<F>::kWidths, Caller<F>::run};
+  constexpr const Counts* counts = kCounts<Pointers...>;
+  static_assert(!counts || counts->pointers == Caller<F>::kPointers,
+                "say how many numbers each pointer has: Of<...>, May<...>, or ByRule for all");
+  return {name, Caller<F>::kTakes, Caller<F>::kWidths, Caller<F>::run, counts};
 }
 
 /// Looks at each step before it runs; a plan that Python has made needs none.
@@ -194,15 +235,15 @@ using u4 = std::uint32_t;
 using u8 = std::uint64_t;
 using int32 = std::int32_t;
 using int64 = std::int64_t;
-#define ONERNN_MOVED(name)                                            \
-  function<&name<u1>>(#name ":u1"), function<&name<u2>>(#name ":u2"), \
-      function<&name<u4>>(#name ":u4"), function<&name<u8>>(#name ":u8")
-#define ONERNN_INDEXED_OF(name, type)                     \
-  function<&name<type, int32>>(#name ":" #type ",int32"), \
-      function<&name<type, int64>>(#name ":" #type ",int64")
-#define ONERNN_INDEXED(name)                                                             \
-  ONERNN_INDEXED_OF(name, u1), ONERNN_INDEXED_OF(name, u2), ONERNN_INDEXED_OF(name, u4), \
-      ONERNN_INDEXED_OF(name, u8)
+#define ONERNN_MOVED(name, ...)                                                                 \
+  function<&name<u1>, __VA_ARGS__>(#name ":u1"), function<&name<u2>, __VA_ARGS__>(#name ":u2"), \
+      function<&name<u4>, __VA_ARGS__>(#name ":u4"), function<&name<u8>, __VA_ARGS__>(#name ":u8")
+#define ONERNN_INDEXED_OF(name, type, ...)                             \
+  function<&name<type, int32>, __VA_ARGS__>(#name ":" #type ",int32"), \
+      function<&name<type, int64>, __VA_ARGS__>(#name ":" #type ",int64")
+#define ONERNN_INDEXED(name, ...)                                                     \
+  ONERNN_INDEXED_OF(name, u1, __VA_ARGS__), ONERNN_INDEXED_OF(name, u2, __VA_ARGS__), \
+      ONERNN_INDEXED_OF(name, u4, __VA_ARGS__), ONERNN_INDEXED_OF(name, u8, __VA_ARGS__)
 
 /// A table of functions.
 struct Functions {

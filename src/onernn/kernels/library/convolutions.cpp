@@ -10,13 +10,13 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 namespace {
-#define CONVOLVE(type, name, beside)                                     \
-  function<&convolve<beside, type, Team>>("convolve:" name "," #beside), \
-      function<&pack<beside, type>>("pack:" name "," #beside)
-#define WINDOWS(type, name)                              \
-  function<&convolve_back<type>>("convolve_back:" name), \
-      function<&max_pool<type>>("max_pool:" name),       \
-      function<&average_pool<type>>("average_pool:" name)
+#define CONVOLVE(type, name, beside)                                             \
+  function<&convolve<beside, type, Team>, ByRule>("convolve:" name "," #beside), \
+      function<&pack<beside, type>, ByRule>("pack:" name "," #beside)
+#define WINDOWS(type, name)                                      \
+  function<&convolve_back<type>, ByRule>("convolve_back:" name), \
+      function<&max_pool<type>, ByRule>("max_pool:" name),       \
+      function<&average_pool<type>, ByRule>("average_pool:" name)
 // Doubles one way only: each takes as long to compile as all other functions here.
 constexpr Function kFunctions[] = {
     CONVOLVE(float, "float32", 1), CONVOLVE(float, "float32", 2),  CONVOLVE(float, "float32", 3),

@@ -265,11 +265,11 @@ class PlanReader {
         in.below(static_cast<std::int64_t>(functions_.size()), "the number of a function");
     step.function = functions_[static_cast<std::size_t>(number)];
     step.rule = rule_of(step.function->name);
-    expect(step.rule, "a function that no file may name");
+    expect(step.rule || step.function->counts, "a function that no file may name");
     word(step, 0) = reinterpret_cast<std::intptr_t>(step.function);
     expect(in.flag() == (std::strchr(step.function->takes, 'f') != nullptr),
            "a size that is found");
-    step.always = depends_on_contents(*step.rule);
+    step.always = depends_on_contents(step.rule);
     Numbers read, written;
     for (std::size_t i = 0; step.function->takes[i]; ++i) {
       const char letter = step.function->takes[i];
@@ -298,7 +298,7 @@ class PlanReader {
     std::sort(written.begin(), written.end());
     expect(std::adjacent_find(written.begin(), written.end()) == written.end(),
            "memory written twice");
-    if (depends_on_contents(*step.rule))  // what has been looked at must not change meanwhile
+    if (depends_on_contents(step.rule))  // what has been looked at must not change meanwhile
       for (const std::int64_t one : written)
         expect(std::find(read.begin(), read.end(), one) == read.end(), "memory read and written");
   }

@@ -9,9 +9,9 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 namespace {
-#define SCATTERED(name, type, called)                      \
-  function<&name<type, int32>>(#name ":" called ",int32"), \
-      function<&name<type, int64>>(#name ":" called ",int64")
+#define SCATTERED(name, type, called)                              \
+  function<&name<type, int32>, ByRule>(#name ":" called ",int32"), \
+      function<&name<type, int64>, ByRule>(#name ":" called ",int64")
 #define SCATTERED_NUMBERS(name)                                          \
   SCATTERED(name, float, "float32"), SCATTERED(name, double, "float64"), \
       SCATTERED(name, int32, "int32"), SCATTERED(name, int64, "int64")
@@ -19,33 +19,33 @@ constexpr Function kFunctions[] = {
     SCATTERED_NUMBERS(scatter_elements),
     SCATTERED_NUMBERS(scatter_nd),
     function<&natural>("natural:"),
-    function<&choose>("choose:"),
+    function<&choose, Of<>>("choose:"),
     function<&tell_size>("tell_size:"),
-    function<&has_turn>("has_turn:"),
-    function<&tell<int64>>("tell:int64"),
-    function<&tell<int32>>("tell:int32"),
-    function<&fill<float, double>>("fill:float32,float64"),
-    function<&fill<double, double>>("fill:float64,float64"),
-    function<&fill<Half, double>>("fill:float16,float64"),
-    function<&fill<int64, int64>>("fill:int64,int64"),
-    function<&fill<int32, int64>>("fill:int32,int64"),
-    function<&fill<u1, int64>>("fill:bool,int64"),
-    function<&range<int64>>("range:int64"),
-    function<&range<int32>>("range:int32"),
-    ONERNN_INDEXED(gather),
-    ONERNN_INDEXED(gather_elements),
-    ONERNN_INDEXED(gather_nd),
-    ONERNN_INDEXED(reverse),
-    ONERNN_INDEXED(one_hot),
-    ONERNN_MOVED(around),
-    ONERNN_MOVED(compress),
-    ONERNN_MOVED(trilu),
-    function<&non_zero<float>>("non_zero:float32"),
-    function<&non_zero<double>>("non_zero:float64"),
-    function<&non_zero<Half>>("non_zero:float16"),
-    function<&non_zero<int64>>("non_zero:int64"),
-    function<&non_zero<int32>>("non_zero:int32"),
-    function<&non_zero<u1>>("non_zero:bool"),
+    function<&has_turn, Of<>, Of<>, May<>>("has_turn:"),
+    function<&tell<int64>, ByRule>("tell:int64"),
+    function<&tell<int32>, ByRule>("tell:int32"),
+    function<&fill<float, double>, Of<1>>("fill:float32,float64"),
+    function<&fill<double, double>, Of<1>>("fill:float64,float64"),
+    function<&fill<Half, double>, Of<1>>("fill:float16,float64"),
+    function<&fill<int64, int64>, Of<1>>("fill:int64,int64"),
+    function<&fill<int32, int64>, Of<1>>("fill:int32,int64"),
+    function<&fill<u1, int64>, Of<1>>("fill:bool,int64"),
+    function<&range<int64>, ByRule>("range:int64"),
+    function<&range<int32>, ByRule>("range:int32"),
+    ONERNN_INDEXED(gather, Of<4, 5, 6>, Of<3, 5, 6>, Of<4>),
+    ONERNN_INDEXED(gather_elements, Of<4, 5, 6>, Of<3, 5, 6>, Of<4, 5, 6>),
+    ONERNN_INDEXED(gather_nd, ByRule),
+    ONERNN_INDEXED(reverse, Of<3, 4, 5>, Of<3, 4, 5>, Of<4>),
+    ONERNN_INDEXED(one_hot, ByRule),
+    ONERNN_MOVED(around, ByRule),
+    ONERNN_MOVED(compress, ByRule),
+    ONERNN_MOVED(trilu, Of<2, 3, 4>, Of<2, 3, 4>),
+    function<&non_zero<float>, ByRule>("non_zero:float32"),
+    function<&non_zero<double>, ByRule>("non_zero:float64"),
+    function<&non_zero<Half>, ByRule>("non_zero:float16"),
+    function<&non_zero<int64>, ByRule>("non_zero:int64"),
+    function<&non_zero<int32>, ByRule>("non_zero:int32"),
+    function<&non_zero<u1>, ByRule>("non_zero:bool"),
 };
 }  // namespace
 

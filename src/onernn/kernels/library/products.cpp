@@ -9,16 +9,16 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 namespace {
-#define DENSE(type, name)                                        \
-  function<&dense<1, type, type, Team>>("dense:" name ",1"),     \
-      function<&dense<2, type, type, Team>>("dense:" name ",2"), \
-      function<&dense<3, type, type, Team>>("dense:" name ",3"), \
-      function<&dense<4, type, type, Team>>("dense:" name ",4")
+#define DENSE(type, name)                                                \
+  function<&dense<1, type, type, Team>, ByRule>("dense:" name ",1"),     \
+      function<&dense<2, type, type, Team>, ByRule>("dense:" name ",2"), \
+      function<&dense<3, type, type, Team>, ByRule>("dense:" name ",3"), \
+      function<&dense<4, type, type, Team>, ByRule>("dense:" name ",4")
 constexpr Function kFunctions[] = {
     DENSE(float, "float32"),
     DENSE(double, "float64"),
-    function<&product<float>>("product:float32"),
-    function<&product<double>>("product:float64"),
+    function<&product<float>, Of<3, 4, 6>, Of<3, 4, 5>, Of<3, 5, 6>>("product:float32"),
+    function<&product<double>, Of<3, 4, 6>, Of<3, 4, 5>, Of<3, 5, 6>>("product:float64"),
 };
 }  // namespace
 

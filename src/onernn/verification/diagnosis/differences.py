@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.fuse_passes.views import is_view
 from onernn.ir.arrays import digest
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import cached_property, dataclass
@@ -413,7 +412,7 @@ class Names:
         node, position = each.model.node, int(each.key.removeprefix("input "))
         while node.op != "Rnn":
             users = each.model.graph.users(node.outputs[0])
-            if not is_view(node.op) and node.op != "Split" or len(users) != 1:
+            if not moves(node.op) or len(users) != 1:
                 return ""
             position, node = users[0].inputs.index(node.outputs[0]), users[0]
         return _STATES.get(position, "")

@@ -328,7 +328,7 @@ def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
     yield from map(in_arrays, permutations(spec))
     if spec.cell.is_gru:
         yield setting("update", "replace" if spec.update == "keep" else "keep")
-        yield from (in_arrays(UPDATE_NEGATED, arrays) for arrays in PARTS)
+        yield in_arrays(UPDATE_NEGATED)
     yield from resets(spec)
     yield from _biases(spec)
     for name in ("gate_clip", "cell_clip"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, permutations
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -76,11 +76,6 @@ def graph_faults(site: Site) -> Iterator[GraphFault]:
     yield from _given_states(site)
     yield Fault("direction_swapped", "it runs the other way", _turn_layers)
     yield DIRECTIONS_EXCHANGED
-    text = "the outputs of the backward direction stay in reverse order"
-    yield Fault("direction_swapped", text, _turn_outputs)
-    text = "the backward direction begins at the end of the padding, not of each sequence"
-    for zeros in (True, False):
-        yield Fault("reverse_padded", text, partial(_reverse_padding, zeros=zeros))
     yield from _masks(site)
 
 
@@ -92,16 +87,15 @@ def _returned_states(site: Site) -> Iterator[GraphFault]:
     inputs = {value.name for value in site.graph.inputs}
     outputs = [value.name for value in site.graph.outputs]
     same = [name for name in outputs if _source(site.graph, name) in inputs]
-    kinds = [("hidden", 0)]
+    kinds = ["hidden"]
     if site.layers and all(rnn.spec.cell is Cell.LSTM for rnn in site.layers.values()):
-        kinds.append(("cell", 1))
-    for count in range(len(kinds), 0, -1):  # both first
-        for chosen in permutations(same, count):
-            for states in combinations(kinds, count):
-                pairs = list(zip(chosen, states, strict=True))
-                said = " and ".join(f"{kind} state as {name!r}" for name, (kind, _) in pairs)
-                apply = partial(_return_states, places={name: k for name, (_, k) in pairs})
-                yield Fault("state_returned", f"it returns the final {said}", apply)
+        kinds.append("cell")
+    both = [tuple(zip(order, kinds, strict=False)) for order in permutations(same, len(kinds))]
+    single = [((name, kind),) for name in same for kind in kinds if len(kinds) > 1]
+    for pairs in (*both, *single):
+        said = " and ".join(f"{kind} state as {name!r}" for name, kind in pairs)
+        apply = partial(_return_states, places={name: kinds.index(kind) for name, kind in pairs})
+        yield Fault("state_returned", f"it returns the final {said}", apply)
 
 
 def _return_states(site: Site, places: Mapping[str, int]) -> Graph | None:
@@ -232,61 +226,7 @@ DIRECTIONS_EXCHANGED = Fault(
 )
 
 
-def _turn_outputs(site: Site) -> Graph | None:
-    """Leaves outputs in reverse order, as Keras's go_backwards does."""
-    new, constants = dict[str, list[Node]](), dict[str, Array]()
-    for name, rnn in site.layers.items():
-        if rnn.spec.direction != "right2left":
-            continue
-        turned = f"{name}.turned"
-        turn = Node("SequenceReverse", (turned,), (name,))
-        if not isinstance(site.input(rnn), Ragged):
-            slots = {"starts": -1, "ends": -(2**62), "axes": 0, "steps": -1}
-            constants |= {f"{turned}.{slot}": np.array([value]) for slot, value in slots.items()}
-            turn = Node("Slice", (turned, *(f"{turned}.{slot}" for slot in slots)), (name,))
-        new[name] = [replace(rnn, y=turned).node(), turn]
-    return site.nodes(new, constants)
-
-
 # --- ends of sequences
-
-
-def _reverse_padding(site: Site, zeros: bool) -> Graph | None:
-    """Lets backward layers over sequences begin at the end of the padding.
-
-    ``zeros``: the padding is zeros, not what the batch has there.
-    """
-    constants: dict[str, Array] = {}
-    new: dict[str, list[Node]] = {}
-    for name, rnn in site.layers.items():
-        x = site.input(rnn)
-        if rnn.spec.direction != "right2left" or not isinstance(x, Ragged) or rnn.attention:
-            continue
-        source = site.graph.producer(rnn.x, "SequenceUnpad")
-        padded, before = f"{name}.padded", list[Node]()
-        if zeros:
-            time = int(x.lengths.max(initial=0))
-            if source is not None:
-                shape = data_of(site.trial.values[source.inputs[0]]).shape
-                time = shape[0 if source.attributes.get("time_major") else 1]
-            like = f"{name}.like"
-            constants[like] = np.zeros((time, len(x), 1))
-            before = [Node("SequencePad", (rnn.x, like), (padded,), {"time_major": 1})]
-        elif source is None:
-            continue
-        elif source.attributes.get("time_major"):
-            padded = source.inputs[0]
-        else:
-            before = [Node("Transpose", source.inputs[:1], (padded,), {"perm": (1, 0, 2)})]
-        lengths, dense, steps = f"{name}.lengths", f"{name}.dense", f"{name}.steps"
-        constants[lengths] = x.lengths
-        new[name] = [
-            *before,
-            replace(rnn, x=padded, y=dense).node(),
-            Node("SequenceUnpad", (dense, lengths), (steps,), {"time_major": 1}),
-            Node("SequenceLike", (steps, rnn.x), (name,)),
-        ]
-    return site.nodes(new, constants)
 
 
 def _masks(site: Site) -> Iterator[GraphFault]:

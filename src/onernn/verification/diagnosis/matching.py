@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -253,30 +254,23 @@ def _align(
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
     same: Mapping[str, str],
 ) -> None:
-    """Adds the best pairs of the others, in order: the sum of their scores is the largest."""
+    """Adds pairs of the others, those with most in common first; no two of them cross."""
     rows = [index for index in range(len(mine)) if index not in pairs]
     taken = set(pairs.values())
     columns = [index for index in range(len(theirs)) if index not in taken]
     if len(rows) * len(columns) > _MOST:
         return
-    best = np.zeros((len(rows) + 1, len(columns) + 1))
-    for i, a in enumerate(rows):
-        for j, b in enumerate(columns):
-            score = 0.0
-            alike = _sizes(mine[a], shapes[0]) == _sizes(theirs[b], shapes[1])
-            if alike and not _are_apart(mine[a], theirs[b], same):
-                score = _score(mine[a], theirs[b], values)
-            both = best[i, j] + score if score else 0.0
-            best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], both)
-    i, j = len(rows), len(columns)
-    while i and j:
-        if best[i, j] == best[i - 1, j]:
-            i -= 1
-        elif best[i, j] == best[i, j - 1]:
-            j -= 1
-        else:
-            i, j = i - 1, j - 1
-            pairs[rows[i]] = columns[j]
+    scores = {
+        (a, b): _score(mine[a], theirs[b], values)
+        for a, b in product(rows, columns)
+        if _sizes(mine[a], shapes[0]) == _sizes(theirs[b], shapes[1])
+        and not _are_apart(mine[a], theirs[b], same)
+    }
+    added: dict[int, int] = {}
+    for (a, b), score in sorted(scores.items(), key=lambda each: -each[1]):
+        if score and all((a < c and b < d) or (a > c and b > d) for c, d in added.items()):
+            added[a] = b
+    pairs |= added
 
 
 def _are_apart(one: Operation, other: Operation, same: Mapping[str, str]) -> bool:
