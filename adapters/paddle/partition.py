@@ -73,7 +73,6 @@ RECURRENT = frozenset(
 """Operators that are refused with a reason where they stay with Paddle."""
 
 _OUTSIDE = ("feed", "fetch")
-_INT, _INTS, _STRINGS, _BOOLEAN, _LONG = 0, 3, 5, 6, 9
 PART = "onernn_part"
 
 
@@ -100,7 +99,7 @@ class ReplaceablePart:
         return f"{', '.join(self.outputs) or 'nothing'} ({types})"
 
     def graph(self, depths: Sequence[int], parameters: Mapping[str, Array]) -> Graph:
-        """These operators, lowered, for inputs of so many LoD levels."""
+        """Lowers these operators for inputs of so many LoD levels."""
         variables = dict(self.program.variables)
         for name, depth in zip(self.data, depths, strict=True):
             variables[name] = replace(variables[name], lod_depth=depth)
@@ -114,9 +113,9 @@ class LiveProgram:
     """A serialized program with its parameters, and which parts of it onernn can run.
 
     ``parameters`` gives arrays by name, among the variables. ``wanted``: variables that must stay,
-    beside those that the program fetches; where there are neither, the results that nothing
-    reads. Raises `ModelFormatError` for bytes that are no program, `UnsupportedError`
-    where a parameter that is read has no array.
+    and those that the program fetches; without any, the results that nothing reads are kept. Raises
+    `ModelFormatError` for bytes that are not a program, and `UnsupportedError` if an operator
+    reads a parameter that has no array.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class LiveProgram:
         return [self._program.parameters[name] for name in names]
 
     def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
-        """What can be replaced, and why other recurrent operators cannot."""
+        """Returns the parts that can be replaced, and why other recurrent operators cannot."""
         depths, reasons = self._understood()
         names = [name for name in self._results() if name in depths]
         roots, reads = self._wanted, self._graph.reads
@@ -285,7 +284,7 @@ class LiveProgram:
         ]
 
     def _lowered(self, fetches: Sequence[str]) -> Graph:
-        """What is understood of the program; what nothing in it makes is fed."""
+        """Lowers the operators that are understood; variables that none of them makes are fed."""
         operators = [op for op in self._inner if op.position not in self._foreign]
         results: set[str] = set()
         inputs: dict[str, None] = {}
@@ -341,7 +340,7 @@ class LiveProgram:
         replaced: set[int],
         reasons: Mapping[str, str],
     ) -> str:
-        """Why these operators cannot become one, "" where they can."""
+        """Returns why these operators cannot become one, "" if they can."""
         if positions & replaced:
             return "it shares operators with a part that is replaced already"
         if not part.outputs:
@@ -377,11 +376,9 @@ def _lowered(
 
 def python_call(part: ReplaceablePart, forward: int, backward: int) -> list[Any]:
     """The operator that calls Python functions of these numbers, the second one for gradients."""
-    result = _operator("py_func", {"X": (*part.data, *part.parameters)}, {"Out": part.outputs})
-    result.attrs.add(name="forward_callable_id", type=_INT, i=forward)
-    result.attrs.add(name="backward_callable_id", type=_INT, i=backward)
-    result.attrs.add(name="backward_skip_vars", type=_STRINGS)
-    return [result]
+    numbers = {"forward_callable_id": ("i", forward), "backward_callable_id": ("i", backward)}
+    inputs, outputs = {"X": (*part.data, *part.parameters)}, {"Out": part.outputs}
+    return [_operator("py_func", inputs, outputs, **numbers, backward_skip_vars=("strings", ()))]
 
 
 def compiled_call(
@@ -393,28 +390,26 @@ def compiled_call(
     change.
     """
     inputs = {"Inputs@VECTOR": (*part.data, *part.parameters)}
-    result = _operator(PART, inputs, {"Out@VECTOR": part.outputs})
-    result.attrs.add(name="number", type=_LONG, l=number)
-    result.attrs.add(name="data", type=_LONG, l=len(part.data))
-    result.attrs.add(name="fixed", type=_BOOLEAN, b=fixed)
-    calls = [result]
-    for name, source in zip(part.outputs, lods, strict=True):
-        if source:
-            reset = _operator("lod_reset", {"X": (name,), "Y": (source,)}, {"Out": (name,)})
-            reset.attrs.add(name="target_lod", type=_INTS)  # Paddle 3 looks for both
-            reset.attrs.add(name="append", type=_BOOLEAN, b=False)
-            calls.append(reset)
-    return calls
+    more = {"number": ("l", number), "data": ("l", len(part.data)), "fixed": ("b", fixed)}
+    reset = {"target_lod": ("ints", ()), "append": ("b", False)}  # Paddle 3 looks for both
+    return [
+        _operator(PART, inputs, {"Out@VECTOR": part.outputs}, **more),
+        *(
+            _operator("lod_reset", {"X": (name,), "Y": (source,)}, {"Out": (name,)}, **reset)
+            for name, source in zip(part.outputs, lods, strict=True)
+            if source
+        ),
+    ]
 
 
 def call_key(operator: Any) -> tuple[str, int]:
-    """What tells apart the operators that run parts."""
+    """Returns the type and number of an operator that runs a part."""
     numbers = {each.name: each.l or each.i for each in operator.attrs}
     return operator.type, numbers.get("number", numbers.get("forward_callable_id", -1))
 
 
 def restored(data: bytes, originals: Mapping[tuple[str, int], bytes]) -> bytes | None:
-    """The program with its own operators, None where it holds none that run parts.
+    """Returns the program with its own operators, None if no operator in it runs a part.
 
     ``originals``: `LiveProgram.original` by `call_key`. Operators that were added since stay.
     """
@@ -439,12 +434,18 @@ def restored(data: bytes, originals: Mapping[tuple[str, int], bytes]) -> bytes |
     return bytes(desc.SerializeToString())
 
 
-def _operator(kind: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
+def _operator(
+    kind: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], **attributes: tuple[str, Any]
+) -> Any:
+    """``attributes``: the field of OpAttr that holds each, and its value."""
     result = messages.message("OpDesc")(type=kind)
     for slots, filled in ((result.inputs, inputs), (result.outputs, outputs)):
         for slot, names in filled.items():
             slots.add(parameter=slot, arguments=names)
-    result.attrs.add(name="op_role", type=_INT, i=0)  # forward; clone(for_test=True) reads it
+    attributes["op_role"] = "i", 0  # forward; clone(for_test=True) reads it
+    for name, (member, value) in attributes.items():
+        number = messages.ATTRIBUTE_FIELDS.index(member)
+        result.attrs.add(name=name, type=number, **{member: value})
     return result
 
 
@@ -462,7 +463,7 @@ class Options(LiveOptions):
 
     @property
     def strict(self) -> bool:
-        """What our backends lack stays with Paddle, whose kernels are faster than NumPy."""
+        """Layers that no backend runs stay with Paddle, whose kernels are faster than NumPy."""
         return self.backend != "reference"
 
 
@@ -479,7 +480,10 @@ class LivePart:
         self._only_python = set[Any]()
 
     def session(self, depths: Sequence[int], parameters: Sequence[Array]) -> Session:
-        """For inputs of so many LoD levels. Raises `UnsupportedError` where that cannot run."""
+        """Returns the session for inputs of so many LoD levels.
+
+        Raises `UnsupportedError` if it cannot run.
+        """
         return self._sessions(tuple(depths), parameters)
 
     def run(self, data: Sequence[Batch], parameters: Sequence[Array]) -> list[Batch]:
@@ -501,7 +505,7 @@ class LivePart:
         return None if None in result else tuple(map(str, result))
 
     def compiled(self, data: Sequence[Batch], parameters: Sequence[Array]) -> bytes:
-        """The compiled file for data of these types, empty where only Python runs the part."""
+        """Returns the compiled file for data of these types, empty if only Python runs the part."""
         from onernn.engine.compiling import content_of  # with C's bindings
 
         types = tuple([(data_of(x).dtype, data_of(x).ndim, _depth(x)) for x in data])

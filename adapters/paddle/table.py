@@ -30,7 +30,7 @@ from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
 from onernn.ir.weights import Scale
 
-# What a program's blocks read and write, found before any of them is lowered.
+# Which variables a program's blocks read and write, before any of them is lowered.
 
 _BLOCKS = ("sub_block", "true_block", "false_block")
 _GIVEN = ("given", "then", "otherwise")
@@ -128,7 +128,7 @@ def _own_reads(op: Operator) -> frozenset[str]:
 
 
 def listed(slot: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """The places in a slot with what stands there: the slot itself is the first one."""
+    """Returns the places in a slot with their names: the first place is called as the slot."""
     return [(f"{slot}.{at}" if at else slot, name) for at, name in enumerate(names)]
 
 
@@ -140,10 +140,10 @@ def _inside(op: Operator | NativeOperator) -> Iterator[int]:
 
 
 def join_branches(operators: Sequence[Operator]) -> list[Operator]:
-    """The operators with the branches of `static.nn.cond` as one, as Paddle 3 writes them.
+    """Returns the operators with each `static.nn.cond` as one operator `if`, the form of Paddle 3.
 
-    Paddle 2 has a block that runs where the condition holds, its negation, a block that runs where
-    that holds, and an operator select_input for each result.
+    Paddle 2 has a block that runs if the condition holds, its negation, a block that runs if that
+    holds, and an operator select_input for each result.
     """
     makers = {name: op for op in operators for names in op.outputs.values() for name in names}
     selects: dict[int, list[Operator]] = {}
@@ -182,7 +182,7 @@ def _branch_of(select: Operator, makers: Mapping[str, Operator]) -> Operator | N
 
 
 def _source(op: Operator, slot: str, makers: Mapping[str, Operator]) -> tuple[str, ...]:
-    """What is cast to the variable in a slot."""
+    """Returns the variables in a slot, before a cast."""
     names = op.inputs.get(slot, ())
     cast = makers.get(names[0]) if names else None
     return cast.inputs.get("X", ()) if cast is not None and cast.type == "cast" else names
@@ -202,8 +202,7 @@ def _branches(then: Operator, other: Operator, selects: Sequence[Operator]) -> O
 
 # Arrays of tensors, while a program is lowered: a graph has no values of that type.
 #
-# What a loop appends in every turn is what it collects; the element that it appended last is
-# carried.
+# A loop collects the elements that it appends; the element that it appended last is carried.
 
 
 @dataclass(frozen=True)
@@ -233,12 +232,12 @@ class TensorArray:
 
     @property
     def length(self) -> Size | None:
-        """How many elements it has, None where that is not known."""
+        """The number of elements, None if it is not known."""
         counts = [part.count for part in self.parts]
         return None if None in counts else sum(filter(None, counts), Size.of(0))
 
     def written(self, at: Size | None, value: str) -> TensorArray:
-        """With an element at an index: behind the last one, or in the place of a known one."""
+        """Returns the array with an element appended, or put in the place of a known one."""
         behind = self._behind(at)
         if behind == 0:
             return TensorArray((*self.parts, Part.of(value)))
@@ -250,7 +249,7 @@ class TensorArray:
         return TensorArray((*self.parts[:place], Part.of(value), *self.parts[place + 1 :]))
 
     def element(self, at: Size | None) -> str:
-        """The value of an element, "" where it has to be taken from all of them."""
+        """Returns the value of an element, "" if it has to be gathered from all of them."""
         behind = self._behind(at)
         if behind is not None and behind < 1:
             raise UnsupportedError("it reads an element that was never written")
@@ -274,7 +273,7 @@ class TensorArray:
         return parts[0] if len(parts) == 1 else emit("Concat", *parts, axis=0)
 
     def _behind(self, at: Size | None) -> int | None:
-        """How far from the end an index is, None where that is not known."""
+        """Returns how far from the end an index is, None if that is not known."""
         length = self.length
         return None if at is None or length is None else (length - at).number
 
@@ -333,7 +332,7 @@ class PaddleBuilder(GraphBuilder):
         return variable in self.arrays or self.blocks.kinds.get(variable) == messages.ARRAY
 
     def array_of(self, variable: str) -> TensorArray:
-        """The array that a variable is; without elements where nothing was written yet."""
+        """Returns the array that a variable is; it is empty before the first write."""
         result = self.arrays.get(variable)
         if result is None and (self.holds(variable) or not self.is_array(variable)):
             value = self.value(variable)
@@ -366,7 +365,7 @@ class PaddleBuilder(GraphBuilder):
             self.indices.add(variable)
 
     def enter(self, name: str, known: Type) -> None:
-        """An input of a block."""
+        """Adds an input of a block."""
         if known.lod != ():
             raise UnsupportedError(f"{name!r}: a LoD inside of a loop or a branch")
         super().enter(name, known)
@@ -455,7 +454,7 @@ class PaddleOperator(NativeOperator):
                     builder.narrow.update(*op.outputs.values())
 
     def lowered(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
-        """What a rule returns, by slot and place; what it gives no slot is that of the main one."""
+        """Returns the results of a rule by slot and place; the main slot is the default."""
         results = super().lowered(rule)
         if isinstance(results, Mapping):
             return results
@@ -492,13 +491,6 @@ class PaddleOperator(NativeOperator):
             raise UnsupportedError(f"input {slot}: its dtype is not known")
         return np.dtype("float32" if dtype == "bfloat16" else dtype)  # as it is read
 
-    def depth(self, value: str) -> int:
-        """How many LoD levels a value has."""
-        lod = self.builder.type_of(value).lod
-        if lod is None:
-            raise UnsupportedError(f"whether {value!r} carries a LoD is not known")
-        return len(lod)
-
     def note_dropout(self) -> None:
         if not self.attributes.get("is_test", False):
             self.builder.notes["dropout saved in training mode runs as in inference"] = None
@@ -533,7 +525,10 @@ class PaddleTensor(Tensor):
     @property
     def depth(self) -> int:
         """The number of LoD levels."""
-        return self.op.depth(self.name)
+        lod = self.type.lod
+        if lod is None:
+            raise UnsupportedError(f"whether {self.name!r} carries a LoD is not known")
+        return len(lod)
 
     @property
     def ragged(self) -> bool:
@@ -664,7 +659,7 @@ def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
         return result.lowered(RULES[op.type])
 
     def outputs(count: int) -> list[Output]:
-        """All but arrays, which are no values; a refused one is none any more."""
+        """Returns all but arrays, which have no value; a refused one is not an array any more."""
         results = [Output(*each) for each in builder.blocks.results(op)]
         if not count:
             for each in results:

@@ -151,11 +151,8 @@ def _write_operation(block: Any, operation: Operator) -> None:
                     f"attribute {name}={value} of {operation.type}: over 32 bits"
                 )
         member = (_LISTS if several else _SINGLE)[kind]
-        attribute = op.attrs.add(name=name, type=messages.ATTRIBUTE_FIELDS.index(member))
-        if several:
-            getattr(attribute, member).extend(value)
-        else:
-            setattr(attribute, member, value)
+        number = messages.ATTRIBUTE_FIELDS.index(member)
+        op.attrs.add(name=name, type=number, **{member: value})
 
 
 # What the rules that write a Paddle program work with: variables, constants, LoDs.

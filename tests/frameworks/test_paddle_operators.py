@@ -306,14 +306,6 @@ CASES = [
     batch_norm((4,), "NHWC", is_test=True),
     batch_norm((3, 4, 2), is_test=True),
     batch_norm((3, 4), "NHWC", is_test=True),
-    *(over("cumsum", axis=axis) for axis in (0, 1, -1)),
-    over("cumsum", axis=1, reverse=True),
-    over("flip", axis=[0]),
-    over("flip", axis=[-1, 0]),
-    over("strided_slice", slot="Input", axes=[1], starts=[0], ends=[9], strides=[3],
-         infer_flags=[1]),
-    over("gather", Index=WHOLE, axis=1),
-    over("gather", Index=Fixed(np.array([[2], [0], [2]])), axis=1),
     over("fill_any_like", dtype=-1, value=0.5),
     over("fill_any_like", gives="int64", dtype=3, value=7.0),
     over("not_equal", (3,), "int64", gives="bool", Y=WHOLE, axis=-1),
@@ -325,10 +317,6 @@ PIXELS = {"strides": [2, 1, 1], "paddings": [0, 1, 0], "data_format": "NCDHW"}
 DENSE = [
     over("stack", (3,), X=THREE, axis=0),
     over("top_k_v2", k=1, axis=0),
-    over("cumsum", flatten=True),
-    over("strided_slice", slot="Input", axes=[0], starts=[0], ends=[9], strides=[2],
-         infer_flags=[1]),
-    over("gather", Index=WHOLE, axis=0),
     over("tile", repeat_times=[2, 1, 3]),
     over("tril_triu", lower=True, diagonal=-1),
     over("tril_triu", lower=False, diagonal=1),
@@ -409,24 +397,6 @@ def test_weights_made_of_parameters_alone_are_weights(tmp_path: Path) -> None:
     weight = row("scale", X=(3, 9), scale=0.1)
     x = Ragged.from_lod(np.arange(5)[:, None], LODS["ragged"])
     assert_same(tmp_path, {"x": x}, row("gru", Input=embedded, Weight=weight))
-
-
-@pytest.mark.parametrize("where", ["", "c", "x", "y", "xy"])
-def test_where_keeps_the_lod_of_x(where: str, tmp_path: Path) -> None:
-    x, y = numbers(2, 3, 4)
-    feeds: dict[str, Batch] = {"c": x > y, "x": x, "y": y}
-    feeds |= {name: Ragged.from_lod(feeds[name], [[0, 1, 3]]) for name in where}
-    assert_same(tmp_path, feeds, row("where", Condition="c", X="x", Y="y"))
-
-
-@pytest.mark.parametrize("columns", [1, 2])
-def test_an_exclusive_cumsum_of_one_element_is_that_element(columns: int, tmp_path: Path) -> None:
-    """What the reader refuses: of two elements Paddle gives 0 and the first one."""
-    x = np.arange(2, 2 + columns, dtype=np.float32)[None]
-    build = row("cumsum", X="x", axis=1, exclusive=True)
-    (found,) = saved_graph(tmp_path, {"x": x}, build).run({"x": x})
-    assert isinstance(found, np.ndarray)
-    assert found.tolist() == ([[2.0]] if columns == 1 else [[0.0, 2.0]])
 
 
 def test_ties_go_to_the_first(tmp_path: Path) -> None:
