@@ -206,7 +206,7 @@ def _own_kinds(layers: Iterable[Any]) -> dict[str, str]:
 
 
 def _as_keras_has_it(config: Any, kinds: Mapping[str, str]) -> Any:
-    """Returns a configuration with Keras's classes in place of subclasses, and without halves."""
+    """Returns a configuration with Keras's classes in place of subclasses, and without float16."""
     if isinstance(config, list):
         return [_as_keras_has_it(each, kinds) for each in config]
     if not isinstance(config, dict):
@@ -214,7 +214,7 @@ def _as_keras_has_it(config: Any, kinds: Mapping[str, str]) -> Any:
     config = {key: _as_keras_has_it(each, kinds) for key, each in config.items()}
     if "float" in str(config.get("dtype")):
         config["dtype"] = "float64" if "float64" in str(config["dtype"]) else "float32"
-    if config.get("merge_mode") == "sum":  # its weights are those of one that joins
+    if config.get("merge_mode") == "sum":  # with the same weights
         config["merge_mode"] = "concat"
     inside = config.get("config")
     name = inside.get("name") if isinstance(inside, dict) else None

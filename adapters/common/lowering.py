@@ -181,10 +181,6 @@ class Tape(ABC):
         """One list, such as a shape, from several; rows behind one another."""
         return self.emit("Concat", *lists, axis=0)
 
-    def sliced(self, value: str, *cuts: Sequence[int]) -> str:
-        """Slices by ``cuts``: starts, ends, axes and steps."""
-        return self.emit("Slice", value, *cuts)
-
 
 class NativeOperator(Tape):
     """A framework's operator as a rule reads it, with the graph that it is lowered into.
@@ -255,11 +251,6 @@ class NativeOperator(Tape):
     def array(self, slot: Slot) -> Array:
         """The numbers in a slot. Raises `UnsupportedError` where they are computed at run time."""
         return self.builder.array(self.value(slot), str(slot))
-
-    def optional_array(self, slot: Slot, role: str = "") -> Array | None:
-        """The numbers in a slot, None where it is absent."""
-        value = self.optional(slot)
-        return self.builder.array(value, role or str(slot)) if value else None
 
     def absent(self, *slots: str) -> None:
         """Refuses inputs in the place of attributes: only a run knows them."""

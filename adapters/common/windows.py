@@ -1,4 +1,4 @@
-"""What convolutions, pools and norms of several frameworks share: windows, pads and channels."""
+"""Windows, pads and channels: shared by the convolutions, pools and norms of several frameworks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def channels_last(x: Any) -> Any:
 
 
 def over_channels(x: Any, last: bool, layer: Callable[[Any], Any]) -> Any:
-    """Returns what ``layer`` returns for (N, C, ...), with the channels back where they were."""
+    """Applies ``layer`` to (N, C, ...); ``last``: the channels are the last axis of x."""
     return channels_last(layer(channels_first(x))) if last else layer(x)
 
 
@@ -51,7 +51,7 @@ def stack(values: Sequence[Any], axis: int) -> Any:
 
 
 def extreme_index(x: Any, kind: str, axis: int | None, keepdims: bool) -> Any:
-    """Returns where the first largest ("ArgMax") or smallest element is, of all without axis."""
+    """Returns where the first largest ("ArgMax") or smallest element is; None: of all axes."""
     if axis is None:
         return getattr(x.reshape(-1), kind)(axis=0, keepdims=0)
     return getattr(x, kind)(axis=axis, keepdims=int(keepdims))

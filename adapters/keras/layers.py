@@ -370,7 +370,7 @@ class Masked(Steps):
         return y
 
     def last(self, h: Any, backwards: bool, *, zeros: bool, given: bool) -> Any:
-        """Where a sequence has no words Keras gives zeros, whatever its initial state is."""
+        """Keras returns zeros for a sequence without words, whatever its initial state is."""
         if zeros:
             kept = self._table.flags.Gather(np.array(0 if backwards else -1), axis=1)
         elif given:
@@ -431,7 +431,7 @@ def _read_cell(
     reset_after=None,
     op,
 ):
-    """Returns a cell, from its own configuration or that of a layer with one cell."""
+    """Returns a cell from its own configuration, or from the configuration of a layer."""
     kind = op.at.type.removesuffix("Cell")
     names = ("kernel", "recurrent_kernel", "bias")[: 2 + use_bias]
     inside = "" if op.at.type in _CELLS else "cell"
@@ -538,7 +538,7 @@ def _steps(layer: _Layer, x: KerasTensor) -> Steps:
 
 
 def _called(op: KerasLayer, layers: Sequence[_Layer]) -> tuple[KerasTensor, list[KerasTensor]]:
-    """Returns the input and the initial states: tensors after the first one are states, too."""
+    """Returns the input and the initial states: tensors after the first one are states."""
     initial = op.option("initial_state")
     if len(op.arguments) > 2:
         refuse(f"called with {len(op.arguments)} arguments")
@@ -587,7 +587,7 @@ def bidirectional(*, layer=None, backward_layer=None, merge_mode=Stated("concat"
 def _outputs(
     op: KerasLayer, sides: Sequence[_Layer], paths: Sequence[str], merge: Any
 ) -> list[KerasTensor]:
-    """Returns what a layer, or both of its directions, give; ``paths``: those of their states."""
+    """Returns the outputs of a layer or of both directions; ``paths``: names of their states."""
     x, states = _called(op, sides)
     mask = x.flags  # of the output, too
     if states and op.major > 2 and not op.masked_by_call:
@@ -613,7 +613,7 @@ def _outputs(
     finals = [each for made in mades for each in made.states if first.gives_states]
     if not first.sequences:
         return [*_merge(merge, ys), *finals]
-    # All are in time's order; Keras turns the second one's, as that layer gave it, around.
+    # All are in time's order; Keras reverses the output of the second layer.
     ys = [steps.reverse(y) for y in ys] if first.backwards else ys
     plain = x.mask and merge and not first.backwards
     words = _merge(merge, [made.y for made in mades])[0].name if plain else ""

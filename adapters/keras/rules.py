@@ -172,7 +172,7 @@ def softmax(x, *, axis=None, robust_masking=False):
 
 @keras("Masking")
 def masking(x, *, mask_value=0.0):
-    """Steps that are nothing but ``mask_value`` become zeros, and are masked."""
+    """Steps in which every number is ``mask_value`` become zeros, and are masked."""
     some = x.Equal(x.scalar(mask_value)).Not().cast("int32").ReduceMax([-1], keepdims=0)
     mask = some.cast(bool)
     return mask.unsqueeze(-1).Where(x, x.scalar(0)).under(mask)
@@ -186,7 +186,7 @@ def embedding(x, *, output_dim=None, mask_zero=False, sparse=False, op):
     return y.under(x.Equal(x.scalar(0)).Not()) if mask_zero else y
 
 
-# The rules of dense layers, and of those that give values another shape.
+# The rules of dense layers, and of layers that change a shape.
 #
 # Formulas: documentation of keras.layers of these names.
 
@@ -274,7 +274,7 @@ ARITHMETIC = pairs(
 
 
 def _operands(tensors: Sequence[KerasTensor]) -> list[KerasTensor]:
-    """Returns what is joined; those of fewer axes get axes after the first one."""
+    """Returns the tensors with as many axes each: new axes come after the first one."""
     if len({each.dtype for each in tensors}) > 1:
         refuse("called with tensors of several types")
     most = max(each.rank for each in tensors)
@@ -291,7 +291,7 @@ def _chain(kind: str, values: Sequence[KerasTensor]) -> KerasTensor:
 
 
 def _mask(tensors: Sequence[KerasTensor]) -> KerasTensor | None:
-    """Keras 3: where any has words, and none where one has no mask; Keras 2: where all have."""
+    """Keras 3 joins masks by or, if every tensor has one; Keras 2 joins by and."""
     major = tensors[0].op.major
     masks = [each.flags for each in tensors if each.flags]
     if not masks or major > 2 and len(masks) < len(tensors):
@@ -308,7 +308,7 @@ def arithmetic(*tensors, op):
 
 @keras("Multiply Maximum Minimum")
 def arithmetic_of_unmasked(*tensors, op):
-    """Since Keras 3.4, a masked step of one tensor takes no part; Multiply has 0 where all have."""
+    """Since Keras 3.4 masked steps are left out; Multiply returns 0 if all are masked."""
     operands, kind = _operands(tensors), ARITHMETIC[op.at.type]
     masks = [x.flags.unsqueeze(-1) if x.flags and op.major > 2 else None for x in operands]
     if any(masks) and op.version < (3, 4):
@@ -406,7 +406,7 @@ def attention(*tensors, use_scale=False, op):
 
 # Functions of ``keras.ops`` that Keras 3 lists among a model's layers: arithmetic, and masks.
 #
-# They hand on no mask. Formulas: documentation of keras.ops.
+# Their results have no mask. Formulas: documentation of keras.ops.
 
 _COMPARED = pairs(
     """
@@ -494,7 +494,7 @@ def concatenate_operation(*tensors, axis=0):
 
 @operation("ZerosLike OnesLike")
 def fill_like(x, *, dtype=None, op):
-    """Bool where that is asked for."""
+    """The call or the layer may ask for another dtype."""
     dtype = dtype or op.option("dtype") or x.dtype
     fill = x.constant(np.full(1, op.at.type == "OnesLike", str(dtype)))
     return fill.Expand(x.Shape())

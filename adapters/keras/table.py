@@ -43,8 +43,8 @@ _ENDINGS = ("_initializer", "_regularizer", "_constraint")
 
 
 class Held(NamedTuple):
-    """A value, the mask of its steps (N, T), "" where it has none; and the steps that the mask
-    leaves, as sequences, where the layer before has them."""
+    """A value and the mask of its steps (N, T), which may be "". ``words``: the unmasked steps as
+    sequences, if the layer before made them."""
 
     value: str
     mask: str = ""
@@ -68,7 +68,7 @@ class KerasTensor(Tensor):
 
     @property
     def flags(self) -> KerasTensor | None:
-        """The mask, None where there is none."""
+        """The mask, or None."""
         return self.new(self.mask) if self.mask else None
 
     @property
@@ -127,14 +127,14 @@ class KerasLayer(NativeOperator):
 
     @cached_property
     def tensors(self) -> list[KerasTensor]:
-        """All tensors of the first argument, or of all where each is one."""
+        """The tensors of the first argument if that is a list, else all arguments."""
         arguments = self.arguments
         if len(arguments) == 1 and isinstance(arguments[0], list):
             arguments = arguments[0]
         return self.bind(arguments)
 
     def bind(self, arguments: Sequence[Any]) -> list[KerasTensor]:
-        """Returns tensors, those of floats in the type that the layer computes in."""
+        """Returns tensors; floats are cast to the type that the layer computes in."""
         if not all(isinstance(each, Held) for each in arguments):
             refuse("called with constants, or with tensors in an unknown structure")
         tensors = [KerasTensor(self, *each) for each in arguments]

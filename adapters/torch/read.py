@@ -244,31 +244,27 @@ def _node(entry: Any) -> Node:
 def _argument(entry: Any) -> Any:
     """A union of one field: numbers and texts as they are, values of the graph as `Ref`."""
     kind, value = _only(entry, "an argument")
+    kind = kind.removeprefix("as_")
+    if kind.startswith(("optional_", "sym_")):  # unions again
+        each = typed(value, list, kind) if kind.endswith("s") else [value]
+        result = [_argument(one) for one in each]
+        return result if kind.endswith("s") else result[0]
+    if kind in ("tensors", "ints", "bools", "strings", "floats"):
+        return [_argument({f"as_{kind[:-1]}": one}) for one in typed(value, list, kind)]
     match kind:
-        case "as_none":
+        case "none":
             return None
-        case "as_tensor":
+        case "tensor":
             return Ref(_get(value, "name", str))
-        case "as_tensors":
-            return [Ref(_get(each, "name", str)) for each in typed(value, list, kind)]
-        case "as_optional_tensors" | "as_sym_ints" | "as_sym_floats" | "as_sym_bools":
-            return [_argument(each) for each in typed(value, list, kind)]
-        case "as_optional_tensor" | "as_sym_int" | "as_sym_bool" | "as_sym_float":
-            return _argument(value)
-        case "as_name":
+        case "name":
             return Open(typed(value, str, kind))
-        case "as_int" | "as_bool" | "as_string":
-            return typed(value, {"i": int, "b": bool, "s": str}[kind[3]], kind)
-        case "as_float":
+        case "int" | "bool" | "string":
+            return typed(value, {"i": int, "b": bool, "s": str}[kind[0]], kind)
+        case "float":
             return float(typed(value, float | int | str, kind))
-        case "as_ints" | "as_bools" | "as_strings" | "as_floats":
-            like: Any = {"i": int, "b": bool, "s": str, "f": float | int}[kind[3]]
-            return [typed(each, like, kind) for each in typed(value, list, kind)]
-        case "as_scalar_type":
+        case "scalar_type":
             return SCALAR_TYPES.get(typed(value, int, kind), f"ScalarType {value}")
-        case "as_memory_format" | "as_layout" | "as_device":
-            return Unread(kind[3:])
-    return Unread(kind.removeprefix("as_"))
+    return Unread(kind)
 
 
 def _dtype(meta: Any) -> str:

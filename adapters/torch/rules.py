@@ -73,7 +73,7 @@ def gelu(self, *, approximate="none"):
 
 @torch("softplus", beta=1.0)
 def softplus(self, *, threshold=20.0):
-    """The identity above the threshold, where they differ by less than float32 resolves."""
+    """The identity above the threshold: the difference is below the resolution of float32."""
     return self.Softplus() if threshold >= 17 else refuse("argument threshold below 17")
 
 
@@ -509,7 +509,7 @@ def weight_norm(v, g, *, dim=0):
 
 
 def _extreme(kind: str) -> Callable[..., Any]:
-    """Returns the rule of the values, and of where the first of them is."""
+    """Returns the rule of the values and of the index of the first of them."""
 
     def rule(self: Any, *, dim: Any = Axis(), keepdim: Any = False) -> Any:
         values = getattr(self, f"Reduce{kind}")([dim], keepdims=int(keepdim))

@@ -182,7 +182,7 @@ class TorchOperator(NativeOperator):
         return np.dtype(meta.dtype)
 
     def opened(self, number: Open) -> TorchTensor:
-        """Returns a number that only a run knows, as a scalar."""
+        """Returns the scalar of a number that only a run knows."""
         self.builder.tie_numbers(self.builder.computed.get(number.name, ()), self.why)
         return TorchTensor(self, self.builder.value(number.name))
 
@@ -237,7 +237,7 @@ class TorchTensor(Tensor):
 
 
 class Number(TorchTensor):
-    """A number where an operator also takes a tensor."""
+    """A number in a slot that also takes a tensor."""
 
     @property
     def value(self) -> Any:
@@ -251,7 +251,7 @@ class Number(TorchTensor):
         return self.cast(self.op.result_dtype(), *plain)
 
 
-# What rules have as defaults of arguments that are read in a way of their own.
+# Kinds of arguments: as the default of a keyword, they read it by themselves.
 
 
 class Scalar(NamedTuple):
@@ -326,7 +326,7 @@ VIEWS: set[str] = set()
 def torch(names: str = "", *, views: str = "", **only: Any) -> Any:
     """Enters a rule whose signature is the schema of operators; see `Signature`.
 
-    ``views``: those of them whose result may be another name of the same memory.
+    ``views``: operators whose result may be another name of the same memory.
     """
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -146,7 +146,7 @@ def test_a_file_without_recurrent_layers_tells_which_names_it_wants(tmp_path: Pa
 
 def test_biases_that_do_not_fit_each_other_name_their_module(arrays: dict[str, Any]) -> None:
     arrays["decoder.gru.bias_hh_l0"] = np.zeros(3, np.float32)
-    with pytest.raises(ShapeError, match=r"decoder\.gru: biases of input and state"):
+    with pytest.raises(ShapeError, match=r"decoder\.gru: .*bias"):
         layers_among(arrays)
 
 
