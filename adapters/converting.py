@@ -10,7 +10,7 @@ from onernn.adapters.common.adapter import Writer
 from onernn.adapters.common.writing import Progress
 from onernn.adapters.registry import WRITERS
 from onernn.fuse_passes import fuse
-from onernn.ir.errors import UnsupportedError, did_you_mean, guarded
+from onernn.ir.errors import UnsupportedError, did_you_mean, guard
 from onernn.ir.graph import Graph
 from onernn.ir.ragged import Batch
 
@@ -44,7 +44,7 @@ def write_model(
             raise UnsupportedError(f"{path}: {name} is no option of {path.suffix} files")
     chosen = {name: options.get(name, default) for name, default in writer.options.items()}
     model = fuse(model).model
-    with guarded(lambda: model.name):
+    with guard(lambda: model.name):
         tell = note or (lambda _: None)
         writer.write(model, path, inputs=inputs, progress=progress, note=tell, **chosen)
 

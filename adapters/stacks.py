@@ -116,7 +116,7 @@ class _Ways:
             if missing:
                 waiting += missing
                 continue
-            self._known[top] = self._moved(top, node, needed)
+            self._known[top] = self._move(top, node, needed)
             waiting.pop()
         return self._known[name]
 
@@ -127,7 +127,7 @@ class _Ways:
         known = OPERATORS.get(node.op)
         return [node.inputs[0]] if known is not None and known.keeps else []
 
-    def _moved(self, name: str, node: Node | None, sources: list[str]) -> tuple[Way, ...]:
+    def _move(self, name: str, node: Node | None, sources: list[str]) -> tuple[Way, ...]:
         alone = ((name, self.turned.get(name, False)),)
         if node is None or not sources:
             return alone
@@ -206,7 +206,7 @@ def read_stacks(
             " onernn.convert_weights takes arrays of other layouts by name"
         )
     if node is not None and node not in layers:
-        _refused(path, node, layers)
+        _refuse(path, node, layers)
     if node is not None:
         layers = Stacks({node: layers[node]})
     assumed = {name for name, each in layers.items() if each.spec.activations}
@@ -251,10 +251,10 @@ def stacks_of(model: Graph, node: str | None = None) -> Stacks:
         result[name], called[name] = stack, [rnn.y, *native]
     if node is not None and node not in result and result:
         chosen = Stacks((name, each) for name, each in result.items() if node in called[name])
-        return chosen or _refused(model.name, node, result)
+        return chosen or _refuse(model.name, node, result)
     if result and node is not None:
         return Stacks({node: result[node]})
-    result.omitted = tuple(_omitted(model, fused))
+    result.omitted = tuple(_omit(model, fused))
     if result:
         return result
     if result.omitted:
@@ -268,7 +268,7 @@ def stacks_of(model: Graph, node: str | None = None) -> Stacks:
     )
 
 
-def _omitted(model: Graph, fused: Graph) -> Iterator[Refusal]:
+def _omit(model: Graph, fused: Graph) -> Iterator[Refusal]:
     """The recurrent layers and loops over cells of a model that are no layers after fusion."""
     result = {op for node in every_node(fused) if node.op == "Rnn" for op in node.origin}
     missing = _recurrent_operators(model.nodes, result)
@@ -305,7 +305,7 @@ def _recurrent_operators(nodes: Iterable[Node], known: set[NativeOp]) -> dict[Na
     return result
 
 
-def _refused(path: StrPath, node: str, layers: Stacks) -> NoReturn:
+def _refuse(path: StrPath, node: str, layers: Stacks) -> NoReturn:
     listed = ", ".join(map(repr, layers)) + did_you_mean(node, layers)
     raise UnsupportedError(f"{path}: no such recurrent layer: {node!r}; there are: {listed}")
 

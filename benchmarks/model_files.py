@@ -51,13 +51,13 @@ def fetched(entry: Mapping[str, Any]) -> Path:
 def _join(entry: Mapping[str, Any], folder: Path) -> None:
     """Writes the model that is made of several files in an archive of the package."""
     import onernn  # the only use of it here
-    from onernn.engine.chunks import exposed
+    from onernn.engine.chunks import expose
 
     with tempfile.TemporaryDirectory(dir=FOLDER) as name:
         shutil.unpack_archive(folder / entry["archive"], name, filter="data")
         model = onernn.join(*(onernn.load(Path(name, part)) for part in entry["join"]))
         onernn.convert(
-            exposed(model).graph if entry.get("exposed") else model, folder / entry["path"]
+            expose(model).graph if entry.get("exposed") else model, folder / entry["path"]
         )
 
 

@@ -22,7 +22,7 @@ from onernn.backend.onednn.memory import (
     new_descriptor,
     new_primitive,
     new_stream,
-    reordered,
+    reorder,
 )
 
 TYPES = {"f32": ("f32", "f32", "f32"), "bf16": ("bf16", "bf16", "f32"), "u8": ("u8", "s8", "f32")}
@@ -86,7 +86,7 @@ class Products:
         for name, shape in (("src", (m, k)), ("weights", (k, n))):
             plain = Descriptor.tagged(library, shape, "f32", "ab")
             numbers = Memory(plain, rng.uniform(0, 1, shape).astype(np.float32))
-            memories[name] = reordered(numbers, layouts[name])
+            memories[name] = reorder(numbers, layouts[name])
         primitive = new_primitive(library, described)
         arguments = bind(
             library, {getattr(lib, f"DNNL_ARG_{n.upper()}"): each for n, each in memories.items()}

@@ -123,7 +123,7 @@ class _Table:
         if node.op in ("Gemm", "MatMul"):
             return self._projection(node)
         if node.op in ("Add", "Sub"):
-            return self._added(node, subtracts=node.op == "Sub")
+            return self._add(node, subtracts=node.op == "Sub")
         if node.op == "Neg":
             whole = self.sums.get(node.input(0))
             return whole and whole.minus(node)
@@ -158,7 +158,7 @@ class _Table:
         nodes = made.nodes if node is None else (*made.nodes, node)
         return Affine(made.terms, biases, made.width, nodes)
 
-    def _added(self, node: Node, subtracts: bool) -> Affine | None:
+    def _add(self, node: Node, subtracts: bool) -> Affine | None:
         one, other = (self.sums.get(node.input(index)) for index in (0, 1))
         other = other.minus(node) if other and subtracts else other
         if one and other:

@@ -46,7 +46,7 @@ def inside(graph: Graph, node: Node, name: str) -> list[Type]:
     return types_inside(node, name, [graph.types[each] if each else None for each in node.inputs])
 
 
-def sized(graph: Graph, node: Node, name: str) -> Graph:
+def declare_sizes(graph: Graph, node: Node, name: str) -> Graph:
     """Returns a node's body, whose inputs declare the sizes that are known outside.
 
     A state that begins as one row, and may be of more in later turns, is declared as one: a

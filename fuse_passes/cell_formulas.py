@@ -77,7 +77,7 @@ def step_of(graph: Graph, node: Node) -> Step | None:
     if node.op == "Mul":
         return _lstm(graph, node)
     if node.op in ("Gemm", "MatMul"):
-        return _projected(graph, node)
+        return _project(graph, node)
     if node.op in ("Add", "Sub"):
         return _gru(graph, node)
     cell = _PLAIN.get(node.op)
@@ -192,7 +192,7 @@ def _lstm(graph: Graph, node: Node) -> Step | None:
     return None
 
 
-def _projected(graph: Graph, node: Node) -> Step | None:
+def _project(graph: Graph, node: Node) -> Step | None:
     """h = (o * tanh(c)) W."""
     result, mul = affine(graph, node.outputs[0]), graph.producer(node.inputs[0], "Mul")
     if result is None or result.biases or mul is None:

@@ -16,7 +16,7 @@ def fuse_conv_scale(graph: Graph, node: Node) -> Graph | Refusal | None:
 
     Computed in float64 and rounded once; refused if another node reads the convolution.
     """
-    if node.op not in ("BatchNormalization", "Mul", "Add"):
+    if node.op != "BatchNormalization" and node.op not in ("Mul", "Add"):
         return None
     conv = next((result for result in map(graph.producer, node.inputs) if result), None)
     if conv is None or conv.op != "Conv":

@@ -10,7 +10,7 @@ from onernn.fuse_passes.rewriting import concatenate, depends_on, exchange, fres
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.rnn import Recurrent
-from onernn.ir.weights import OWN, RnnWeights, joined
+from onernn.ir.weights import OWN, RnnWeights, join
 
 
 @rewrite("bidirectional")
@@ -63,7 +63,7 @@ def pair_directions(graph: Graph, node: Node) -> Graph | Refusal | None:
         y=y,
         cells="",
         origin=(*forward.origin, *backward.origin, *node.origin),
-        precision=joined(forward.precision, backward.precision) or OWN,
+        precision=join(forward.precision, backward.precision) or OWN,
     ).with_states(states, tuple(finals))
     # A reader of a final state may come before the concat.
     return exchange(graph, (one, other, node), (*joins, new.node(), *parted))
@@ -78,7 +78,7 @@ def _difference(one: Recurrent, other: Recurrent, kind: str) -> str:
         return f"each {kind} has an attention of its own"
     if one.layers[0].iter.dtype != other.layers[0].iter.dtype:
         return f"the {kind}s compute in different dtypes"
-    if joined(one.precision, other.precision) is None:
+    if join(one.precision, other.precision) is None:
         return f"the {kind}s have precisions of their own"
     if [*map(bool, one.states)] != [*map(bool, other.states)]:
         return f"only one {kind} has an initial state"
@@ -123,6 +123,6 @@ def stack_layers(graph: Graph, node: Node) -> Graph | Refusal | None:
         y=upper.y,
         cells="",
         origin=(*lower.origin, *upper.origin),
-        precision=joined(lower.precision, upper.precision) or OWN,
+        precision=join(lower.precision, upper.precision) or OWN,
     )
     return graph.splice((below, node), (*joins, new.with_states(states).node()))

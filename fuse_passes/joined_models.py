@@ -24,7 +24,7 @@ def join(*models: Graph) -> Graph:
         for value in model.outputs:
             if value.name in makers:
                 both = f"{makers[value.name].name} and {model.name}"
-                raise _refused(f"{both} both give it", value.name)
+                raise _refuse(f"{both} both give it", value.name)
             makers[value.name] = model
     taken = {value.name for model in models for value in model.inputs}
     face, used = taken | makers.keys(), set[str]()
@@ -51,13 +51,13 @@ def join(*models: Graph) -> Graph:
                 inputs[value.name] = taken_as
     outputs = tuple(v for model in models for v in model.outputs if v.name not in taken)
     if not outputs:
-        raise _refused("every output is read by another model", models[-1].name)
+        raise _refuse("every output is read by another model", models[-1].name)
     whole = "+".join(PurePath(model.name).stem for model in models)
     notes = dict.fromkeys(note for model in models for note in model.notes)
     return Graph(whole, tuple(inputs.values()), outputs, tuple(nodes), constants, tuple(notes))
 
 
-def _refused(why: str, where: str) -> UnsupportedError:
+def _refuse(why: str, where: str) -> UnsupportedError:
     return UnsupportedError("join:", (Refusal(why, where),))
 
 
@@ -68,7 +68,7 @@ def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
         ready = [m for m in waiting if not any(makers.get(v.name) in waiting for v in m.inputs)]
         if not ready:
             names = ", ".join(model.name for model in waiting)
-            raise _refused(f"{names} feed each other in a circle", waiting[0].inputs[0].name)
+            raise _refuse(f"{names} feed each other in a circle", waiting[0].inputs[0].name)
         done.append(ready[0])
         waiting.remove(ready[0])
     return done

@@ -20,7 +20,7 @@ Part = int | str
 """A part of a shape: a size, or the name of a vector of sizes."""
 
 
-def shifted(axis: Any) -> Any:
+def shift(axis: Any) -> Any:
     """Axes of a row as those of all rows; those counted from the end stay."""
     return axis + (np.asarray(axis) >= 0)
 
@@ -166,7 +166,7 @@ class Mapper(Tape):
                 raise self.refused(node, "its axes are not known before a run")
             if not (axes or node.attributes.get("noop_with_empty_axes")):  # it would be all of them
                 raise self.refused(node, "it reduces a value without axes")
-        moved = self.constant(shifted(np.array(axes)))
+        moved = self.constant(shift(np.array(axes)))
         inputs = (*others, "", "", "")[: max(len(others), place)]
         self.put(node, (x, *inputs[: place - 1], moved, *inputs[place:]))
 
@@ -187,25 +187,25 @@ class Mapper(Tape):
         return self._count
 
 
-def _stretched(m: Mapper, node: Node) -> None:
+def _stretch(m: Mapper, node: Node) -> None:
     rank = max(m.rank(node, name) for name in node.inputs if name)
     m.put(node, (m.widened(node, name, rank) if name else "" for name in node.inputs))
 
 
 def _axis(m: Mapper, node: Node) -> None:
     m.alike(node, node.inputs[1:])
-    m.put(node, node.inputs, axis=int(shifted(node.attrs.axis)))
+    m.put(node, node.inputs, axis=int(shift(node.attrs.axis)))
 
 
-def _joined(m: Mapper, node: Node) -> None:
+def _join(m: Mapper, node: Node) -> None:
     inputs = [m.rows(node, name) for name in node.inputs]
-    m.put(node, inputs, axis=int(shifted(node.attrs.axis)))
+    m.put(node, inputs, axis=int(shift(node.attrs.axis)))
 
 
 _RULES: dict[str, Callable[[Mapper, Node], None]] = {
-    "stretched": _stretched,
+    "stretched": _stretch,
     "axis": _axis,
-    "joined": _joined,
+    "joined": _join,
     "axes": Mapper.over_axes,
     "batch": Mapper.over_batch,
 }

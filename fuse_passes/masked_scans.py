@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from onernn.fuse_passes.bodies import sized, source_of
+from onernn.fuse_passes.bodies import declare_sizes, source_of
 from onernn.fuse_passes.rewriting import orders, rewrite
 from onernn.fuse_passes.scanned_cells import Scanned, attention_of, scanned_layer
 from onernn.fuse_passes.stacked_steps import Stacker
@@ -40,9 +40,9 @@ def fuse_masked_scans(graph: Graph, node: Node) -> Graph | Refusal | None:
     """
     if node.op != "Scan" or node.attributes["scanned"] not in (2, 3):
         return None
-    count, body = node.attributes["states"], sized(graph, node, "body")
+    count, body = node.attributes["states"], declare_sizes(graph, node, "body")
     for index in range(node.attributes["scanned"]):
-        chosen = [_chosen(body, v.name, body.inputs[count + index].name) for v in body.outputs]
+        chosen = [_choose(body, v.name, body.inputs[count + index].name) for v in body.outputs]
         known = [one for one in chosen if one]
         if known and len(known) == len(chosen):
             return _fuse(graph, node, body, index, known)
@@ -182,7 +182,7 @@ def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
     return node.inputs[0], [("MatMul", node.inputs[1]), *result]
 
 
-def _chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
+def _choose(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
     """Returns the values that one takes if the mask is true, and if it is false.
 
     It is a Where, or, as exporters write it, mask * a + (not mask) * b.

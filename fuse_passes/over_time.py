@@ -25,7 +25,7 @@ _MOST = 1 << 24  # numbers of a state that float32 keeps apart
 _FAR = 2**62
 
 
-def bound(
+def bind(
     model: Graph,
     given: Mapping[str, Array] = MappingProxyType({}),
     declared: Mapping[str, Any] = MappingProxyType({}),
@@ -55,7 +55,7 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
     layers, buffers = _going_on(graph, states)
     frames = [v for v in graph.inputs if v.name not in states and v.type.rank != 0]
     if not frames or not states:
-        raise _refused(
+        raise _refuse(
             graph,
             "expected an input of frames, and a state",
             graph.inputs[0].name if graph.inputs else "",
@@ -87,7 +87,7 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
             mapper.nodes.append(node)
     for name in results:
         if name not in mapper.mapped:
-            raise _refused(graph, "it is no result of a frame", name)
+            raise _refuse(graph, "it is no result of a frame", name)
     for name in states.values():
         mapper.nodes.append(Node("Identity", (ends[name],), (name,)))
     return mapper.model()
@@ -109,7 +109,7 @@ def check_states(graph: Graph, states: Mapping[str, str]) -> None:
     _check_names(graph, "output", states.values())
 
 
-def _refused(graph: Graph, why: str, where: str) -> UnsupportedError:
+def _refuse(graph: Graph, why: str, where: str) -> UnsupportedError:
     return UnsupportedError(f"{graph.name} over time:", (Refusal(why, where),))
 
 
@@ -150,7 +150,7 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
                 values[value.name] = np.zeros(sizes, np.int64)
             continue
         if value.shape is None or begin + count > _MOST:
-            raise _refused(graph, "expected a state of known axes, of 2^24 numbers", value.name)
+            raise _refuse(graph, "expected a state of known axes, of 2^24 numbers", value.name)
         values[value.name] = np.arange(begin, begin + count).reshape(sizes)
         begin += count
     before, layers, fixed = set(states), set[int](), set(graph.constants)
@@ -179,7 +179,7 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
         if fixed.issuperset(node.inputs) or (node.op == "Mul" and moves):
             fixed.update(node.outputs)
         if reads and not moves:
-            raise _refused(graph, f"state {reads[0]!r} is read{_open(graph, node)}", node.label)
+            raise _refuse(graph, f"state {reads[0]!r} is read{_open(graph, node)}", node.label)
         if reads and node.op != "Shape":
             before.update(filter(None, node.outputs))
         if operator and moves and all(name in values for name in node.inputs if name):
@@ -191,13 +191,13 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
     moving = {(buffer.source, buffer.added) for buffer in buffers.values() if buffer.kept}
     for node in graph.nodes:
         if (buffer := buffers.get(id(node))) and (buffer.source, buffer.added) not in moving:
-            raise _refused(
+            raise _refuse(
                 graph, f"state {buffer.source!r} is read, and does not move on", node.label
             )
     for name, after in states.items():
         numbers = values.get(after)
         if after in before or numbers is None or not np.array_equal(numbers, values[name]):
-            raise _refused(graph, f"it is not what a layer makes of {name!r}", after)
+            raise _refuse(graph, f"it is not what a layer makes of {name!r}", after)
     return layers, buffers
 
 
@@ -208,7 +208,7 @@ def _open(graph: Graph, node: Node) -> str:
     result, says = _ancestors(graph, node.inputs[:1]), list[str]()
     for value in graph.inputs:
         if value.name in result and value.type.rank == 0:
-            numbers = " or ".join(map(str, _compared(graph, result)))
+            numbers = " or ".join(map(str, _compare(graph, result)))
             says.append(f"--given {value.name}=NUMBER" + f", such as {numbers}" * bool(numbers))
         elif value.name in result:
             sizes = [size if isinstance(size, int) else "NUMBER" for size in value.shape or ()]
@@ -217,7 +217,7 @@ def _open(graph: Graph, node: Node) -> str:
     return f" in a branch that stays open; say {'; and '.join(says)}" if says else ""
 
 
-def _compared(graph: Graph, deps: set[str]) -> list[int]:
+def _compare(graph: Graph, deps: set[str]) -> list[int]:
     """The integers that values among these are compared with."""
     nodes = [
         n for n in graph.nodes if n.outputs[0] in deps and graph.types[n.outputs[0]].dtype == "bool"
@@ -234,12 +234,12 @@ def _handed_on(
     """The outputs of a layer, numbered as its initial states."""
     rnn = Recurrent.of(node)
     if {rnn.x, rnn.attention} & before:
-        raise _refused(graph, "a state is read", node.label)
+        raise _refuse(graph, "a state is read", node.label)
     if rnn.spec.direction != "left2right" or graph.types[rnn.x].lod != ():
-        raise _refused(graph, "a layer that goes on is not left to right, over steps", node.label)
+        raise _refuse(graph, "a layer that goes on is not left to right, over steps", node.label)
     for name in rnn.states:
         if name not in values or not values[name].all():
-            raise _refused(graph, f"{name!r} is no state of the frame before", node.label)
+            raise _refuse(graph, f"{name!r} is no state of the frame before", node.label)
     result = {after: values[name] for name, after in zip(rnn.states, rnn.finals, strict=True)}
     steps = graph.types[rnn.x].counts[:1]
     if steps == (1,) and rnn.spec.layers == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from onernn.fuse_passes.bodies import bodies, sized
+from onernn.fuse_passes.bodies import bodies, declare_sizes
 from onernn.fuse_passes.conv_scale import fuse_conv_scale
 from onernn.fuse_passes.joined_layers import pair_directions, stack_layers
 from onernn.fuse_passes.masked_scans import fuse_masked_scans
@@ -29,7 +29,7 @@ from onernn.fuse_passes.views import (
     move_views,
 )
 from onernn.ir.budget import spend, working
-from onernn.ir.errors import Refusal, guarded
+from onernn.ir.errors import Refusal, guard
 from onernn.ir.graph import Graph, NativeOp, graph_of
 from onernn.ir.records import dataclass
 
@@ -129,7 +129,7 @@ def _fuse_bodies(
             ):
                 refusals.append(Refusal(f"its {name} may see ragged values", node.label))
                 continue
-            inner = _fuse(sized(graph, node, name), passes)
+            inner = _fuse(declare_sizes(graph, node, name), passes)
             applied += inner.applied
             refusals += inner.refusals
             if inner.applied:
@@ -142,7 +142,7 @@ def _fuse_bodies(
 def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Refusal]]:
     """The graph in which a pass finds nothing more: itself where it found nothing."""
     applied: list[Applied] = []
-    with guarded(lambda: f"{model.name}: pass {current.name}, {node.label}"):
+    with guard(lambda: f"{model.name}: pass {current.name}, {node.label}"):
         while True:
             begin, refusals = model, list[Refusal]()
             spend(len(begin.nodes))

@@ -113,16 +113,16 @@ def _number(graph: Graph, name: str) -> Polynomial | None:
             return None
         if array.shape[:-1] not in ((), (1,)) or (array != array.flat[0]).any():
             return None
-        return _told(float(array.flat[0]))
+        return _describe(float(array.flat[0]))
     filled = graph.producer(name, "ConstantOfShape")
     shape = filled and graph.producer(filled.inputs[0], "Shape")
     if filled is None or shape is None or shape.attributes:
         return None
     result = filled.attrs.value
     value = 0.0 if result is None else float(result.reshape(-1)[0])
-    made = _told(value)
+    made = _describe(value)
     return Polynomial(made.terms, (shape, filled), frozenset(shape.inputs))
 
 
-def _told(number: float) -> Polynomial:
+def _describe(number: float) -> Polynomial:
     return Polynomial({(): number} if number else {})

@@ -142,7 +142,7 @@ class RowFlow:
         """The integers of a value that follow from sizes, None if it has others."""
         value = self.types[name].value
         values = (value,) if isinstance(value, Size) else value
-        return None if value is None else tuple(map(self._named, values or ()))
+        return None if value is None else tuple(map(self._name, values or ()))
 
     def _checked(self, node: Node, name: str, state: State) -> State:
         """The state, if no other axis depends on the number of rows. Sizes that the node finds
@@ -154,7 +154,7 @@ class RowFlow:
             if size is None or isinstance(state, Rows) and axis == state.axis:
                 continue
             self._own.update(each for each in size.names if each.startswith(f"{first}."))
-            if not self.is_own(self._named(size)):
+            if not self.is_own(self._name(size)):
                 raise UnknownRows(node, "has the number of rows in its shape")
         return state
 
@@ -188,7 +188,7 @@ class RowFlow:
         shape = self.types[name].shape
         if shape is None:
             raise UnknownRows(node, f"reads or makes {name!r} of an unknown number of axes")
-        return tuple(None if size is None else self._named(size) for size in shape)
+        return tuple(None if size is None else self._name(size) for size in shape)
 
     def rank(self, node: Node, name: str) -> int:
         return len(self.shape(node, name))
@@ -199,7 +199,7 @@ class RowFlow:
         if state.lod:
             return len(state.lod) == known.depth
         size = known.shape[state.axis] if known.shape is not None else None
-        return size is not None and self._named(size) == self.count
+        return size is not None and self._name(size) == self.count
 
     def volume(self, sizes: Sequence[Size | None]) -> Size | None:
         return volume(sizes)
@@ -250,7 +250,7 @@ class RowFlow:
         first, second = sorted((self._lods[one], self._lods[other]))
         self.same_lengths.add((first, second))
 
-    def _named(self, size: Size) -> Size:
+    def _name(self, size: Size) -> Size:
         return size.put(self._renamed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from onernn.fuse_passes.bodies import sized, source_of
+from onernn.fuse_passes.bodies import declare_sizes, source_of
 from onernn.fuse_passes.cell_formulas import step_of
 from onernn.fuse_passes.rewriting import fresh, rewrite
 from onernn.fuse_passes.stacked_steps import Stacker, moving
@@ -70,17 +70,17 @@ def fuse_scanned_cells(graph: Graph, node: Node) -> Graph | Refusal | None:
     count = len(layer.states)
     stacker = Stacker(graph, node.outputs[0], layer.origin)
 
-    def scanned(index: int) -> str:
+    def scan(index: int) -> str:
         """Returns a scanned value, with the steps along axis 0."""
         name = node.inputs[node.attributes["states"] + index]
         return stacker.move(name, node.attributes["input_axes"][index], 0)
 
-    x = scanned(layer.x)
+    x = scan(layer.x)
     if layer.flat:
         x = stacker.emit("Reshape", (x, stacker.constant([0, 0, -1])))
     values = {}
     if layer.attention:
-        values["attention"] = attention_of(stacker, scanned(layer.attention.at), layer)
+        values["attention"] = attention_of(stacker, scan(layer.attention.at), layer)
     if any(layer.cells):
         values["cells"] = fresh(graph, f"{node.outputs[0]}/cells")
     states = [node.inputs[at] for at in layer.states]
@@ -103,7 +103,7 @@ def scanned_layer(graph: Graph, node: Node) -> Scanned | Refusal | None:
     if node.op != "Scan" or node.attributes["scanned"] > 2:
         return None
     ways = {*node.attributes["input_directions"], *node.attributes["output_directions"]}
-    body = sized(graph, node, "body")
+    body = declare_sizes(graph, node, "body")
     result = _one_step(graph, node, *_with_layer(graph, node, body))
     if not isinstance(result, Scanned):
         return Refusal(result or "its body is not one recurrent cell", node.outputs[0])
@@ -175,7 +175,7 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
         rank = ranks.get(source, 0)
         if not rank or not _source(body, value.name, rank, 2, deep if is_c else wide):
             return "it collects something else than the state" if at >= count else ""
-    attention = rnn.attention and _attended(body, rnn.attention, scanned)
+    attention = rnn.attention and _attend(body, rnn.attention, scanned)
     if attention and isinstance(attention, str):
         return attention
     return Scanned(
@@ -203,7 +203,7 @@ def _makes(body: Graph, chain: list[Node], before: int, after: int, width: int) 
     return move_axes(body, chain, given) == move_axes(body, [], wanted)
 
 
-def _attended(body: Graph, name: str, scanned: list[str]) -> Attended | str:
+def _attend(body: Graph, name: str, scanned: list[str]) -> Attended | str:
     """Returns which scanned value is the attention (1, N, 1), after views of each step."""
     turned = body.producer(name, "Sub")
     keeps = turned is not None and is_one(body, turned.inputs[0])

@@ -78,14 +78,16 @@ def take_known_numbers(graph: Graph, node: Node) -> Graph | None:
     All at once: exporters compute the bounds of slices. Integers that depend on a size with a name
     stay, and so do outputs of the graph.
     """
-    if _known(graph, node) is None:
+    if _find_integers(graph, node) is None:
         return None
-    known = {each.outputs[0]: n for each in graph.nodes if (n := _known(graph, each)) is not None}
+    known = {
+        each.outputs[0]: n for each in graph.nodes if (n := _find_integers(graph, each)) is not None
+    }
     gone = [each for each in graph.nodes if each.outputs[0] in known]
     return graph.splice(gone, (), known)
 
 
-def _known(graph: Graph, node: Node) -> Array | None:
+def _find_integers(graph: Graph, node: Node) -> Array | None:
     """Returns the integers that a node computes, if they are known and it computes nothing else."""
     if graph.is_output(node.outputs[0]) or len(node.outputs) > 1 or not node.inputs:
         return None

@@ -105,18 +105,18 @@ class Stacker(Tape):
         elif op not in OPERATORS or OPERATORS[op].kind != "elementwise":
             return None
         inputs = [
-            (op != "Concat" and self._shared(column)) or self.stack(column, depth)
+            (op != "Concat" and self._share(column)) or self.stack(column, depth)
             for column in columns
         ]
         stacked = [each for each in inputs if isinstance(each, Stacked)]
-        if None in inputs or not stacked or not self._aligned(columns, inputs):
+        if None in inputs or not stacked or not self._is_aligned(columns, inputs):
             return None
         mixed = len({each.backwards for each in stacked}) > 1
         ready = [self.forward(e) if mixed else e.name for e in stacked]
         names = tuple(e if isinstance(e, str) else ready.pop(0) for e in inputs)
         return Stacked(self.emit(op, names, **attributes), stacked[0].backwards and not mixed)
 
-    def _shared(self, column: tuple[str, ...]) -> str | None:
+    def _share(self, column: tuple[str, ...]) -> str | None:
         """A vector or number that all steps share: it stands beside rows of any number."""
         result = [self.graph.constants.get(name) for name in dict.fromkeys(column)]
         first = result[0]
@@ -125,7 +125,7 @@ class Stacker(Tape):
         alike = all(a is not None and np.array_equal(a, first) for a in result)
         return column[0] if alike else None
 
-    def _aligned(self, columns: list[tuple[str, ...]], inputs: list[Any]) -> bool:
+    def _is_aligned(self, columns: list[tuple[str, ...]], inputs: list[Any]) -> bool:
         """Whether axes meet as step by step: all steps have as many, shared ones no more."""
         graph = self.graph
         ranks = {

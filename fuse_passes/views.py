@@ -180,7 +180,7 @@ def drop_rnn_views(graph: Graph, node: Node) -> Graph | None:
             return None
         return graph.splice((node,), (replace(node, inputs=(node.inputs[0], like.inputs[1])),))
     if node.op == "SequenceUnpad":
-        source = _repacked(graph, node)
+        source = _repack(graph, node)
     elif node.op == "Identity" or not is_view(node.op):
         return None
     else:
@@ -197,7 +197,7 @@ def _agree_on_axes(*nodes: Node) -> bool:
     return len({bool(each.attributes.get("time_major", 0)) for each in nodes}) == 1
 
 
-def _repacked(graph: Graph, node: Node) -> str:
+def _repack(graph: Graph, node: Node) -> str:
     """Returns the steps that were padded, if a node unpads them by the lengths they came with."""
     pad = graph.producer(node.input(0), "SequencePad")
     rnn = pad and graph.producer(pad.inputs[0], "Rnn")

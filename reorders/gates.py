@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onernn.ir.arrays import Array, sealed
+from onernn.ir.arrays import Array, seal
 from onernn.ir.errors import ShapeError
 from onernn.ir.records import dataclass
 
@@ -46,7 +46,7 @@ class GateLayout:
 
 def input_layer(weight: Array, layout: GateLayout) -> Array:
     """A projection (I, G*O) -> weights layer, ldigo (L=1, D=1, I, G, O)."""
-    return sealed(layout.split(weight)[None, None])
+    return seal(layout.split(weight)[None, None])
 
 
 def input_layer_back(layer: Array, layout: GateLayout) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.ir.arrays import Array, sealed
+from onernn.ir.arrays import Array, seal
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Limits, why_not
@@ -131,7 +131,7 @@ def matrix(array: Array, layout: GateLayout, name: str) -> Array:
     """(I, G*O) in the framework's gates -> (I, G, O)."""
     if array.ndim != 2:
         raise ShapeError(f"{name}: expected a matrix, got {array.shape}")
-    return sealed(layout.split(array))
+    return seal(layout.split(array))
 
 
 def matrix_back(part: Array, layout: GateLayout) -> Array:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from onernn.ir.arrays import Array, sealed
+from onernn.ir.arrays import Array, seal
 from onernn.ir.errors import ShapeError
 from onernn.ir.spec import Activation, Cell, Direction
 from onernn.ir.weights import RnnWeights
@@ -42,7 +42,7 @@ def matrix(name: str, array: Array, cell: Cell) -> Array:
     """W (D, G*O, I) or R (D, G*O, O) -> weights layer or iter, ldigo (L=1, D, I, G, O)."""
     if array.ndim != 3:
         raise ShapeError(f"{name}: expected (D, G*O, I), got {array.shape}")
-    return sealed(gate_layout(cell).split(array.swapaxes(1, 2))[None])
+    return seal(gate_layout(cell).split(array.swapaxes(1, 2))[None])
 
 
 def matrix_back(ldigo: Array, cell: Cell) -> Array:
@@ -94,7 +94,7 @@ def weights(w: Array, r: Array, b: Array | None, p: Array | None, cell: Cell) ->
     )
 
 
-def coupled(weights: RnnWeights) -> RnnWeights:
+def couple(weights: RnnWeights) -> RnnWeights:
     """An LSTM's weights whose forget gate is 1 - i: under a sigmoid -i's numbers make it."""
     turned = {}
     for name in ("layer", "iter", "bias", "peephole"):

@@ -134,7 +134,7 @@ class Adapter:
         return ()
 
 
-def deferred(name: str) -> Callable[..., Any]:
+def defer(name: str) -> Callable[..., Any]:
     """A function of `onernn.adapters` by its name in there, imported when it is called."""
     module, _, function = f"onernn.adapters.{name}".rpartition(".")
     return lambda *given, **options: getattr(import_module(module), function)(*given, **options)

@@ -69,7 +69,7 @@ def channels_last(op: NativeOperator, x: str) -> str:
     return op.transposed(x, 0, *range(2, op.rank_of(x)), 1)
 
 
-def pooled(
+def pool_windows(
     op: NativeOperator,
     x: str,
     kind: str,

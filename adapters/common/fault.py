@@ -17,7 +17,7 @@ Values = Mapping[str, Any]
 S = TypeVar("S")
 
 
-def unchanged(sound: Any) -> Any:
+def keep_unchanged(sound: Any) -> Any:
     """What a fault makes of a thing where it changes no numbers."""
     return sound
 
@@ -56,7 +56,7 @@ class FrameworkFault(Fault[S]):
     @property
     def repeats(self) -> bool:
         """Whether it can be computed what the framework gives."""
-        return self.apply is not unchanged or self.change_graph is not None
+        return self.apply is not keep_unchanged or self.change_graph is not None
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from onernn.adapters.common.adapter import StrPath
-from onernn.ir.arrays import Array, widened
+from onernn.ir.arrays import Array, widen
 from onernn.ir.budget import (
     FileBudget,
     budget_of_load,
@@ -24,7 +24,7 @@ from onernn.ir.budget import (
     text_size,
     working,
 )
-from onernn.ir.errors import BudgetError, ModelFormatError, guarded
+from onernn.ir.errors import BudgetError, ModelFormatError, guard
 from onernn.ir.files import ARRAY, check_file
 from onernn.ir.records import cached_property, dataclass
 
@@ -41,7 +41,7 @@ def pairs(text: str) -> dict[str, str]:
 def reading(path: StrPath) -> Iterator[None]:
     """Errors that arise inside become `OnernnError`s that name the file."""
     try:
-        with guarded(lambda: path), budget_of_load(), working():
+        with guard(lambda: path), budget_of_load(), working():
             yield
             return_freed_memory()  # before weights are packed: both together would be the peak
     except BudgetError as error:
@@ -51,7 +51,7 @@ def reading(path: StrPath) -> Iterator[None]:
 
 
 @contextmanager
-def opened(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
+def open_budgeted(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
     """A file's bytes, and the budget of the load, which counts the file.
 
     Raises `ModelFormatError` for what is no file: a pipe would be waited for.
@@ -68,7 +68,7 @@ def opened(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
 
 def file_bytes(file: StrPath) -> bytes:
     """All bytes of a file, which the budget of the load counts until it ends."""
-    with opened(file) as (raw, budget):
+    with open_budgeted(file) as (raw, budget):
         return read_all(raw, budget)
 
 
@@ -84,7 +84,7 @@ class Malformed(Exception):
 
 
 @contextmanager
-def described(what: str, file: StrPath) -> Iterator[None]:
+def describe(what: str, file: StrPath) -> Iterator[None]:
     """A `Malformed` inside becomes an error that names the file and ``what`` it is not."""
     try:
         yield
@@ -92,7 +92,7 @@ def described(what: str, file: StrPath) -> Iterator[None]:
         raise ModelFormatError(f"{what}: {error}", file) from error
 
 
-def typed(value: Any, kind: Any, what: str) -> Any:
+def check_kind(value: Any, kind: Any, what: str) -> Any:
     """A value of a JSON text of this kind; a bool is no integer."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         name = getattr(kind, "__name__", str(kind))
@@ -135,7 +135,7 @@ def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
 # How numbers lie in files: little-endian, bfloat16 as the upper half of a float32, bools in bytes.
 
 
-def stored(dtype: str) -> np.dtype[Any]:
+def store(dtype: str) -> np.dtype[Any]:
     """The NumPy dtype in which the bytes of a dtype are read."""
     return np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)).newbyteorder("<")
 
@@ -156,7 +156,7 @@ def numbers_of(flat: Array, dtype: str, budget: FileBudget, what: str) -> Array:
         budget.allow(2 * flat.nbytes)
     if dtype == "bfloat16":
         budget.take(2 * flat.nbytes, what)
-        return widened(flat)
+        return widen(flat)
     if dtype == "bool":
         budget.take(flat.nbytes, what)
         return flat != 0  # a byte other than 0 and 1 would be neither
@@ -179,7 +179,7 @@ class ByteStream:
     @classmethod
     @contextmanager
     def opened(cls, file: str | Path) -> Iterator[Self]:
-        with opened(file) as (raw, budget):
+        with open_budgeted(file) as (raw, budget):
             yield cls(raw, file, os.fstat(raw.fileno()).st_size, budget)
 
     @property
@@ -214,7 +214,7 @@ class ByteStream:
 
     def numbers(self, shape: tuple[int, ...], dtype: str, what: str) -> Array:
         """An aligned array of its own; bfloat16 as float32 of the same values."""
-        kind, count = stored(dtype), math.prod(shape)
+        kind, count = store(dtype), math.prod(shape)
         self._expect(count * kind.itemsize, what)
         self.budget.take(count * kind.itemsize + ARRAY, what)
         flat: Array = np.empty(count, kind)

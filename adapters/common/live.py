@@ -26,7 +26,7 @@ from onernn.backend import Stack, State, Tape, open_backend
 from onernn.backend.auto import AutoBackend
 from onernn.backend.compiled.backend import READ_IN_PLACE, KernelsBackend
 from onernn.backend.onednn.precision import DTYPES, unknown
-from onernn.ir.arrays import Array, same_bytes, sealed
+from onernn.ir.arrays import Array, same_bytes, seal
 from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
@@ -79,7 +79,7 @@ def kernels_in_place(backend: str, dtype: str, threads: int | None) -> KernelsBa
         return None
     engine: Any = open_backend(backend, threads=threads)
     if isinstance(engine, AutoBackend):
-        engine = engine.preferred(dtype)
+        engine = engine.prefer(dtype)
     return engine if isinstance(engine, KernelsBackend) else None
 
 
@@ -222,7 +222,7 @@ class ViewedWeights:
             place[...] = views[0]
             for view in views[1:]:
                 place += view
-        sealed_ = [{name: sealed(array) for name, array in layer.items()} for layer in layers]
+        sealed_ = [{name: seal(array) for name, array in layer.items()} for layer in layers]
         return spec, [RnnWeights(**layer) for layer in sealed_]
 
     def unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onernn.engine.kernels import KERNELS
-from onernn.ir.arrays import Array, sealed
+from onernn.ir.arrays import Array, seal
 from onernn.ir.budget import budget_of_run, loading, spend
 from onernn.ir.errors import BudgetError, OnernnError, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph, Inference, NativeOp, Node, Value
@@ -77,7 +77,7 @@ class FoldingBudget:
             return None
         for array in results:
             if not any(each is not None and np.may_share_memory(array, each) for each in arrays):
-                load.take(sealed(array).nbytes, "a constant")
+                load.take(seal(array).nbytes, "a constant")
         return results
 
 
@@ -512,12 +512,12 @@ class GraphBuilder:
     def array(self, value: str, role: str) -> Array:
         """The array of a constant. Raises `UnsupportedError` where it is computed at run time."""
         result = self.constants.get(value)
-        result = self._computed(value) if result is None else result
+        result = self._compute(value) if result is None else result
         if result is None:
             raise UnsupportedError(f"{role} {value!r} is computed at run time")
         return result
 
-    def _computed(self, value: str) -> Array | None:
+    def _compute(self, value: str) -> Array | None:
         """The array that nodes compute from constants only, None if they read more."""
         spend(len(self.nodes))
         values, nodes = {value}, list[Node]()
@@ -686,7 +686,7 @@ def lower_steps(
     left = Counter(chain(kept, *(step.reads for step in steps)))
     for step in steps:
         builder.origin = (step.at,)
-        values, refusal = _lowered(step)
+        values, refusal = _lower(step)
         outputs = list(step.outputs(len(values)))
         builder.give_all((v, values[slot], name) for slot, v, name in outputs if values.get(slot))
         for slot, variable, name in outputs:
@@ -699,7 +699,7 @@ def lower_steps(
                 builder.forget(variable)
 
 
-def _lowered(step: LoweringStep) -> tuple[Mapping[str, str], str]:
+def _lower(step: LoweringStep) -> tuple[Mapping[str, str], str]:
     """The values of an operator's outputs by slot, and why there are none."""
     try:
         results = step.lower()

@@ -59,7 +59,7 @@ def write_nodes(graph: Graph, write: Callable[[Node], None], progress: Progress 
             ) from error
 
 
-def declared(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
+def declare(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
     """The graph with dtype and rank of each input, so that those of every value follow.
 
     What an input does not declare is that of ``inputs``, a batch. Without one it is float32, of the
@@ -72,21 +72,23 @@ def declared(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
     feed = {} if inputs is None else checked_feed(graph.inputs, inputs)
     choices = [_choices(value, feed.get(value.name)) for value in graph.inputs]
     if math.prod(map(len, choices)) > _MOST:
-        raise _untyped("too many inputs have no declared rank", graph)
+        raise _refuse_untyped("too many inputs have no declared rank", graph)
     graphs = [replace(graph, inputs=chosen) for chosen in itertools.product(*choices)]
     fitting = [each for each in graphs if not _unknown(each)]
     if not fitting:
         best = min(graphs, key=lambda each: len(_unknown(each)))
         (node, *_) = _unknown(best)
         given = ", ".join(str(best.types[name]) for name in node.inputs if name)
-        raise _untyped(f"what {node.label} makes of {given} is not known before a run", graph)
-    merged = [_merged(each) for each in fitting]
+        raise _refuse_untyped(
+            f"what {node.label} makes of {given} is not known before a run", graph
+        )
+    merged = [_merge(each) for each in fitting]
     if merged.count(min(merged)) > 1:
-        raise _untyped("several ranks fit", graph)
+        raise _refuse_untyped("several ranks fit", graph)
     return fitting[merged.index(min(merged))]
 
 
-def _untyped(reason: str, graph: Graph) -> UnsupportedError:
+def _refuse_untyped(reason: str, graph: Graph) -> UnsupportedError:
     names = ", ".join(printable(value.name) for value in graph.inputs if value.shape is None)
     hint = f"; give a recording, which has the ranks of {names}" if names else ""
     return UnsupportedError(f"types of values: {reason}{hint}")
@@ -95,11 +97,13 @@ def _untyped(reason: str, graph: Graph) -> UnsupportedError:
 def _unknown(graph: Graph) -> list[Node]:
     """The nodes that make a value of which dtype, rank or LoD are not known."""
 
-    def known(name: str) -> bool:
+    def is_known(name: str) -> bool:
         result = graph.types[name]
         return None not in (result.dtype, result.shape, result.lod)
 
-    return [node for node in graph.nodes if not all(known(name) for name in node.outputs if name)]
+    return [
+        node for node in graph.nodes if not all(is_known(name) for name in node.outputs if name)
+    ]
 
 
 def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
@@ -112,7 +116,7 @@ def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
     return [replace(whole, shape=(None,) * rank) for rank in ranks]
 
 
-def _merged(graph: Graph) -> int:
+def _merge(graph: Graph) -> int:
     """How many products of sizes are the size of an axis."""
     sizes = {size for known in graph.types.values() for size in known.shape or () if size}
     return sum(any(len(names) > 1 for names, _ in size.terms) for size in sizes)

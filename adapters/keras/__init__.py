@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onernn.adapters.common.adapter import Adapter, Runtime, StrPath, deferred
+from onernn.adapters.common.adapter import Adapter, Runtime, StrPath, defer
 
 _WEIGHTS = (".h5", ".hdf5")
 _SUFFIXES = (".keras", *_WEIGHTS)
@@ -18,14 +18,14 @@ ADAPTER = Adapter(
     name="Keras",
     files="a .keras or .h5",
     reads=_reads,
-    load=deferred("keras.lower.load_keras"),
+    load=defer("keras.lower.load_keras"),
     no_params="the weights of a Keras model are in its file",
-    weights=dict.fromkeys(_WEIGHTS, deferred("keras.read.read_weights")),
-    layers_among=deferred("keras.read.layers_among"),
+    weights=dict.fromkeys(_WEIGHTS, defer("keras.read.read_weights")),
+    layers_among=defer("keras.read.layers_among"),
     runtime=Runtime(
         name="keras",
         packages=("keras", "tf_keras"),
         extra="keras-live",
-        run=deferred("keras.run_model.run_model"),
+        run=defer("keras.run_model.run_model"),
     ),
 )

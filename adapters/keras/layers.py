@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.bodies import NEAREST, pooled
+from onernn.adapters.common.bodies import NEAREST, pool_windows
 from onernn.adapters.common.signatures import OneOf, Signature, refuse
 from onernn.adapters.common.windows import (
     each_axis,
@@ -153,7 +153,7 @@ def _pool(kind: str) -> Callable[..., Any]:
         windows = {"strides": strides, **_pads(padding, kernel, [1] * axes)}
 
         def pool(x: Any) -> Any:
-            return x.new(pooled(x.op, x.name, kind, kernel, **windows))
+            return x.new(pool_windows(x.op, x.name, kind, kernel, **windows))
 
         return over_channels(x.floats, data_format, pool)
 
@@ -537,7 +537,7 @@ def _steps(layer: _Layer, x: KerasTensor) -> Steps:
     return Masked(x, layer.cells[0].spec.input_size)
 
 
-def _called(op: KerasLayer, layers: Sequence[_Layer]) -> tuple[KerasTensor, list[KerasTensor]]:
+def _call(op: KerasLayer, layers: Sequence[_Layer]) -> tuple[KerasTensor, list[KerasTensor]]:
     """Returns the input and the initial states: tensors after the first one are states."""
     initial = op.option("initial_state")
     if len(op.arguments) > 2:
@@ -588,7 +588,7 @@ def _outputs(
     op: KerasLayer, sides: Sequence[_Layer], paths: Sequence[str], merge: Any
 ) -> list[KerasTensor]:
     """Returns the outputs of a layer or of both directions; ``paths``: names of their states."""
-    x, states = _called(op, sides)
+    x, states = _call(op, sides)
     mask = x.flags  # of the output, too
     if states and op.major > 2 and not op.masked_by_call:
         # Keras 3 looks for the mask of a tensor only if a layer is called with no other tensors.

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.common.adapter import require
-from onernn.adapters.common.files import opened, parsed_json
+from onernn.adapters.common.files import open_budgeted, parsed_json
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
-from onernn.ir.files import member_bytes, opened_member, read_member, unzipped
+from onernn.ir.files import member_bytes, opened_member, read_member, unzip
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Activation
 from onernn.reorders import keras as layout
@@ -405,7 +405,7 @@ class Held(NamedTuple):
     arrays: dict[str, Array]
     texts: dict[str, list[str]]
 
-    def listed(self, path: str, name: str) -> list[str]:
+    def list_values(self, path: str, name: str) -> list[str]:
         """An attribute that is a list; a long one is cut into name0, name1, ...."""
         result = [*self.texts.get(f"{path}@{name}", ())]
         number = 0
@@ -442,7 +442,7 @@ def read(path: str | Path, file: Path) -> Held:
         result: dict[str, Any] = json.loads(text)
         if "error" in result:
             raise ModelFormatError(result["error"], file)
-        with open(Path(folder, "arrays.npz"), "rb") as raw, unzipped(raw, _NONE, file) as archive:
+        with open(Path(folder, "arrays.npz"), "rb") as raw, unzip(raw, _NONE, file) as archive:
             members = {each.filename: each for each in archive.infolist()}
             arrays = {
                 name: read_member(archive, members[f"{at}.npy"])
@@ -498,7 +498,7 @@ def _everything(root: Any, most: int) -> Held:
             raise ModelFormatError(f"{here}: groups inside groups, too deep")
         for name in group.attrs:
             if name.rstrip("0123456789") in _TEXTS:
-                held.texts[f"{here.rstrip('/')}@{name}"] = _listed(group.attrs[name])
+                held.texts[f"{here.rstrip('/')}@{name}"] = _list_texts(group.attrs[name])
         for name in group:
             where, seen = f"{here}{name}", seen + 1
             if seen > _MOST:
@@ -529,7 +529,7 @@ def _array(dataset: Any, where: str, most: int) -> Array:
     return np.asarray(dataset[()], dtype.newbyteorder("="))
 
 
-def _listed(value: Any) -> list[str]:
+def _list_texts(value: Any) -> list[str]:
     """The texts of an attribute."""
     listed = np.ravel(np.asarray(value, object)).tolist()
     return [e.decode("utf-8", "replace") if isinstance(e, bytes) else str(e) for e in listed]
@@ -550,7 +550,7 @@ class Model:
 def read_model(path: str | Path) -> Model:
     """The model in a file. Raises `ModelFormatError` for what is none."""
     file = Path(path)
-    with opened(file) as (raw, _):
+    with open_budgeted(file) as (raw, _):
         zipped = raw.read(2) == b"PK"
     return _archive(file) if zipped else _legacy(file)
 
@@ -559,7 +559,7 @@ _NONE = "not a Keras model"
 
 
 def _archive(file: Path) -> Model:
-    with opened(file) as (raw, budget), unzipped(raw, _NONE, file) as archive:
+    with open_budgeted(file) as (raw, budget), unzip(raw, _NONE, file) as archive:
         said, config = (
             parsed_json(member_bytes(archive, archive.getinfo(name)), file, _NONE)
             for name in ("metadata.json", "config.json")
@@ -585,15 +585,15 @@ def _legacy(file: Path) -> Model:
             file,
         )
     lists = {}
-    for name in held.listed("model_weights", "layer_names"):
+    for name in held.list_values("model_weights", "layer_names"):
         root = f"model_weights/{name}"
-        paths = held.listed(root, "weight_names")
-        lists[name] = Flat([(path, _named(held, f"{root}/{path}", file)) for path in paths])
+        paths = held.list_values(root, "weight_names")
+        lists[name] = Flat([(path, _name(held, f"{root}/{path}", file)) for path in paths])
     version = "".join(held.texts.get("@keras_version", ()))
     return _model(file, parsed_json(config[0], file, _NONE), version, Lists(lists))
 
 
-def _named(held: Held, path: str, file: Path) -> Array:
+def _name(held: Held, path: str, file: Path) -> Array:
     if path not in held.arrays:
         raise ModelFormatError(f"no weight {path!r}", file)
     return held.arrays[path]
@@ -619,7 +619,7 @@ class SavedWeights(dict[str, Array]):
 def read_weights(path: str | Path) -> SavedWeights | None:
     """The arrays by their paths in the file; None for a file with a model in it."""
     file = Path(path)
-    with opened(file):  # which the budget counts
+    with open_budgeted(file):  # which the budget counts
         held = read(file, file)
     if "@model_config" in held.texts:
         return None

@@ -252,15 +252,15 @@ def time_distributed(x, *, layer=None, op):
     if inner.kind in ("Dense", "Activation", "Dropout"):  # they see only the last axis
         return apply_to(x).under(x.flags)
     _, time, *sizes = x.shape
-    y = apply_to(x.reshape(-1, *_known(sizes)))
-    after = _known(y.shape[1:])
+    y = apply_to(x.reshape(-1, *_list_sizes(sizes)))
+    after = _list_sizes(y.shape[1:])
     if time is None:
         begin = x.Shape().Slice([0], [2], [0], [1])
         return y.Reshape(begin.join(after) if after else begin).under(x.flags)
     return y.reshape(-1, time, *after).under(x.flags)
 
 
-def _known(sizes: Sequence[int | None]) -> list[Any]:
+def _list_sizes(sizes: Sequence[int | None]) -> list[Any]:
     return refuse(f"sizes {sizes} after the steps are open") if None in sizes else [*sizes]
 
 
@@ -467,24 +467,24 @@ def logical_not(x):
     return x.Not()
 
 
-def _listed(axis: Any) -> list[int]:
+def _list_axes(axis: Any) -> list[int]:
     return axis if isinstance(axis, list) else [axis]
 
 
 @operation("Any")
 def any_(x, *, axis=None, keepdims=False):
-    over = range(x.rank) if axis is None else _listed(axis)
+    over = range(x.rank) if axis is None else _list_axes(axis)
     return x.cast(bool).cast("int32").ReduceMax(over, keepdims=int(keepdims)).cast(bool)
 
 
 @operation("ExpandDims")
 def expand_dims(x, *, axis=None):
-    return x.unsqueeze(*_listed(0 if axis is None else axis))
+    return x.unsqueeze(*_list_axes(0 if axis is None else axis))
 
 
 @operation("Squeeze")
 def squeeze(x, *, axis=None):
-    return refuse("attribute axis is missing") if axis is None else x.squeeze(*_listed(axis))
+    return refuse("attribute axis is missing") if axis is None else x.squeeze(*_list_axes(axis))
 
 
 @operation("Concatenate")

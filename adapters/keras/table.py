@@ -342,7 +342,7 @@ class Lowering:
         own = f"{prefix}{layer.name}/{at}/"
         indices = sorted({r.at for r in wanted if (r.layer, r.call) == (layer.name, at)})
 
-        def lowered() -> Results:
+        def lower() -> Results:
             arguments = [self._bound(each, prefix) for each in call.args]
             options = {name: self._bound(each, prefix) for name, each in call.kwargs.items()}
             results = self.apply(layer, arguments, options, f"{prefix}{layer.name}", at, depth)
@@ -357,7 +357,7 @@ class Lowering:
 
         reads = tuple(f"{prefix}{r.layer}/{r.call}/{r.at}" for r in _refs(call))
         return LoweringStep(
-            NativeOp(layer.position, layer.kind, f"{prefix}{layer.name}"), reads, lowered, outputs
+            NativeOp(layer.position, layer.kind, f"{prefix}{layer.name}"), reads, lower, outputs
         )
 
     def _tensor(self, ref: Ref, prefix: str) -> Held:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, deferred
+from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, defer
 
 
 def __getattr__(name: str) -> Any:
@@ -72,7 +72,7 @@ ADAPTER = Adapter(
     name="MXNet",
     files="an MXNet -symbol.json, its folder or the prefix of its name",
     reads=_reads,
-    load=deferred("mxnet.lower.load_mxnet"),
+    load=defer("mxnet.lower.load_mxnet"),
     no_models={
         ".params": "only parameters of MXNet: load NAME-symbol.json, with this file as params"
     },
@@ -81,8 +81,8 @@ ADAPTER = Adapter(
         name="mxnet",
         packages=("mxnet",),
         extra="mxnet",
-        run=deferred("mxnet.run_model.run_model"),
+        run=defer("mxnet.run_model.run_model"),
     ),
-    find_faults=deferred("mxnet.faults.find_faults"),
+    find_faults=defer("mxnet.faults.find_faults"),
     plugin=_plugin,
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onernn.adapters.common.fault import FaultyModel, FrameworkFault, unchanged
+from onernn.adapters.common.fault import FaultyModel, FrameworkFault, keep_unchanged
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.lower import lower, read_model
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
@@ -67,13 +67,13 @@ def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]
         if hit:
             text = f"{what} raise an error in MXNet's own kernels"
             paths = everywhere if native else ("native",)
-            yield fault(f"{name}_refused", text, unchanged, "refuses", paths)
+            yield fault(f"{name}_refused", text, keep_unchanged, "refuses", paths)
     if stack.projection and hides_states:
         text = "a projection with state_outputs=False: a segmentation fault"
-        yield fault("projection_crashes", text, unchanged, "crashes", everywhere)
+        yield fault("projection_crashes", text, keep_unchanged, "crashes", everywhere)
     if parse.number(read.get("p", "0")) > 0 and stack.layers > 1 and not native:
         text = f"dropout p={read['p']} between layers is ignored in training"
-        yield fault("dropout_ignored", text, unchanged, "unmeasured", TRAINING)
+        yield fault("dropout_ignored", text, keep_unchanged, "unmeasured", TRAINING)
     both = stack.directions == 2
     refused = {
         "two directions": both and (stack.mode != "lstm" or stack.layers == 2),
@@ -84,7 +84,7 @@ def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]
     }
     if reasons := [reason for reason, hit in refused.items() if hit]:
         text = f"its ONNX exporter raises NotImplementedError for {', '.join(reasons)}"
-        yield fault("export_refused", text, unchanged, "refuses", EXPORT)
+        yield fault("export_refused", text, keep_unchanged, "refuses", EXPORT)
         return
     if has_clips:
         text = "its ONNX exporter drops the clips of the cell state"
@@ -92,7 +92,7 @@ def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]
     if stack.layers == 2:
         text = "its ONNX exporter cuts the weights of two layers as if the input had state_size"
         text += f" = {stack.hidden} channels: broken where it has not"
-        yield fault("export_two_layers", text, unchanged, "unmeasured", EXPORT)
+        yield fault("export_two_layers", text, keep_unchanged, "unmeasured", EXPORT)
 
 
 def _change(position: int, attributes: Mapping[str, str], symbol: Symbol) -> Symbol:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import NEAREST, pooled, pooled_whole, recurrent_stack
+from onernn.adapters.common.bodies import NEAREST, pool_windows, pooled_whole, recurrent_stack
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.common.windows import extreme_index
 from onernn.adapters.mxnet import attributes as parse
@@ -413,7 +413,7 @@ def pooling(
         )
     windows["ceil_mode"] = int(pooling_convention == "full")
     counts, sizes = count_include_pad != "False", windows.pop("kernel_shape")
-    return pooled(op, data.name, pool_type, sizes, counts_pads=counts, **windows)
+    return pool_windows(op, data.name, pool_type, sizes, counts_pads=counts, **windows)
 
 
 # The rules of MXNet's recurrent operator, and of those that work along sequences.

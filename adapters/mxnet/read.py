@@ -18,11 +18,11 @@ import numpy as np
 from onernn.adapters.common.files import (
     ByteStream,
     Malformed,
-    described,
+    check_kind,
+    describe,
     file_bytes,
     numbers_of,
     parsed_json,
-    typed,
 )
 from onernn.adapters.common.native import NativeGraph, NativeNode
 from onernn.adapters.mxnet import attributes as parse
@@ -30,7 +30,7 @@ from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError
-from onernn.ir.files import ARRAY, inside, only_file, read_member, unzipped
+from onernn.ir.files import ARRAY, inside, only_file, read_member, unzip
 from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
 from onernn.reorders import mxnet
@@ -163,32 +163,32 @@ def read_symbol(file: str | Path) -> Symbol:
 def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
     """Returns the symbol in a JSON text; ``file`` is its name in errors."""
     what = "not an MXNet symbol"
-    with described(what, file):
+    with describe(what, file):
         return _graph(parsed_json(data, file, what), "the symbol", 0)
 
 
 def _graph(entry: Any, where: str, depth: int) -> Symbol:
     if depth > _DEEPEST:
         raise Malformed(f"subgraphs more than {_DEEPEST} deep")
-    whole = typed(entry, dict, where)
+    whole = check_kind(entry, dict, where)
     nodes = tuple(
         _node(each, at, f"{where}, node {at}", depth)
-        for at, each in enumerate(typed(whole.get("nodes"), list, f"{where}: nodes"))
+        for at, each in enumerate(check_kind(whole.get("nodes"), list, f"{where}: nodes"))
     )
     heads = _entries(whole.get("heads"), len(nodes), f"{where}: heads")
-    return Symbol(nodes, heads, typed(whole.get("attrs") or {}, dict, f"{where}: attrs"))
+    return Symbol(nodes, heads, check_kind(whole.get("attrs") or {}, dict, f"{where}: attrs"))
 
 
 def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
-    whole = typed(entry, dict, where)
-    op, name = (typed(whole.get(key), str, f"{where}: {key}") for key in ("op", "name"))
+    whole = check_kind(entry, dict, where)
+    op, name = (check_kind(whole.get(key), str, f"{where}: {key}") for key in ("op", "name"))
     where = f"{where} ({op} {name!r})"
     attributes: dict[str, str] = {}
     # 1.0 and later write attrs; 0.11 attr; 0.8 param, and attr for what users attached.
     for key in ("param", "attr", "attrs"):
-        for attribute, value in typed(whole.get(key) or {}, dict, f"{where}: {key}").items():
-            attributes[attribute] = typed(value, str, f"{where}: attribute {attribute}")
-    subgraphs = typed(whole.get("subgraphs", []), list, f"{where}: subgraphs")
+        for attribute, value in check_kind(whole.get(key) or {}, dict, f"{where}: {key}").items():
+            attributes[attribute] = check_kind(value, str, f"{where}: attribute {attribute}")
+    subgraphs = check_kind(whole.get("subgraphs", []), list, f"{where}: subgraphs")
     return SymbolNode(
         op,
         name,
@@ -201,8 +201,8 @@ def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
 def _entries(listed: Any, nodes: int, where: str) -> tuple[Entry, ...]:
     """Returns references to nodes before number ``nodes``, so cycles are impossible."""
     entries = []
-    for each in typed(listed, list, where):
-        numbers = typed(each, list, where)
+    for each in check_kind(listed, list, where):
+        numbers = check_kind(each, list, where)
         if not 1 <= len(numbers) <= 3 or any(type(n) is not int or n < 0 for n in numbers):
             raise Malformed(f"{where}: expected [node, output, version], got {each}")
         if numbers[0] >= nodes:
@@ -358,7 +358,7 @@ def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Arra
 
 def _read_npz(raw: BufferedReader, file: str | Path) -> dict[str, Array]:
     """Dense arrays; stored as they are, so that none can be larger than the file."""
-    with unzipped(raw, "cannot be read as an npz", file) as archive:
+    with unzip(raw, "cannot be read as an npz", file) as archive:
         packed = [info.filename for info in archive.infolist() if info.compress_type]
         if packed:
             raise ModelFormatError(f"{packed[0]} is compressed; MXNet saves npz without", file)

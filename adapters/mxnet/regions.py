@@ -25,7 +25,7 @@ from onernn.adapters.mxnet.table import known_name
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
 from onernn.fuse_passes.unrolled_cells import Chain, chains, obstacle
-from onernn.ir.arrays import Array, sealed
+from onernn.ir.arrays import Array, seal
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell
@@ -351,7 +351,7 @@ def _placeholders(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:
             shape = shapes.get(read.name, ())
             if len(shape) != rank or min(shape) < 1:
                 shape = (rows, rows // _count_gates(symbol, at))[:rank]
-            result[read.name] = sealed(np.full(shape, 0.5, np.float32))
+            result[read.name] = seal(np.full(shape, 0.5, np.float32))
     return result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, Writer, deferred
+from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, Writer, defer
 
 
 def __getattr__(name: str) -> Any:
@@ -27,22 +27,22 @@ RUNTIME = Runtime(
     name="onnxruntime",
     packages=("onnxruntime",),
     extra="onnx",
-    run=deferred("onnx.run_model.run_model"),
+    run=defer("onnx.run_model.run_model"),
 )
 
 ADAPTER = Adapter(
     name="ONNX",
     files="an .onnx",
     reads=lambda path: str(path).endswith(".onnx"),
-    load=deferred("onnx.lower.load_onnx"),
+    load=defer("onnx.lower.load_onnx"),
     no_params="the parameters of an ONNX model are named in the model",
     semantics=("onnxruntime",),
-    find_faults=deferred("onnx.faults.find_faults"),
+    find_faults=defer("onnx.faults.find_faults"),
     writer=Writer(
         suffix=".onnx",
-        write=deferred("onnx.write.write_onnx"),
+        write=defer("onnx.write.write_onnx"),
         options={"opset": 18, "output_dtype": "float32", "names": None, "allow_functions": False},
-        pads=deferred("onnx.write.padded"),
+        pads=defer("onnx.write.padded"),
         runtime=RUNTIME,
     ),
     runtime=RUNTIME,

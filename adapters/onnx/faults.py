@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Values, unchanged
+from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Values, keep_unchanged
 from onernn.adapters.common.native import NativeGraph
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import Model, Operator, Subgraph, read_model
@@ -199,7 +199,7 @@ def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
     backward = any(op.attributes.get("direction", "forward") != "forward" for op in layers)
     for value in model.graph.inputs if layers else ():
         counts = value.dtype in ("int32", "int64") and len(value.shape or ()) == 1
-        readers = _reached(model.graph, value.name) if counts else []
+        readers = _reach(model.graph, value.name) if counts else []
         if not counts or any(op.type in (*_RECURRENT, "Loop", "Scan") for op in readers):
             continue
         if not readers or (backward and "len" in value.name.lower()):
@@ -212,7 +212,7 @@ def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
             yield _fault("lengths_unread", "wrong", "file", at, value.name, text)
 
 
-def _reached(graph: Subgraph, name: str) -> list[Operator]:
+def _reach(graph: Subgraph, name: str) -> list[Operator]:
     """The operators that depend on a value, those in bodies included."""
     names, readers = {name}, list[Operator]()
     for _, op in graph.everywhere():
@@ -226,9 +226,11 @@ def _returned_states(graph: Graph) -> Iterator[OnnxFault]:
     """An output that is the state that a layer began with: each call begins where the first did."""
     inputs = {value.name for value in graph.inputs}
     layers = [node for node in graph.nodes if node.op == "Rnn" and node.origin]
-    begun = {_unmoved(graph, name): node for node in layers for name in node.inputs[1:3] if name}
+    begun = {
+        _find_source(graph, name): node for node in layers for name in node.inputs[1:3] if name
+    }
     for output in graph.outputs:
-        name = _unmoved(graph, output.name)
+        name = _find_source(graph, output.name)
         if name in inputs and name in begun:
             text = (
                 f"the output {output.name!r} is the input {name!r}, the state that the layer begins"
@@ -239,7 +241,7 @@ def _returned_states(graph: Graph) -> Iterator[OnnxFault]:
             yield _fault("state_returned", "wrong", "file", at, output.name, text)
 
 
-def _unmoved(graph: Graph, name: str) -> str:
+def _find_source(graph: Graph, name: str) -> str:
     """The value that this one is a view or a copy of, a split one joined again included."""
     while node := graph.producer(name):
         parts = {graph.producer(each, "Split") for each in node.inputs}
@@ -281,7 +283,7 @@ def _fault(
     text: str,
     change: Any = None,
 ) -> OnnxFault:
-    change = change or unchanged
+    change = change or keep_unchanged
     return FrameworkFault(name, text, change, effect, (path,), at, value, occurs=_always)
 
 

@@ -70,7 +70,7 @@ def lower(
     lowering.run(scope, model.graph)
     outputs = [_output(builder, variable) for variable in model.graph.outputs]
     builder.notes |= dict.fromkeys(precisions.notes())
-    return builder.graph([_completed(builder, output) for output in outputs])
+    return builder.graph([_complete(builder, output) for output in outputs])
 
 
 def _value(builder: OnnxBuilder, variable: Variable) -> Value:
@@ -94,7 +94,7 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
     return _value(builder, variable)
 
 
-def _completed(builder: OnnxBuilder, output: Value) -> Value:
+def _complete(builder: OnnxBuilder, output: Value) -> Value:
     """Returns an output, with the known dtype and shape if the model declares none."""
     if output.dtype is not None and output.shape is not None:
         return output
@@ -128,7 +128,7 @@ class _Lowering:
         ]
 
         def lower() -> Results:
-            attributes = {k: _resolved(v, scope.arguments) for k, v in op.attributes.items()}
+            attributes = {k: _resolve(v, scope.arguments) for k, v in op.attributes.items()}
             present = {k: v for k, v in attributes.items() if v is not None}
             if (op.domain, op.type) in self.model.functions:
                 return self._call(scope, op, origin, present)
@@ -181,6 +181,6 @@ class _Lowering:
         return builder.body(outputs, "its body:"), [*builder.taken.values()]
 
 
-def _resolved(value: Any, arguments: Mapping[str, Any]) -> Any:
+def _resolve(value: Any, arguments: Mapping[str, Any]) -> Any:
     """Returns an attribute's value, inside a function that of the call, None without one."""
     return arguments.get(value.name) if isinstance(value, Reference) else value

@@ -40,7 +40,7 @@ from onernn.ir.errors import (
     OnernnError,
     Refusal,
     UnsupportedError,
-    guarded,
+    guard,
 )
 from onernn.ir.files import replacing
 from onernn.ir.graph import UNSUPPORTED
@@ -283,7 +283,7 @@ def rewritten(
         )
     onnx = require("onnx", "onnx")
 
-    def unchanged(error: Exception) -> Rewritten:
+    def keep_unchanged(error: Exception) -> Rewritten:
         return Rewritten(source, options, (), (Refusal(str(error), "model"),))
 
     try:
@@ -294,15 +294,15 @@ def rewritten(
             if prod(each.dims) <= SMALL:  # sizes may depend on it
                 fill(onnx, each, folder)
     except Exception as error:  # ONNX Runtime reads it all the same, or says why not
-        return unchanged(error)
+        return keep_unchanged(error)
     result = Replacement(onnx, model, folder, partial(layers.add, dtype=dtype))
     lines, refusals = tuple(result.lines), tuple(result.refusals)
     if not lines:
         return Rewritten(source, options, (), refusals)
     try:
-        own = _copied(onnx, options, names, files)
+        own = _copy(onnx, options, names, files)
     except UnsupportedError as error:
-        return unchanged(error)
+        return keep_unchanged(error)
     outside = any(map(onnx.external_data_helper.uses_external_data, tensors(model)))
     if outside and not isinstance(source, bytes):
         own.add_session_config_entry(_FOLDER, str(folder))
@@ -347,7 +347,7 @@ def _replaceable(onnx: Any, model: Any) -> tuple[list[str], list[str]]:
     return [*dict.fromkeys(each.name for each in initializers)], [*dict.fromkeys(files)]
 
 
-def _copied(onnx: Any, options: Any, names: Sequence[str], files: Sequence[str]) -> Any:
+def _copy(onnx: Any, options: Any, names: Sequence[str], files: Sequence[str]) -> Any:
     """A copy of SessionOptions, which the caller keeps unchanged.
 
     A session gives a copy of its options, without files in memory; and nobody can ask options for
@@ -469,7 +469,7 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
         onnx.load_external_data_for_model(proto, str(Path(model).parent))
     except Exception as error:  # of many kinds
         raise ModelFormatError(f"onnx cannot read it: {error}", model) from error
-    with guarded(lambda: model):
+    with guard(lambda: model):
         stored = partial(stored_layer, kernels, dtype=dtype)
         result = Replacement(onnx, proto, Path(), lambda *at, **by: stored(*at, **by)[:2])
     if not result.lines:

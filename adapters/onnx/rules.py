@@ -15,7 +15,7 @@ from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.onnx.microsoft import CLIP_OF_ZERO, DOMAIN
 from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
 from onernn.adapters.onnx.table import RULES, OnnxOperator, Rule, onnx
-from onernn.ir.activations import DEFAULTS, completed
+from onernn.ir.activations import DEFAULTS, complete
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
 from onernn.ir.spec import Activation, Direction, RnnSpec
@@ -275,7 +275,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
         if not forgets:
             return spec, weights
         if chosen[0].name == "sigmoid":  # f = 1 - i is a gate of its own
-            return spec, layout.coupled(weights)
+            return spec, layout.couple(weights)
         return replace(spec, input_forget=True), weights
 
     def widen(value):
@@ -335,7 +335,7 @@ def _activations(
     for name in names:
         takes = len(DEFAULTS.get(name, ()))
         chosen = Activation(name, *(n.pop(0) if n else None for n in numbers[:takes]))
-        result.append(completed(chosen))
+        result.append(complete(chosen))
     if any(numbers):
         refuse("attributes activation_alpha and activation_beta: too many numbers")
     return [tuple(result[at : at + count]) for at in range(0, len(result), count)]

@@ -40,7 +40,7 @@ DTYPES = ("f32", "bf16", "f16", "u8")
 _SCALES, _COLUMNS = ("data", "state"), ("layer", "iter", "projection")
 
 
-def encoded(layers: Mapping[str, LayerPrecision]) -> str:
+def encode(layers: Mapping[str, LayerPrecision]) -> str:
     """The text under `KEY`."""
     import json  # slow, and needed only if a model has the text
 
@@ -60,7 +60,7 @@ def _part(part: PartScales) -> dict[str, Any]:
     return {name: each for name, each in result.items() if each is not None}
 
 
-def decoded(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
+def decode(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
     """Returns the precisions by the names of first outputs, and why there are none, else "".
 
     Other versions are not read. Raises `ModelFormatError` for a text not of this version.
@@ -112,7 +112,7 @@ class StoredPrecisions:
     def of(cls, model: Model) -> StoredPrecisions:
         """Raises `ModelFormatError` for metadata that are damaged."""
         text = model.metadata.get(KEY)
-        return cls({}) if text is None else cls(*decoded(text, model.file))
+        return cls({}) if text is None else cls(*decode(text, model.file))
 
     def notes(self) -> list[str]:
         """Why layers run in other numbers than the file says."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.writing import Progress, check_again, declared, write_nodes
+from onernn.adapters.common.writing import Progress, check_again, declare, write_nodes
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import MESSAGES, graphs, model_of, names_in, without_values
-from onernn.adapters.onnx.table import KEY, encoded
+from onernn.adapters.onnx.table import KEY, encode
 from onernn.adapters.onnx.write_layers import DOMAIN, has_one_direction
 from onernn.adapters.onnx.write_nodes import write_node
 from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, value_info
@@ -70,7 +70,7 @@ def to_onnx(
         _output(w, name, value)
     w.prune()
     if w.precisions:
-        model.metadata_props.add(key=KEY, value=encoded(w.precisions))
+        model.metadata_props.add(key=KEY, value=encode(w.precisions))
     for function in (functions or {}).values():
         model.functions.append(function)
     for domain in sorted(w.domains - {""}) + [DOMAIN] * bool(functions):
@@ -78,7 +78,7 @@ def to_onnx(
     return model
 
 
-def padded(inputs: Mapping[str, Any]) -> dict[str, Array]:
+def pad(inputs: Mapping[str, Any]) -> dict[str, Array]:
     """A batch as a written model takes it: a ragged NAME as NAME, padded, and NAME_lengths."""
     feed: dict[str, Array] = {}
     for name, value in inputs.items():
@@ -179,7 +179,7 @@ def write_onnx(
     The model is checked before there is a file, see `check_written`. Raises
     `UnsupportedError` naming what ONNX cannot say.
     """
-    graph = declared(graph, inputs)
+    graph = declare(graph, inputs)
     written = to_onnx(graph, opset, output_dtype, allow_functions, progress)
     rename(written, names or {})
     check_written(written, path, [graph.types[value.name] for value in graph.outputs], note)

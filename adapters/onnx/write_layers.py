@@ -11,7 +11,7 @@ import numpy as np
 from onernn.adapters.common.signatures import refuse
 from onernn.adapters.onnx.table import DTYPES
 from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, ProtoGraph
-from onernn.ir.activations import NAMES, completed
+from onernn.ir.activations import NAMES, complete
 from onernn.ir.arrays import Array
 from onernn.ir.cells import step
 from onernn.ir.rnn import Limits, Recurrent, why_not
@@ -118,7 +118,7 @@ class _Cell:
         return self.apply(place, value if bound is None else value.Clip(-bound, bound))
 
     def apply(self, place: int, value: OnnxValue) -> OnnxValue:
-        name, *numbers = completed(self.spec.functions[place])
+        name, *numbers = complete(self.spec.functions[place])
         alpha, beta = (number or 0.0 for number in numbers)
         if name == "affine":
             return value.Mul(alpha).Add(beta)
@@ -334,7 +334,7 @@ def _attributes(spec: RnnSpec) -> dict[str, Any]:
         attributes["clip"] = float(spec.gate_clip)
     if spec.input_forget:
         attributes["input_forget"] = 1
-    chosen = [_named(each) for each in spec.functions] * d
+    chosen = [_name(each) for each in spec.functions] * d
     attributes["activations"] = [name for name, _ in chosen]
     for k, key in enumerate(("activation_alpha", "activation_beta")):
         numbers = [values[k] for _, values in chosen if len(values) > k]
@@ -343,9 +343,9 @@ def _attributes(spec: RnnSpec) -> dict[str, Any]:
     return attributes
 
 
-def _named(chosen: Activation) -> tuple[str, tuple[float, ...]]:
+def _name(chosen: Activation) -> tuple[str, tuple[float, ...]]:
     """ONNX's name and numbers; what a function takes is written out, defaults too."""
-    name, *numbers = completed(chosen)
+    name, *numbers = complete(chosen)
     if name == "identity":
         return "Affine", (1.0, 0.0)
     return NAMES[name], tuple(number for number in numbers if number is not None)

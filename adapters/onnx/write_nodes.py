@@ -305,7 +305,7 @@ def _write_ragged(w: GraphWriter) -> Any:
     if not any(w.types[name].depth for name in w.node.outputs if name):
         refuse("no form over padded batches is known")
     results = RAGGED.get(w.node.op, _write_rows)(w)
-    return [each.under(like.lengths) for each in _listed(results)]
+    return [each.under(like.lengths) for each in _to_list(results)]
 
 
 def _write_rows(w: GraphWriter) -> list[OnnxValue]:
@@ -361,14 +361,14 @@ def _operand(w: GraphWriter, index: int, like: Any) -> OnnxValue:
 RULES["Rnn"] = rnn
 
 
-def _listed(results: Any) -> Sequence[Any]:
+def _to_list(results: Any) -> Sequence[Any]:
     return [results] if isinstance(results, OnnxValue) else results
 
 
 def write_node(w: GraphWriter, node: Node) -> None:
     """Raises `UnsupportedError` for what ONNX cannot say."""
     w.begin(node)
-    w.give(_listed(_rule_of(w)(w)))
+    w.give(_to_list(_rule_of(w)(w)))
 
 
 def _rule_of(w: GraphWriter) -> Callable[[GraphWriter], Any]:

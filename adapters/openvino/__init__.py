@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from onernn.adapters.common.adapter import Adapter, Runtime, deferred
+from onernn.adapters.common.adapter import Adapter, Runtime, defer
 
 ADAPTER = Adapter(
     name="OpenVINO",
     files="an .xml of OpenVINO, for its inputs and outputs",
     reads=lambda path: str(path).endswith(".xml"),
-    load=deferred("openvino.run_model.read_signature"),
+    load=defer("openvino.run_model.read_signature"),
     no_params="OpenVINO's weights are beside the .xml, in its .bin",
     runtime=Runtime(
         name="openvino",
         packages=("openvino",),
         extra="openvino",
-        run=deferred("openvino.run_model.run_model"),
+        run=defer("openvino.run_model.run_model"),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, Writer, deferred
+from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, Writer, defer
 
 if TYPE_CHECKING:
     from onernn.adapters.common.fault import FaultyModel
@@ -42,23 +42,23 @@ ADAPTER = Adapter(
     name="Paddle",
     files="a Paddle folder, .pdmodel or __model__",
     reads=lambda path: True,
-    load=deferred("paddle.lower.load_paddle"),
+    load=defer("paddle.lower.load_paddle"),
     no_models={
         ".pdiparams": "only parameters of Paddle: load NAME.pdmodel, with this file as params",
         **dict.fromkeys((".pdparams", ".pdopt"), _SAVE_BOTH),
     },
     writer=Writer(
         suffix=".pdmodel",
-        write=deferred("paddle.write.write_paddle"),
+        write=defer("paddle.write.write_paddle"),
         options={"place": "cpu", "fused": None},
     ),
     runtime=Runtime(
         name="paddle",
         packages=("paddlepaddle", "paddlepaddle-gpu"),
         extra="paddle",
-        run=deferred("paddle.run_model.run_model"),
+        run=defer("paddle.run_model.run_model"),
     ),
     find_faults=_find_faults,
     plugin=_plugin,
-    pass_name=deferred("paddle.operators.pass_name"),
+    pass_name=defer("paddle.operators.pass_name"),
 )

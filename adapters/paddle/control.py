@@ -237,9 +237,9 @@ class _While:
             if last := self._last(array.begin):
                 name = f"last of {array.inside}"
                 self.carried.append(_Carried(name, last, f"next {name}", name, name))
-        builder = self._settled()
+        builder = self._settle()
         ends = [builder.value(name) for name in (self.again, *(c.after for c in self.carried))]
-        collected = [_appended(builder, each) for each in self.arrays]
+        collected = [_append(builder, each) for each in self.arrays]
         body = _graph(builder, [_truth(builder, ends[0]), *ends[1:], *collected])
         kept = self._kept(body)
         first, behind = len(self.carried), 2 + len(self.carried)
@@ -270,12 +270,12 @@ class _While:
         result = self.outer.array_of(array)
         return result.element(result.length - 1) if result.parts and result.length else ""
 
-    def _settled(self) -> PaddleBuilder:
+    def _settle(self) -> PaddleBuilder:
         """The block lowered with types of what is carried that hold in every turn.
 
         A carried integer is followed as one that every turn adds 1 to, until that turns out wrong.
         """
-        known = [self._begun(self.outer.type_of(each.begin)) for each in self.carried]
+        known = [self._begin(self.outer.type_of(each.begin)) for each in self.carried]
         for _ in range(_ROUNDS):
             builder = self._lowered(known)
             made = [builder.type_of(builder.value(each.after)) for each in self.carried]
@@ -285,7 +285,7 @@ class _While:
             known = settled
         raise UnsupportedError("the types of what it carries do not settle")
 
-    def _begun(self, first: Type) -> Type:
+    def _begin(self, first: Type) -> Type:
         value = first.value
         if value is None or first.dtype not in ("int32", "int64"):
             return replace(first, value=None)
@@ -311,7 +311,7 @@ class _While:
         kept = [self.again, *(each.after for each in self.carried)]
         lower_operators(builder, blocks.operators(self.number), kept)
         for array in self.arrays:
-            builder.give(f"next last of {array.inside}", _appended(builder, array))
+            builder.give(f"next last of {array.inside}", _append(builder, array))
         return builder
 
     def _kept(self, body: Graph) -> list[int]:
@@ -342,7 +342,7 @@ def _in_any_turn(before: Type, after: Type) -> Type:
     return replace(joined_types(before, after), value=value if again else None)
 
 
-def _appended(builder: PaddleBuilder, array: _Carried) -> str:
+def _append(builder: PaddleBuilder, array: _Carried) -> str:
     """The one element that a block has appended to an array."""
     _, *parts = builder.array_of(array.after).parts
     if len(parts) != 1 or parts[0].stacked:

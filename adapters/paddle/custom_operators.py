@@ -475,7 +475,7 @@ def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]
     ops = require("paddle._C_ops", "paddle")
     attrs, lengths, (before, ends, _) = op.attrs(), op.operand_source(1), op.results()
 
-    def turned(value: Any) -> Any:
+    def turn(value: Any) -> Any:
         return value if attrs["time_major"] else ops.transpose(value, [1, 0, 2])
 
     mode, x, *others = attrs["mode"], *_list_values(op.operand_source(0))
@@ -483,12 +483,12 @@ def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]
     sizes = x.shape[-1], attrs["hidden_size"], attrs["num_layers"], mode
     with _static(paddle), paddle.static.program_guard(program):
         pir.set_insertion_point(op)
-        inputs = [[turned(x)], others[:count], others[count:]]
+        inputs = [[turn(x)], others[:count], others[count:]]
         drawn = ops.full([0], 0.0, paddle.uint8, paddle.CPUPlace())  # dropout, which ours has not
         optional = lengths if lengths.initialized() else None
         more = drawn, 0.0, attrs["is_bidirec"], *sizes, 0, attrs["is_test"]
         y, _, after = ops.rnn(*inputs[0], *inputs[1:], optional, *more)
-        rnn, out = y.get_defining_op(), turned(y)
+        rnn, out = y.get_defining_op(), turn(y)
         _exchange([(before, out), (ends, ops.stack(after, 0))])
         for gradient in gradients:
             pir.set_insertion_point(gradient)
@@ -498,10 +498,10 @@ def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]
                 rnn,
                 [*inputs, [lengths], [drawn]],
                 [[each] for each in rnn.results()],
-                [[turned(dy)], none, ops.unbind(dafter, 0), none],
+                [[turn(dy)], none, ops.unbind(dafter, 0), none],
                 [*([False] * len(each) for each in inputs), [True], [True]],
             )
-            grads = ops.builtin_combine([turned(dx), *dstate, *dweights])
+            grads = ops.builtin_combine([turn(dx), *dstate, *dweights])
             gradient.result(0).replace_all_uses_with(grads)
     for old in (*gradients, op):
         old.get_parent_block().remove_op(old)

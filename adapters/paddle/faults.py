@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Values, unchanged
+from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Values, keep_unchanged
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Operator, Program
 from onernn.ir.arrays import Array, Int64
-from onernn.ir.graph import Graph, NativeOp, Node, called
+from onernn.ir.graph import Graph, NativeOp, Node, call
 from onernn.ir.ragged import Ragged
 from onernn.ir.rnn import Recurrent
 
@@ -94,13 +94,13 @@ class _Detector:
         """What `fc_gru_fuse_pass`, `mul_gru_fuse_pass` or `mul_lstm_fuse_pass` gets wrong."""
         states = [slot for slot in ("H0", "C0") if _first(op.inputs, slot)]
         if states:
-            drop = partial(_changed, position=op.position, dropped=("H0", "C0"))
+            drop = partial(_change, position=op.position, dropped=("H0", "C0"))
             text = f"the fuse pass drops {' and '.join(states)}: sentences start from zeros"
             yield _fault(op, "state_dropped", "wrong", ("fused", "onednn"), text, change=drop)
         plain = _has_default_functions(op)
         if op.type == "lstm" and not plain:
             text = "the fuse pass forgets the activations: sigmoid, tanh and tanh are used"
-            reset = partial(_changed, position=op.position, attributes=FUNCTIONS["lstm"])
+            reset = partial(_change, position=op.position, attributes=FUNCTIONS["lstm"])
             paths = ("fused", "onednn")
             yield _fault(op, "activations_dropped", "wrong", paths, text, change=reset)
             plain = True
@@ -114,7 +114,7 @@ class _Detector:
         if op.type == "fusion_gru" and op.attributes.get("origin_mode", False):
             text = "the native kernel ignores origin_mode: its update gate works the other way"
             other = {"origin_mode": False}
-            change = partial(_changed, position=op.position, attributes=other)
+            change = partial(_change, position=op.position, attributes=other)
             paths = ("plain", "fused")
             yield _fault(op, "origin_mode_ignored", "wrong", paths, text, change=change)
         if not _first(op.inputs, "H0"):
@@ -160,9 +160,9 @@ class _Detector:
                 users.setdefault(_first(fusion.rnn.inputs, "Bias"), []).append(fusion)
         for name, fusions in users.items():
             if len(readers := self.readers[name]) > 1:
-                listed = ", ".join(called((op.native,)) for op in readers)
+                listed = ", ".join(call((op.native,)) for op in readers)
                 text = f"the fuse pass adds projections' biases into one that others read: {listed}"
-                change = partial(_summed, bias=name, fusions=tuple(fusions))
+                change = partial(_sum_readers, bias=name, fusions=tuple(fusions))
                 paths, first = ("fused", "onednn"), fusions[0].rnn
                 yield _fault(first, "bias_shared", "wrong", paths, text, value=name, change=change)
 
@@ -229,7 +229,7 @@ def _fault(
     text: str,
     *,
     value: str = "",
-    change: Any = unchanged,
+    change: Any = keep_unchanged,
     **how: Any,
 ) -> PaddleFault:
     """``change``: of the program; ``how``: what happens to the graph, and for which batches."""
@@ -251,7 +251,7 @@ def _has_default_functions(op: Operator) -> bool:
     return all(op.attributes.get(name, value) == value for name, value in expected.items())
 
 
-def _changed(
+def _change(
     program: Program,
     *,
     position: int,
@@ -270,7 +270,7 @@ def _changed(
     return replace(program, operators=tuple(map(change, program.operators)))
 
 
-def _summed(program: Program, *, bias: str, fusions: tuple[Fusion, ...]) -> Program:
+def _sum_readers(program: Program, *, bias: str, fusions: tuple[Fusion, ...]) -> Program:
     """Every reader of the bias gets the sum; a fused one's own share is added in front of it."""
     old = program.parameters[bias]
     shares = [program.parameters[fusion.bias].reshape(old.shape) for fusion in fusions]
@@ -279,7 +279,7 @@ def _summed(program: Program, *, bias: str, fusions: tuple[Fusion, ...]) -> Prog
     for fusion, share in zip(fusions, shares, strict=True):
         name = f"{bias}#{fusion.rnn.position}"
         parameters[name] = total - share
-        program = _changed(program, position=fusion.rnn.position, inputs={"Bias": (name,)})
+        program = _change(program, position=fusion.rnn.position, inputs={"Bias": (name,)})
     return replace(program, parameters=parameters)
 
 
@@ -332,7 +332,7 @@ def misread_sentences(
         by_sentence = by_sentence or len(x) == 1
         order = _sentence_chains if by_sentence else _batch_chains
         chains = order(x, rnn.spec.direction == "right2left")
-        return _regrouped(graph, node, [chain for chain in chains if chain])
+        return _regroup(graph, node, [chain for chain in chains if chain])
     return graph
 
 
@@ -370,7 +370,7 @@ def _batch_chains(x: Ragged, reverse: bool) -> Chains:
     return chains
 
 
-def _regrouped(graph: Graph, node: Node, chains: Chains) -> Graph:
+def _regroup(graph: Graph, node: Node, chains: Chains) -> Graph:
     """The rnn over other sentences, made of the same words; its outputs stay where they were."""
     rnn = Recurrent.of(node)
     rows = np.concatenate([np.asarray(chain, np.int64) for chain in chains or [[]]])
@@ -389,17 +389,17 @@ def _regrouped(graph: Graph, node: Node, chains: Chains) -> Graph:
         cells=rnn.cells and f"{stem}/cells",
     ).with_states((), rnn.finals)
     nodes = [
-        _gathered(rnn.x, f"{stem}/rows", f"{stem}/x"),
+        _gather(rnn.x, f"{stem}/rows", f"{stem}/x"),
         Node("SequenceReset", (f"{stem}/x", f"{stem}/offsets"), (misread.x,)),
         misread.node(),
     ]
     for name, made in ((rnn.y, misread.y), (rnn.cells, misread.cells)):
         if name:
             words = f"{made}/words"
-            nodes.append(_gathered(made, f"{stem}/back", words))
+            nodes.append(_gather(made, f"{stem}/back", words))
             nodes.append(Node("SequenceLike", (words, rnn.x), (name,), {}, node.origin))
     return graph.splice([node], nodes, constants)
 
 
-def _gathered(value: str, rows: str, out: str) -> Node:
+def _gather(value: str, rows: str, out: str) -> Node:
     return Node("Gather", (value, rows), (out,), {"axis": 0})

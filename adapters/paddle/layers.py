@@ -11,12 +11,12 @@ import numpy as np
 from onernn.adapters.common.bodies import (
     NEAREST,
     PAD_MODES,
-    pooled,
+    pool_windows,
     pooled_whole,
     recurrent_stack,
 )
 from onernn.adapters.common.signatures import OneOf, refuse
-from onernn.adapters.paddle.table import PaddleOperator, ScaleOf, listed, paddle
+from onernn.adapters.paddle.table import PaddleOperator, ScaleOf, list_places, paddle
 from onernn.ir.arrays import Array
 from onernn.ir.spec import Cell, Direction, RnnSpec
 from onernn.ir.weights import OWN, LayerPrecision, PartScales, RnnWeights, Scale, layers_of
@@ -364,7 +364,7 @@ def rnn(
         refuse(f"input PreState: {len(states)} states for {spec.cell.name}")
     lengths = SequenceLength.name if SequenceLength else ""
     y, *finals = recurrent_stack(op, Input.dense.name, states, spec, stack, lengths)
-    return {"Out": y, **dict(listed("State", finals))}
+    return {"Out": y, **dict(list_places("State", finals))}
 
 
 # The rules of convolutions, pools and what stands around them: (N, C, H, W), or NHWC transposed.
@@ -480,7 +480,7 @@ def pool(
     def compute(image: Any) -> Any:
         if whole:
             return image.new(pooled_whole(op, image.name, pooling_type))
-        return image.new(pooled(op, image.name, pooling_type, kernel, **windows))
+        return image.new(pool_windows(op, image.name, pooling_type, kernel, **windows))
 
     return _over_images(X, data_format, compute)
 

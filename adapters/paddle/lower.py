@@ -37,23 +37,23 @@ def lower(program: Program) -> Graph:
     fetches = [op for op in program.operators if op.type == "fetch"]
     column = partial(_column, program)
     for op in sorted(feeds, key=column):
-        builder.input(_declared(program, _only(program, op.outputs, "Out")))
+        builder.input(_declare(program, _only(program, op.outputs, "Out")))
     operators = [op for op in program.operators if op.type not in ("feed", "fetch")]
     kept = [_only(program, op.inputs, "X") for op in fetches]
     try:
         lower_operators(builder, operators, kept)
     except BlockError as error:
         raise ModelFormatError(str(error), program.file) from error
-    return builder.graph([_fetched(builder, program, op) for op in sorted(fetches, key=column)])
+    return builder.graph([_fetch(builder, program, op) for op in sorted(fetches, key=column)])
 
 
-def _fetched(builder: PaddleBuilder, program: Program, op: Operator) -> Value:
+def _fetch(builder: PaddleBuilder, program: Program, op: Operator) -> Value:
     variable = _only(program, op.inputs, "X")
     value = builder.value(variable)
     if value != variable and builder.is_made(variable):  # assigned twice: the last one counts
         builder.swap(value, variable)
         value = variable
-    return replace(_declared(program, variable), name=value, lod_depth=builder.type_of(value).depth)
+    return replace(_declare(program, variable), name=value, lod_depth=builder.type_of(value).depth)
 
 
 def _only(program: Program, slots: Mapping[str, tuple[str, ...]], slot: str) -> str:
@@ -63,7 +63,7 @@ def _only(program: Program, slots: Mapping[str, tuple[str, ...]], slot: str) -> 
     return names[0]
 
 
-def _declared(program: Program, name: str) -> Value:
+def _declare(program: Program, name: str) -> Value:
     result = program.variables.get(name)
     if result is None:
         raise ModelFormatError(f"variable {name!r} is not declared", program.file)

@@ -104,7 +104,7 @@ class ReplaceablePart:
         for name, depth in zip(self.data, depths, strict=True):
             variables[name] = replace(variables[name], lod_depth=depth)
         alone = replace(self.program, variables=variables, parameters=parameters)
-        graph = _lowered(alone, self.data, (*self.sources, *self.operators), self.outputs)
+        graph = _lower(alone, self.data, (*self.sources, *self.operators), self.outputs)
         # A program's middle is not always of the sizes that it declares; kernels check what comes.
         return replace(graph, inputs=tuple(replace(v, shape=None) for v in graph.inputs))
 
@@ -152,7 +152,7 @@ class LiveProgram:
 
     def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
         """Returns the parts that can be replaced, and why other recurrent operators cannot."""
-        depths, reasons = self._understood()
+        depths, reasons = self._find_understood()
         names = [name for name in self._results() if name in depths]
         roots, reads = self._wanted, self._graph.reads
         if not self._has_fetches:
@@ -221,7 +221,7 @@ class LiveProgram:
         result.vars.extend(each for each in block.vars if each.name in names)
         return bytes(result.SerializeToString())
 
-    def _understood(self) -> tuple[dict[str, int], dict[str, str]]:
+    def _find_understood(self) -> tuple[dict[str, int], dict[str, str]]:
         """(LoD levels of what is understood, why the rest of the variables is not).
 
         Other operators become foreign: their results are what the program declares.
@@ -293,7 +293,7 @@ class LiveProgram:
             results.update(_names(op.outputs.values()))
         program = self._program
         feeds = [n for n in inputs if n not in program.parameters and n in program.variables]
-        return _lowered(program, feeds, operators, fetches)
+        return _lower(program, feeds, operators, fetches)
 
     def _part(
         self, positions: set[int], roots: set[str], depths: Mapping[str, int]
@@ -366,7 +366,7 @@ def _without_blocks(program: Program) -> Program:
     return replace(program, operators=tuple(map(opaque, program.operators)), inner={})
 
 
-def _lowered(
+def _lower(
     program: Program, feeds: Iterable[str], operators: Iterable[Operator], fetches: Iterable[str]
 ) -> Graph:
     feed_ops = [Operator(-1, "feed", {}, {"Out": (n,)}, {"col": k}) for k, n in enumerate(feeds)]

@@ -38,7 +38,7 @@ from onernn.adapters.paddle.live_layer import (
 )
 from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options, call_key, restored
 from onernn.adapters.paddle.program_parts import REPLACED, calls_of
-from onernn.adapters.paddle.read import Files, Variable, combined, find, read_program
+from onernn.adapters.paddle.read import Files, Variable, combine, find, read_program
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 
@@ -148,7 +148,7 @@ def restore(target: Any) -> Any:
         target.replaced = target.refusals = ()
     elif isinstance(target, paddle.inference.Config):
         if files := _ORIGINALS.get(_files(target)):
-            _named(target, files)
+            _name(target, files)
     elif type(target).__name__ == "PirTranslatedLayer":
         for each in target._program_holder_dict.values():
             _exchange(each, restore_recurrent(each.infer_program))
@@ -263,12 +263,12 @@ def _optimized_config(config: Any, chosen: Options) -> Any:
         changed.write_bytes(_rewritten(live, chosen, constant=True)[0])
         if params.is_dir():
             params = changed.with_suffix(".pdiparams")
-            params.write_bytes(combined(files))
+            params.write_bytes(combine(files))
     _ORIGINALS[Files(changed, params)] = files
-    return _named(config, Files(changed, params))
+    return _name(config, Files(changed, params))
 
 
-def _named(config: Any, files: Files) -> Any:
+def _name(config: Any, files: Files) -> Any:
     """The Config of these files."""
     config.set_model("")  # a folder of its own would count more
     config.set_model(*map(str, [files.params] if files.params.is_dir() else files))

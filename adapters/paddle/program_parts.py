@@ -48,7 +48,7 @@ def calls_of(runner: LivePart, session: Session) -> list[Any]:
 
 
 @contextmanager
-def _logged(runner: LivePart) -> Iterator[None]:
+def _log_errors(runner: LivePart) -> Iterator[None]:
     """Logs an error, which Paddle prints between pages of its own."""
     try:
         yield
@@ -63,7 +63,7 @@ def _callable(runner: LivePart) -> Callable[..., list[Any]]:
     event = require("paddle.profiler", "paddle").RecordEvent
 
     def run(*tensors: Any) -> list[Any]:  # default arguments would break PyFuncRegistry
-        with _logged(runner):
+        with _log_errors(runner):
             data = [batch(*each) for each in zip(tensors[:count], names, strict=False)]
             parameters = [] if runner.constant else zip(tensors[count:], names[count:], strict=True)
             arrays = [view(*each) for each in parameters]
@@ -109,7 +109,7 @@ def _run(call: int, number: int, wants: int, words: Any, count: int) -> None:
     """Runs a part. ``wants``: a compiled model, too, with which the next call needs no Python."""
     operators, (runner, lods) = library(), _PARTS[number]
     try:
-        with _logged(runner):
+        with _log_errors(runner):
             rest, part = iter(words[:count]), runner.part
             data = [_batch(rest, name) for name in part.data]
             names = () if runner.constant else part.parameters

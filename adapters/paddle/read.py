@@ -15,7 +15,7 @@ import numpy as np
 from onernn.adapters.common.files import (
     ByteStream,
     Malformed,
-    described,
+    describe,
     file_bytes,
     pairs,
     parsed_json,
@@ -177,7 +177,7 @@ def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
     desc = messages.parse("ProgramDesc", data, file)
     if not desc.blocks:  # any unrelated protobuf may parse, too
         raise ModelFormatError("not a Paddle program: it has no block", file)
-    with described("not a Paddle program", file):
+    with describe("not a Paddle program", file):
         # Paddle saves the variables of all blocks, each name once.
         blocks = [[_variable(each) for each in block.vars] for block in desc.blocks]
         operators = [tuple(map(_operator, range(len(b.ops)), b.ops)) for b in desc.blocks]
@@ -284,7 +284,7 @@ def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
         )
     reader, at = _Reader(), 0
     try:
-        reader.changed = {f"%{number}" for number in _changed(operations, 0)}
+        reader.changed = {f"%{number}" for number in _change(operations, 0)}
         for operation in operations:
             reader.read(operation)
             at += 1
@@ -307,7 +307,7 @@ def _in_place(name: str) -> int | None:
     return 1 if kind == "assign_out_" else 0
 
 
-def _changed(operations: Any, depth: int) -> set[int]:
+def _change(operations: Any, depth: int) -> set[int]:
     """The values that operators write into, those of inner blocks among them: no constants."""
     if depth > _DEEPEST:
         raise ValueError(f"blocks inside blocks, deeper than {_DEEPEST}")
@@ -317,7 +317,7 @@ def _changed(operations: Any, depth: int) -> set[int]:
             result.add(int(operation["I"][at]["%"]))
         for region in operation.get("regions", ()):
             for block in region["blocks"]:
-                result |= _changed(block["ops"], depth + 1)
+                result |= _change(block["ops"], depth + 1)
     return result
 
 
@@ -349,7 +349,7 @@ class _Reader:
             self._lists[int(operation["O"][0]["%"])] = [self._names[at] for at in operands]
             return None
         if dialect == "0" and kind in ("split", "slice") and operands[0] in self._lists:
-            return self._parted(kind, operation, operands)
+            return self._part(kind, operation, operands)
         attributes = {
             each["N"]: _pir_attribute(each["AT"])
             for each in operation["A"]
@@ -443,7 +443,7 @@ class _Reader:
         self._add("assign", {"X": (value,)}, {"Out": (name,)}, {})
         self._add("fetch", {"X": (name,)}, {"Out": ("fetch",)}, {"col": int(attributes["col"])})
 
-    def _parted(self, kind: str, operation: Mapping[str, Any], operands: list[int]) -> None:
+    def _part(self, kind: str, operation: Mapping[str, Any], operands: list[int]) -> None:
         parts = self._lists[operands[0]]
         if kind == "slice":
             attributes = {each["N"]: _pir_attribute(each["AT"]) for each in operation["A"]}
@@ -603,7 +603,7 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
     return Files(model, result or model.parent)
 
 
-def combined(files: Files) -> bytes:
+def combine(files: Files) -> bytes:
     """The parameters of a program as their combined file holds them: sorted, one after another."""
     if files.params.is_file():
         return _bytes(files.params)

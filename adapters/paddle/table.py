@@ -97,7 +97,7 @@ class Blocks:
 
     def results(self, op: Operator | NativeOperator) -> list[tuple[str, str]]:
         """Lists what an operator assigns to, by slot; what its blocks assign to, by ``=name``."""
-        named = [each for slot, names in op.outputs.items() for each in listed(slot, names)]
+        named = [each for slot, names in op.outputs.items() for each in list_places(slot, names)]
         written = set[str]().union(*(self.graph(n).outer_writes for n in _inside(op)))
         if any(key in op.attributes for key in _GIVEN):
             written -= {name for _, name in named}
@@ -127,7 +127,7 @@ def _own_reads(op: Operator) -> frozenset[str]:
     return frozenset().union(*slots, *(names for names in given if isinstance(names, tuple)))
 
 
-def listed(slot: str, names: Sequence[str]) -> list[tuple[str, str]]:
+def list_places(slot: str, names: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the places in a slot with their names: the first place is called as the slot."""
     return [(f"{slot}.{at}" if at else slot, name) for at, name in enumerate(names)]
 
@@ -459,7 +459,7 @@ class PaddleOperator(NativeOperator):
         if isinstance(results, Mapping):
             return results
         slot = next((slot for slot in RESULTS if self.outputs.get(slot)), "Out")
-        return dict(listed(slot, (results,) if isinstance(results, str) else results))
+        return dict(list_places(slot, (results,) if isinstance(results, str) else results))
 
     def narrow(self, slot: str) -> None:
         """Tells that an output slot holds bytes that stand for floats, or bf16 numbers."""
@@ -652,7 +652,7 @@ def lower_operators(
 
 
 def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
-    def lowered() -> Results:
+    def lower() -> Results:
         if op.type not in RULES:
             raise UnsupportedError("this operator is not known")
         result = PaddleOperator(builder, builder.blocks.declared, op, builder.version)
@@ -667,4 +667,4 @@ def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
         return [each for each in results if each.variable not in builder.arrays]
 
     reads = tuple(sorted(builder.blocks.reads(op)))
-    return LoweringStep(op.native, reads, lowered, outputs)
+    return LoweringStep(op.native, reads, lower, outputs)

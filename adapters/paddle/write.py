@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from onernn.adapters.common.writing import Progress, check_again, declared, write_nodes
+from onernn.adapters.common.writing import Progress, check_again, declare, write_nodes
 from onernn.adapters.paddle import write_layers, write_rules
 from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.paddle.writer import RULES, ProgramWriter, VariableNames, Writing, save
@@ -43,7 +43,7 @@ def write_paddle(
     What is written is read again before it gets its name. Raises `UnsupportedError` naming
     an operator that Paddle cannot say.
     """
-    path, graph = Path(path), declared(graph, inputs)
+    path, graph = Path(path), declare(graph, inputs)
     program, unplaced = to_paddle(graph, place=place, fused=fused, progress=progress)
     with staging(path) as (trial, keep):
         save(program, trial)

@@ -487,7 +487,7 @@ def _direction(
         more |= {"activation": candidate, "origin_mode": origin_mode}
     name, fused = ("lstm" if is_lstm else "gru"), w.fused and weights.layer is not None
     fused = fused and not origin_mode  # Paddle's fusion_gru does not read it
-    placed = fused and _placed(w, rnn, states)
+    placed = fused and _is_placed(w, rnn, states)
     if any(states) or fused and not placed:
         # Without H0 the native fused kernels go wrong over sequences without words.
         states = [state or _zeros(source, [-1, spec.hidden_size], 0) for state in states]
@@ -543,7 +543,7 @@ def _project(
     return order_gates(x, layout.inverse)
 
 
-def _placed(w: Writing, rnn: Recurrent, states: Sequence[Variable | None]) -> bool:
+def _is_placed(w: Writing, rnn: Recurrent, states: Sequence[Variable | None]) -> bool:
     """Returns whether the operator may ask for oneDNN: where Paddle's kernel for it is right."""
     if w.place != "onednn":
         return False

@@ -20,7 +20,7 @@ from onernn.adapters.paddle.lower import RULES as READING
 from onernn.adapters.paddle.messages import CODES
 from onernn.adapters.paddle.operators import OPERATORS
 from onernn.adapters.paddle.read import Operator
-from onernn.adapters.paddle.table import PaddleBuilder, PaddleOperator, listed
+from onernn.adapters.paddle.table import PaddleBuilder, PaddleOperator, list_places
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.files import replacing_all
@@ -409,7 +409,9 @@ class Writing:
         """Infers the types of an operator's outputs; side outputs get the main one's."""
         results = PaddleOperator(self._reader, {}, op, VERSION).lowered(READING[op.type])
         like = UNKNOWN
-        for place, name in (e for slot, names in op.outputs.items() for e in listed(slot, names)):
+        for place, name in (
+            e for slot, names in op.outputs.items() for e in list_places(slot, names)
+        ):
             if place in results:
                 self._reader.give(name, results[place])
                 like = self._reader.type_of(self._reader.value(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from onernn.adapters.common.adapter import Adapter, Runtime, deferred, require
+from onernn.adapters.common.adapter import Adapter, Runtime, defer, require
 
 
 def __getattr__(name: str) -> Any:
@@ -30,18 +30,18 @@ ADAPTER = Adapter(
     name="PyTorch",
     files="a .pt2 that torch.export.save wrote",
     reads=lambda path: str(path).endswith(".pt2"),
-    load=deferred("torch.lower.load_torch"),
+    load=defer("torch.lower.load_torch"),
     no_params="the parameters of an exported program are in its file",
-    find_faults=deferred("torch.faults.find_faults"),
+    find_faults=defer("torch.faults.find_faults"),
     no_models=dict.fromkeys(_WEIGHTS, _ADVICE),
-    weights=dict.fromkeys(_WEIGHTS, deferred("torch.weight_files.read_arrays")),
-    layers_among=deferred("torch.weight_files.layers_among"),
+    weights=dict.fromkeys(_WEIGHTS, defer("torch.weight_files.read_arrays")),
+    layers_among=defer("torch.weight_files.layers_among"),
     runtime=Runtime(
         name="torch",
         packages=("torch",),
         extra="torch",
-        run=deferred("torch.run_model.run_model"),
-        load=partial(deferred("torch.lower.load_torch"), fixed=True),
-        run_live=deferred("torch.run_model.run_module"),
+        run=defer("torch.run_model.run_model"),
+        load=partial(defer("torch.lower.load_torch"), fixed=True),
+        run_live=defer("torch.run_model.run_module"),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from onernn.adapters.common.fault import FaultyModel, FrameworkFault, unchanged
+from onernn.adapters.common.fault import FaultyModel, FrameworkFault, keep_unchanged
 from onernn.adapters.torch.lower import lower
 from onernn.adapters.torch.read import Program, read_program
 
@@ -43,7 +43,7 @@ def _fixed_times(program: Program) -> Iterator[FrameworkFault[Program]]:
         )
         at = node.origin[0]
         value = node.inputs[0]
-        yield FrameworkFault("fixed_time", text, unchanged, "refuses", ("pytorch",), at, value)
+        yield FrameworkFault("fixed_time", text, keep_unchanged, "refuses", ("pytorch",), at, value)
 
 
 def _why(notes: tuple[str, ...]) -> str:

@@ -448,7 +448,7 @@ class LiveModule:
         if (kernel := stack.compiled) is None:
             words = batch.read(x.detach().numpy())
             y, *ends = _tensors(batch, *stack.run(words, _spread(self.spec, states, rows)))
-            return y, shaped(ends, shapes)
+            return y, reshape_batch(ends, shapes)
         ends = [x.new_empty(shape) for shape in shapes]
         y = ends[0] if self.is_cell else x.new_empty((*x.shape[:-1], self._channels))
         kernel.run_at(
@@ -463,7 +463,9 @@ class LiveModule:
         return y, ends
 
 
-def shaped(states: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+def reshape_batch(
+    states: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]
+) -> list[torch.Tensor]:
     """The states in these shapes. None is a view without need: autograd restricts writes to it."""
     return [
         state if state.shape == shape else state.view(shape)

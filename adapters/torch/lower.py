@@ -53,7 +53,7 @@ def lower(program: Program, *, fixed: bool = False) -> Graph:
         )
         tied = dict.fromkeys(sizes, WEIGHTS)
     for left in reversed(range(_PASSES)):
-        builder, outputs = _lowered(program, tied)
+        builder, outputs = _lower(program, tied)
         if not builder.tied:
             break
         why = next(iter(builder.tied.values()))
@@ -68,7 +68,7 @@ def lower(program: Program, *, fixed: bool = False) -> Graph:
     return builder.graph(outputs)
 
 
-def _lowered(program: Program, tied: Mapping[str, str]) -> tuple[TorchBuilder, list[Value]]:
+def _lower(program: Program, tied: Mapping[str, str]) -> tuple[TorchBuilder, list[Value]]:
     """The graph under construction, with sizes tied that are known to be, and its outputs."""
     arrays = program.arrays
     builder = TorchBuilder(str(program.file), FoldingBudget(arrays.values()), program.metas)

@@ -49,7 +49,7 @@ from onernn.adapters.torch.live_layer import (
     arguments_of,
     as_packed,
     follower,
-    shaped,
+    reshape_batch,
     spec_of,
     state_shapes,
 )
@@ -300,9 +300,9 @@ def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
         drawn = module.dropout
     with _event(module):
         if drawn or records:
-            states = shaped(states, live.state_shapes(batch.sequences)[: len(states)])
+            states = reshape_batch(states, live.state_shapes(batch.sequences)[: len(states)])
             y, ends = live_layer.run_recorded(live, dtype, weights, batch, states, drawn)
-            ends = shaped(ends, shapes)
+            ends = reshape_batch(ends, shapes)
         else:
             y, ends = live.run(dtype, weights, batch, states, shapes)
     if low:

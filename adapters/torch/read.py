@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onernn.adapters.common.files import Malformed, described, opened, parsed_json, typed
+from onernn.adapters.common.files import Malformed, check_kind, describe, open_budgeted, parsed_json
 from onernn.adapters.torch.weight_files import (
     DTYPES,
     SCALAR_TYPES,
@@ -99,7 +99,7 @@ def read_program(path: str | Path) -> Program:
     `UnsupportedError` for a version of the schema that is not read.
     """
     file = Path(path)
-    with described("not an exported program", file), opened(file) as (raw, _):
+    with describe("not an exported program", file), open_budgeted(file) as (raw, _):
         with Archive.opened(file, raw) as archive:
             return _program(archive, file)
 
@@ -121,7 +121,7 @@ def _program(archive: Archive, file: Path) -> Program:
         arrays = {}
         for kind in ("weights", "constants"):
             arrays |= _arrays(archive, f"data/{kind}/", models[0], kind)
-    return _parsed(whole, arrays, file)
+    return _parse(whole, arrays, file)
 
 
 def _json(archive: Archive, name: str) -> Any:
@@ -169,7 +169,7 @@ def _numbers(meta: Any, part: str) -> tuple[int, ...]:
     return result  # type: ignore[return-value]
 
 
-def _parsed(whole: Any, arrays: Mapping[str, Array], file: Path) -> Program:
+def _parse(whole: Any, arrays: Mapping[str, Array], file: Path) -> Program:
     schema = _get(whole, "schema_version", dict)
     major, minor = _get(schema, "major", int), _get(schema, "minor", int)
     version = _get(whole, "torch_version", str, "2.4 or older")
@@ -185,7 +185,7 @@ def _parsed(whole: Any, arrays: Mapping[str, Array], file: Path) -> Program:
         for name, meta in _get(graph, "tensor_values", dict).items()
     }
     ranges = {
-        name: (_bound(each, "min_val"), _bound(each, "max_val"))
+        name: (_bind(each, "min_val"), _bind(each, "max_val"))
         for name, each in _get(whole, "range_constraints", dict).items()
     }
     return Program(
@@ -246,24 +246,24 @@ def _argument(entry: Any) -> Any:
     kind, value = _only(entry, "an argument")
     kind = kind.removeprefix("as_")
     if kind.startswith(("optional_", "sym_")):  # unions again
-        each = typed(value, list, kind) if kind.endswith("s") else [value]
+        each = check_kind(value, list, kind) if kind.endswith("s") else [value]
         result = [_argument(one) for one in each]
         return result if kind.endswith("s") else result[0]
     if kind in ("tensors", "ints", "bools", "strings", "floats"):
-        return [_argument({f"as_{kind[:-1]}": one}) for one in typed(value, list, kind)]
+        return [_argument({f"as_{kind[:-1]}": one}) for one in check_kind(value, list, kind)]
     match kind:
         case "none":
             return None
         case "tensor":
             return Ref(_get(value, "name", str))
         case "name":
-            return Open(typed(value, str, kind))
+            return Open(check_kind(value, str, kind))
         case "int" | "bool" | "string":
-            return typed(value, {"i": int, "b": bool, "s": str}[kind[0]], kind)
+            return check_kind(value, {"i": int, "b": bool, "s": str}[kind[0]], kind)
         case "float":
-            return float(typed(value, float | int | str, kind))
+            return float(check_kind(value, float | int | str, kind))
         case "scalar_type":
-            return SCALAR_TYPES.get(typed(value, int, kind), f"ScalarType {value}")
+            return SCALAR_TYPES.get(check_kind(value, int, kind), f"ScalarType {value}")
     return Unread(kind)
 
 
@@ -275,11 +275,11 @@ def _dtype(meta: Any) -> str:
 def _size(entry: Any) -> int | str:
     kind, value = _only(entry, "a size")
     if kind == "as_int":
-        return int(typed(value, int, kind))
+        return int(check_kind(value, int, kind))
     return _get(value, "expr_str", str)
 
 
-def _bound(entry: Any, name: str) -> int | None:
+def _bind(entry: Any, name: str) -> int | None:
     value = _get(entry, name, int | None, None)
     return value if value is None else int(value)
 
@@ -299,4 +299,4 @@ def _get(entry: Any, name: str, kind: Any, default: Any = _NONE) -> Any:
         raise Malformed(f"{name}: expected in an object")
     if name not in entry and default is not _NONE:
         return default
-    return typed(entry.get(name), kind, name)
+    return check_kind(entry.get(name), kind, name)

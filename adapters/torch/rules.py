@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import pooled, recurrent_stack
+from onernn.adapters.common.bodies import pool_windows, recurrent_stack
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.common.windows import each_axis, extreme_index, same_pads, slopes
@@ -238,9 +238,8 @@ def _logic(kind: str) -> Callable[..., Any]:
     return rule
 
 
-for kind in ("And", "Or", "Xor"):
-    name = kind.lower()
-    torch(f"logical_{name} bitwise_{name}.Tensor __{name}__.Tensor")(_logic(kind))
+for name in ("and", "or", "xor"):
+    torch(f"logical_{name} bitwise_{name}.Tensor __{name}__.Tensor")(_logic(name.capitalize()))
 
 
 @torch("where.self where.ScalarOther where.ScalarSelf where.Scalar")
@@ -440,7 +439,7 @@ def _pool(
         "pads": each_axis(padding, axes) * 2,
         "ceil_mode": int(ceil),
     }
-    return pooled(x.op, x.read(), kind, kernel, **windows, **more)
+    return pool_windows(x.op, x.read(), kind, kernel, **windows, **more)
 
 
 @torch("max_pool1d max_pool2d")

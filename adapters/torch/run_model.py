@@ -29,11 +29,11 @@ def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
     for node in program.graph.nodes:
         if node.op == "placeholder":
             name = node.name
-            given = held[taken[name]] if name in taken else _given(torch, feed, name)
+            given = held[taken[name]] if name in taken else _make_input(torch, feed, name)
             values.append(given)
     with torch.no_grad():
         outputs = _interpreter(torch)(program.graph_module).run(*values)
-    return listed(torch, outputs)
+    return list_tensors(torch, outputs)
 
 
 def run_module(module: Any, feed: Mapping[str, Batch]) -> list[Batch]:
@@ -41,18 +41,18 @@ def run_module(module: Any, feed: Mapping[str, Batch]) -> list[Batch]:
     than its arguments is part of the last one.
     """
     torch = require("torch", "torch")
-    values = {name: _given(torch, feed, name) for name in feed}
+    values = {name: _make_input(torch, feed, name) for name in feed}
     parameters = signature(module.forward).parameters
     with torch.no_grad():
         if set(values) <= set(parameters):
-            return listed(torch, module(**values))
+            return list_tensors(torch, module(**values))
         taken, left = [*values.values()][: len(parameters)], [*values.values()][len(parameters) :]
         if left:  # (h, c) of an LSTM
             taken[-1] = (taken[-1], *left)
-        return listed(torch, module(*taken))
+        return list_tensors(torch, module(*taken))
 
 
-def listed(torch: Any, outputs: Any) -> list[Batch]:
+def list_tensors(torch: Any, outputs: Any) -> list[Batch]:
     """The tensors and numbers of an output, containers opened."""
     flat, _ = torch.utils._pytree.tree_flatten(outputs)
     return [
@@ -62,7 +62,7 @@ def listed(torch: Any, outputs: Any) -> list[Batch]:
     ]
 
 
-def _given(torch: Any, feed: Mapping[str, Batch], name: str) -> Any:
+def _make_input(torch: Any, feed: Mapping[str, Batch], name: str) -> Any:
     array = np.array(feed[name])
     return torch.from_numpy(array) if array.ndim else array.item()
 

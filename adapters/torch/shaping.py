@@ -57,12 +57,12 @@ def view(self, *, size=Sizes(), shape=Sizes(), stride=(), op):
     if not {-1, 0} & {each for each in sizes if isinstance(each, int)}:
         inferred = next((at for at, each in enumerate(sizes) if isinstance(each, Size)), None)
     return self.Reshape(
-        op.listed([_listed(self, each, at == inferred) for at, each in enumerate(sizes)]),
+        op.list_values([_choose_size(self, each, at == inferred) for at, each in enumerate(sizes)]),
         allowzero=1,
     )
 
 
-def _listed(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Open | TorchTensor:
+def _choose_size(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Open | TorchTensor:
     """Returns a size after a view of x; one product of several is -1."""
     match size:
         case _ if is_inferred:
@@ -143,14 +143,14 @@ def _group_sizes(
         factors = mine.terms[0][0]
         numbers = [op.builder.standing_for(Size((((each,), 1),))) or 0 for each in factors]
         if all(each in op.builder.axes for each in factors) and min(numbers) > 1:
-            result = _assigned(factors, numbers, [after[at] for at in group.after])
+            result = _assign(factors, numbers, [after[at] for at in group.after])
             if len(result) == 1:
                 return [*result[0]]
     op.builder.tie(free, op.why)  # and a size of 1 might have been none at all
     return [wanted[at] for at in group.after]
 
 
-def _assigned(
+def _assign(
     factors: Sequence[Factor], numbers: Sequence[int], after: Sequence[int]
 ) -> list[list[Size]]:
     """The ways to say numbers with the factors of their product, each once."""
@@ -230,7 +230,7 @@ def expand(self, *, size=Sizes(), op):
             op.builder.tie_numbers([want], op.why)
             op.builder.tie(old.names if old else (), op.why)
         sizes.append(want)
-    return self.Expand(op.listed(sizes))
+    return self.Expand(op.list_values(sizes))
 
 
 @torch(views="expand_as")
@@ -277,21 +277,21 @@ def movedim(self, *, source=Axis(), destination=Axis()):
 def slice_(self, *, dim=Axis(0), start=Place(), end=Place(LAST), step=1, op):
     if (start, end, step) == (0, END, 1):
         return self
-    return self.Slice(op.listed([start]), op.listed([end]), [dim], [step])
+    return self.Slice(op.list_values([start]), op.list_values([end]), [dim], [step])
 
 
 @torch(views="narrow")
 def narrow(self, *, dim=Axis(), start=Place(), length=Place(), op):
-    first = op.listed([start])
+    first = op.list_values([start])
     end = TorchTensor(op, op.named([first])[0]) if isinstance(first, list) else first
-    return self.Slice(first, end.Add(op.listed([length])), [dim])
+    return self.Slice(first, end.Add(op.list_values([length])), [dim])
 
 
 @torch("select_copy.int", views="select.int")
 def select(self, *, dim=Axis(), index=Place(), op):
     if isinstance(index, int):
         return self.Gather(index, axis=dim)
-    return self.Gather(op.listed([index]), axis=dim).squeeze(dim)
+    return self.Gather(op.list_values([index]), axis=dim).squeeze(dim)
 
 
 @torch(views="unbind.int")
@@ -335,7 +335,7 @@ def _tile(x: Any, times: Any, op: TorchOperator) -> Any:
     op.builder.tie_numbers([each for each in times if isinstance(each, int)], op.why)
     more = len(times) - x.rank
     x = x.unsqueeze(*range(more)) if more > 0 else x
-    return x.Tile(op.listed([*[1] * -more, *times]))
+    return x.Tile(op.list_values([*[1] * -more, *times]))
 
 
 @torch("repeat")
@@ -392,7 +392,9 @@ def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
     dtype = op.result_dtype()
     counts = [each for each in sizes if isinstance(each, int)]
     if len(counts) < len(sizes):
-        return op.emit("ConstantOfShape", op.listed(sizes).read(), value=np.full(1, number, dtype))
+        return op.emit(
+            "ConstantOfShape", op.list_values(sizes).read(), value=np.full(1, number, dtype)
+        )
     if min(counts, default=0) < 0:
         refuse(f"a shape {counts}")
     filled = op.filled(counts, number, dtype, "filled")
@@ -400,7 +402,7 @@ def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
     return filled
 
 
-def _filled(number: float) -> Callable[..., Any]:
+def _fill_shape(number: float) -> Callable[..., Any]:
     def rule(self: Any = None, *, size: Any = Sizes(), op: Any) -> Any:
         return _fill(op, size, number)
 
@@ -415,7 +417,7 @@ def _like(number: float) -> Callable[..., Any]:
 
 
 for number, name in enumerate(("zeros", "ones")):
-    torch(f"{name} new_{name}")(_filled(number))
+    torch(f"{name} new_{name}")(_fill_shape(number))
     torch(f"{name}_like")(_like(number))
 
 

@@ -186,7 +186,7 @@ class TorchOperator(NativeOperator):
         self.builder.tie_numbers(self.builder.computed.get(number.name, ()), self.why)
         return TorchTensor(self, self.builder.value(number.name))
 
-    def listed(self, sizes: Sequence[int | Open | TorchTensor]) -> Any:
+    def list_values(self, sizes: Sequence[int | Open | TorchTensor]) -> Any:
         """Returns a list of sizes, some of which may be values of the graph."""
         if all(isinstance(size, int) for size in sizes):
             return sizes

@@ -18,23 +18,23 @@ import numpy as np
 from onernn.adapters.common.files import (
     count_of,
     numbers_of,
-    opened,
+    open_budgeted,
     pairs,
     parsed_json,
     read_all,
-    stored,
+    store,
 )
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
-from onernn.ir.files import ARRAY, member_bytes, unzipped
+from onernn.ir.files import ARRAY, member_bytes, unzip
 from onernn.reorders import torch
 from onernn.reorders.layers import PivotLayer
 
 # What PyTorch's files call the data types of tensors, by NumPy's names.
 
 DTYPES = {
-    name: stored(name)
+    name: store(name)
     for name in (
         *("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "bfloat16", "bool"),
@@ -383,7 +383,7 @@ class Archive:
     @contextmanager
     def opened(cls, file: str | Path, raw: IO[bytes]) -> Iterator[Self]:
         """Raises `ModelFormatError` for what is no archive, or has damaged members."""
-        with unzipped(raw, "cannot be read as an archive", file) as zipped:
+        with unzip(raw, "cannot be read as an archive", file) as zipped:
             yield cls(file, zipped)
 
     @property
@@ -478,7 +478,7 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
     none, `UnsupportedError` for a pickle that names more than tensors and containers.
     """
     file = Path(path)
-    with opened(file) as (raw, budget):
+    with open_budgeted(file) as (raw, budget):
         head = raw.read(len(_OLD))
         raw.seek(0)
         if head.startswith(ZIP):

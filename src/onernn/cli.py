@@ -62,7 +62,7 @@ from onernn.showing import (
     show_json,
     show_report,
     stdout,
-    watched,
+    watch,
 )
 from onernn.verification import recording
 from onernn.verification.auditing import audit
@@ -467,7 +467,7 @@ def doctor(
     It compares each supported combination of cell, direction and dtype with a float64 reference.
     Exit 1: a number is wrong. Exit 2: the backend to check is missing.
     """
-    examination = examine(threads, lambda every: watched("examining", every), backend)
+    examination = examine(threads, lambda every: watch("examining", every), backend)
     if json:
         print(examination.to_json())
     elif markdown:

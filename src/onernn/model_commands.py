@@ -34,7 +34,7 @@ from onernn.commands import (
     numbers,
     pairs,
 )
-from onernn.engine.chunks import exposed
+from onernn.engine.chunks import expose
 from onernn.fuse_passes.joined_models import join
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.files import COMPILED
@@ -118,7 +118,7 @@ def convert_command(
     elif given or inputs:
         raise UnsupportedError("--given and --input belong to --over-time")
     if expose_states:
-        stepped = exposed(graph)
+        stepped = expose(graph)
         graph = stepped.graph
         for note in stepped.notes:
             complain(note)

@@ -155,7 +155,7 @@ def progress() -> Iterator[Callable[[str, float, float], None]]:
     yield _bar.tell if _bar else lambda stage, done, of: None
 
 
-def watched(what: str, items: Sequence[T]) -> Iterator[T]:
+def watch(what: str, items: Sequence[T]) -> Iterator[T]:
     """The items, one after the other, while the command's bar moves."""
     with progress() as tell:
         for done, item in enumerate(items):

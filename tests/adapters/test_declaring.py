@@ -13,7 +13,7 @@ from support.onnx_written import assert_same
 
 import onernn
 from onernn import Graph, UnsupportedError
-from onernn.adapters.common.writing import declared
+from onernn.adapters.common.writing import declare
 from onernn.ir.graph import Node, Value
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
@@ -48,15 +48,15 @@ def test_an_mxnet_model_that_tells_no_ranks_is_written_without_a_recording(
 
 def test_a_recording_tells_rank_and_dtype() -> None:
     relu = _graph(new_node("y = Relu x"))
-    (x,) = declared(relu, {"x": np.zeros((2, 3), np.float64)}).inputs
+    (x,) = declare(relu, {"x": np.zeros((2, 3), np.float64)}).inputs
     assert x == Value("x", "float64", (None, None))
     told = _graph(*relu.nodes, inputs=(Value("x", "float32", (None, 3)),))
-    assert declared(told, {"x": np.zeros((2, 3))}).inputs == told.inputs
+    assert declare(told, {"x": np.zeros((2, 3))}).inputs == told.inputs
 
 
 def test_the_rank_is_one_with_which_every_type_is_known() -> None:
     gemm = _graph(new_node("y = Gemm x w"), w=np.zeros((4, 5), np.float32))
-    assert declared(gemm).inputs == (Value("x", "float32", (None, None)),)
+    assert declare(gemm).inputs == (Value("x", "float32", (None, None)),)
     taken = _graph(
         new_node("m = Gemm x w"),
         new_node("n = MatMul x v"),
@@ -67,7 +67,7 @@ def test_the_rank_is_one_with_which_every_type_is_known() -> None:
     with pytest.raises(
         UnsupportedError, match="what node .m. .Gemm. makes of float32.*; give a rec"
     ):
-        declared(taken)  # x has 4 columns, and 3
+        declare(taken)  # x has 4 columns, and 3
 
 
 def test_of_ranks_that_differ_in_axes_that_are_merged_the_smallest_is_taken() -> None:
@@ -78,7 +78,7 @@ def test_of_ranks_that_differ_in_axes_that_are_merged_the_smallest_is_taken() ->
         shape=np.array([0, -1]),
         w=np.zeros((4, 5), np.float32),
     )
-    assert declared(flat).inputs == (Value("x", "float32", (None, None)),)
+    assert declare(flat).inputs == (Value("x", "float32", (None, None)),)
 
 
 def test_many_inputs_without_ranks_are_refused_at_once() -> None:
@@ -90,7 +90,7 @@ def test_many_inputs_without_ranks_are_refused_at_once() -> None:
             UnsupportedError,
             match="too many inputs have no declared rank.*ranks of x0",
         ):
-            declared(graph)
+            declare(graph)
 
     assert calls_of(refused) < 100_000  # four inputs, which are tried, take as many
 
@@ -98,4 +98,4 @@ def test_many_inputs_without_ranks_are_refused_at_once() -> None:
 @pytest.mark.parametrize("size", [2**32 - 1, 2**62])
 def test_a_size_that_fills_the_memory_is_only_a_number(size: int) -> None:
     wide = _graph(new_node("y = Relu x"), inputs=(Value("x", "float32", (size, None)),))
-    assert declared(wide).types["y"].counts == (size, None)
+    assert declare(wide).types["y"].counts == (size, None)

@@ -18,7 +18,7 @@ from onernn.backend import open_backend
 from onernn.backend.onednn.backend import refusal
 from onernn.backend.onednn.kernels import Shape, descriptors, plain_weights
 from onernn.backend.onednn.library import load_library
-from onernn.backend.onednn.memory import narrowed, widened
+from onernn.backend.onednn.memory import narrow, widen
 from onernn.backend.onednn.precision import GUIDE, OURS, PRECISIONS, SPECIFICATION, Row
 from onernn.backend.onednn.training import TRAINED
 from onernn.ir.weights import layers_of
@@ -106,12 +106,12 @@ NUMBERS = [0.0, -0.0, 1.0, -1 / 3, 1e-8, 5.9e-8, 65504.0, 2049.0, 2051.0, np.pi,
 def test_f16_is_the_nearest_number_of_16_bits_halves_to_even() -> None:
     """`struct` rounds as IEEE 754 says; beyond 65504 lies infinity."""
     given = np.array(NUMBERS, np.float32)
-    bits = narrowed(given, "f16").view(np.uint16)
+    bits = narrow(given, "f16").view(np.uint16)
     assert bits.tolist() == [struct.unpack("<H", struct.pack("<e", x))[0] for x in given.tolist()]
-    back = widened(narrowed(given, "f16"), "f16")
+    back = widen(narrow(given, "f16"), "f16")
     assert back.dtype == np.float32
     assert back.tolist() == [struct.unpack("<e", struct.pack("<e", x))[0] for x in given.tolist()]
-    beyond = widened(narrowed(np.array([7e4, -1e9], "f4"), "f16"), "f16")
+    beyond = widen(narrow(np.array([7e4, -1e9], "f4"), "f16"), "f16")
     assert beyond.tolist() == [np.inf, -np.inf]
 
 

@@ -14,7 +14,7 @@ from support.oracle import run_oracle
 
 from onernn import Cell, RnnSpec, RnnWeights, UnsupportedError
 from onernn.backend import open_backend
-from onernn.backend.onednn.memory import narrowed, widened
+from onernn.backend.onednn.memory import narrow, widen
 from onernn.ir.weights import Scale
 
 U8 = [Cell.LSTM, Cell.GRU]
@@ -125,38 +125,38 @@ class TestConversions:
         x[-1], x[-2] = 1e30, -np.inf
         product = np.float32(scale.factor) * x + np.float32(scale.shift)  # rounds as float32 does
         want = [min(255, max(0, round(a))) for a in np.clip(product, -1e9, 1e9).tolist()]
-        result = narrowed(x, "u8", scale)
+        result = narrow(x, "u8", scale)
         assert result.dtype == np.uint8 and result.tolist() == want
 
     def test_halves_go_to_even(self) -> None:
         halves = np.arange(510) / 2  # 0, .5, 1, ...
-        result = narrowed(halves, "u8", Scale(1, 0))
+        result = narrow(halves, "u8", Scale(1, 0))
         assert result.tolist() == [round(a) for a in halves.tolist()]
 
     def test_u8_goes_back_by_the_rounded_factor(self) -> None:
         q = np.arange(256, dtype=np.uint8)
-        result = widened(q, "u8", Scale(100, 128))
+        result = widen(q, "u8", Scale(100, 128))
         want = (q.astype(np.float32) - np.float32(128)) * np.float32(0.01)
         np.testing.assert_array_equal(result, want)
-        np.testing.assert_array_equal(narrowed(result, "u8", Scale(100, 128)), q)
+        np.testing.assert_array_equal(narrow(result, "u8", Scale(100, 128)), q)
 
     def test_bf16_is_the_nearest_number_of_16_bits(self) -> None:
         x = np.random.default_rng(0).uniform(-2, 2, 5000).astype(np.float32)
         x[:4] = 1.00390625, 1.01171875, 3.4e38, -np.inf  # halves between two numbers, the ends
         bits = x.view(np.uint32).astype(np.uint64)
         want = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
-        result = narrowed(x, "bf16")
+        result = narrow(x, "bf16")
         np.testing.assert_array_equal(result, want)
-        back = widened(result, "bf16")
+        back = widen(result, "bf16")
         np.testing.assert_array_equal(back.view(np.uint32), want.astype(np.uint32) << 16)
 
     def test_bf16_keeps_every_nan(self) -> None:
         bits = np.array([0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001], np.uint32)
-        assert np.isnan(widened(narrowed(bits.view(np.float32), "bf16"), "bf16")).all()
+        assert np.isnan(widen(narrow(bits.view(np.float32), "bf16"), "bf16")).all()
 
     def test_strided_and_read_only_arrays_are_read(self) -> None:
         wide = np.random.default_rng(0).uniform(-1, 1, (90, 100)).astype(np.float32)
         wide.flags.writeable = False
         for dtype in ("bf16", "u8"):
-            result = narrowed(wide[:, ::2], dtype)
-            np.testing.assert_array_equal(result, narrowed(wide, dtype)[:, ::2])
+            result = narrow(wide[:, ::2], dtype)
+            np.testing.assert_array_equal(result, narrow(wide, dtype)[:, ::2])

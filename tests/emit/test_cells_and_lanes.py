@@ -19,7 +19,7 @@ from support.layers import random_ragged, random_state, random_weights
 
 from onernn import Cell, Graph, Ragged, RnnSpec, RnnWeights
 from onernn.backend import reference_stack
-from onernn.backend.compiled.packing import narrowed
+from onernn.backend.compiled.packing import narrow_numbers
 from onernn.ir.graph import Node, Value
 
 TARGETS = {
@@ -61,7 +61,7 @@ def as_stored(weights: RnnWeights, stored: str) -> RnnWeights:
     def matrix(array: Any) -> Any:
         if array is None:
             return None
-        bits = narrowed(array, stored)
+        bits = narrow_numbers(array, stored)
         if stored == "BrainPair":
             bits = (bits.astype(np.uint32) << 16).view(np.float32)
         return bits.astype(np.float64)
@@ -110,7 +110,7 @@ def check(
 
 def brain(array: Any) -> Any:
     """Rounded to bfloat16, as float32."""
-    return (narrowed(array, "BrainPair").astype(np.uint32) << 16).view(np.float32)
+    return (narrow_numbers(array, "BrainPair").astype(np.uint32) << 16).view(np.float32)
 
 
 @pytest.mark.parametrize("target, weights", CASES)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError
 from onernn.cli import app
-from onernn.engine.chunks import exposed
+from onernn.engine.chunks import expose
 from onernn.ir.graph import Node, Value
 
 WIDTH, H, T = 4, 5, 17
@@ -62,7 +62,7 @@ def from_rows(name: str, out: str) -> Node:
 
 
 def in_chunks(graph: Graph, x: np.ndarray, cuts: tuple[int, ...]) -> np.ndarray:
-    made = exposed(graph)
+    made = expose(graph)
     session, state, found = Session(made.graph), dict(made.first), []
     for begin, end in pairwise(cuts):
         done = session.run({"x": x[begin:end], **state})
@@ -151,7 +151,7 @@ def test_states_have_names_of_their_own(name: str) -> None:
 )
 def test_chunks_give_what_the_whole_gives(graph: Graph, late: int) -> None:
     """What a convolution looks ahead comes later, and not at the end."""
-    assert exposed(graph).delay["y"] == late
+    assert expose(graph).delay["y"] == late
     x = np.random.default_rng(5).uniform(-2, 2, (T, 1, WIDTH)).astype("f4")
     whole = Session(graph, backend="reference", passes=()).run({"x": x})["y"]
     for cuts in (CUTS, (0, 5, *range(6, T + 1)), (0, 11, T), (0, T)):
@@ -199,7 +199,7 @@ def test_what_needs_other_steps_is_refused_by_name(nodes: list[Node], told: str)
         "wide": np.ones((WIDTH, H), np.float32),
     }
     with pytest.raises(UnsupportedError, match=told):
-        exposed(model(nodes, **more))
+        expose(model(nodes, **more))
 
 
 @pytest.mark.parametrize("batch", [None, 1])
@@ -316,7 +316,7 @@ def test_what_no_chunk_of_the_proof_shows_is_refused(nodes: list[Node], told: st
     nodes = [new_node("Mul", "x two_f", "doubled"), *nodes]
     nodes += [rnn("p", ["y"])] if nodes[-1].outputs == ("p",) else []
     with pytest.raises(UnsupportedError, match=told):
-        exposed(model(nodes, **more))
+        expose(model(nodes, **more))
 
 
 def test_sizes_made_of_the_number_of_steps_are_none_of_its_uses() -> None:
@@ -334,7 +334,7 @@ def test_sizes_made_of_the_number_of_steps_are_none_of_its_uses() -> None:
         rnn("p", ["y"]),
     ]
     places = {f"at{at}": np.array([at]) for at in range(3)}
-    assert exposed(model(nodes, **places)).states
+    assert expose(model(nodes, **places)).states
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -366,7 +366,7 @@ def test_random_models_that_look_ahead_and_meet_again(seed: int) -> None:
     nodes += [Node("Sum", tuple(made), ("all",)), from_rows("all", "p"), rnn("p", ["y"])]
     known = {"four": np.array([WIDTH]), "channels": np.array([1]), **constants}
     graph = model(nodes, **known)
-    exposed_ = exposed(graph)
+    exposed_ = expose(graph)
     x = rng.uniform(-2, 2, (40, 1, WIDTH)).astype("f4")
     whole = Session(graph, backend="reference", passes=()).run({"x": x})["y"]
     first = exposed_.least + int(rng.integers(3))
@@ -389,7 +389,7 @@ def test_inputs_whose_steps_meet_have_one_number_of_steps() -> None:
     )
     graph = replace(model([rnn("x", ["y"])]), inputs=inputs, nodes=tuple(nodes))
     graph = replace(graph, inputs=inputs[:2], nodes=(nodes[0], replace(nodes[1], inputs=("p",))))
-    made = exposed(graph.pruned())
+    made = expose(graph.pruned())
     assert made.time == {"x": 0, "other": 0, "y": 0}
 
 
@@ -425,4 +425,4 @@ def test_windows_and_ends_that_no_chunk_has_are_refused(nodes: list[Node], reaso
     known = {"far5k": np.array([5000]), "end": np.array([2**62])}
     nodes = [*nodes, from_rows("c", "p"), rnn("p", ["y"])]
     with pytest.raises(UnsupportedError, match=f"'c'.*{reason}"):
-        exposed(model(nodes, **known))
+        expose(model(nodes, **known))

@@ -17,7 +17,7 @@ from onernn import Cell, Graph, Ragged, RnnSpec, Session, ShapeError
 from onernn.backend import open_backend
 from onernn.engine.compiling import compile_model
 from onernn.ir.graph import Value
-from onernn.ir.ragged import converted
+from onernn.ir.ragged import convert
 
 pytestmark = pytest.mark.usefixtures("built")
 Run = Callable[[Any], Any]
@@ -145,7 +145,7 @@ def test_a_converted_number_is_the_nearest_one_or_refused(
     with np.errstate(over="ignore"):
         array = np.array(numbers, given)
     try:
-        result = converted(array, wanted, "x")
+        result = convert(array, wanted, "x")
     except ShapeError:
         to = np.iinfo(wanted) if wanted[0] == "i" else np.finfo(wanted)
         finite = [n for n in array.tolist() if np.isfinite(n)]

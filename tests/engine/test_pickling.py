@@ -26,7 +26,7 @@ from onernn.backend.compiled.library import load_kernels
 from onernn.engine.sharing import SharedFileError
 from onernn.fuse_passes import PASSES
 from onernn.ir import errors
-from onernn.ir.arrays import sealed
+from onernn.ir.arrays import seal
 from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
 
@@ -91,7 +91,7 @@ def test_what_nobody_may_change_stays_so(protocol: int) -> None:
 
 
 def test_numbers_travel_as_buffers_once_and_are_not_copied_on_arrival() -> None:
-    table = sealed(np.zeros((1000, 100), np.float32))
+    table = seal(np.zeros((1000, 100), np.float32))
     both = {"a": table, "b": table}
     nodes = (new_node("Add", "a b", "c"),)
     graph = Graph("twice", (), (Value("c"),), nodes, both)

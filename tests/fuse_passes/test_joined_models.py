@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import onernn
 from onernn import Cell, Graph, Node, RnnSpec, Session, ShapeError, UnsupportedError, Value, join
 from onernn.cli import app
-from onernn.engine.chunks import exposed
+from onernn.engine.chunks import expose
 
 RNG = np.random.default_rng(1)
 WIDE, UNITS, T = 6, 4, 13
@@ -92,7 +92,7 @@ def test_one_model_gives_what_they_give_one_after_the_other(models: tuple[Graph,
 
 def test_it_goes_frame_by_frame_in_chunks_and_in_streams() -> None:
     whole, want = join(ENCODER, DECODER), one_by_one(FEED)
-    made = exposed(whole)
+    made = expose(whole)
     assert made.time == {"feat": 2, "gain": 2, "level": 0, "m": 2}
     assert not any(made.delay.values()) and made.least == 1
     session, streams = Session(made.graph), Session(whole).streams(3)

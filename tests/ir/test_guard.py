@@ -12,7 +12,7 @@ from onernn import Graph, OnernnError, Session, UnforeseenError, fuse
 from onernn.cli import main
 from onernn.engine.kernels import KERNELS
 from onernn.fuse_passes.rewriting import Pass, rewrite
-from onernn.ir.errors import guarded, naming
+from onernn.ir.errors import guard, naming
 from onernn.ir.graph import Node, Value
 
 NODE = new_node("Relu", "x", "y")
@@ -76,7 +76,7 @@ def test_what_a_kernel_raises_names_the_file_and_the_node(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("as_for_users")
 def test_guards_in_guards_tell_the_file_and_the_node() -> None:
     with pytest.raises(UnforeseenError, match=r"^file: node 'y' \(Relu\): KeyError") as caught:
-        with guarded(lambda: "file"), naming(NODE):
+        with guard(lambda: "file"), naming(NODE):
             raise KeyError("inside")
     assert isinstance(caught.value.__cause__, KeyError)
 

@@ -64,8 +64,8 @@ MUTANTS = [
     Mutant(
         "the reference's peephole reads the old cell state",
         "src/onernn/ir/cells.py",
-        "b.gate(0, seen(3, after))",
-        "b.gate(0, seen(3, c))",
+        "b.gate(0, add_peephole(3, after))",
+        "b.gate(0, add_peephole(3, c))",
         REFERENCE,
     ),
     Mutant(

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 
 from onernn import Graph, Ragged, Session, load
-from onernn.adapters.common.writing import declared
+from onernn.adapters.common.writing import declare
 from onernn.adapters.converting import write_model
 from onernn.adapters.onnx.write import to_onnx
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
@@ -29,7 +29,7 @@ def padded_feed(inputs: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def written(graph: Graph, inputs: dict[str, Any] | None = None, **options: Any) -> onnx.ModelProto:
     """The model, which onnx's checker accepts with its types."""
-    data = to_onnx(declared(graph, inputs), **options).SerializeToString()
+    data = to_onnx(declare(graph, inputs), **options).SerializeToString()
     model = onnx.load_from_string(data)
     onnx.checker.check_model(model, full_check=True)
     return model

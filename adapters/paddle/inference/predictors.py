@@ -158,7 +158,7 @@ class Executor:
         if not isinstance(feed, Mapping):
             raise TypeError(f"Executor.run: feed: expected a dict, got {type(feed).__name__}")
         session = program.session(fetches)
-        result = session.run(_fed(session, program.feeds, feed))
+        result = session.run(_feed(session, program.feeds, feed))
         if not return_numpy:
             return [lod_tensor(result[name]) for name in fetches]
         return [_plain(name, result[name]) for name in fetches]
@@ -167,7 +167,7 @@ class Executor:
         pass
 
 
-def _fed(session: Session, known: list[str], feed: Mapping[str, Any]) -> dict[str, Any]:
+def _feed(session: Session, known: list[str], feed: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := [name for name in feed if name not in known]:
         warnings.warn(f"Executor.run: the program has no feeds {unknown}", stacklevel=3)
     fed = {}
@@ -203,7 +203,7 @@ def load_inference_model(
     """``fluid.io.load_inference_model``: a folder with ``__model__``, or what is named in it."""
     folder = Path(dirname)
     model = folder / model_filename if model_filename else folder
-    return _loaded(model, folder / params_filename if params_filename else None)
+    return _load(model, folder / params_filename if params_filename else None)
 
 
 def load_static_model(path_prefix: str, executor: Executor, **names: Any) -> Loaded:
@@ -213,7 +213,7 @@ def load_static_model(path_prefix: str, executor: Executor, **names: Any) -> Loa
     return load_inference_model(path_prefix, executor, **names)
 
 
-def _loaded(model: Path, params: Path | None) -> Loaded:
+def _load(model: Path, params: Path | None) -> Loaded:
     with reading(model):
         program = LoadedProgram(read_program(model, params))
     return [program, program.feeds, [program.variable(name) for name in program.fetches]]
@@ -281,10 +281,10 @@ class PaddleInferPredictor:
         return list(self._outputs)
 
     def get_input_handle(self, name: str) -> PaddleInferTensor:
-        return _known(self._inputs, name, "input")
+        return _get_handle(self._inputs, name, "input")
 
     def get_output_handle(self, name: str) -> PaddleInferTensor:
-        return _known(self._outputs, name, "output")
+        return _get_handle(self._outputs, name, "output")
 
     def run(self, inputs: Sequence[Any] | None = None) -> list[Any] | None:
         """Reads the input handles, fills the output handles.
@@ -294,7 +294,7 @@ class PaddleInferPredictor:
         if inputs is None:
             self._run()
             return None
-        _counted(inputs, self._inputs)
+        _count(inputs, self._inputs)
         for handle, given in zip(self._inputs.values(), inputs, strict=True):
             handle.copy_from_cpu(as_array(given, "Predictor.run"))
         self._run()
@@ -328,7 +328,7 @@ class AnalysisPredictor(PaddleInferPredictor):
 
     def run(self, inputs: Sequence[PaddleTensor]) -> list[PaddleTensor]:  # type: ignore[override]
         """The outputs for the inputs in order, or by name after ``switch_specify_input_names``."""
-        _counted(inputs, self._inputs)
+        _count(inputs, self._inputs)
         for each in inputs:
             if not isinstance(each, PaddleTensor):
                 raise TypeError(f"run: expected PaddleTensors, got {type(each).__name__}")
@@ -383,13 +383,13 @@ def create_paddle_predictor(config: AnalysisConfig) -> AnalysisPredictor:
     return AnalysisPredictor(config)
 
 
-def _known(handles: dict[str, PaddleInferTensor], name: str, what: str) -> PaddleInferTensor:
+def _get_handle(handles: dict[str, PaddleInferTensor], name: str, what: str) -> PaddleInferTensor:
     if name not in handles:
         raise PaddleRuntimeError(f"no {what} {name!r}; the model has {', '.join(handles)}")
     return handles[name]
 
 
-def _counted(inputs: Sequence[object], expected: dict[str, Any]) -> None:
+def _count(inputs: Sequence[object], expected: dict[str, Any]) -> None:
     if not isinstance(inputs, list | tuple):
         raise TypeError(f"run: expected a list of tensors, got {type(inputs).__name__}")
     if len(inputs) != len(expected):

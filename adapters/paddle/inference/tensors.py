@@ -14,7 +14,7 @@ import numpy.typing as npt
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, ShapeError, UnsupportedError
 from onernn.ir.graph import Value
-from onernn.ir.ragged import Batch, Ragged, as_array, converted, data_of
+from onernn.ir.ragged import Batch, Ragged, as_array, convert, data_of
 
 # What Paddle raises a RuntimeError for, and who in a program asked.
 
@@ -322,7 +322,7 @@ def _as_taken(data: npt.ArrayLike) -> Array:
     """In one of the three types of a `PaddleTensor`, the first that holds it exactly."""
     array = as_array(data, "PaddleTensor")
     if isinstance(data, list) and array.dtype == np.int64:
-        array = converted(array, np.int32, "PaddleTensor")
+        array = convert(array, np.int32, "PaddleTensor")
     if array.dtype not in _TAKEN:
         wider = (np.float32,) if array.dtype.kind == "f" else (np.int32, np.int64)
         fits = [each for each in wider if np.can_cast(array.dtype, each)]
@@ -343,7 +343,7 @@ class PaddleBuf:
         if not isinstance(data, int):  # a list is one of floats, as Paddle reads it
             array = as_array(data, "PaddleBuf")
             is_list = isinstance(data, list)
-            self.reset(converted(array, np.float32, "PaddleBuf") if is_list else array)
+            self.reset(convert(array, np.float32, "PaddleBuf") if is_list else array)
 
     def reset(self, data: npt.ArrayLike) -> None:
         self._bytes = np.array(_as_taken(data)).reshape(-1).view(np.uint8)

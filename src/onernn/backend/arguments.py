@@ -10,7 +10,7 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, ShapeError
-from onernn.ir.ragged import Ragged, as_array, converted, data_of
+from onernn.ir.ragged import Ragged, as_array, convert, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
@@ -22,7 +22,7 @@ Layout = Literal["tnc", "ntc"]
 def checked_numbers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     if array.dtype not in (np.float32, np.float64):
         raise ShapeError(f"{name}: expected {dtype} numbers, got {array.dtype}")
-    return converted(array, dtype, name)
+    return convert(array, dtype, name)
 
 
 def checked_input(

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from onernn.backend.arguments import State
-from onernn.backend.process import BUFFERS, CREATION, Buffers, borrowed, run_all
-from onernn.ir.arrays import Array, sealed
+from onernn.backend.process import BUFFERS, CREATION, Buffers, borrow, run_all
+from onernn.ir.arrays import Array, seal
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.rnn import parts
 from onernn.ir.spec import RnnSpec
@@ -254,7 +254,7 @@ class LayerWalk:
 
         def run_share(share: Share) -> Any:
             nonlocal out
-            with borrowed(BUFFERS, Buffers) as buffers:
+            with borrow(BUFFERS, Buffers) as buffers:
 
                 def output(layer: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
                     if keeps:
@@ -263,7 +263,7 @@ class LayerWalk:
 
                 read = words
                 if keeps:  # tapes do not follow what the caller does to x
-                    read = _copied(words, share.rows)
+                    read = _copy(words, share.rows)
                 elif not isinstance(share.rows, slice):
                     read = buffers.gathered("words", words, share.rows)
                 y, ends, kept = self._forward(
@@ -271,7 +271,7 @@ class LayerWalk:
                     read,
                     share.packing,
                     [np.ascontiguousarray(s[:, :, share.sentences]) for s in initial],
-                    None if scale is None else _copied(scale, share.rows),
+                    None if scale is None else _copy(scale, share.rows),
                     inside,
                     output,
                 )
@@ -306,7 +306,7 @@ class LayerWalk:
             ends = [s[:, :, share.sentences] for s in dend]
             weights = self.zero_gradients(dy.dtype)
             dx[share.rows], begins, da = self._backward(
-                kernels, needed, _copied(dy, share.rows), share.packing, ends, weights, inside
+                kernels, needed, _copy(dy, share.rows), share.packing, ends, weights, inside
             )
             _put(dbegin, np.s_[:, :, share.sentences], begins)
             if da is not None:
@@ -320,7 +320,7 @@ class LayerWalk:
             for total, more in zip(first, weights, strict=True):
                 for name, array in total.items():
                     array += more[name]
-        sealed_: Any = [{name: sealed(a) for name, a in arrays.items()} for arrays in first]
+        sealed_: Any = [{name: seal(a) for name, a in arrays.items()} for arrays in first]
         gradients = tuple(RnnWeights(**{"layer": None, **arrays}) for arrays in sealed_)
         return dx, dbegin, gradients, dscale
 
@@ -466,7 +466,7 @@ def _rows(x: Ragged | Array) -> Array:
     return data if data.ndim == 2 else data.reshape(data.shape[0] * data.shape[1], data.shape[2])
 
 
-def _copied(words: Array, rows: Array | slice) -> Array:
+def _copy(words: Array, rows: Array | slice) -> Array:
     """A row-major copy."""
     return (
         np.array(words[rows], order="C")

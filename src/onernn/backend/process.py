@@ -186,7 +186,7 @@ if hasattr(os, "register_at_fork"):
 ALIGNMENT = 64  # a cache line, and the widest vector
 
 
-def aligned(nbytes: int) -> Array:
+def align(nbytes: int) -> Array:
     """Uninitialised bytes that start on a cache line."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -214,7 +214,7 @@ class Buffers:
             return np.empty(shape, dtype)
         held = self._held.get(name)
         if held is None or len(held) < nbytes:
-            held = self._held[name] = aligned(nbytes)
+            held = self._held[name] = align(nbytes)
         return held[:nbytes].view(dtype).reshape(shape)
 
     def gathered(self, name: str, words: Array, rows: Array) -> Array:
@@ -248,7 +248,7 @@ BUFFERS: deque[Buffers] = deque(maxlen=8)
 
 
 @contextmanager
-def borrowed(
+def borrow(
     idle: deque[_T], make: Callable[[], _T], keeps: Callable[[_T], bool] = lambda _: True
 ) -> Iterator[_T]:
     """Takes an idle object, or a new one; it is idle again afterwards if ``keeps`` wants it."""

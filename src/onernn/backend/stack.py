@@ -236,7 +236,7 @@ class Stack:
         if self._other is not None and not self._stack_kernel.takes(x, initial):
             return self._other.run(*arguments)
         y, final = self._stack_kernel.run(x, initial, attention)
-        return _framed(x, y, layout), final
+        return _frame(x, y, layout), final
 
     @property
     def mixes_rows(self) -> bool:
@@ -280,8 +280,8 @@ class Stack:
         trainer = self.trainer()
         x, initial, attention = checked_input(self.spec, x, state, attention, self._real)
         y, final, record = trainer.walk.run_training(x, initial, attention)
-        frame = _framed(x, y[:, :0].copy())
-        return _framed(x, y), final, Tape(trainer, trainer.name, trainer.why, frame, record)
+        frame = _frame(x, y[:, :0].copy())
+        return _frame(x, y), final, Tape(trainer, trainer.name, trainer.why, frame, record)
 
     def zero_gradients(self) -> WeightGradients:
         """Zeroed arrays for ``backward(into=)``: one dict for each layer of the stack.
@@ -327,7 +327,7 @@ class Stack:
             layers = ()
         has_attention = self.spec.cell.has_attention
         return Gradients(
-            _framed(frame, dx), dbegin, layers, _framed(frame, dscale) if has_attention else None
+            _frame(frame, dx), dbegin, layers, _frame(frame, dscale) if has_attention else None
         )
 
     def cache_info(self) -> dict[str, int]:
@@ -335,7 +335,7 @@ class Stack:
         return self._stack_kernel.cache_info()
 
 
-def _framed(like: Ragged | Array, words: Array, layout: Layout = "tnc") -> Ragged | Array:
+def _frame(like: Ragged | Array, words: Array, layout: Layout = "tnc") -> Ragged | Array:
     """Words (W, C) or (T, N, C) as a batch like ``like``, which is ragged or (T, N, I)."""
     if isinstance(like, Ragged):
         return like.with_data(words)

@@ -173,11 +173,11 @@ class Stateful:
         return notes
 
 
-def refused(graph: Graph, why: str, where: str) -> UnsupportedError:
+def refuse(graph: Graph, why: str, where: str) -> UnsupportedError:
     return UnsupportedError(f"{graph.name} in chunks:", (Refusal(why, where),))
 
 
-def proved(graph: Graph, model: Stateful) -> Stateful:
+def prove(graph: Graph, model: Stateful) -> Stateful:
     """The model with the delay of each output. Raises where chunks and the whole input differ."""
     rng = np.random.default_rng(0)
     cuts = [0, *(model.least + cut for cut in _CUTS)]
@@ -203,7 +203,7 @@ def proved(graph: Graph, model: Stateful) -> Stateful:
             for name, value in values.items():
                 parts.setdefault(name, []).append(value)
     except OnernnError as error:
-        raise refused(graph, f"its chunks do not run: {error}", "model") from error
+        raise refuse(graph, f"its chunks do not run: {error}", "model") from error
     delay = dict[str, int]()
     for value in graph.outputs:
         why, delay[value.name] = _departs(whole[value.name], parts[value.name])
@@ -211,7 +211,7 @@ def proved(graph: Graph, model: Stateful) -> Stateful:
             result = (node for node in graph.nodes if _first_apart(node, whole, parts))
             first = next(result, graph.producer(value.name))
             where = first.label if first else value.name
-            raise refused(graph, f"it needs other steps than those so far: {why}", where)
+            raise refuse(graph, f"it needs other steps than those so far: {why}", where)
     return replace(model, delay=delay)
 
 
@@ -282,7 +282,7 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
 # A model of sequences becomes one of chunks: its states are inputs and outputs.
 
 
-def exposed(model: Graph) -> Stateful:
+def expose(model: Graph) -> Stateful:
     """The model of any number of steps at a time, which goes on where the chunk before ended.
 
     Layers get their states as inputs and outputs. A window along time gets the last steps of its
@@ -302,7 +302,7 @@ def exposed(model: Graph) -> Stateful:
     for node, why in counting(graph, time):
         raise maker.refused(node, why)
     if not maker.states:
-        raise refused(graph, "its states are inputs already, or it has none", "model")
+        raise refuse(graph, "its states are inputs already, or it has none", "model")
     chunk_graph = replace(
         graph,
         inputs=(*map(_open, graph.inputs), *(Value(n, a.dtype.name, s) for n, a, s in maker.first)),
@@ -320,7 +320,7 @@ def exposed(model: Graph) -> Stateful:
     layers = {name for node in maker.nodes if node.op == "Rnn" for name in node.inputs}
     growing |= {name for name, _, shape in maker.first if name not in layers and None in shape}
     least = 1 + max([0, *maker.late.values()])
-    return proved(graph, Stateful(chunk_graph, maker.states, first, growing, axes, {}, least))
+    return prove(graph, Stateful(chunk_graph, maker.states, first, growing, axes, {}, least))
 
 
 def _open(value: Value) -> Value:
@@ -348,7 +348,7 @@ def _time(graph: Graph, types: Types) -> str:
             continue
         result = types[node.inputs[0]]
         if result.lod != ():
-            raise refused(graph, "its sequences are ragged, or may be", node.label)
+            raise refuse(graph, "its sequences are ragged, or may be", node.label)
         if result.shape and result.shape[0] is not None and result.shape[0].names:
             (name, *others) = sorted(result.shape[0].names)
             if others:
@@ -358,9 +358,9 @@ def _time(graph: Graph, types: Types) -> str:
                     o for n in graph.nodes for o in n.outputs if o and goes_along(types, o, name)
                 }
                 maker = next(n for n in graph.nodes if not names.isdisjoint(n.outputs))
-                raise refused(graph, "it makes steps that are no input's", maker.label)
+                raise refuse(graph, "it makes steps that are no input's", maker.label)
             return name
-    raise refused(graph, "no layer goes along an open number of steps", "model")
+    raise refuse(graph, "no layer goes along an open number of steps", "model")
 
 
 def _along(value: Type, time: str) -> list[int]:
@@ -372,7 +372,7 @@ def _with_one_time(graph: Graph) -> Graph:
     while True:
         types = _long(graph)
         own = {size.name for v in graph.inputs for size in v.type.shape or () if size is not None}
-        pairs = (pair for node in graph.nodes for pair in _met(types, node))
+        pairs = (pair for node in graph.nodes for pair in _find_met(types, node))
         pair = next((pair for pair in pairs if pair <= own), None)
         if pair is None:
             return graph
@@ -386,7 +386,7 @@ def _with_one_time(graph: Graph) -> Graph:
         graph = replace(graph, inputs=tuple(inputs))
 
 
-def _met(types: Types, node: Node) -> Iterator[set[str]]:
+def _find_met(types: Types, node: Node) -> Iterator[set[str]]:
     """Pairs of names of sizes that have to be equal for a node."""
     operator, shapes = OPERATORS.get(node.op), [types[n].shape for n in node.inputs if n]
     known = [shape for shape in shapes if shape is not None]
@@ -460,14 +460,14 @@ class _Maker(Tape):
         timed = [name for name in node.inputs if name and goes_along(self.types, name, self.time)]
         late = max((self.late.get(name, 0) for name in timed), default=0)
         waiting = {n: late - self.late.get(n, 0) for n in timed if late > self.late.get(n, 0)}
-        node = node.renamed({x: self._delayed(node, x, by) for x, by in waiting.items()})
+        node = node.renamed({x: self._delay(node, x, by) for x, by in waiting.items()})
         self.late |= {n: late for n in node.outputs if n and goes_along(self.types, n, self.time)}
         if not self._with_states(node):
             self.nodes.append(node)
         if any(self.late.get(name, 0) > _MOST for name in node.outputs):
             raise self.refused(node, f"it looks more than {_MOST} steps ahead")
 
-    def _delayed(self, node: Node, x: str, by: int) -> str:
+    def _delay(self, node: Node, x: str, by: int) -> str:
         """The value, delayed by ``by`` steps."""
         if (x, by) not in self.waiting:
             axes = _along(self.types[x], self.time)
@@ -487,7 +487,7 @@ class _Maker(Tape):
         return self._reshape(node) if node.op == "Reshape" else self._window(node)
 
     def refused(self, node: Node, why: str) -> UnsupportedError:
-        return refused(self.graph, why, node.label)
+        return refuse(self.graph, why, node.label)
 
     def state(self, stem: str, first: Array, shape: tuple[int | None, ...]) -> tuple[str, str]:
         """A new input and output."""
@@ -585,7 +585,7 @@ class _Maker(Tape):
             self.late[out] += steps + cut - zeros
         x = self._cut(x, cut, 2**62, axis) if cut else x
         self.stem = out
-        self._ended(node, self._elsewhere(node, x, axis), axis)
+        self._end(node, self._elsewhere(node, x, axis), axis)
         return True
 
     def _pads_zeros(self, node: Node) -> bool:
@@ -670,7 +670,7 @@ class _Maker(Tape):
         size = (self.types[name].shape or ())[axis]
         return None if size is None else (size - self.time - _LONG).number
 
-    def _ended(self, node: Node, x: str, axis: int) -> None:
+    def _end(self, node: Node, x: str, axis: int) -> None:
         """Adds x as the node's value, delayed by as many steps as the node cuts at the end."""
         out = node.outputs[0]
         wait = -(self._more(out, axis) or 0) - self.late[out]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from onernn.backend.compiled.library import load_kernels
-from onernn.backend.process import UsualNeed, borrowed, team_of, usable_threads
+from onernn.backend.process import UsualNeed, borrow, team_of, usable_threads
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS, return_freed_memory, usable_memory
 from onernn.ir.errors import (
@@ -130,7 +130,7 @@ class CompiledModel:
 
     def __reduce__(self) -> Any:
         path, threads, max_bytes, max_steps = self._options
-        return _opened, (path, threads, max_bytes, max_steps)
+        return _open_model, (path, threads, max_bytes, max_steps)
 
     def _value(self, number: int) -> Value:
         ffi, lib, handle = self.ffi, self.lib, self.handle
@@ -162,7 +162,7 @@ class CompiledModel:
     def run(self, inputs: Feed) -> dict[str, Ragged | Array]:
         """The outputs by name, for inputs by name, states among them: see `Session.run`."""
         feed = checked_feed(self.inputs, inputs)
-        with borrowed(self._idle, partial(_Stream, self), self._keeps) as stream:
+        with borrow(self._idle, partial(_Stream, self), self._keeps) as stream:
             outputs = stream.run(feed)
             need = max((data_of(v).size for v in (*feed.values(), *outputs.values())), default=0)
             stream.largest = max(stream.largest, need)
@@ -206,5 +206,7 @@ class Steps:
         self._stream.reset()
 
 
-def _opened(path: str, threads: int | None, max_bytes: int | None, max_steps: int) -> CompiledModel:
+def _open_model(
+    path: str, threads: int | None, max_bytes: int | None, max_steps: int
+) -> CompiledModel:
     return CompiledModel(path, threads, max_bytes=max_bytes, max_steps=max_steps)

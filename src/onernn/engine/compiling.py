@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from onernn.backend.compiled.library import Kernels
-from onernn.engine.chunks import Stateful, exposed
+from onernn.engine.chunks import Stateful, expose
 from onernn.engine.encoding import CALL, NEST
 from onernn.engine.operators.control import sizes_to_say
 from onernn.engine.plan import Plan
 from onernn.engine.program import UnknownError
 from onernn.engine.session import Session
-from onernn.fuse_passes.over_time import bound
+from onernn.fuse_passes.over_time import bind
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.files import replacing
@@ -52,12 +52,12 @@ def compile_model(
 
     Raises `UnsupportedError` that names the operators which only Python runs.
     """
-    graph = bound(graph_of(model), given or {}, inputs or {})
-    network = exposed(graph) if expose_states else Stateful.named(graph, states or {})
+    graph = bind(graph_of(model), given or {}, inputs or {})
+    network = expose(graph) if expose_states else Stateful.named(graph, states or {})
     if network.growing:
-        raise _refused(graph, [Refusal("its size changes", min(network.growing))])
+        raise _refuse(graph, [Refusal("its size changes", min(network.growing))])
     first = {name: network.initial(name) for name in network.states}
-    graph = bound(network.graph, {}, {n: Value(n, a.dtype.name, a.shape) for n, a in first.items()})
+    graph = bind(network.graph, {}, {n: Value(n, a.dtype.name, a.shape) for n, a in first.items()})
     session = Session(graph, dtype, 1, "kernels")
     content = _File(_plan(session), session, network.states, first).content
     with replacing(Path(path)) as stream:
@@ -72,7 +72,7 @@ def content_of(session: Session, data: Sequence[Array]) -> bytes:
     return _File(_plan(opened), opened, {}, {}).content
 
 
-def _refused(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
+def _refuse(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
     return UnsupportedError(f"{graph.name}: no compiled file:", refusals)
 
 
@@ -90,11 +90,11 @@ def _plan(session: Session) -> Plan:
         if each.layer.compiled is None
     ]
     if refusals:
-        raise _refused(graph, refusals)
+        raise _refuse(graph, refusals)
     try:
         plan = session._plan_of(graph.inputs)
     except (UnsupportedError, UnknownError) as error:
-        raise _refused(graph, [Refusal(str(error), "model")]) from None
+        raise _refuse(graph, [Refusal(str(error), "model")]) from None
     refusals = [
         Refusal(f"only Python runs it{'' if index else sizes_to_say(graph.inputs)}", node.label)
         for index, node in enumerate(plan.outside)
@@ -104,7 +104,7 @@ def _plan(session: Session) -> Plan:
     if plan.is_partial and not refusals:
         refusals.append(Refusal("a branch that fits only some sizes: say --input", "model"))
     if refusals:
-        raise _refused(graph, refusals)
+        raise _refuse(graph, refusals)
     return plan
 
 

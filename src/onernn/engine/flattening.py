@@ -37,7 +37,7 @@ class Flat:
     refused: Mapping[Part, str] = field(default_factory=dict)
 
 
-def flattened(
+def flatten(
     graph: Graph,
     left: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[Part, str] = MappingProxyType({}),
@@ -181,7 +181,7 @@ def smaller(whole: Graph, flat: Flat, name: str, reason: str) -> Flat | None:
     """
     parts, key = flat.parts.get(name, ()), flat.marks.get(name)
     if key is not None:
-        return flattened(whole, {**flat.left, key: reason}, flat.refused)
+        return flatten(whole, {**flat.left, key: reason}, flat.refused)
     return refusing(whole, flat, parts[-1], reason) if parts else None
 
 
@@ -190,8 +190,8 @@ def refusing(whole: Graph, flat: Flat, part: Part, reason: str) -> Flat:
     key, graph = part
     refused = {**flat.refused, part: reason}
     if graph == "body" or refused.keys() >= {(key, "then"), (key, "else")}:
-        return flattened(whole, {**flat.left, key: reason}, flat.refused)
-    return flattened(whole, flat.left, refused)
+        return flatten(whole, {**flat.left, key: reason}, flat.refused)
+    return flatten(whole, flat.left, refused)
 
 
 # Operators on float16 compute in float32, and round their results: as `Operator.run` does it.
@@ -199,7 +199,7 @@ def refusing(whole: Graph, flat: Flat, part: Part, reason: str) -> Flat:
 _MOVE = ("view", "moves", "sizes", "control", "layer")
 
 
-def widened(graph: Graph) -> Graph:
+def widen(graph: Graph) -> Graph:
     """The graph with casts around operators that compute; those that move numbers stay."""
     types = graph.types
     if all(found.dtype != "float16" for found in types.values()):

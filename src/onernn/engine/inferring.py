@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from onernn.engine.flattening import Flat, flattened, refusing, smaller, widened
+from onernn.engine.flattening import Flat, flatten, refusing, smaller, widen
 from onernn.engine.joining import join, view
 from onernn.engine.kernels import KERNELS
 from onernn.engine.operators import rule_of, written
@@ -69,9 +69,9 @@ def _open(program: Program, named: bool) -> None:
         _fold(known)
         program.graph = known.graph
     whole = program.graph
-    flat: Flat | None = flattened(whole)
+    flat: Flat | None = flatten(whole)
     while flat is not None:
-        program.graph, result = widened(flat.graph), flat
+        program.graph, result = widen(flat.graph), flat
         flat = _smaller(program, whole, flat, named) if flat.marks or flat.left else None
     program.left, program.refused, program.sources = result.left, result.refused, result.sources
 
@@ -90,13 +90,13 @@ def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | 
                 reason = reasons.get(node.label, "what it reads is not known")
                 if result := smaller(whole, flat, name, reason):
                     return result
-    said = _said(tried)
+    said = _describe(tried)
     for part in dict.fromkeys(parts[-1] for parts in flat.parts.values() if parts and said):
         less = refusing(whole, flat, part, "only for some sizes of inputs")
-        tried = Program(widened(less.graph), static=program.static)
+        tried = Program(widen(less.graph), static=program.static)
         name_inputs(tried)
         _settle(tried)
-        if _said(tried) < said:
+        if _describe(tried) < said:
             return less
     return None
 
@@ -109,7 +109,7 @@ def _is_typed(program: Program, name: str) -> bool:
         return False
 
 
-def _said(program: Program) -> int:
+def _describe(program: Program) -> int:
     """How many open sizes of inputs nodes have said to be others, or numbers."""
     sizes = [size for value in program.graph.inputs for size in value.type.shape or () if size]
     left = [size for size in sizes if size.number is None]
@@ -238,7 +238,7 @@ def _fold(program: Program) -> None:
         own = sum(array.nbytes for array in graph.constants.values())
         with budget_of_run(LOADING + 16 * own, _MOST_TURNS):
             for node in graph.nodes:
-                computed |= _computed(program, node, computed)
+                computed |= _compute(program, node, computed)
         if not computed and len(program.bindings) == known:
             return
         nodes = tuple(n for n in graph.nodes if computed.keys().isdisjoint(filter(None, n.outputs)))
@@ -251,7 +251,7 @@ def _put(program: Program, found: Type) -> Type:
     return replace(found, shape=tuple(size and program.size(size) for size in found.shape))
 
 
-def _computed(program: Program, node: Node, made: Mapping[str, Array]) -> dict[str, Array]:
+def _compute(program: Program, node: Node, made: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs that are known now; ``made``: what is, of the nodes before."""
     types = {name: program.types[name] for name in node.outputs if name}
     if all(result.numbers is not None for result in types.values()):

@@ -32,7 +32,7 @@ def join(program: Program) -> None:
                 maker = makers.get(name)
                 if maker is None or users[name] != 1 or len(maker.codes) != 1:
                     continue
-                result = _joined(program, maker.codes[0], each.codes[0], name)
+                result = _join(program, maker.codes[0], each.codes[0], name)
                 if result is not None:
                     each.codes[:] = [result]
                     each.reads[:] = [*(n for n in each.reads if n != name), *maker.reads]
@@ -40,7 +40,7 @@ def join(program: Program) -> None:
             makers[each.node.outputs[0]] = each
 
 
-def _joined(program: Program, first: Step, then: Step, name: str) -> Step | None:
+def _join(program: Program, first: Step, then: Step, name: str) -> Step | None:
     """Both steps as one; None where they stay two."""
     if not isinstance(then, Nest):
         return None

@@ -80,7 +80,7 @@ _PREPARED: ContextVar[Mapping[Node, PreparedNode]] = ContextVar("prepared nodes 
 
 
 @contextmanager
-def prepared(nodes: Mapping[Node, PreparedNode]) -> Iterator[None]:
+def prepare(nodes: Mapping[Node, PreparedNode]) -> Iterator[None]:
     """The recurrent nodes that may run inside, in bodies of loops and branches, too."""
     token = _PREPARED.set(nodes)
     try:
@@ -226,13 +226,13 @@ _ALWAYS_COUNTED = 2**16
 """Views of up to so many bytes count as copies: finding out costs more."""
 
 
-def _accounted(name: str, run: Kernel) -> Kernel:
+def _account(name: str, run: Kernel) -> Kernel:
     """Asks the run's budget before the kernel runs, and counts its results."""
     growth = OPERATORS[name].growth or results
     by_product, by_numbers = OPERATORS[name].growth is None, OPERATORS[name].growth is results
     may_share = by_product or growth is no_new_bytes
 
-    def accounted(node: Node, *values: Any) -> Any:
+    def account(node: Node, *values: Any) -> Any:
         budget = running()
         product = 0
         if by_product:
@@ -251,7 +251,7 @@ def _accounted(name: str, run: Kernel) -> Kernel:
             budget.ask(0)
         return result
 
-    return accounted
+    return account
 
 
 def _is_view(array: Array, values: Iterable[Any]) -> bool:
@@ -265,4 +265,4 @@ _RUN: dict[str, Kernel] = {
     "Rnn": run_prepared,
     "Scan": _turns,
 }
-KERNELS: dict[str, Kernel] = {name: _accounted(name, run) for name, run in _RUN.items()}
+KERNELS: dict[str, Kernel] = {name: _account(name, run) for name, run in _RUN.items()}

@@ -20,7 +20,7 @@ from onernn.backend.compiled.library import Kernels
 from onernn.backend.process import UsualNeed, team_of
 from onernn.engine.encoding import CALL, LAYER, NEST, Encoded, encode
 from onernn.engine.inferring import infer
-from onernn.engine.kernels import KERNELS, PreparedNode, prepared
+from onernn.engine.kernels import KERNELS, PreparedNode, prepare
 from onernn.engine.program import LodLevel, Program, UnknownError
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
@@ -293,7 +293,7 @@ class Plan:
             places[place] = keep[place] = address(array)
         values: dict[str, Any] = {}
         if workspace.stopped or self.encoded.loops:
-            with around(feed), prepared(self._layers):
+            with around(feed), prepare(self._layers):
                 done = self._steps(workspace, feed, values, keep)
         else:
             workspace.step[0] = -1
@@ -447,9 +447,9 @@ class Plan:
         count = int(np.prod(sizes, dtype=object))
         bytes_of = ffi.buffer(workspace.places[shape.place], count * shape.dtype.itemsize)
         array = np.frombuffer(bytes_of, shape.dtype).reshape(sizes)
-        return self._framed(workspace, shape, array, feed, values)
+        return self._frame(workspace, shape, array, feed, values)
 
-    def _framed(
+    def _frame(
         self,
         workspace: Workspace,
         shape: _Shape,
@@ -489,7 +489,7 @@ class Plan:
         sizes = shape.of(workspace.sizes)
         if array.shape != sizes:
             array = array.reshape(-1)[: int(np.prod(sizes))].reshape(sizes)
-        return self._framed(workspace, shape, array, feed, values)
+        return self._frame(workspace, shape, array, feed, values)
 
 
 def _doubtful(program: Program) -> dict[Size, None]:

@@ -89,7 +89,7 @@ def namespace(text: str) -> str:
 # What runs a node: calls of the kernels' functions, loops over an expression, layers.
 
 
-def kept(name: str, what: str) -> str:
+def keep(name: str, what: str) -> str:
     """The name of memory that an operator keeps; no value of a program has a NUL in its name."""
     return f"{name}\0{what}"
 
@@ -110,7 +110,7 @@ class LodLevel:
     @property
     def offsets(self) -> str:
         """The name of the offsets' memory."""
-        return kept(self.name, "offsets" if self.level == -1 else f"offsets{self.level}")
+        return keep(self.name, "offsets" if self.level == -1 else f"offsets{self.level}")
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Team:
     """The threads of a run."""
 
 
-def moved(dtype: str) -> str:
+def move(dtype: str) -> str:
     """The type of functions that only move numbers of a dtype."""
     return f"u{np.dtype(dtype).itemsize}"
 
@@ -406,10 +406,10 @@ class Program:
     def size(self, value: Any) -> Size:
         """A size after all that is known of its names."""
         out = Size.of(value)
-        bound = {name: self._settled(name) for name in out.names if name in self.bindings}
+        bound = {name: self._settle(name) for name in out.names if name in self.bindings}
         return out.put(bound) if bound else out
 
-    def _settled(self, name: str) -> Size:
+    def _settle(self, name: str) -> Size:
         """The size that a bound name stands for; shortens the chain of bindings."""
         way, result = [name], self.bindings[name]
         while result.name in self.bindings:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onernn.backend import Stack, open_backend
-from onernn.engine.kernels import KERNELS, PreparedNode, prepared, share_of
+from onernn.engine.kernels import KERNELS, PreparedNode, prepare, share_of
 from onernn.engine.program import UnknownError
 from onernn.fuse_passes import Pass, fuse, passes_for
 from onernn.fuse_passes.bodies import bodies
-from onernn.fuse_passes.over_time import bound
+from onernn.fuse_passes.over_time import bind
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
 from onernn.ir.errors import (
@@ -120,7 +120,7 @@ class Session:
         self._is_reference = backend == "reference"
         self._rows_apart = False
         self.layers: dict[Node, PreparedNode] = {}
-        self.layers = self._prepared(self.graph)
+        self.layers = self._prepare(self.graph)
         self._set_up()
         del model
         return_freed_memory()
@@ -146,13 +146,13 @@ class Session:
         self.__dict__.update(state)
         self._set_up()
 
-    def _prepared(self, graph: Graph) -> dict[Node, PreparedNode]:
+    def _prepare(self, graph: Graph) -> dict[Node, PreparedNode]:
         """The layer with packed weights of each recurrent node, those in bodies included."""
         result: dict[Node, PreparedNode] = {}
         for node in graph.nodes:
             for value in node.attributes.values():
                 if isinstance(value, Graph):
-                    result |= self._prepared(value)
+                    result |= self._prepare(value)
             if node.op != "Rnn":
                 continue
             rnn = Recurrent.of(node)
@@ -214,12 +214,12 @@ class Session:
         call = None if observe or plan is None or self._ranged else plan.arguments(inputs)
         if call is None or (dims is not None and call.dims != dims):
             inputs = checked_feed(self.graph.inputs, inputs)
-            plan = None if observe else self._chosen(inputs)
+            plan = None if observe else self._choose(inputs)
             call = plan.arguments(inputs) if plan else None
         outputs = plan and call and plan.run(call, self._max_bytes, self._max_steps, self._budget)
         return outputs or self._walked(checked_feed(self.graph.inputs, inputs), observe)
 
-    def _chosen(self, inputs: Feed) -> Plan | None:
+    def _choose(self, inputs: Feed) -> Plan | None:
         """The plan for these inputs, which the next call tries first.
 
         Where sizes decide branches, only a plan for these sizes runs all nodes. So the first call
@@ -250,7 +250,7 @@ class Session:
                 for v in self.graph.inputs
             )
             graph = fuse(replace(self.graph, inputs=fixed), self._passes).model
-            layers = {**self.layers, **self._prepared(graph)}
+            layers = {**self.layers, **self._prepare(graph)}
             self._sized[key] = self._new_plan(graph, inputs, layers)
         sized = self._sized[key]
         return sized if sized and (plan is None or sized.fits(plan)) else plan
@@ -260,7 +260,7 @@ class Session:
         """A layer may run over as many rows as the inputs have bytes, besides ``max_steps``."""
         nbytes = sum(data_of(value).nbytes for value in inputs.values())
         steps = self._max_steps + nbytes * self._share
-        with budget_of_run(self._max_bytes, steps), prepared(self.layers):
+        with budget_of_run(self._max_bytes, steps), prepare(self.layers):
             yield
 
     def _walked(self, inputs: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
@@ -363,7 +363,7 @@ class Session:
 
         Raises `UnsupportedError` naming an operator that cannot go on, or that mixes streams.
         """
-        from onernn.engine.chunks import Stateful, exposed
+        from onernn.engine.chunks import Stateful, expose
         from onernn.engine.streams import Streams  # both know sessions
 
         if capacity < 1 or queue < 1:
@@ -371,9 +371,9 @@ class Session:
         session = self
         if given or inputs:
             alike = checked_given(self.graph, given or {})
-            session = self.with_graph(bound(self.graph, alike, inputs or {}))
+            session = self.with_graph(bind(self.graph, alike, inputs or {}))
         graph = session.graph
-        model = exposed(graph) if states is None else Stateful.named(graph, states)
+        model = expose(graph) if states is None else Stateful.named(graph, states)
         return Streams(session, model, capacity, first or {}, queue=queue)
 
     def with_graph(self, graph: Graph, *, rows_apart: bool = False) -> Session:
@@ -386,7 +386,7 @@ class Session:
         session.__dict__ |= self.__getstate__()
         session._rows_apart = rows_apart
         session.graph = fuse(graph, self._passes).model
-        session.layers = session._prepared(session.graph)
+        session.layers = session._prepare(session.graph)
         session._set_up()
         return session
 

@@ -12,7 +12,7 @@ from onernn.engine.chunks import Stateful
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.mapping import Mapper
-from onernn.fuse_passes.over_time import bound
+from onernn.fuse_passes.over_time import bind
 from onernn.ir.arrays import Array
 from onernn.ir.errors import BudgetError, OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.feeds import checked_feed, checked_given
@@ -213,7 +213,7 @@ class Streams:
             known = {name: arrays.pop(name) for name in self._alike}
             declared = {n: Value(n, a.dtype.name, a.shape) for n, a in arrays.items()}
             try:
-                taken = fuse(bound(self._graph, known, declared)).model
+                taken = fuse(bind(self._graph, known, declared)).model
                 runner = self._session.with_graph(_over_streams(taken), rows_apart=True)
                 self._of_kinds[kind] = runner
             except UnsupportedError as error:
@@ -225,7 +225,7 @@ class Streams:
 
     def _run(self, streams: list[int]) -> None:
         count = len(streams)
-        batch = streams + streams[-1:] * (min(_rounded(count), self._capacity) - count)
+        batch = streams + streams[-1:] * (min(_round_batch(count), self._capacity) - count)
         frames = [self._waiting[stream][0] for stream in batch]
         names = [value.name for value in self._inputs if value.name not in self._alike]
         feed = {name: np.stack([frame[name] for frame in frames]) for name in names}
@@ -305,7 +305,7 @@ def _decides(value: Value) -> bool:
     return value.shape == () and np.dtype(value.dtype or "float32").kind in "iub"
 
 
-def _rounded(count: int) -> int:
+def _round_batch(count: int) -> int:
     """A batch of a few sizes, eight for each power of two: oneDNN keeps primitives of each."""
     unit = 1 << max(0, count.bit_length() - 4)
     return -(-count // unit) * unit

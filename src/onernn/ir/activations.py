@@ -49,7 +49,7 @@ DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
 """alpha and beta of each function that has them, unless they are given; None: they must be."""
 
 
-def completed(activation: Activation) -> Activation:
+def complete(activation: Activation) -> Activation:
     """Returns it with the alpha and beta of its function, the default ones unless it has its own.
 
     Defaults are the ONNX operators' of the same names. Raises `UnsupportedError` for a name
@@ -72,7 +72,7 @@ def completed(activation: Activation) -> Activation:
 
 def function(activation: Activation) -> Function:
     """The NumPy function of an activation; dtype in is dtype out. Raises as `completed` does."""
-    name, *both = completed(activation)
+    name, *both = complete(activation)
     compute, numbers = FUNCTIONS[name], [number for number in both if number is not None]
     # Numbers in the dtype of a: Python's would make a float64 of a scalar under NumPy 1.
     return lambda a: compute(a, *map(a.dtype.type, numbers)) if numbers else compute(a)

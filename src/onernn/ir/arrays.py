@@ -36,7 +36,7 @@ def frozen(array: Array) -> Array:
     return out
 
 
-def sealed(fresh: Array) -> Array:
+def seal(fresh: Array) -> Array:
     """A new array without other references, made read-only: `frozen` does not copy it."""
     array: Any = fresh
     while isinstance(array, np.ndarray):
@@ -61,7 +61,7 @@ def _writable(array: Any) -> bool:
     return not isinstance(array, bytes | mmap) or not memoryview(array).readonly
 
 
-def widened(bits: Array) -> Array:
+def widen(bits: Array) -> Array:
     """float32 from bfloat16, given as uint16: their upper halves."""
     wide = bits.astype(np.uint32)
     wide <<= 16

@@ -36,14 +36,14 @@ def step(spec: RnnSpec, b: Any, h: Any, c: Any = None) -> list[Any]:
 
 
 def _lstm(spec: RnnSpec, b: Any, h: Any, c: Any) -> list[Any]:
-    def seen(place: int, state: Any) -> Any:
+    def add_peephole(place: int, state: Any) -> Any:
         whole = b.x(place) + b.h(place, h)
         return whole + b.peephole(min(place, 2), state) if spec.peephole else whole
 
-    i, g = b.gate(0, seen(0, c)), b.gate(1, b.x(2) + b.h(2, h))
-    f = 1 - i if spec.input_forget else b.gate(0, seen(1, c))
+    i, g = b.gate(0, add_peephole(0, c)), b.gate(1, b.x(2) + b.h(2, h))
+    f = 1 - i if spec.input_forget else b.gate(0, add_peephole(1, c))
     after = f * c + i * g
     if spec.cell_clip is not None:
         after = b.clip(after)
-    out = b.gate(0, seen(3, after)) * b.apply(2, after)
+    out = b.gate(0, add_peephole(3, after)) * b.apply(2, after)
     return [out if spec.projection_size is None else b.project(out), after]

@@ -145,7 +145,7 @@ def unforeseen(error: Exception, where: object) -> UnforeseenError:
 
 
 @contextmanager
-def guarded(where: Callable[[], object]) -> Iterator[None]:
+def guard(where: Callable[[], object]) -> Iterator[None]:
     """Exceptions of neither the package nor the disk become an `UnforeseenError` at ``where()``.
 
     Guards stand in each other: the inner one names the node, the outer one the file.

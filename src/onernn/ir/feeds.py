@@ -8,7 +8,7 @@ from typing import Any
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, did_you_mean
 from onernn.ir.graph import Graph, Value
-from onernn.ir.ragged import Ragged, as_array, converted, data_of
+from onernn.ir.ragged import Ragged, as_array, convert, data_of
 
 Feed = Mapping[str, Ragged | Array]
 
@@ -76,7 +76,7 @@ def _checked_array(expected: Value, array: Array) -> Array:
             got = f"{array.shape[axis]}, the model takes {least} to {most}"
             raise ShapeError(f"input {expected}: axis {axis} is {got}")
     if expected.dtype is not None:
-        return converted(array, expected.dtype, f"input {expected}")
+        return convert(array, expected.dtype, f"input {expected}")
     if array.dtype.kind not in "biuf":
         raise ShapeError(f"input {expected}: expected numbers, got {array.dtype}")
     return array

@@ -328,7 +328,7 @@ class _Directory:
 
 
 @contextmanager
-def unzipped(stream: IO[bytes], what: str, file: str | Path) -> Iterator[ZipFile]:
+def unzip(stream: IO[bytes], what: str, file: str | Path) -> Iterator[ZipFile]:
     """An archive in a stream; ``file`` and ``what`` it is not are for errors.
 
     Raises `ModelFormatError` for what is none, or has damaged members, and `BudgetError` for one of
@@ -413,7 +413,7 @@ def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str,
     try:
         with budget_of_load(), open(file, "rb") as stream:
             loading().reads(os.fstat(stream.fileno()))
-            with unzipped(stream, "cannot be read as an .npz", file) as archive:
+            with unzip(stream, "cannot be read as an .npz", file) as archive:
                 members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
                 return {
                     name: read_member(archive, member)

@@ -15,7 +15,7 @@ from onernn.ir.budget import spend
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError, printable
 from onernn.ir.operator import OPERATORS, Operator
 from onernn.ir.records import Immutable, cached_property, dataclass
-from onernn.ir.types import UNKNOWN, Size, Type, constant_type, dense, lod_names, valued, words_of
+from onernn.ir.types import UNKNOWN, Size, Type, constant_type, dense, evaluate, lod_names, words_of
 
 UNSUPPORTED = "Unsupported"
 """The op of a node that was read but cannot be lowered; its attribute ``reason`` says why."""
@@ -61,7 +61,7 @@ def native_types(origin: Iterable[NativeOp]) -> str:
     return "+".join(dict.fromkeys(op.type for op in origin))
 
 
-def called(origin: tuple[NativeOp, ...]) -> str:
+def call(origin: tuple[NativeOp, ...]) -> str:
     """Some operators as a reader finds them: "LSTM '/r/LSTM'", "gru that makes 'y'", or "file"."""
     types, value = native_types(origin), origin[-1].value
     if names := native_names(origin):
@@ -168,7 +168,7 @@ class Node(Immutable):
         shown = layer_operators(self.origin)
         if not shown:
             return self.label
-        return called(shown)
+        return call(shown)
 
     @cached_property
     def attrs(self) -> SimpleNamespace:
@@ -391,7 +391,7 @@ def _numbers(
         return None
     result = operator.compute(node.attrs, *(e if e is None else e.sizes for e in inputs))  # type: ignore[misc]
     parts = result if isinstance(result, tuple) else (result,)
-    return tuple(valued(out.dtype, part) for part in parts)
+    return tuple(evaluate(out.dtype, part) for part in parts)
 
 
 __all__ = [
@@ -527,7 +527,7 @@ class Graph(Immutable):
         place = max(i for i, node in enumerate(self.nodes) if id(node) in gone)
         kept = [node for node in self.nodes[: place + 1] if id(node) not in gone]
         nodes = (*kept, *new, *self.nodes[place + 1 :])
-        return self._pruned(nodes, {**self.constants, **constants})
+        return self._prune(nodes, {**self.constants, **constants})
 
     def bypass(self, identities: Iterable[Node]) -> Graph:
         """The graph in which the users of each node read its first input instead.
@@ -548,13 +548,13 @@ class Graph(Immutable):
                 nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
             elif self.is_output(node.outputs[0]):
                 nodes.append(Node("Identity", inputs[:1], node.outputs[:1], {}, node.origin))
-        return self._pruned(nodes, self.constants)
+        return self._prune(nodes, self.constants)
 
     def pruned(self) -> Graph:
         """Without nodes and constants that no output needs; inputs stay: they are the signature."""
-        return self._pruned(self.nodes, self.constants)
+        return self._prune(self.nodes, self.constants)
 
-    def _pruned(self, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Graph:
+    def _prune(self, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Graph:
         needed = {value.name for value in self.outputs} | {""}
         kept = []
         for node in reversed(nodes):

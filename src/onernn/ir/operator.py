@@ -163,7 +163,7 @@ class Operator:
         Raises `ShapeError` where words would mix.
         """
         dropped = self.dropped if isinstance(self.dropped, bool) else self.dropped(attrs, *types)
-        if dropped or self.paths is stretched or (self.kind == "view" and self.paths is None):
+        if dropped or self.paths is stretch or (self.kind == "view" and self.paths is None):
             return not dropped
         paths = (self.paths and self.paths(attrs, *types)) or ()
         ragged = [index for index, each in enumerate(types) if each is not None and each.lod]
@@ -293,13 +293,13 @@ def along_axis(attrs: Any, x: Type, *_: Any) -> list[Path]:
     return over(x, (attrs.axis,), vars(attrs).get("keepdims", 1))
 
 
-def stretched(_: Any, *types: Type | None) -> list[Path]:
+def stretch(_: Any, *types: Type | None) -> list[Path]:
     """The paths of inputs that broadcasting stretches to one shape."""
     ranks = list(map(rank_of, types))
     return [range(max(ranks) - rank, max(ranks)) for rank in ranks]
 
 
-def joined(attrs: Any, *types: Type) -> list[Path]:
+def join(attrs: Any, *types: Type) -> list[Path]:
     """The paths of inputs of which all work along the axis of attribute ``axis``."""
     return [over(each, (attrs.axis,))[0] for each in types]
 
@@ -360,7 +360,7 @@ def op(
         slots, attrs = tuple(map(_slot, inputs)), {**named, **(attributes or {})}
         takes_all = parameters[0].name == "attrs"
         runs_elsewhere = kind in ("layer", "control")
-        as_batch = _batched(kind, slots, attrs) if batched is None else batched
+        as_batch = _batch(kind, slots, attrs) if batched is None else batched
         sees_offsets = kind in ("sequences", "layer", "control") if offsets is None else offsets
         OPERATORS[name] = Operator(
             name=name,
@@ -389,7 +389,7 @@ def op(
     return register
 
 
-def _batched(kind: Kind, slots: Sequence[Slot], attributes: Mapping[str, Any]) -> Batched:
+def _batch(kind: Kind, slots: Sequence[Slot], attributes: Mapping[str, Any]) -> Batched:
     if any(slot.axes for slot in slots):
         return "axes"
     if isinstance(attributes.get("axis"), int):
@@ -399,7 +399,7 @@ def _batched(kind: Kind, slots: Sequence[Slot], attributes: Mapping[str, Any]) -
 
 def _paths(kind: Kind, batched: Batched, options: Iterable[Parameter]) -> Paths | None:
     if kind == "elementwise":
-        return stretched
+        return stretch
     if any(each.annotation == "Axis" for each in options):
         return along_axis
     return batch if batched == "batch" else None

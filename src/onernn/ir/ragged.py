@@ -231,7 +231,7 @@ def as_array(value: Any, what: str) -> Array:
         ) from error
 
 
-def converted(array: Array, dtype: npt.DTypeLike, what: str) -> Array:
+def convert(array: Array, dtype: npt.DTypeLike, what: str) -> Array:
     """Returns the numbers in a dtype; floats are rounded, the array itself is returned if it fits.
 
     Raises `ShapeError` if the dtype is of another kind, or cannot hold a number: an integer that

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from onernn.ir.arrays import sealed
+from onernn.ir.arrays import seal
 
 __all__ = ["Immutable", "cached_property", "dataclass"]
 
@@ -141,7 +141,7 @@ class Immutable:
 
 def _read_only(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return sealed(np.asarray(value))  # a subclass may be one that is mapped from a file
+        return seal(np.asarray(value))  # a subclass may be one that is mapped from a file
     if type(value) is dict:
         return MappingProxyType({name: _read_only(each) for name, each in value.items()})
     return value

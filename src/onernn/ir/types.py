@@ -356,7 +356,7 @@ def volume(shape: Shape) -> Size:
     return reduce(mul, shape, Size.of(1))
 
 
-def listed(shape: Shape) -> str:
+def write_shape(shape: Shape) -> str:
     """A shape as comments write it: (T, N, 128)."""
     return f"({', '.join(map(str, shape))})"
 
@@ -440,7 +440,7 @@ def dense(dtype: str | None, shape: Iterable[Any] | None) -> Type:
     return Type(dtype, tuple(None if size is None else Size.of(size) for size in shape), ())
 
 
-def valued(dtype: str | None, sizes: Any) -> Type:
+def evaluate(dtype: str | None, sizes: Any) -> Type:
     """The type of integers: of a scalar or a vector, whose elements are numbers or `Size`."""
     array = np.asarray(sizes)
     out = dense(dtype, array.shape)
@@ -457,7 +457,7 @@ def type_of(value: Array | Ragged, name: str = "") -> Type:
         shape = dense(None, array.shape).shape
         return Type(_name_of(array.dtype), shape, lod_names(name, len(value.outer) + 1))
     if array.dtype.kind in "biu" and array.ndim < 2:
-        return valued(_name_of(array.dtype), array)
+        return evaluate(_name_of(array.dtype), array)
     return dense(_name_of(array.dtype), array.shape)
 
 

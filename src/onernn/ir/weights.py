@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from onernn.ir.arrays import Array, frozen, sealed
+from onernn.ir.arrays import Array, frozen, seal
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.ragged import as_array
 from onernn.ir.records import Immutable, cached_property, dataclass
@@ -146,8 +146,7 @@ class RnnWeights(Immutable):
                 if (np.delete(arrays[0][name].shape, axis) != np.delete(array.shape, axis)).any():
                     raise ShapeError(f"weights {name}: {arrays[0][name].shape} and {array.shape}")
         whole: Any = {
-            name: sealed(np.concatenate([each[name] for each in arrays], axis))
-            for name in arrays[0]
+            name: seal(np.concatenate([each[name] for each in arrays], axis)) for name in arrays[0]
         }
         return cls(**{"layer": None, **whole})
 
@@ -360,7 +359,7 @@ OWN: Final = LayerPrecision()
 """The precision of a node that computes as the session says."""
 
 
-def joined(*each: LayerPrecision) -> LayerPrecision | None:
+def join(*each: LayerPrecision) -> LayerPrecision | None:
     """The precision of parts that follow each other.
 
     None if they compute in different dtypes, or only some of them have scales.

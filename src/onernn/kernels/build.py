@@ -123,7 +123,7 @@ def isas(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
     return _ARM64 if machine in ("aarch64", "arm64") else {"portable": ()}
 
 
-def wanted(machine: str = platform.machine()) -> list[str]:
+def choose_sets(machine: str = platform.machine()) -> list[str]:
     """The instruction sets to compile for, those of ISAS or of this CPU; always the first one.
 
     The first library tells which of the others the CPU can run. Raises `BuildError`.
@@ -138,7 +138,7 @@ def wanted(machine: str = platform.machine()) -> list[str]:
 
 def _libraries(machine: str) -> list[str]:
     """What is built: for each wanted set, and what loads the best of them."""
-    return [*wanted(machine), *([""] if LOADER.exists() else [])]
+    return [*choose_sets(machine), *([""] if LOADER.exists() else [])]
 
 
 def _best(known: dict[str, tuple[str, ...]]) -> str:
@@ -243,7 +243,7 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
         key = sources_key(machine)
         last_line = f"\nonernn kernels; sources {key}; compiler {_identity(command)}"
         with tempfile.TemporaryDirectory(prefix="part-", dir=folder) as inside:
-            made = _compiled(command, STATIC if static else (), machine, targets, Path(inside))
+            made = _compile(command, STATIC if static else (), machine, targets, Path(inside))
             if sources_key(machine) != key:
                 raise BuildError(f"files in {HERE} changed while they were compiled: build again")
             for file, target in zip(made, paths, strict=True):
@@ -251,7 +251,7 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
                 _write(file, content + f"; crc32 {zlib.crc32(content):08x}\n".encode())
                 file.chmod(0o755)
                 os.replace(file, target)
-        for isa in _outdated(folder, machine):
+        for isa in _list_outdated(folder, machine):
             library_of(isa, folder).unlink()
     return paths
 
@@ -259,10 +259,10 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
 def is_built(folder: Path = BUILT, machine: str = platform.machine()) -> bool:
     """Whether the wanted libraries are there and none comes from other sources or compilers."""
     there = all(library_of(isa, folder).is_file() for isa in _libraries(machine))
-    return there and not _outdated(folder, machine)
+    return there and not _list_outdated(folder, machine)
 
 
-def _outdated(folder: Path, machine: str) -> list[str]:
+def _list_outdated(folder: Path, machine: str) -> list[str]:
     """The libraries of other sources or another compiler than those here, if any are here."""
     key, command = sources_key(machine) if sources() else None, _command() if sources() else None
     identity = _identity(command) if command else None
@@ -321,7 +321,7 @@ def _probe(command: list[str], machine: str, *static: str) -> None:
 
     with tempfile.TemporaryDirectory() as inside:
         place, targets = Path(inside), isas(machine)
-        most = targets[wanted(machine)[-1]]  # has all that the others have
+        most = targets[choose_sets(machine)[-1]]  # has all that the others have
         (place / "probe.cpp").write_text(PROBE)
         (place / "exports.map").write_text(EXPORTS)
         _run([*command, *COMPILE, *most, "-c", "probe.cpp", "-o", "probe.o"], place)
@@ -343,7 +343,7 @@ def _identity(command: list[str]) -> str:
     return " ".join(words).encode("ascii", "replace").decode()
 
 
-def _compiled(
+def _compile(
     command: list[str], static: tuple[str, ...], machine: str, wanted: list[str], inside: Path
 ) -> list[Path]:
     """A library for each wanted instruction set, in a folder."""
@@ -579,7 +579,7 @@ def main() -> int:
     except BuildError as error:
         print(f"kernels: {error}", file=sys.stderr)
         return 1
-    print(f"kernels: {', '.join(wanted(chosen.machine))} in {chosen.out}")
+    print(f"kernels: {', '.join(choose_sets(chosen.machine))} in {chosen.out}")
     return 0
 
 

@@ -94,12 +94,12 @@ def _end_if(context: Context, condition: Type, *values: Type) -> tuple[Type, ...
         return values
     count = len(values) // 2
     return tuple(
-        _named(context, index, joined_types(*pair))
+        _name(context, index, joined_types(*pair))
         for index, pair in enumerate(zip(values[:count], values[count:], strict=True))
     )
 
 
-def _named(context: Context, index: int, x: Type) -> Type:
+def _name(context: Context, index: int, x: Type) -> Type:
     if x.shape is None:
         return x
     sizes = (
@@ -141,7 +141,7 @@ def _again(context: Context, turn: Type, going: Type, more: Type | None, *values
         context.fresh("turns") if attrs.along is None else (values[-1].shape or [None])[attrs.along]
     )
     states = (replace(each, value=None) for each in values[:count])
-    stacked = (_stacked(each, axis, turns) for each, axis in zip(gathered, attrs.axes, strict=True))
+    stacked = (_stack(each, axis, turns) for each, axis in zip(gathered, attrs.axes, strict=True))
     return (*states, *stacked)
 
 
@@ -178,7 +178,7 @@ def again(
     """
 
 
-def _settled(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
+def _settle(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
     """The types of the body's inputs in any turn, and of its outputs behind the states."""
     states = [replace(each, value=None) for each in states]
     for _ in range(_ROUNDS):
@@ -191,7 +191,7 @@ def _settled(body: Any, front: list[Type], states: list[Type], rest: list[Type],
     return [*front, *unknown, *rest], [UNKNOWN] * (len(result) - skip - len(states))
 
 
-def _stacked(element: Type, axis: int, count: Size | None) -> Type:
+def _stack(element: Type, axis: int, count: Size | None) -> Type:
     if element.shape is None or element.lod != ():
         return Type(element.dtype)
     at = axis if axis >= 0 else axis + len(element.shape) + 1
@@ -241,7 +241,7 @@ def _inside(turns: Turns, values: Sequence[Type]) -> Any:
     front, states, scanned, rest = turns.parts(values)
     elements = [_element(each, axis) for each, axis in zip(scanned, turns.input_axes, strict=True)]
     own = [dense("int64", ()), dense("bool", ())][: len(front)]
-    return _settled(turns.body, own, [*states], [*elements, *rest], turns.skip)
+    return _settle(turns.body, own, [*states], [*elements, *rest], turns.skip)
 
 
 def _turns_type(context: Context, *values: Type) -> Any:
@@ -252,7 +252,7 @@ def _turns_type(context: Context, *values: Type) -> Any:
     inside, result = _inside(turns, values)
     gathered = zip(result, turns.output_axes, strict=True)
     states = inside[turns.front : turns.front + turns.states]
-    return (*states, *(_stacked(each, axis, count) for each, axis in gathered))
+    return (*states, *(_stack(each, axis, count) for each, axis in gathered))
 
 
 def _element(x: Type, axis: int) -> Type:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.ir.activations import FUNCTIONS as ACTIVATIONS
-from onernn.ir.arrays import Array, bfloat16_bits, widened
+from onernn.ir.arrays import Array, bfloat16_bits, widen
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op, over
@@ -48,7 +48,7 @@ def compare(by: Any, a: Array, b: Array) -> Any:
     return np.array([each.pop() for each in answers]).reshape(apart.shape)
 
 
-def _divided(a: Array, b: Array) -> Array:
+def _divide(a: Array, b: Array) -> Array:
     """Integers are cut towards zero, as C does."""
     if a.dtype == object:  # sizes: whole quotients only
         return a // b
@@ -149,7 +149,7 @@ FORMULAS: dict[str, Formula] = {
     "plus": Formula("fi", np.add),
     "minus": Formula("fi", np.subtract),
     "times": Formula("fi", np.multiply),
-    "divided": Formula("fi", _divided),
+    "divided": Formula("fi", _divide),
     "remainder": Formula("fi", _remainder),
     "modulo": Formula("i", _modulo),
     "power": Formula("f", lambda a, b: np.power(a, b).astype(a.dtype, copy=False)),
@@ -276,7 +276,7 @@ def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:
             places = [None if each is None else place for place, each in enumerate(there)]
             return meaning(*places, **{name: attrs.__dict__[name] for name in names})
 
-        def typed(context: Context, *given: Type | None) -> Type:
+        def give_type(context: Context, *given: Type | None) -> Type:
             there = [each for each in given if each is not None]
             dtype = dtype_of(expression(context.attrs, given), [each.dtype for each in there])
             return Type(dtype, broadcast(*[each.shape for each in there]))
@@ -285,7 +285,7 @@ def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:
         def compute(*values: Any, **attributes: Any) -> Array:
             return evaluate(expression(SimpleNamespace(**attributes), values), values)
 
-        op(name, kind="elementwise", type=typed, expression=expression, **more)(compute)
+        op(name, kind="elementwise", type=give_type, expression=expression, **more)(compute)
         return meaning
 
     return register
@@ -311,7 +311,7 @@ def _of_one(function: str) -> Meaning:
 
 
 @_functions("Tanh=tanh Sigmoid=sigmoid")
-def _squashed(function: str) -> Meaning:
+def _squash(function: str) -> Meaning:
     """``rational=1``, which ONNX has not: ONNX Runtime's bits."""
 
     def meaning(x: Place, *, rational: int = 0) -> Expression:
@@ -420,7 +420,7 @@ def cast(x: Array, *, to: str) -> Array:
         return compare(np.not_equal, x, np.array(0)) if to == "bool" else x
     if to != "bfloat16":
         return x.astype(to)
-    return widened(bfloat16_bits(x)).reshape(x.shape)
+    return widen(bfloat16_bits(x)).reshape(x.shape)
 
 
 def _cast_rows(m: Any, node: Node) -> None:

@@ -11,7 +11,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.budget import running
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
-from onernn.ir.operator import Axes, Axis, Path, at_axis, joined, op, over, rank_of
+from onernn.ir.operator import Axes, Axis, Path, at_axis, join, op, over, rank_of
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Size, Type
 from onernn.ops.growth import results, wide
@@ -29,7 +29,7 @@ def _check_indices(non_negative: bool, indices: Array, size: int) -> None:
         raise ShapeError(f"index {bad} is outside [{lowest}, {size})")
 
 
-def _gathered(context: Context, table: Type, indices: Type) -> Type:
+def _gather(context: Context, table: Type, indices: Type) -> Type:
     if table.shape is None:
         return Type(table.dtype, None, () if table.lod == () == indices.lod else None)
     axis = at_axis(context.attrs.axis, len(table.shape))
@@ -69,7 +69,7 @@ def _gathered_paths(attrs: Any, table: Type, indices: Type) -> list[Path]:
     "Gather",
     kind="moves",
     offsets=True,
-    type=_gathered,
+    type=_gather,
     sized=True,
     paths=_gathered_paths,
     batched=_gathered_rows,
@@ -88,7 +88,7 @@ def gather(table: Any, indices: Any, *, axis: Axis = 0, non_negative: bool = Fal
 @op(
     "GatherElements",
     kind="moves",
-    paths=joined,
+    paths=join,
     type=lambda _, x, indices: Type(x.dtype, indices.shape),
     batched="joined",
 )
@@ -134,7 +134,7 @@ def gather_nd(
     return out.reshape((*indices.shape[:-1], *out.shape[2:]))
 
 
-def _padded(
+def _pad(
     _: Context, x: Type, pads: Type, value: Type | None = None, axes: Type | None = None
 ) -> Type:
     if x.shape is None:
@@ -176,7 +176,7 @@ def _reach(attrs: Any, axis: int, *types: Any) -> Window | None:
     "Pad",
     kind="moves",
     drops=True,
-    type=_padded,
+    type=_pad,
     growth=results,
     batched=_padded_rows,
     paths=_padded_paths,
@@ -267,7 +267,7 @@ def one_hot(indices: Any, depth: Array, values: Array, *, axis: Axis = -1) -> An
     return indices.with_data(out) if isinstance(indices, Ragged) and last else out
 
 
-def _compressed(context: Context, x: Type, condition: Type) -> Type:
+def _compress(context: Context, x: Type, condition: Type) -> Type:
     if context.attrs.axis is None:
         return Type(x.dtype, (context.fresh("chosen"),))
     if x.shape is None:
@@ -279,7 +279,7 @@ def _compressed_paths(attrs: Any, x: Type, _: Type) -> list[Path] | None:
     return None if attrs.axis is None else over(x, (attrs.axis,))
 
 
-@op("Compress", kind="moves", drops=True, type=_compressed, paths=_compressed_paths)
+@op("Compress", kind="moves", drops=True, type=_compress, paths=_compressed_paths)
 def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
     return np.compress(condition, x, axis)
 
@@ -324,7 +324,7 @@ def _put(reduction: str, out: Array, places: Any, updates: Array) -> None:
     "ScatterElements",
     kind="mixes",
     since=11,
-    paths=joined,
+    paths=join,
     type=same,
     growth=wide,
     batched="joined",

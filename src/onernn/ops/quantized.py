@@ -52,7 +52,7 @@ def _along(axis: int, x: Array, values: Array) -> Array:
     return values.reshape([-1 if k == axis else 1 for k in range(x.ndim)])
 
 
-def rounded(x: Array, scale: Array, zero: Array) -> Array:
+def round_scaled(x: Array, scale: Array, zero: Array) -> Array:
     """x / scale, half to even, beside the zero point, in the range of its dtype."""
     if np.isnan(x).any():
         raise ShapeError("x holds NaN, for which no quantized number stands")
@@ -81,7 +81,7 @@ def quantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: 
     zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
     if zero.dtype.kind not in "iu" or zero.dtype.itemsize > 2:
         raise ShapeError(f"zero point of {zero.dtype}: expected integers of 8 or 16 bits")
-    return rounded(x.astype(scale.dtype), _along(axis, x, scale), _along(axis, x, zero))
+    return round_scaled(x.astype(scale.dtype), _along(axis, x, scale), _along(axis, x, zero))
 
 
 @op(
@@ -132,10 +132,10 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
     if np.isnan(scale):
         raise ShapeError("x holds NaN or infinity, for which no byte stands")
     zero = np.asarray(zero, np.uint8)
-    return rounded(x, scale, zero), scale, zero
+    return round_scaled(x, scale, zero), scale, zero
 
 
-def _shifted(role: str, x: Array, zero: Array | None, column: bool) -> Array:
+def _shift(role: str, x: Array, zero: Array | None, column: bool) -> Array:
     """x - its zero point, which is one for all, or one a row of ``a`` or a column of ``b``."""
     if x.dtype not in (np.uint8, np.int8):
         raise ShapeError(f"{role} of {x.dtype}: expected uint8 or int8")
@@ -186,7 +186,7 @@ def _product_growth(node: Node, a: Array, b: Array, *_: Any) -> int:
 def matmul_integer(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
 ) -> Array:
-    return exact_product(_shifted("a", a, a_zero, False), _shifted("b", b, b_zero, True))
+    return exact_product(_shift("a", a, a_zero, False), _shift("b", b, b_zero, True))
 
 
 _CONV = OPERATORS["Conv"]
@@ -209,7 +209,7 @@ def conv_integer(
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
         w_zero = w_zero.reshape(-1, *[1] * (w.ndim - 1))
     running().ask(10 * (x.size + w.size))  # without their zero points
-    factors = _shifted("x", x, x_zero, True), _shifted("w", w, w_zero, True)
+    factors = _shift("x", x, x_zero, True), _shift("w", w, w_zero, True)
     sums = conv(attrs, *(each.astype(np.float64) for each in factors))
     return sums.astype(np.int64).astype(np.int32)
 
@@ -399,10 +399,10 @@ class _Cell:
         product = exact_product(row.whole, self.r).astype(np.float32)
         sums = fed + product * (row.steps * self.steps) + self.bias
         i, o, f, g = np.split(sums, 4, axis=1)
-        i = self.sigmoid(self._clipped(i + self.p[0] * c))
-        f = 1 - i if self.tied else self.sigmoid(self._clipped(f + self.p[2] * c))
-        c = f * c + i * self.tanh(self._clipped(g))
-        return self.sigmoid(self._clipped(o + self.p[1] * c)) * self.tanh(c), c
+        i = self.sigmoid(self._clip(i + self.p[0] * c))
+        f = 1 - i if self.tied else self.sigmoid(self._clip(f + self.p[2] * c))
+        c = f * c + i * self.tanh(self._clip(g))
+        return self.sigmoid(self._clip(o + self.p[1] * c)) * self.tanh(c), c
 
-    def _clipped(self, x: Array) -> Array:
+    def _clip(self, x: Array) -> Array:
         return np.clip(x, np.float32(-self.clip), np.float32(self.clip))

@@ -75,15 +75,15 @@ def _reduces(reduction: Reduction) -> Callable[..., Array]:
     return reduce
 
 
-def _reduced(context: Context, x: Type, axes: Type | None = None) -> Type:
+def _reduce(context: Context, x: Type, axes: Type | None = None) -> Type:
     if x.shape is None:
         return Type(x.dtype)
     noop, rank = context.attrs.noop_with_empty_axes, len(x.shape)
     over = {at_axis(each, rank) for each in _over(noop, rank, integers(axes))}
-    return Type(x.dtype, _left(x.shape, over, context.attrs.keepdims))
+    return Type(x.dtype, _reduce_sizes(x.shape, over, context.attrs.keepdims))
 
 
-def _left(shape: Sizes, over: Container[int], keepdims: int) -> Sizes:
+def _reduce_sizes(shape: Sizes, over: Container[int], keepdims: int) -> Sizes:
     """The sizes that a reduction leaves."""
     kept = ((axis, size) for axis, size in enumerate(shape) if keepdims or axis not in over)
     return tuple(ONE if axis in over else size for axis, size in kept)
@@ -101,7 +101,7 @@ for _name, _reduction in _REDUCTIONS.items():
         f"Reduce{_name}",
         kind="mixes",
         paths=_reduced_paths,
-        type=_reduced,
+        type=_reduce,
         sized=_name == "Prod",
         scratch=8,
     )(_reduces(_reduction))
@@ -124,26 +124,26 @@ def _index(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type("int64")
     over = {at_axis(context.attrs.axis, len(x.shape))}
-    return Type("int64", _left(x.shape, over, context.attrs.keepdims))
+    return Type("int64", _reduce_sizes(x.shape, over, context.attrs.keepdims))
 
 
 for _name, _find in {"ArgMax": np.argmax, "ArgMin": np.argmin}.items():
     op(_name, kind="mixes", type=_index, growth=wide)(_extreme(_find))
 
 
-def _shifted(x: Array, axis: int) -> Array:
+def _shift(x: Array, axis: int) -> Array:
     return x - x.max(axis=axis, keepdims=True, initial=-np.inf)
 
 
 @op("Softmax", kind="mixes", type=same)
 def softmax(x: Array, *, axis: Axis = -1) -> Array:
-    e = np.exp(_shifted(x, axis))
+    e = np.exp(_shift(x, axis))
     return e / e.sum(axis=axis, keepdims=True)
 
 
 @op("LogSoftmax", kind="mixes", type=same)
 def log_softmax(x: Array, *, axis: Axis = -1) -> Array:
-    shifted = _shifted(x, axis)
+    shifted = _shift(x, axis)
     return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
@@ -192,14 +192,14 @@ def _normalized_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
     return [path, *(path[len(path) - rank_of(each) :] for each in others)]
 
 
-def _normalized(
+def _normalize(
     context: Context, x: Type, scale: Type, bias: Type | None = None
 ) -> tuple[Type, Type, Type]:
     if x.shape is None:
         return Type(x.dtype), Type(), Type()
     over = _normalized_axes(context.attrs, len(x.shape))
     wide = "float32" if x.dtype == "float16" else x.dtype
-    statistic = Type(wide, _left(x.shape, over, 1))
+    statistic = Type(wide, _reduce_sizes(x.shape, over, 1))
     return Type(x.dtype, broadcast(x.shape, scale.shape)), statistic, statistic
 
 
@@ -208,7 +208,7 @@ def _normalized(
     kind="mixes",
     outputs=3,
     paths=_normalized_paths,
-    type=_normalized,
+    type=_normalize,
     since=17,
 )
 def layer_normalization(

@@ -172,11 +172,11 @@ def like_words(flow: Any, node: Node) -> State:
     return like
 
 
-def pooled(flow: Any, node: Node) -> State:
+def pool(flow: Any, node: Node) -> State:
     return Rows(0, ONE, _words(flow, node, node.inputs[0]).lod[:-1])
 
 
-def unpadded(flow: Any, node: Node) -> State:
+def unpad(flow: Any, node: Node) -> State:
     padded, lengths = node.inputs
     state, major = flow[padded], 1 if node.attrs.time_major else 0
     if not isinstance(state, Rows) or state.axis != major or state.inner != ONE or state.lod:
@@ -254,7 +254,7 @@ def turns(flow: Any, node: Node) -> tuple[State, ...]:
     more = [*elements, *(flow[name] for name in rest)]
     states, result = _turns(flow, node, own.skip, [ALIKE] * own.front, begin, more)
     pairs = zip(result, own.output_axes, strict=True)
-    return (*states, *(_stacked(flow, node, each, axis) for each, axis in pairs))
+    return (*states, *(_stack(flow, node, each, axis) for each, axis in pairs))
 
 
 def branches(flow: Any, node: Node) -> tuple[State, ...]:
@@ -290,7 +290,7 @@ def _turns(
     raise UnknownRows(node, "hands rows on to different axes")
 
 
-def _stacked(flow: Any, node: Node, state: State, axis: int) -> State:
+def _stack(flow: Any, node: Node, state: State, axis: int) -> State:
     if isinstance(state, Alike):
         return state
     if axis < 0 or state.lod:

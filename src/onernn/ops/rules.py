@@ -49,10 +49,10 @@ def broadcast(*shapes: Sizes | None) -> Sizes | None:
         return None
     rank = max(len(shape or ()) for shape in shapes)
     aligned = [(ONE,) * (rank - len(shape or ())) + (shape or ()) for shape in shapes]
-    return tuple(_stretched(sizes) for sizes in zip(*aligned, strict=True))
+    return tuple(_stretch(sizes) for sizes in zip(*aligned, strict=True))
 
 
-def _stretched(sizes: Sequence[Size | None]) -> Size | None:
+def _stretch(sizes: Sequence[Size | None]) -> Size | None:
     rest = set(sizes) - {ONE}
     numbers = [size for size in rest if size is not None and size.number is not None]
     if numbers:

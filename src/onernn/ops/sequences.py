@@ -13,7 +13,7 @@ from onernn.ir.arrays import Array, Int64
 from onernn.ir.budget import bytes_of, running
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context
-from onernn.ir.operator import op, stretched
+from onernn.ir.operator import op, stretch
 from onernn.ir.ragged import Ragged, data_of, offsets_of
 from onernn.ir.types import Size, Type, sequences_of, words_of
 from onernn.ops import row_rules
@@ -28,7 +28,7 @@ from onernn.ops.rules import ONE, common, same, word_behind
     since=0,
     type=same,
     growth=no_new_bytes,
-    paths=stretched,
+    paths=stretch,
     rows=row_rules.follow,
 )
 def sequence_data(x: Array) -> Array:
@@ -68,7 +68,7 @@ def sequence_reset(x: Any, offsets: Any) -> Ragged:
     return Ragged(data_of(x), data_of(offsets))
 
 
-def _appended(context: Context, *values: Type) -> Type:
+def _append(context: Context, *values: Type) -> Type:
     depths = {None if each.lod is None else len(each.lod) for each in values}
     if len(depths) > 1 or None in depths:
         return Type(common(*values))
@@ -76,7 +76,7 @@ def _appended(context: Context, *values: Type) -> Type:
     return Type(common(*values), word_behind(values[0], (words_of(lod),)), lod)
 
 
-@op("SequenceAppend", kind="sequences", type=_appended)
+@op("SequenceAppend", kind="sequences", type=_append)
 def sequence_append(first: Ragged, *rest: Ragged) -> Ragged:
     """The sequences of all values in one batch, the first value's first; upper levels likewise."""
     values = (first, *rest)
@@ -87,7 +87,7 @@ def sequence_append(first: Ragged, *rest: Ragged) -> Ragged:
     return Ragged(np.concatenate([value.data for value in values]), last, tuple(outer))
 
 
-def _unpadded(context: Context, padded: Type, lengths: Type) -> Type:
+def _unpad(context: Context, padded: Type, lengths: Type) -> Type:
     lod = (context.lod(),)
     if padded.shape is None:
         return Type(padded.dtype, None, lod)
@@ -102,9 +102,9 @@ def _unpadded(context: Context, padded: Type, lengths: Type) -> Type:
     "SequenceUnpad",
     kind="sequences",
     keeps=True,
-    type=_unpadded,
+    type=_unpad,
     growth=largest_input,
-    rows=row_rules.unpadded,
+    rows=row_rules.unpad,
 )
 def sequence_unpad(padded: Any, lengths: Any, *, time_major: int = 0) -> Ragged:
     """Padded (N, T, ...), or (T, N, ...) where ``time_major``, and lengths (N,) -> ragged."""
@@ -112,7 +112,7 @@ def sequence_unpad(padded: Any, lengths: Any, *, time_major: int = 0) -> Ragged:
     return Ragged.from_padded(data_of(padded), flat, time_major=bool(time_major))
 
 
-def _padded(context: Context, x: Type, like: Type | None = None) -> Type:
+def _pad(context: Context, x: Type, like: Type | None = None) -> Type:
     major = 0 if context.attrs.time_major else 1
     time: Size | None = context.fresh("longest")
     if like is not None:
@@ -132,7 +132,7 @@ def _to_padded(x: Ragged, time: int | None, time_major: bool = False) -> Array:
     "SequencePad",
     kind="sequences",
     keeps=True,
-    type=_padded,
+    type=_pad,
     rows=row_rules.padded_words,
 )
 def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> Array:
@@ -144,12 +144,12 @@ def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> 
     return _to_padded(x, time, bool(time_major))
 
 
-def _filled(context: Context, x: Type, value: Type) -> Type:
+def _fill(context: Context, x: Type, value: Type) -> Type:
     time = context.fresh("longest") if context.attrs.time is None else Size.of(context.attrs.time)
     return Type(x.dtype, word_behind(x, (sequences_of(x), time)), ())
 
 
-@op("SequenceFill", kind="sequences", type=_filled, rows=row_rules.padded_words)
+@op("SequenceFill", kind="sequences", type=_fill, rows=row_rules.padded_words)
 def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
     """Ragged -> (N, T, ...) with ``value``, one number or one word, behind each sequence.
 
@@ -168,13 +168,13 @@ def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
     kind="sequences",
     type=lambda _, x: Type("int64", (sequences_of(x),), ()),
     growth=no_new_bytes,
-    rows=row_rules.pooled,
+    rows=row_rules.pool,
 )
 def sequence_lengths(x: Ragged) -> Array:
     return x.lengths
 
 
-def _reduced(x: Ragged, by: np.ufunc) -> Array:
+def _reduce(x: Ragged, by: np.ufunc) -> Array:
     """One row for each sequence that has words, in order."""
     starts = x.offsets[:-1][x.lengths > 0]
     return by.reduceat(x.data, starts, axis=0) if len(starts) else x.data[:0]
@@ -185,21 +185,21 @@ def _column(lengths: Int64, like: Array) -> Array:
 
 
 POOLS: dict[str, Callable[[Ragged, Int64], Array]] = {
-    "sum": lambda x, _: _reduced(x, np.add),
-    "average": lambda x, n: _reduced(x, np.add) / _column(n, x.data),
-    "sqrt": lambda x, n: _reduced(x, np.add) / np.sqrt(_column(n, x.data)),
-    "max": lambda x, _: _reduced(x, np.maximum),
+    "sum": lambda x, _: _reduce(x, np.add),
+    "average": lambda x, n: _reduce(x, np.add) / _column(n, x.data),
+    "sqrt": lambda x, n: _reduce(x, np.add) / np.sqrt(_column(n, x.data)),
+    "max": lambda x, _: _reduce(x, np.maximum),
     "first": lambda x, n: x.data[x.offsets[:-1][x.lengths > 0]],
     "last": lambda x, n: x.data[x.offsets[1:][x.lengths > 0] - 1],
 }
 
 
-def _pooled(_: Context, x: Type) -> Type:
+def _pool(_: Context, x: Type) -> Type:
     lod = None if x.lod is None else x.lod[:-1]
     return Type(x.dtype, word_behind(x, (sequences_of(x),)), lod)
 
 
-@op("SequencePool", kind="sequences", type=_pooled, rows=row_rules.pooled)
+@op("SequencePool", kind="sequences", type=_pool, rows=row_rules.pool)
 def sequence_pool(x: Ragged, *, kind: str, empty: float = 0.0) -> Ragged | Array:
     """One row a sequence, of ``kind``; a sequence without words gives ``empty``.
 
@@ -222,8 +222,8 @@ def sequence_softmax(x: Ragged) -> Ragged:
     if x.data.size != len(x.data):
         raise ShapeError(f"expected one number a step, got {x.data.shape}")
     lengths = x.lengths[x.lengths > 0]
-    shifted = np.exp(x.data - np.repeat(_reduced(x, np.maximum), lengths, axis=0))
-    total = _reduced(x.with_data(shifted), np.add)
+    shifted = np.exp(x.data - np.repeat(_reduce(x, np.maximum), lengths, axis=0))
+    total = _reduce(x.with_data(shifted), np.add)
     return x.with_data(shifted / np.repeat(total, lengths, axis=0))
 
 
@@ -234,7 +234,7 @@ def sequence_reverse(x: Ragged) -> Ragged:
     return x.with_data(x.data[mirrored - np.arange(len(x.data))])
 
 
-def _widened(context: Context, x: Type) -> Type:
+def _widen(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type(x.dtype, None, x.lod)
     words, channels = x.shape
@@ -245,7 +245,7 @@ def _widened(context: Context, x: Type) -> Type:
 @op(
     "SequenceContext",
     kind="sequences",
-    type=_widened,
+    type=_widen,
     rows=row_rules.each_sequence,
 )
 def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
@@ -264,7 +264,7 @@ def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
     return x.with_data(out.reshape(len(x.data), length * x.data.shape[1]))
 
 
-def _expanded(context: Context, x: Type, like: Type) -> Type:
+def _expand(context: Context, x: Type, like: Type) -> Type:
     if x.lod is None or x.shape is None:
         return Type(x.dtype)
     if not x.lod:
@@ -276,7 +276,7 @@ def _expanded(context: Context, x: Type, like: Type) -> Type:
 @op(
     "SequenceExpand",
     kind="sequences",
-    type=_expanded,
+    type=_expand,
     rows=row_rules.expanded_words,
 )
 def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
@@ -297,7 +297,7 @@ def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
     return Ragged(x.data[rows], offsets)
 
 
-def _joined(context: Context, *parts: Type) -> Type:
+def _join(context: Context, *parts: Type) -> Type:
     lod = (context.lod(),)
     return Type(common(*parts), word_behind(parts[0], (words_of(lod),)), lod)
 
@@ -305,7 +305,7 @@ def _joined(context: Context, *parts: Type) -> Type:
 @op(
     "SequenceConcat",
     kind="sequences",
-    type=_joined,
+    type=_join,
     rows=row_rules.joined_words,
 )
 def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:

@@ -22,13 +22,13 @@ from onernn.ir.operator import (
     Path,
     Shape,
     at_axis,
-    joined,
+    join,
     op,
     over,
     rank_of,
-    stretched,
+    stretch,
 )
-from onernn.ir.types import Size, Type, valued
+from onernn.ir.types import Size, Type, evaluate
 from onernn.ops import row_rules
 from onernn.ops.growth import no_new_bytes, results
 from onernn.ops.rules import (
@@ -59,7 +59,7 @@ def _shape_type(context: Context, x: Type) -> Type:
     sizes = [
         context.fresh(f"size{axis}") if size is None else size for axis, size in enumerate(x.shape)
     ]
-    return valued("int64", np.array(sizes[context.attrs.start : context.attrs.end], object))
+    return evaluate("int64", np.array(sizes[context.attrs.start : context.attrs.end], object))
 
 
 def _shape_of_rows(m: Any, node: Node) -> None:
@@ -95,7 +95,7 @@ def size(x: Array) -> Array:
     return np.array(x.size, np.int64)
 
 
-def _asked(shape: Type) -> tuple[Size | None, ...] | None:
+def _ask(shape: Type) -> tuple[Size | None, ...] | None:
     """The shape in an input of integers; only its rank, where the numbers are unknown."""
     if shape.sizes is not None:
         return tuple(map(Size.of, shape.sizes))
@@ -113,7 +113,7 @@ def _expanded_rows(m: Any, node: Node) -> None:
 
 
 def _expanded_paths(_: Any, x: Type, shape: Type) -> list[Path] | None:
-    sizes, rank = _asked(shape), rank_of(x)
+    sizes, rank = _ask(shape), rank_of(x)
     more = None if sizes is None else max(len(sizes) - rank, 0)
     return None if more is None else [range(more, more + rank)]
 
@@ -121,7 +121,7 @@ def _expanded_paths(_: Any, x: Type, shape: Type) -> list[Path] | None:
 @op(
     "Expand",
     kind="moves",
-    type=lambda _, x, shape: Type(x.dtype, broadcast(x.shape, _asked(shape))),
+    type=lambda _, x, shape: Type(x.dtype, broadcast(x.shape, _ask(shape))),
     growth=results,
     paths=_expanded_paths,
     batched=_expanded_rows,
@@ -135,7 +135,7 @@ def expand(x: Array, shape: Shape) -> Array:
     "ConstantOfShape",
     kind="sizes",
     drops=True,
-    type=lambda context, shape: Type(np.asarray(context.attrs.value).dtype.name, _asked(shape)),
+    type=lambda context, shape: Type(np.asarray(context.attrs.value).dtype.name, _ask(shape)),
     growth=results,
     rows=lambda *_: row_rules.SIZED,
 )
@@ -165,8 +165,8 @@ def range_(start: Array, limit: Array, delta: Array) -> Array:
     return (first + np.arange(count, dtype=dtype) * dtype.type(step)).astype(dtype)
 
 
-def _tiled(_: Context, x: Type, repeats: Type) -> Type:
-    times = _asked(repeats)
+def _tile(_: Context, x: Type, repeats: Type) -> Type:
+    times = _ask(repeats)
     if x.shape is None or times is None:
         return Type(x.dtype, x.shape and (None,) * len(x.shape))
     return Type(x.dtype, tuple(map(volume, zip(x.shape, times, strict=True))))
@@ -179,7 +179,7 @@ def _tiled_rows(m: Any, node: Node) -> None:
 
 
 def _tiled_paths(_: Any, x: Type, repeats: Type) -> list[Path] | None:
-    times = _asked(repeats)
+    times = _ask(repeats)
     return None if times is None else over(x, (k for k, size in enumerate(times) if size != ONE))
 
 
@@ -187,7 +187,7 @@ def _tiled_paths(_: Any, x: Type, repeats: Type) -> list[Path] | None:
     "Tile",
     kind="moves",
     drops=True,
-    type=_tiled,
+    type=_tile,
     growth=results,
     paths=_tiled_paths,
     batched=_tiled_rows,
@@ -210,7 +210,7 @@ FAR = 2**31 - 1
     type=same,
     sized=True,
     growth=no_new_bytes,
-    paths=stretched,
+    paths=stretch,
     batched="stretched",
     rows=row_rules.follow,
 )
@@ -223,7 +223,7 @@ def perm_of(attrs: Any, rank: int) -> tuple[int, ...]:
     return tuple(range(rank)[::-1] if attrs.perm is None else attrs.perm)
 
 
-def _transposed(context: Context, x: Type) -> Type:
+def _transpose(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type(x.dtype)
     perm = perm_of(context.attrs, len(x.shape))
@@ -246,7 +246,7 @@ def _transposed_paths(attrs: Any, x: Type) -> list[Path]:
     "Transpose",
     kind="moves",
     paths=_transposed_paths,
-    type=_transposed,
+    type=_transpose,
     growth=no_new_bytes,
     batched=_transposed_rows,
 )
@@ -259,7 +259,7 @@ def _begins(axes: Array, rank: int) -> bool:
     return any(axis in (0, -rank) for axis in axes)
 
 
-def _squeezed(_: Context, x: Type, axes: Type | None = None) -> Type:
+def _squeeze(_: Context, x: Type, axes: Type | None = None) -> Type:
     if x.shape is None:
         return Type(x.dtype)
     if axes is None:
@@ -281,7 +281,7 @@ def _squeezed_rows(m: Any, node: Node) -> None:
     "Squeeze",
     kind="view",
     drops=lambda _, x, axes=None: axes is not None and _begins(axes.numbers, x.rank),
-    type=_squeezed,
+    type=_squeeze,
     sized=True,
     growth=no_new_bytes,
     batched=_squeezed_rows,
@@ -290,7 +290,7 @@ def squeeze(x: Array, axes: Axes | None = None) -> Array:
     return x.squeeze(None if axes is None else tuple(axes.tolist()))
 
 
-def _unsqueezed(_: Context, x: Type, axes: Type) -> Type:
+def _unsqueeze(_: Context, x: Type, axes: Type) -> Type:
     new = integers(axes) or []
     if x.shape is None:
         return Type(x.dtype)
@@ -303,7 +303,7 @@ def _unsqueezed(_: Context, x: Type, axes: Type) -> Type:
     "Unsqueeze",
     kind="view",
     drops=lambda _, x, axes: _begins(axes.numbers, x.rank + len(axes.numbers)),
-    type=_unsqueezed,
+    type=_unsqueeze,
     sized=True,
     growth=no_new_bytes,
 )
@@ -311,7 +311,7 @@ def unsqueeze(x: Array, axes: Axes) -> Array:
     return np.expand_dims(x, tuple(axes.tolist()))
 
 
-def _joined(context: Context, *parts: Type) -> Type:
+def _join(context: Context, *parts: Type) -> Type:
     shapes = [part.shape for part in parts if part.shape is not None]
     if not shapes:
         return Type(common(*parts))
@@ -329,8 +329,8 @@ def _joined(context: Context, *parts: Type) -> Type:
 @op(
     "Concat",
     kind="moves",
-    paths=joined,
-    type=_joined,
+    paths=join,
+    type=_join,
     sized=True,
     batched="joined",
 )
@@ -338,7 +338,7 @@ def concat(first: Array, *rest: Array, axis: Axis) -> Array:
     return np.concatenate((first, *rest), axis=axis)
 
 
-def _flattened(context: Context, x: Type) -> Type:
+def _flatten(context: Context, x: Type) -> Type:
     if x.shape is None:
         return Type(x.dtype, (None, None))
     cut = context.attrs.axis
@@ -357,7 +357,7 @@ def _flattened_rows(m: Any, node: Node) -> None:
 @op(
     "Flatten",
     kind="view",
-    type=_flattened,
+    type=_flatten,
     growth=no_new_bytes,
     batched=_flattened_rows,
 )
@@ -365,8 +365,8 @@ def flatten(x: Array, *, axis: Axis = 1) -> Array:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
-def _reshaped(context: Context, x: Type, shape: Type) -> Type:
-    asked = _asked(shape)
+def _reshape(context: Context, x: Type, shape: Type) -> Type:
+    asked = _ask(shape)
     if asked is None or None in asked:
         return Type(x.dtype, asked)
     sizes = list(asked)
@@ -387,7 +387,7 @@ def _reshaped_rows(m: Any, node: Node) -> None:
     m.put(node, (x, m.shape([m.count, shape])))  # a 0 takes the same axis: both moved by one
 
 
-@op("Reshape", kind="view", type=_reshaped, sized=True, batched=_reshaped_rows)
+@op("Reshape", kind="view", type=_reshape, sized=True, batched=_reshaped_rows)
 def reshape(x: Array, shape: Shape, *, allowzero: int = 0) -> Array:
     """A size of 0 is that of the input, unless allowzero."""
     sizes = [
@@ -406,7 +406,7 @@ def _check_backwards(size: int, start: int, end: int, step: int) -> None:
         raise ShapeError(f"implementations disagree on [{start}:{end}:{step}] of {size} elements")
 
 
-def _sliced(
+def _slice(
     context: Context,
     x: Type,
     starts: Type,
@@ -502,7 +502,7 @@ def _reach(
     kind="moves",
     paths=_cut_paths,
     reach=_reach,
-    type=_sliced,
+    type=_slice,
     sized=True,
     growth=no_new_bytes,
 )

@@ -48,7 +48,7 @@ def _axes(attrs: Any, rank: int) -> list[int]:
     return result
 
 
-def _resized(
+def _resize(
     attrs: Any, x: Array, roi: Array | None, scales: Array | None, sizes: Array | None
 ) -> list[_Axis]:
     """The axes that change. Raises `ShapeError` for sizes that are impossible or not defined."""
@@ -154,12 +154,12 @@ def _resized_type(
         if numbers is not None and attrs.keep_aspect_ratio_policy == "stretch":
             size = Size.of(numbers[k])
         elif attrs.scales and not crops:
-            size = _scaled(shape[axis], attrs.scales[k])
+            size = _scale(shape[axis], attrs.scales[k])
         shape = with_size(shape, axis, size)
     return Type(x.dtype, shape)
 
 
-def _scaled(size: Size | None, scale: float) -> Size | None:
+def _scale(size: Size | None, scale: float) -> Size | None:
     """``size`` times a scale, rounded down; None where float32 may round it to another number."""
     if size is None:
         return None
@@ -207,7 +207,7 @@ def resize(
     scales: Array | None = None,
     sizes: Array | None = None,
 ) -> Array:
-    changed = _resized(attrs, x, roi, scales, sizes)
+    changed = _resize(attrs, x, roi, scales, sizes)
     if attrs.mode not in ("nearest", "linear"):
         raise ShapeError(f"attribute mode={attrs.mode!r}: only nearest and linear are computed")
     if (

@@ -120,7 +120,7 @@ def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
     return [int(each) for each in given]
 
 
-def placed(windows: Sequence[Window], x: Array, ceil: bool = False) -> list[Window]:
+def count_places(windows: Sequence[Window], x: Array, ceil: bool = False) -> list[Window]:
     """The windows over an array (N, C, ...), with what is added as numbers.
 
     Raises `ShapeError` where one does not fit in.
@@ -143,7 +143,7 @@ def places(windows: Sequence[Window], sizes: Sequence[Any], ceil: bool = False) 
     return tuple(None if size is None else window.places(size, ceil) for window, size in both)
 
 
-def padded(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
+def pad(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
     """The array with what windows at so many places see around it."""
     around = [(0, 0), (0, 0)]
     for window, size, count in zip(windows, x.shape[2:], counts, strict=True):
@@ -151,9 +151,9 @@ def padded(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]
     return np.pad(x, around, constant_values=fill) if any(map(any, around)) else x
 
 
-def seen(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
+def view_windows(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
     """What windows see, a view of the padded array: (N, C, *places, *window)."""
-    x = padded(x, windows, fill, counts)
+    x = pad(x, windows, fill, counts)
     axes = tuple(range(2, x.ndim))
     every = np.lib.stride_tricks.sliding_window_view(x, [w.extent for w in windows], axes)
     both = zip(windows, counts, strict=True)
@@ -175,7 +175,7 @@ _AT_ONCE = 2**22
 """Elements that windows see, copied for one product: with more, images go one by one."""
 
 
-def _checked(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
+def _check(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
     """Raises `ShapeError`. ``back``: the weights are those of a convolution the other way."""
     if x.ndim < 3 or w.ndim != x.ndim:
         raise ShapeError(f"expected (N, C, ...) and weights of as many axes: {x.shape}, {w.shape}")
@@ -233,8 +233,8 @@ def _conv_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> Window | No
 )
 def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     """Each window's elements are a column of a matrix."""
-    windows, groups = placed(windows_of(attrs, w.shape[2:]), x), attrs.group
-    _checked(attrs, x, w, bias)
+    windows, groups = count_places(windows_of(attrs, w.shape[2:]), x), attrs.group
+    _check(attrs, x, w, bias)
     counts = places(windows, x.shape[2:])
     axes, count, depth = len(windows), math.prod(counts), math.prod(w.shape[1:])
     kernels = w.reshape(groups, len(w) // groups, depth)
@@ -243,7 +243,7 @@ def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     out = np.empty((len(x), groups, len(w) // groups, count), x.dtype)
     taps_first = (0, 1, *range(axes + 2, 2 * axes + 2), *range(2, axes + 2))
     for part in _at_once(len(x), groups * depth * count):
-        columns = seen(x[part], windows, 0, counts).transpose(taps_first)
+        columns = view_windows(x[part], windows, 0, counts).transpose(taps_first)
         np.matmul(kernels, columns.reshape(-1, groups, depth, count), out=out[part])
     return _with_bias(out.reshape(len(x), len(w), *counts), bias)
 
@@ -315,7 +315,7 @@ def _conv_transpose_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> W
 )
 def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     """Each element lays the weights, times itself, around its place."""
-    _checked(attrs, x, w, bias, back=True)
+    _check(attrs, x, w, bias, back=True)
     windows, sizes, groups = windows_of(attrs, w.shape[2:]), x.shape[2:], attrs.group
     reached = reached_along(attrs, windows, sizes)
     if any(size < 1 for size, _ in reached):
@@ -350,9 +350,9 @@ def _windows(attrs: Any) -> list[Window]:
     return windows
 
 
-def _reduced(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.ufunc) -> Array:
+def _reduce(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.ufunc) -> Array:
     """Each window reduced to one number, axis by axis."""
-    x = padded(x, windows, fill, counts)
+    x = pad(x, windows, fill, counts)
     for axis, (window, count) in enumerate(zip(windows, counts, strict=True), 2):
         lines = x.swapaxes(0, axis)
         taps = (lines[window.tap(index, count)] for index in range(window.size))
@@ -363,8 +363,8 @@ def _reduced(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.u
 def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array:
     """The first place of the largest, also where NaN is among them."""
     axes, counts = len(windows), top.shape[2:]
-    parts = seen(x, windows, 0, counts)
-    inside = seen(np.ones((1, 1, *x.shape[2:]), bool), windows, False, counts)
+    parts = view_windows(x, windows, 0, counts)
+    inside = view_windows(np.ones((1, 1, *x.shape[2:]), bool), windows, False, counts)
     largest = ~(parts < top.reshape(*top.shape, *[1] * axes)) & inside
     taps = np.unravel_index(largest.reshape(*top.shape, -1).argmax(-1), parts.shape[-axes:])
     images = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * axes)
@@ -397,7 +397,7 @@ def _pool_reach(attrs: Any, axis: int, x: Type) -> Window | None:
     return None if axis < 2 else _windows(attrs)[axis - 2]
 
 
-def _pooled(*more: str) -> Callable[..., Any]:
+def _pool(*more: str) -> Callable[..., Any]:
     """The type of the result; others have its shape."""
 
     def rule(context: Context, x: Type) -> tuple[Type, ...]:
@@ -412,13 +412,13 @@ def _pooled(*more: str) -> Callable[..., Any]:
     return rule
 
 
-def _placed(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[int, ...]]:
+def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[int, ...]]:
     """The windows of a pool and how many places each has; asks the run's budget.
 
     Positions, a second output, take all windows' elements in integers.
     """
     ceil = bool(attrs.ceil_mode)
-    windows = placed(_windows(attrs), x, ceil)
+    windows = count_places(_windows(attrs), x, ceil)
     counts = places(windows, x.shape[2:], ceil)
     each = x.dtype.itemsize + (outputs > 1) * (math.prod(w.size for w in windows) + 32)
     running().ask(3 * bytes_padded(x, windows, counts) + math.prod((*x.shape[:2], *counts)) * each)
@@ -432,7 +432,7 @@ def _placed(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple
     outputs=2,
     since=8,
     keeps=True,
-    type=_pooled("int64"),
+    type=_pool("int64"),
     paths=_pool_paths,
     reach=_pool_reach,
     batched="batch",
@@ -440,8 +440,8 @@ def _placed(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple
 )
 def max_pool(attrs: Any, x: Array) -> Any:
     """(the largest, where it stands in x as x is flat)."""
-    windows, counts = _placed(attrs, x, attrs.outputs)
-    top = _reduced(x, windows, lowest(x.dtype), counts, np.maximum)
+    windows, counts = _place(attrs, x, attrs.outputs)
+    top = _reduce(x, windows, lowest(x.dtype), counts, np.maximum)
     return top if attrs.outputs == 1 else (top, _positions(attrs, x, windows, top))
 
 
@@ -450,7 +450,7 @@ def max_pool(attrs: Any, x: Array) -> Any:
     kind="mixes",
     attributes={**_ATTRIBUTES, "count_include_pad": 0},
     since=7,
-    type=_pooled(),
+    type=_pool(),
     paths=_pool_paths,
     reach=_pool_reach,
     batched="batch",
@@ -458,13 +458,13 @@ def max_pool(attrs: Any, x: Array) -> Any:
 def average_pool(attrs: Any, x: Array) -> Array:
     """Elements behind all pads, which ``ceil_mode`` adds, never count."""
     _floats(x)
-    windows, counts = _placed(attrs, x)
+    windows, counts = _place(attrs, x)
     divisor: Any = 1
     for axis, (window, size) in enumerate(zip(windows, x.shape[2:], strict=True)):
         low, high = (-window.before, size + window.after) if attrs.count_include_pad else (0, size)
         column = _inside(window, counts[axis], low, high)
         divisor = divisor * column.reshape(-1, *[1] * (len(windows) - 1 - axis))
-    return _reduced(x, windows, 0, counts, np.add) / divisor.astype(x.dtype)
+    return _reduce(x, windows, 0, counts, np.add) / divisor.astype(x.dtype)
 
 
 def _global(context: Context, x: Type) -> Type:

@@ -64,23 +64,23 @@ class Scorer:
         self._words = words
         self._tolerance = _NEAR if any(e.dtype != "f32" for e in self.session.explained) else _CLOSE
         names = {value.name: value.name for value in graph.inputs}
-        self.columns = names | _known(inputs or {}, names, "input")
+        self.columns = names | _check_known(inputs or {}, names, "input")
         names = {value.name: value.name for value in graph.outputs}
-        self._outputs = names if outputs is None else _known(outputs, names, "output")
+        self._outputs = names if outputs is None else _check_known(outputs, names, "output")
         for name, times in Counter([*self._outputs.values(), REJECTED]).items():
             if times > 1:
                 raise ShapeError(f"outputs: two of them would be column {name!r}")
         border = {value.name: value.shape for value in (*graph.inputs, *graph.outputs)}
         if isinstance(batch_axis, int):
             batch_axis = dict.fromkeys(border, batch_axis)
-        self._axes = dict.fromkeys(border, 0) | _known(batch_axis, border, "input or output")
+        self._axes = dict.fromkeys(border, 0) | _check_known(batch_axis, border, "input or output")
         for name, shape in border.items():
             if shape and self._axes[name] >= len(shape):
                 self._axes[name] = len(shape) - 1
         self._fixed = _fixed_rows(graph.inputs, self._axes)
         self._types = {
             name: parse_type(kind)
-            for name, kind in _known(types or {}, self._outputs, "output").items()
+            for name, kind in _check_known(types or {}, self._outputs, "output").items()
         }
         self._known: dict[tuple[Value, ...], tuple[Independence, list[Result]]] = {}
         if any(layer.layer.mixes_rows for layer in self.session.layers.values()):
@@ -324,7 +324,7 @@ def _differ(one: Array, other: Array, tolerance: float) -> bool:
 T = TypeVar("T")
 
 
-def _known(named: Mapping[str, T], names: Collection[str], what: str) -> dict[str, T]:
+def _check_known(named: Mapping[str, T], names: Collection[str], what: str) -> dict[str, T]:
     for name in named:
         if name not in names:
             hint = did_you_mean(name, names)

@@ -268,9 +268,9 @@ def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
     Integers of any width are the same kind.
     """
     if isinstance(reference, Ragged) and not isinstance(actual, Ragged):
-        actual = _ragged(actual, reference)
+        actual = _unpad(actual, reference)
     elif isinstance(actual, Ragged) and not isinstance(reference, Ragged):
-        reference = _ragged(reference, actual)
+        reference = _unpad(reference, actual)
         if not isinstance(reference, Ragged) and actual.data.shape == np.shape(reference):
             actual = actual.data  # the reference lost its offsets, as some operators do
     one, other = (v.data if isinstance(v, Ragged) else np.asarray(v) for v in (actual, reference))
@@ -282,7 +282,7 @@ def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
     return actual, reference
 
 
-def _ragged(padded: Batch, like: Ragged) -> Batch:
+def _unpad(padded: Batch, like: Ragged) -> Batch:
     """The sentences of padded (N, T, ...) or (T, N, ...), or the array where it is neither."""
     array: Array = np.asarray(padded)
     longest = int(like.lengths.max(initial=0))

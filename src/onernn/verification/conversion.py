@@ -206,7 +206,7 @@ def _same_outputs(
 def _round_weights(model: Graph, dtype: str) -> Graph:
     """The model with the weights that a file of narrow weights holds."""
 
-    def rounded(array: Array) -> Array:
+    def round_to(array: Array) -> Array:
         if array.ndim < 2 or array.dtype != np.float32:
             return array
         if dtype == "float16":
@@ -214,9 +214,9 @@ def _round_weights(model: Graph, dtype: str) -> Graph:
         return (bfloat16_bits(array).astype(np.uint32) << 16).view(np.float32)
 
     def layer(rnn: Recurrent) -> Recurrent:
-        return replace(rnn, weights=[each.mapped(rounded) for each in rnn.layers])
+        return replace(rnn, weights=[each.mapped(round_to) for each in rnn.layers])
 
-    constants = {name: rounded(array) for name, array in model.constants.items()}
+    constants = {name: round_to(array) for name, array in model.constants.items()}
     return replace(with_layers(model, layer) or model, constants=constants)
 
 
@@ -306,7 +306,7 @@ def over_time(
     `UnsupportedError` where they differ, or naming the operator that stands in the way.
     """
     graph = graph_of(model)
-    step = forms.bound(graph, checked_given(graph, given), inputs)
+    step = forms.bind(graph, checked_given(graph, given), inputs)
     whole = _fix_sizes(forms.over_time(step, states), None)
     frames = _frames(step)
     step = _fix_sizes(step, None)

@@ -441,12 +441,12 @@ class Conformance:
         if self.final_states and state is None:
             raise TypeError("outputs: no final state; if there is none, final_states = False")
         if not self.final_states:
-            return _ragged(y, case), None
+            return _to_ragged(y, case), None
         if not isinstance(state, tuple | list):
             raise TypeError(
                 f"outputs: expected a state as a tuple, got {_describe(state)}; {_OUTPUTS}"
             )
-        return _ragged(y, case), tuple(np.asarray(part) for part in state)
+        return _to_ragged(y, case), tuple(np.asarray(part) for part in state)
 
     def _differences(self, case: Case, result: _Result, expected: _Result) -> Iterator[str]:
         tolerance = self.tolerance or _TOLERANCES[case.dtype]
@@ -506,7 +506,7 @@ def _reference(spec: RnnSpec, weights: Weights, case: Case) -> _Result:
     return y, state
 
 
-def _ragged(y: Any, case: Case) -> Ragged:
+def _to_ragged(y: Any, case: Case) -> Ragged:
     if isinstance(y, Ragged):
         return y
     if not isinstance(y, Sequence):

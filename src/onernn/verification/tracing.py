@@ -21,7 +21,7 @@ from onernn.fuse_passes.normal_forms import NORMAL_FORMS, constants_last
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, OnernnError
 from onernn.ir.feeds import Feed
-from onernn.ir.graph import Graph, Node, Value, called, layer_operators, native_types
+from onernn.ir.graph import Graph, Node, Value, call, layer_operators, native_types
 from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
@@ -198,10 +198,10 @@ class StepCounter(Session):
         self._counts: dict[Node, int] = {}
         super().__init__(graph, **options)
 
-    def _prepared(self, graph: Graph) -> dict[Node, PreparedNode]:
+    def _prepare(self, graph: Graph) -> dict[Node, PreparedNode]:
         return {
             node: _Counted(node, each.layer, each.cells_from, self._counts)
-            for node, each in super()._prepared(graph).items()
+            for node, each in super()._prepare(graph).items()
         }
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
@@ -235,7 +235,7 @@ class StepCounter(Session):
                 continue  # a loop whose data decide when it ends is no layer
             several = native_types(node.origin).count("+")  # of an unrolled or written-out cell
             first = layer_operators(node.origin)[:1]
-            name = called(first) if several and first else node.native
+            name = call(first) if several and first else node.native
             result.append(Steps(name, count, most))
         return tuple(result)
 

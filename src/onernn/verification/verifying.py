@@ -11,7 +11,7 @@ import numpy as np
 
 from onernn.engine.session import Session
 from onernn.ir.arrays import Array
-from onernn.ir.errors import OnernnError, UnsupportedError, guarded, message_of
+from onernn.ir.errors import OnernnError, UnsupportedError, guard, message_of
 from onernn.ir.graph import Graph, graph_of
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
@@ -248,7 +248,7 @@ def verify(
         against = live_against(against, graph)
     runner = Session(graph, dtype=dtype, **session)
     comparison = _Comparison(graph, runner, against is None, dtype, atol, rtol)
-    with guarded(lambda: graph.name):
+    with guard(lambda: graph.name):
         cases = _cases(graph, recording, against, progress)
         case = next(cases)
         progress("running the model", 0, 1)
@@ -404,12 +404,16 @@ def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
     deep they are.
     """
 
-    def known(graph: Graph) -> tuple[int, int]:
+    def find_known(graph: Graph) -> tuple[int, int]:
         names = [v.name for v in graph.inputs if not v.name.endswith(LENGTHS)]
         return len(names), max((v.lod_depth for v in graph.inputs), default=0)
 
     other = against.graph
-    return (model, other) if known(model) > known(other) or not against.is_read else (other, model)
+    return (
+        (model, other)
+        if find_known(model) > find_known(other) or not against.is_read
+        else (other, model)
+    )
 
 
 def _both(
@@ -485,9 +489,9 @@ def _move_floats(value: Any, rng: np.random.Generator) -> Any:
 
 
 def _moved_graph(model: Graph, rng: np.random.Generator) -> Graph:
-    def moved(rnn: Recurrent) -> Recurrent:
+    def move(rnn: Recurrent) -> Recurrent:
         layers = [each.mapped(lambda array: _move_floats(array, rng)) for each in rnn.layers]
         return replace(rnn, weights=layers)
 
     constants = {name: _move_floats(array, rng) for name, array in model.constants.items()}
-    return replace(with_layers(model, moved) or model, constants=constants)
+    return replace(with_layers(model, move) or model, constants=constants)

@@ -29,13 +29,13 @@ from onernn.backend.process import (
     ALIGNMENT,
     MOST_THREADS,
     UsualNeed,
-    aligned,
+    align,
     team_of,
     usable_threads,
 )
 from onernn.backend.stack import LayerBackend, Stack, Trainer
-from onernn.ir.activations import completed
-from onernn.ir.arrays import Array, sealed
+from onernn.ir.activations import complete
+from onernn.ir.arrays import Array, seal
 from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.spec import Activation, RnnSpec
@@ -94,7 +94,7 @@ class CompiledStack:
     ) -> None:
         self._start(kernels, spec, layers[0].iter.dtype, dtype, threads)
         self.holds_finite = options is not None or dtype == CODES
-        self._c_spec, self._parts, self._numbers = packed(kernels, spec, layers, dtype, options)
+        self._c_spec, self._parts, self._numbers = pack(kernels, spec, layers, dtype, options)
         self._idle.append(self._new())  # fails now if it cannot be made
 
     @classmethod
@@ -139,7 +139,7 @@ class CompiledStack:
                     if name == "bias" and not array.flags.c_contiguous:
                         raise UnsupportedError("weights bias: gaps between its numbers")
         result = copy(self)
-        result._unpacked = self._ffi.new("onernn_unpacked[]", [*map(_unpacked, parts)])
+        result._unpacked = self._ffi.new("onernn_unpacked[]", [*map(_unpack, parts)])
         return result
 
     def _start(
@@ -181,7 +181,7 @@ class CompiledStack:
     ) -> tuple[Array, State]:
         """See `StackKernel.run`."""
         words, scale = data_of(x), None if attention is None else data_of(attention)
-        initial = tuple(map(_laid, initial))
+        initial = tuple(map(_lay_out, initial))
         if isinstance(x, Ragged):
             layout, extent, offsets = self._lib.ONERNN_LOD, (0, len(x)), x.offsets
         else:
@@ -190,7 +190,7 @@ class CompiledStack:
             if batch_major.flags.c_contiguous and not words.flags.c_contiguous:
                 layout, words = self._lib.ONERNN_NTC, batch_major
                 scale = None if scale is None else scale.swapaxes(0, 1)
-        words, scale = _laid(words), None if scale is None else _laid(scale)
+        words, scale = _lay_out(words), None if scale is None else _lay_out(scale)
         y, final = self._call(layout, extent, offsets, words, scale, initial)
         return (y.swapaxes(0, 1) if layout == self._lib.ONERNN_NTC else y), final
 
@@ -342,7 +342,7 @@ class CompiledStack:
         return {"hits": 0, "misses": 0}
 
 
-def _unpacked(part: PartViews) -> dict[str, Any]:
+def _unpack(part: PartViews) -> dict[str, Any]:
     """The fields of an `onernn_unpacked`."""
     projection = [] if part.projection is None else [part.projection]
     return {
@@ -377,7 +377,7 @@ class Packed(NamedTuple):
     numbers: Array
 
 
-def packed(
+def pack(
     kernels: Kernels,
     spec: RnnSpec,
     layers: Layers,
@@ -395,12 +395,12 @@ def packed(
         raise UnsupportedError("kernels run u8 with a whole number as data_shift")
     key = kernels.sources, dtype, options and options.packs
     if key not in layers.packed:
-        layers.packed[key] = _packed(spec, layers, dtype, options)
+        layers.packed[key] = _pack(spec, layers, dtype, options)
     places, memory = layers.packed[key]
     if memory.ctypes.data % ALIGNMENT:  # it came in a pickle
-        memory = aligned(len(memory))
+        memory = align(len(memory))
         memory[:] = layers.packed[key][1]
-        layers.packed[key] = places, sealed(memory)
+        layers.packed[key] = places, seal(memory)
     stored = "w8" if dtype == CODES else "s8" if options else dtype
     c_spec = describe(kernels, spec, "f64" if real == np.float64 else stored)
     parts = kernels.ffi.new("onernn_part[]", places)
@@ -412,7 +412,7 @@ def packed(
     return Packed(c_spec, parts, memory)
 
 
-def _packed(
+def _pack(
     spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None
 ) -> tuple[list[dict[str, int]], Array]:
     """Where each part's arrays begin, and the numbers."""
@@ -427,9 +427,9 @@ def _packed(
             scales = options.part(len(places), spec.directions) if options else NO_SCALES
             part = matrices.pack(numbers, scales)
             places.append({name: -1 if at is None else at for name, at in part.items()})
-    memory = aligned(numbers.size)
+    memory = align(numbers.size)
     numbers.write(memory)
-    return places, sealed(memory)
+    return places, seal(memory)
 
 
 def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:
@@ -447,7 +447,7 @@ def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
     low, high = spec.cell_clip or (-inf, inf)
 
     def function(activation: Activation) -> dict[str, Any]:
-        name, alpha, beta = completed(activation)
+        name, alpha, beta = complete(activation)
         kind = getattr(lib, f"ONERNN_{name.upper()}")
         return {"kind": kind, "alpha": alpha or 0, "beta": beta or 0}
 
@@ -485,7 +485,7 @@ def check(lib: Any, status: int, of: str) -> None:
         raise LibraryError(f"kernels: status {status} of {of}")
 
 
-def _laid(array: Array) -> Array:
+def _lay_out(array: Array) -> Array:
     """The array as C reads it."""
     return np.require(array, requirements=("C", "A"))
 
@@ -584,7 +584,7 @@ def stored_layer(
     """
     layers, buffer = layers_of(spec, weights), kernels.ffi.buffer
     options = U8Options(None, UNIT.shift, True) if dtype in ("u8", "int8-dynamic") else None
-    layer = packed(kernels, spec, layers, dtype, options)
+    layer = pack(kernels, spec, layers, dtype, options)
     parts = bytes(buffer(layer.parts)).ljust(2 * kernels.ffi.sizeof("onernn_part"), b"\0")
     first = np.array([_FORMAT, 0, batch_major], np.int64).tobytes()
     head = first + bytes(buffer(layer.spec)) + parts

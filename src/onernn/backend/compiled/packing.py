@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.ir.activations import completed
+from onernn.ir.activations import complete
 from onernn.ir.arrays import Array, bfloat16_bits
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.records import dataclass
@@ -32,7 +32,7 @@ WIDE = ("bias", "peephole")
 """What is stored as it is: nothing is multiplied by rows of it."""
 
 
-def padded(size: int) -> int:
+def pad(size: int) -> int:
     """The next multiple of a panel's width."""
     return -(-size // LANES) * LANES
 
@@ -46,7 +46,7 @@ def panels(matrix: Array) -> Array:
     k, gates, units = matrix.shape
     wide = matrix
     if units % LANES:
-        wide = np.zeros((k, gates, padded(units)), matrix.dtype)
+        wide = np.zeros((k, gates, pad(units)), matrix.dtype)
         wide[:, :, :units] = matrix
     count = wide.shape[2] // LANES
     beside = next(n for n in (4, 2, 1) if n * gates <= 4 and count % n == 0)
@@ -59,7 +59,7 @@ def narrows(array: Array, stored: str) -> bool:
     return stored != "float" and array.dtype == np.float32
 
 
-def narrowed(array: Array, stored: str) -> Array:
+def narrow_numbers(array: Array, stored: str) -> Array:
     """float32 -> the bits of ``stored``, rounded to nearest even.
 
     Raises `UnsupportedError` for a number that is too large for a half.
@@ -77,7 +77,7 @@ def narrowed(array: Array, stored: str) -> Array:
     return bfloat16_bits(array)
 
 
-def paired(panels: Array) -> Array:
+def pair(panels: Array) -> Array:
     """(panels, K, ...) -> (panels, (K + 1) // 2, ..., 2): two rows side by side, a zero below."""
     count, k = panels.shape[:2]
     even = np.zeros((count, k + k % 2, *panels.shape[2:]), panels.dtype)
@@ -139,7 +139,7 @@ def rounded_weights(weights: RnnWeights) -> RnnWeights:
     return replace(weights, **{n: np.moveaxis(array, 0, 2) for n, array in rounded.items()})
 
 
-def coded(panels: Array) -> Array:
+def encode(panels: Array) -> Array:
     """(panels, K, ..., 16) -> (panels, rows, ..., 16, 4) bytes: see kernels/codes.hpp.
 
     Raises `UnsupportedError` for numbers that are not finite.
@@ -178,8 +178,8 @@ class Numbers:
     def add(self, array: Array, *, narrow: bool = False) -> int:
         """The byte where it begins."""
         if narrow:
-            array = narrowed(array, self.stored)
-            array = paired(array) if array.dtype == np.uint16 else array
+            array = narrow_numbers(array, self.stored)
+            array = pair(array) if array.dtype == np.uint16 else array
         return self._place(array, array.nbytes, np.asarray)
 
     def add_panels(
@@ -202,12 +202,12 @@ class Numbers:
             array = quads(panels(matrix), self.per_channel, steps, int((of_rows or UNIT).shift))
             return self._place(array, array.nbytes, np.asarray)
         if narrow and self.stored == CODES:
-            array = coded(panels(matrix))
+            array = encode(panels(matrix))
             return self._place(array, array.nbytes, np.asarray)
         if narrow and narrows(matrix, self.stored):
             return self.add(panels(matrix), narrow=True)
         units = matrix.shape[2]
-        return self._place(matrix, matrix.nbytes // units * padded(units), panels)
+        return self._place(matrix, matrix.nbytes // units * pad(units), panels)
 
     def _place(self, array: Array, nbytes: int, pack: Callable[[Array], Array]) -> int:
         key = (pack, array.dtype, array.shape, array.flat[:LANES].tobytes())
@@ -232,7 +232,7 @@ def check_bytes(spec: RnnSpec, real: np.dtype[Any], dtype: str = "u8") -> None:
     """Raises `UnsupportedError` for layers that bytes would get wrong."""
     if real == np.float64:
         raise UnsupportedError(f"{dtype} computes from float32 weights, these are float64")
-    if any(completed(function)[0] == "thresholdedrelu" for function in spec.functions):
+    if any(complete(function)[0] == "thresholdedrelu" for function in spec.functions):
         raise UnsupportedError(f"{dtype}: thresholdedrelu hides what was not finite")
 
 

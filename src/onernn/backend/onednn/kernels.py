@@ -30,15 +30,15 @@ from onernn.backend.onednn.memory import (
     argument,
     bind,
     create,
-    narrowed,
+    narrow,
     new_attributes,
     new_stream,
-    reordered,
-    stored,
-    widened,
+    reorder,
+    store,
+    widen,
 )
 from onernn.backend.onednn.precision import OWN_LAYOUTS, PRECISIONS, Precision, U8Options, reason
-from onernn.backend.process import CREATION, LARGEST_KEPT, Buffers, UsualNeed, aligned
+from onernn.backend.process import CREATION, LARGEST_KEPT, Buffers, UsualNeed, align
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Cell, RnnSpec
@@ -134,7 +134,7 @@ class PackedWeights:
                     return memory
             plain = self._plain[name]
             same = plain.descriptor == layout
-            memory = plain if same else reordered(plain, layout, self._attributes)
+            memory = plain if same else reorder(plain, layout, self._attributes)
             self._packed[name].append(memory)
             return memory
 
@@ -215,7 +215,7 @@ def plain_weights(
             continue
         dtype = precision.bias if name == "bias" else "f32"
         layout = Descriptor.tagged(library, array.shape, dtype, tag)
-        out[name] = Memory(layout, narrowed(array, dtype))
+        out[name] = Memory(layout, narrow(array, dtype))
     return out
 
 
@@ -227,12 +227,12 @@ class _Workspace(threading.local):
 
     def __init__(self) -> None:
         self.buffers, self._usual = Buffers(), UsualNeed(LARGEST_KEPT)
-        self._scratchpad, self._address = aligned(0), 0
+        self._scratchpad, self._address = align(0), 0
 
     def scratchpad(self, nbytes: int) -> int:
         """The address of so many bytes."""
         if nbytes > len(self._scratchpad):
-            self._scratchpad = aligned(nbytes)
+            self._scratchpad = align(nbytes)
             self._address = self._scratchpad.ctypes.data
         return self._address
 
@@ -240,7 +240,7 @@ class _Workspace(threading.local):
         """Releases a scratchpad that is much larger than runs usually need."""
         self._usual.note(nbytes)
         if not self._usual.keeps(len(self._scratchpad)):
-            self._scratchpad = aligned(0)
+            self._scratchpad = align(0)
 
 
 _WORKSPACE = _Workspace()
@@ -339,7 +339,7 @@ def by_piece(table: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     return [dict(zip(table, column, strict=True)) for column in zip(*table.values(), strict=True)]
 
 
-def carried(
+def carry(
     order: Sequence[Segment],
     begin: Sequence[Array],
     states: Sequence[Array],
@@ -452,7 +452,7 @@ class PrimitiveDirection:
             _, time, count = order[k]
             self.get(Shape(time, count, *strides)).execute(places[k])
 
-        ends = carried(order, initial, states, execute)
+        ends = carry(order, initial, states, execute)
         return [end[: len(packing.last)] for end in ends]
 
     def cache_info(self) -> tuple[int, int]:
@@ -475,23 +475,23 @@ class OneDnnKernel(DirectionKernel):
     def __init__(self, library: Library, spec: RnnSpec, precision: Precision) -> None:
         self._library, self.spec, self.precision = library, spec, precision
         self._kinds = (precision.data, precision.cell)
-        self.dtype = stored(precision.out)
+        self.dtype = store(precision.out)
 
     def read(self, words: Array) -> Array:
         """Words as the primitive reads them; those of a layer below are so already."""
-        return words if words.dtype != np.float32 else narrowed(words, self.precision.data)
+        return words if words.dtype != np.float32 else narrow(words, self.precision.data)
 
     def narrowed(self, states: Sequence[Array]) -> list[Array]:
         """States as the primitive reads them."""
-        return [narrowed(s, kind) for s, kind in zip(states, self._kinds, strict=False)]
+        return [narrow(s, kind) for s, kind in zip(states, self._kinds, strict=False)]
 
     def widened_states(self, states: Sequence[Array]) -> list[Array]:
         """States in float32."""
-        return [widened(s, kind) for s, kind in zip(states, self._kinds, strict=False)]
+        return [widen(s, kind) for s, kind in zip(states, self._kinds, strict=False)]
 
     def widened(self, y: Array) -> Array:
         """See `DirectionKernel.widened`."""
-        return y if y.dtype == np.float32 else widened(y, self.precision.out)
+        return y if y.dtype == np.float32 else widen(y, self.precision.out)
 
 
 class FloatKernel(OneDnnKernel):
@@ -513,7 +513,7 @@ class FloatKernel(OneDnnKernel):
         """See `DirectionKernel.run`."""
         words, y, packing, begin, attention = batch
         if attention is not None:
-            attention = narrowed(attention, self.precision.data)
+            attention = narrow(attention, self.precision.data)
         read = PackedBatch(self.read(words), y, packing, self.narrowed(begin), attention)
         return self.widened_states(self._direction.run(read)), None
 
@@ -588,8 +588,8 @@ class U8Kernel(OneDnnKernel):
             scale, over = self._scale(bound), largest_x / bound
             # Inputs are divided by the power of two that makes them fit under the bound.
             exponent = math.ceil(math.log2(over)) if over > 1 and not self._options.fixed else 0
-            x = narrowed(words, "u8", Scale(scale.factor * 0.5**exponent, scale.shift))
-            first = [narrowed(h, "u8", scale), *map(np.ascontiguousarray, c)]
+            x = narrow(words, "u8", Scale(scale.factor * 0.5**exponent, scale.shift))
+            first = [narrow(h, "u8", scale), *map(np.ascontiguousarray, c)]
             ends = self._direction(bound, exponent).run(PackedBatch(x, y, packing, first))
             if bound is self._bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
                 break

@@ -68,7 +68,7 @@ def find() -> Path:
         if not path.is_file():
             raise LibraryError(f"{DNNL_LIBRARY}={override}: no such file")
         return path
-    for path in _installed():
+    for path in _install():
         if path.name == "libdnnl.so.3" and path.is_file():
             return path.resolve()
     install = f"run: pip install {DISTRIBUTION}==2023.2.0; or "
@@ -79,7 +79,7 @@ def find() -> Path:
     )
 
 
-def _installed() -> Iterator[Path]:
+def _install() -> Iterator[Path]:
     """The distribution's files, as pip recorded them.
 
     `importlib.metadata` reads the same, but importing it takes longer than loading a small model.

@@ -9,9 +9,9 @@ import numpy as np
 
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.precision import CREATORS
-from onernn.backend.process import CREATION, aligned
+from onernn.backend.process import CREATION, align
 from onernn.ir.arrays import Array, bfloat16_bits
-from onernn.ir.arrays import widened as of_bfloat16
+from onernn.ir.arrays import widen as of_bfloat16
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import UNIT, Scale
@@ -113,10 +113,10 @@ class Memory:
 
     @classmethod
     def empty(cls, descriptor: Descriptor) -> Memory:
-        return cls(descriptor, aligned(descriptor.nbytes))
+        return cls(descriptor, align(descriptor.nbytes))
 
 
-def reordered(source: Memory, target: Descriptor, attributes: Any = None) -> Memory:
+def reorder(source: Memory, target: Descriptor, attributes: Any = None) -> Memory:
     """The same numbers in another layout or data type; ``attributes`` hold scales."""
     library, out = target.library, Memory.empty(target)
     lib, engine = library.lib, library.engine
@@ -256,15 +256,15 @@ def create(
         *([] if hint is None else [hint.described]),
         attributes,
     )
-    layouts = {name: _chosen(library, described, name) for name in (*wanted, "scratchpad")}
+    layouts = {name: _choose(library, described, name) for name in (*wanted, "scratchpad")}
     if kind != "forward_inference":
-        layouts["workspace"] = _chosen(library, described, "workspace")
+        layouts["workspace"] = _choose(library, described, "workspace")
     return Primitive(
         new_primitive(library, described), described, kernel_name(library, described), layouts
     )
 
 
-def _chosen(library: Library, described: Any, name: str) -> Descriptor:
+def _choose(library: Library, described: Any, name: str) -> Descriptor:
     """The layout that a primitive settled on for an argument."""
     lib = library.lib
     result = lib.dnnl_primitive_desc_query_md(
@@ -309,7 +309,7 @@ _STORED = {
 }
 
 
-def stored(dtype: str) -> np.dtype[Any]:
+def store(dtype: str) -> np.dtype[Any]:
     """NumPy's type for buffers of a oneDNN data type: the bits of a bfloat16 are an uint16."""
     return np.dtype(_STORED[dtype])
 
@@ -318,7 +318,7 @@ LARGEST = {"f32": 2.0**128, "bf16": 2.0**128 - 2.0**119, "f16": 65520.0, "u8": 2
 """Magnitudes below these are finite numbers of the types that data are computed in."""
 
 
-def narrowed(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
+def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
     """float32 -> a buffer of ``dtype``, a contiguous copy unless it is contiguous float32.
 
     u8 is rounded to the nearest, halves to even, and saturates. It has no NaN: the
@@ -332,10 +332,10 @@ def narrowed(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
     if dtype == "bf16":
         return bfloat16_bits(array)
     with np.errstate(over="ignore"):  # beyond 65504 lies infinity, as in every f16 unit
-        return array.astype(stored(dtype), copy=False)
+        return array.astype(store(dtype), copy=False)
 
 
-def widened(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
+def widen(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
     """A buffer of ``dtype`` -> float32; of u8 times the rounded 1/factor, as products read it."""
     if dtype == "u8":
         return (array.astype(np.float32) - np.float32(scale.shift)) * np.float32(1 / scale.factor)

@@ -22,7 +22,7 @@ from onernn.backend.onednn.kernels import (
     Shape,
     addresses,
     by_piece,
-    carried,
+    carry,
     descriptors,
     plain_weights,
     state_addresses,
@@ -35,7 +35,7 @@ from onernn.backend.onednn.memory import (
     new_attributes,
 )
 from onernn.backend.onednn.precision import GRADIENTS, GUIDE, OURS, PRECISIONS, reason
-from onernn.backend.process import ALIGNMENT, aligned
+from onernn.backend.process import ALIGNMENT, align
 from onernn.backend.reference import reference_trainer
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
@@ -165,7 +165,7 @@ class TrainingKernel(OneDnnKernel):
         states = [np.empty((len(order) + 1, *s.shape), s.dtype) for s in first]
         sizes = [p.forward.layouts["workspace"].nbytes for p in pairs]
         starts = np.cumsum([0] + [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes])
-        workspaces = aligned(int(starts[-1]))
+        workspaces = align(int(starts[-1]))
         rows = [piece.row for piece in order]
         table = {
             "src_layer": addresses(x, rows),
@@ -179,7 +179,7 @@ class TrainingKernel(OneDnnKernel):
             forward = pairs[k].forward
             forward.execute(kept.places[k] | self._weights_for(forward))
 
-        ends = carried(order, first, states, execute)
+        ends = carry(order, first, states, execute)
         if whole is not y:
             y[...] = whole
         return self.widened_states([end[: len(packing.last)] for end in ends]), kept
@@ -208,7 +208,7 @@ class TrainingKernel(OneDnnKernel):
             backward = kept.pairs[k].backward
             backward.execute(kept.places[k] | places[k] | fixed | self._weights_for(backward))
 
-        return dx, carried(order[::-1], dend, dstates, execute), None
+        return dx, carry(order[::-1], dend, dstates, execute), None
 
     def _weights_for(self, kernel: Executable) -> dict[str, int]:
         """The addresses of the weights in a kernel's layouts."""

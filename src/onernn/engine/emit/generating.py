@@ -13,7 +13,7 @@ from typing import Any
 
 from onernn.backend.compiled.packing import BYTES
 from onernn.backend.process import MOST_THREADS
-from onernn.engine.emit.rendering import INDICES, CellCode, Store, call, element, formula, rendered
+from onernn.engine.emit.rendering import INDICES, CellCode, Store, call, element, formula, render
 from onernn.engine.emit.streaming import goes_on
 from onernn.engine.inferring import sizes_of
 from onernn.engine.program import (
@@ -26,15 +26,15 @@ from onernn.engine.program import (
     Step,
     WrittenNode,
     finds,
-    kept,
+    keep,
     namespace,
     sizes_in,
 )
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Value
 from onernn.ir.records import dataclass
-from onernn.ir.types import Size, listed, volume
-from onernn.kernels import header_of, included, text_of
+from onernn.ir.types import Size, volume, write_shape
+from onernn.kernels import header_of, include, text_of
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Plan:
     def point(self, name: str, ctype: str, expression: str) -> None:
         """A pointer named after the value: no word of a template ends like it."""
         ident = f"{self.program.ident(name)}_at"
-        comment = listed(self.program.shape(name))
+        comment = write_shape(self.program.shape(name))
         self.locals.append(Local(ident, ctype, expression, comment))
         self.places[name] = ident
 
@@ -167,7 +167,7 @@ def _allocate(
         for name, output, code in first.get(at, ()):
             if name not in own or name in plan.places:
                 continue
-            if name == output and not _needed(plan, code, name):
+            if name == output and not _is_needed(plan, code, name):
                 plan.unread.add(name)
                 continue
             key = program.ctype(name), str(program.most(name))
@@ -186,7 +186,7 @@ def _allocate(
             _member(plan, name)
 
 
-def _needed(plan: Plan, code: WrittenNode, name: str) -> bool:
+def _is_needed(plan: Plan, code: WrittenNode, name: str) -> bool:
     """Whether a value is read; a step keeps the final states in any case."""
     is_held = any(isinstance(step, Layer) and goes_on(plan.program, step) for step in code.codes)
     return is_held or name == code.node.outputs[0] or name in plan.used
@@ -230,11 +230,11 @@ def generate(
     context |= {"weights_size": len(data), "fingerprint": int.from_bytes(data[8:16], "little")}
     context["embed"] = _words(data) if embed else ()
     files: dict[str, str | bytes] = {
-        f"{name}.hpp": rendered("model.hpp.jinja", **context),
-        "main.cpp": rendered("main.cpp.jinja", **context),
-        "CMakeLists.txt": rendered("CMakeLists.txt.jinja", **context),
+        f"{name}.hpp": render("model.hpp.jinja", **context),
+        "main.cpp": render("main.cpp.jinja", **context),
+        "CMakeLists.txt": render("CMakeLists.txt.jinja", **context),
     }
-    kernels = included(f"{kernel}.hpp" for kernel in context["kernels"])
+    kernels = include(f"{kernel}.hpp" for kernel in context["kernels"])
     files |= {f"onernn/{header}": text_of(header) for header in kernels}
     return files if embed else {**files, f"{name}.weights": data}
 
@@ -276,11 +276,11 @@ def _context(program: Program, store: Store, name: str, threads: int) -> dict[st
         "version": metadata.version("onernn"),
         "source": Path(program.graph.name).name,
         "threads": threads,
-        "stored": sorted(_stored(store)),
+        "stored": sorted(_store(store)),
     }
 
 
-def _stored(store: Store) -> set[str]:
+def _store(store: Store) -> set[str]:
     """C++'s names of what matrices are stored as, where that is not what they are computed in."""
     codes = [place[0] for place in store.places.values()]
     result = {code.stored for code in codes if isinstance(code, CellCode)} | {store.stored}
@@ -300,8 +300,8 @@ class _Header:
         self.shared: dict[tuple[str, str], dict[str, str]] = {}
         self.kernels = {"formulas", "memory", "status", "serial" if threads == 1 else "team"}
         self.depth = 0
-        self.kernels |= {"stored"} if _stored(store) else set()
-        self.kernels |= {"quads"} if BYTES in _stored(store) else set()
+        self.kernels |= {"stored"} if _store(store) else set()
+        self.kernels |= {"quads"} if BYTES in _store(store) else set()
 
     def context(self) -> dict[str, Any]:
         program, plan = self.program, self.plan
@@ -309,8 +309,8 @@ class _Header:
         before: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for source, out in plan.copies:
             shape = program.shape(out)
-            plan.places[kept(out, "copy")] = f"out.{program.ident(out)}"
-            copy = self._render(Call("copy", kept(out, "copy"), source, volume(shape)))
+            plan.places[keep(out, "copy")] = f"out.{program.ident(out)}"
+            copy = self._render(Call("copy", keep(out, "copy"), source, volume(shape)))
             code = textwrap.indent(copy, 4 * " ")
             steps.append({"title": f"{out} is {source}", "code": code, "depth": 0})
         first: dict[str, int] = {}
@@ -318,7 +318,7 @@ class _Header:
             first = dict.fromkeys(finds(each.codes), at) | first
         for name in plan.sized:
             sizes = sizes_in(program, name)
-            code = rendered("step_sizes.jinja", out=plan.place(name), sizes=sizes)
+            code = render("step_sizes.jinja", out=plan.place(name), sizes=sizes)
             names = frozenset[str]().union(*(size.names for size in sizes))
             at = 1 + max((first[name] for name in names if name in first), default=-1)
             depth = steps[at]["depth"] if at else 0
@@ -368,7 +368,7 @@ class _Header:
         """An input's array, and its offsets where it is ragged."""
         program, shape = self.program, self.program.shape(value.name)
         array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
-        yield {**array, "comment": listed(shape), "count": volume(shape), "offsets_of": None}
+        yield {**array, "comment": write_shape(shape), "count": volume(shape), "offsets_of": None}
         for level in reversed(program.levels(value.name)):
             ident, count = program.ident(level.offsets), level.count + 1
             comment = f"({count}), where each sentence begins; the last is {level.words}"
@@ -380,7 +380,7 @@ class _Header:
 
     def _output(self, value: Value) -> dict[str, Any]:
         program, shape = self.program, self.program.shape(value.name)
-        comment, most = listed(shape), program.most(value.name)
+        comment, most = write_shape(shape), program.most(value.name)
         if most.names & program.inner.keys():
             raise UnsupportedError(f"output {value.name!r}: a size {most} that nobody bounds")
         if volume(shape).names & program.inner.keys():
@@ -440,9 +440,9 @@ class _Header:
         """A node's comment, its code, and how many branches are around it."""
         title, depth = self._title(code), self.depth - (code.mark in ("else", "end"))
         steps = [step for step in code.codes if step.makes in self.plan.places or not step.makes]
-        return {"title": title, "code": "".join(map(self._placed, steps)), "depth": depth}
+        return {"title": title, "code": "".join(map(self._place, steps)), "depth": depth}
 
-    def _placed(self, step: Step) -> str:
+    def _place(self, step: Step) -> str:
         """Code inside of the branches around it."""
         if isinstance(step, Mark) and step.kind in ("else", "end", "again"):
             self.depth -= 1
@@ -456,7 +456,7 @@ class _Header:
         if code.mark in ("if", "else"):
             return f"{'where' if code.mark == 'if' else 'where not'} {node.inputs[0]}"
         name = next(filter(None, node.outputs))
-        value = f"{program.ident(name)} {listed(program.shape(name))}"
+        value = f"{program.ident(name)} {write_shape(program.shape(name))}"
         takes = ", ".join(program.ident(name) for name in node.inputs if name)
         op = node.attributes["spec"].cell.name if node.op == "Rnn" else node.op
         return f"{value} = {op}({takes})"
@@ -466,19 +466,19 @@ class _Header:
         if isinstance(step, Layer):
             used = self.plan.places.__contains__
             more = {"layer": step, **self._recurrent(step)}
-            return rendered("step_layer.jinja", place=place, used=used, **more)
+            return render("step_layer.jinja", place=place, used=used, **more)
         if isinstance(step, Call):
             self.kernels |= {header_of(step.function)}
             text = call(step, place, self.store)
-            return rendered("step_call.jinja", call=text, checks=step.checks)
+            return render("step_call.jinja", call=text, checks=step.checks)
         if isinstance(step, Mark):
-            return rendered("step_mark.jinja", mark=step, place=place)
+            return render("step_mark.jinja", mark=step, place=place)
         if isinstance(step, DelayLine):
             of = {"ctype": self.program.ctype(step.out), "out": place(step.out)}
-            return rendered("step_delay_line.jinja", step=step, held=place(step.held), **of)
+            return render("step_delay_line.jinja", step=step, held=place(step.held), **of)
         ctype, step = self.program.ctype, step.merged
         real, to = ctype(step.reads[-1].name), ctype(step.out.name)
-        return rendered(
+        return render(
             "step_nest.jinja",
             loops=list(zip(INDICES, step.loops, strict=False)),
             out=element(step.out, place),
@@ -496,13 +496,13 @@ class _Header:
                 self.cells[code] = f"{base}{same + 1 if same else ''}"
                 self.kernels |= {"recurrent", code.kernel}
             cell = self.cells[code]
-            memory = kept(cell.lower(), "runs")
-            member = self._shared(memory, f"onernn::Recurrent<{cell}>", layer.count)
+            memory = keep(cell.lower(), "runs")
+            member = self._share(memory, f"onernn::Recurrent<{cell}>", layer.count)
             runs.append({"is": run, "fields": fields, "member": member})
-        batching = self._shared("batching", "onernn::Batching", layer.count)
+        batching = self._share("batching", "onernn::Batching", layer.count)
         return {"runs": runs, "batching": batching, "streams": goes_on(self.program, layer)}
 
-    def _shared(self, name: str, type: str, count: Size) -> str:
+    def _share(self, name: str, type: str, count: Size) -> str:
         """A member that all layers with so many sentences have in common."""
         key = type, str(count)
         if key not in self.shared:

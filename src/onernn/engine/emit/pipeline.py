@@ -35,7 +35,7 @@ from onernn.engine.program import (
     namespace,
 )
 from onernn.fuse_passes import PASSES, fuse
-from onernn.fuse_passes.over_time import bound
+from onernn.fuse_passes.over_time import bind
 from onernn.ir.arrays import Array
 from onernn.ir.errors import (
     OnernnError,
@@ -43,7 +43,7 @@ from onernn.ir.errors import (
     ShapeError,
     UnsupportedError,
     did_you_mean,
-    guarded,
+    guard,
 )
 from onernn.ir.files import replacing_all
 from onernn.ir.graph import Graph, Value, graph_of
@@ -61,14 +61,14 @@ def parse(model: Graph | str | PathLike[str], declared: Mapping[str, Any] | None
 
     ``declared`` says what it leaves open of its inputs. Raises what `onernn.load` raises.
     """
-    return Program(pads_apart(fuse(bound(graph_of(model), {}, declared or {}), PASSES).model))
+    return Program(pads_apart(fuse(bind(graph_of(model), {}, declared or {}), PASSES).model))
 
 
 def _refusal(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
     return UnsupportedError(f"{graph.name}: no C++ is generated:", refusals)
 
 
-def _refused(value: Value) -> Iterator[str]:
+def _refuse(value: Value) -> Iterator[str]:
     """Why C++ does not take an input."""
     if value.dtype is None or value.shape is None:
         lacks = " and ".join(w for w in ("dtype", "shape") if getattr(value, w) is None)
@@ -100,7 +100,7 @@ def infer_shapes(
     every = {*graph.constants, *(name for node in graph.nodes for name in node.outputs)}
     every |= {value.name for value in graph.inputs}
     refusals = [Refusal("a name with a NUL", repr(name)) for name in every if "\0" in name]
-    refusals += [Refusal(why, value.name) for value in graph.inputs for why in _refused(value)]
+    refusals += [Refusal(why, value.name) for value in graph.inputs for why in _refuse(value)]
     if refusals:
         name_inputs(program)
         raise _refusal(graph, [*refusals, *write(program)])
@@ -208,15 +208,15 @@ def write_cpp(
     generated for, or a file that somebody else wrote or edited.
     """
     chosen = namespace(_usual_name(Path(model.name))) if name is None else checked_name(name)
-    with guarded(lambda: model.name):
-        program = _understood(model, static, declared or {}, like or {})
+    with guard(lambda: model.name):
+        program = _find_understood(model, static, declared or {}, like or {})
         store = initialize(program, weights)
         files = generate(program, store, name=chosen, embed=embed, threads=threads)
     target = Path(folder)
     for file in files:
         (target / file).parent.mkdir(parents=True, exist_ok=True)
     written = {
-        target / file: content if isinstance(content, bytes) else _marked(file, content)
+        target / file: content if isinstance(content, bytes) else _mark(file, content)
         for file, content in files.items()
     }
     edited = [str(file) for file in written if os.path.lexists(file) and not _is_ours(file)]
@@ -230,7 +230,7 @@ def write_cpp(
     return list(written)
 
 
-def _understood(
+def _find_understood(
     model: Graph,
     static: Mapping[str, int] | None,
     declared: Mapping[str, Any],
@@ -271,7 +271,7 @@ def resolved_inputs(
     return result
 
 
-def _marked(file: str, content: str) -> bytes:
+def _mark(file: str, content: str) -> bytes:
     """With a first line that tells whether the rest was edited."""
     sign, data = "#" if file == "CMakeLists.txt" else "//", content.encode()
     return f"{sign} {_MARK}{hashlib.sha256(data).hexdigest()}\n".encode() + data
@@ -285,7 +285,7 @@ def _is_ours(file: Path) -> bool:
     if file.suffix == ".weights":
         return data[:16] == MAGIC + Store.fingerprint(data[HEADER:])
     text = data.decode(errors="replace").replace("\r\n", "\n")  # as Git may have checked it out
-    return text.encode() == _marked(file.name, text.partition("\n")[2])
+    return text.encode() == _mark(file.name, text.partition("\n")[2])
 
 
 def _usual_name(file: Path) -> str:

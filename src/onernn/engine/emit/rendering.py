@@ -15,7 +15,7 @@ import numpy as np
 
 from onernn.backend.compiled.packing import BYTES, WIDE, CellMatrices, Numbers, kernel_of
 from onernn.engine.program import CTYPES, Access, At, Call, Nest, Packed, RuntimeSize, Team
-from onernn.ir.activations import completed
+from onernn.ir.activations import complete
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Activation, RnnSpec
 from onernn.ir.types import Size
@@ -120,7 +120,7 @@ def words() -> frozenset[str]:
     return frozenset(string.ascii_lowercase).union(*(re.findall(r"\w+", text) for text in texts))
 
 
-def rendered(template: str, **context: Any) -> str:
+def render(template: str, **context: Any) -> str:
     """A template's text; what it asks for and nobody gives is an error."""
     return str(_environment().get_template(template).render(**context))
 
@@ -151,7 +151,7 @@ class CellCode:
     @property
     def functions(self) -> dict[str, Activation]:
         """By their names in C++'s Traits."""
-        return dict(zip(FUNCTIONS, map(completed, self.spec.functions), strict=False))
+        return dict(zip(FUNCTIONS, map(complete, self.spec.functions), strict=False))
 
     @property
     def title(self) -> str:

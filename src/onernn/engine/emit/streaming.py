@@ -13,7 +13,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from onernn.engine.operators.operator_code import OperatorCode
-from onernn.engine.program import DelayLine, Layer, Program, kept
+from onernn.engine.program import DelayLine, Layer, Program, keep
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
@@ -105,7 +105,12 @@ class _Steps:
             known = (
                 []
                 if code
-                else [n for name in node.outputs if name in read for n in _known(program, name)]
+                else [
+                    n
+                    for name in node.outputs
+                    if name in read
+                    for n in _list_known_sizes(program, name)
+                ]
             )
             if any(_tells_words(program, size) for size in known):
                 return f"{node.label} computes with the number of words"
@@ -125,7 +130,7 @@ class _Steps:
         if len(spans) > 1 or (going and span != (0, 0)):
             return "reads words that are not there at the same time"
         if self._meet(op):
-            moved = self._moved(op, *span)
+            moved = self._move(op, *span)
             if moved is None:
                 return "looks at all steps"
             span = moved
@@ -160,7 +165,7 @@ class _Steps:
         }
         return None in places or len(places) > 1
 
-    def _moved(self, op: OperatorCode, early: int, late: int) -> _Span | None:
+    def _move(self, op: OperatorCode, early: int, late: int) -> _Span | None:
         """Which words there are behind an operator that takes several for one; None where it looks
         ahead, or nobody knows."""
         shape, reach = op.shape(), OPERATORS[op.node.op].reach
@@ -185,7 +190,7 @@ class _Steps:
         name, shape = op.out()
         inner = volume(shape[axis + 1 :])
         sizes = inner * shape[axis], inner * before, inner * now
-        self.delays.append(DelayLine(name, kept(name, "held"), volume(shape[:axis]), *sizes))
+        self.delays.append(DelayLine(name, keep(name, "held"), volume(shape[:axis]), *sizes))
 
 
 def goes_on(program: Program, layer: Layer) -> bool:
@@ -197,7 +202,7 @@ def _tells_words(program: Program, size: Size) -> bool:
     return "T" in program.size(size).names
 
 
-def _known(program: Program, name: str) -> list[Size]:
+def _list_known_sizes(program: Program, name: str) -> list[Size]:
     """The sizes that somebody reads as numbers: not what only tells a shape."""
     result = program.numbers(name)
     return [] if result is None else [Size.of(one) for one in result.reshape(-1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NoReturn
 
-from onernn.engine.operators.elementwise import each_element, filled, nest, strides_of, whole
+from onernn.engine.operators.elementwise import each_element, fill, nest, strides_of, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.program import Access, Call, Mark, Nest, RuntimeSize, Step
 from onernn.ir.graph import UNSUPPORTED, Value
@@ -24,7 +24,7 @@ def _condition(op: OperatorCode) -> str:
     return op.source
 
 
-def _copied(op: OperatorCode, index: int, out: str) -> Nest:
+def _copy(op: OperatorCode, index: int, out: str) -> Nest:
     """An input as it stands, in an output that may have room for more."""
     shape = op.shape(index)
     return nest(shape, whole(out, shape), [whole(op.read(index), shape)])
@@ -40,7 +40,7 @@ def then(op: OperatorCode) -> list[Step]:
 def otherwise(op: OperatorCode) -> list[Step]:
     """The end of the first branch, too."""
     mark = Mark("else", _condition(op))
-    copies = [_copied(op, index, op.node.outputs[index]) for index in range(1, len(op.node.inputs))]
+    copies = [_copy(op, index, op.node.outputs[index]) for index in range(1, len(op.node.inputs))]
     return [*copies, mark, Mark("refuse")] if op.attrs.refused else [*copies, mark]
 
 
@@ -56,7 +56,7 @@ def end_if(op: OperatorCode) -> list[Step]:
         op.reads += values[:count]
     if op.attrs.gives != "then":
         copies += [
-            _copied(op, len(values) - count + 1 + index, out) for index, out in enumerate(outputs)
+            _copy(op, len(values) - count + 1 + index, out) for index, out in enumerate(outputs)
         ]
     for index, out in enumerate(outputs):
         program.levels(out)  # whether both are under the same
@@ -96,12 +96,12 @@ def repeat(op: OperatorCode) -> list[Step]:
         bound = Size.of(UNBOUNDED)
     number = Size.of(program.types[turn].value or Size(()))
     number = op.finds(program.size(number), "turn", bound)
-    begin = [_copied(op, 2 + index, name) for index, name in enumerate(states)]
+    begin = [_copy(op, 2 + index, name) for index, name in enumerate(states)]
     if node.input(1):
         op.of("bool", index=1)
         op.same(volume(op.shape(1)), 1)
-        begin.append(_copied(op, 1, going))
-    first = [] if node.input(1) else [filled(op, 1, 1)]
+        begin.append(_copy(op, 1, going))
+    first = [] if node.input(1) else [fill(op, 1, 1)]
     op.reads.append(going)
     has = op.keep("has_turn", "bool", ())
     check = Call("has_turn", has, going, most, number, limit)
@@ -162,7 +162,7 @@ def again(op: OperatorCode) -> list[Step]:
     if node.input(2):
         op.of("bool", index=2)
         op.same(volume(op.shape(2)), 1)
-        updates.append(_copied(op, 2, node.inputs[1]))
+        updates.append(_copy(op, 2, node.inputs[1]))
     steps += [*copies, *updates, Call("tell_size", RuntimeSize(turn), turn + 1)]
     steps.append(Mark("again", operators=op.attrs.operators))
     return [*steps, *ends]
@@ -191,7 +191,7 @@ def _option(value: Value) -> str:
 
 
 @rule(UNSUPPORTED)
-def unsupported(op: OperatorCode) -> NoReturn:
+def raise_unsupported(op: OperatorCode) -> NoReturn:
     op.refuse(op.node.attributes.get("reason", "it is not understood"))
 
 

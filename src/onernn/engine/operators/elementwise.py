@@ -30,7 +30,7 @@ def whole(name: str, shape: Shape) -> Access:
     return Access(name, strides_of(shape))
 
 
-def stretched(name: str, shape: Shape, out: Shape) -> Access:
+def stretch(name: str, shape: Shape, out: Shape) -> Access:
     """Broadcast to a shape, from the right."""
     own = strides_of(shape)
     front = len(out) - len(shape)
@@ -62,7 +62,7 @@ def broadcast(op: OperatorCode, shapes: Sequence[Shape]) -> None:
 
 def stretched_input(op: OperatorCode, index: int) -> Access:
     """An input as its elements stand to those of the output."""
-    return stretched(op.read(index), op.shape(index), op.out()[1])
+    return stretch(op.read(index), op.shape(index), op.out()[1])
 
 
 def elementwise(op: OperatorCode) -> Nest:
@@ -114,10 +114,10 @@ def dropout(op: OperatorCode) -> list[Call | Nest]:
     source = op.read(0)
     copy = each_element(op, [whole(source, op.shape())], ("same", 0))
     mask = op.node.outputs[1] if len(op.node.outputs) > 1 else ""
-    return [copy, filled(op, 1, 1)] if mask else [copy]
+    return [copy, fill(op, 1, 1)] if mask else [copy]
 
 
-def filled(op: OperatorCode, index: int, value: float) -> Call:
+def fill(op: OperatorCode, index: int, value: float) -> Call:
     """An output of one number."""
     out, shape = op.out(index)
     dtype = op.program.dtype(out)
@@ -161,16 +161,16 @@ def extreme(op: OperatorCode) -> list[Call]:
 @rule("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
 def reduce_numbers(op: OperatorCode) -> Call | None:
     op.of("float", "int")
-    return _reduced(op)
+    return _reduce(op)
 
 
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceSumSquare")
 def reduce(op: OperatorCode) -> Call | None:
     op.of("float")
-    return _reduced(op)
+    return _reduce(op)
 
 
-def _reduced(op: OperatorCode) -> Call | None:
+def _reduce(op: OperatorCode) -> Call | None:
     if not _axes(op):
         op.source = op.read(0)
         return None

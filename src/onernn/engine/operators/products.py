@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from onernn.backend.compiled.packing import LANES, MOST_ROWS, padded, panels, quad_rows
+from onernn.backend.compiled.packing import LANES, MOST_ROWS, pad, panels, quad_rows
 from onernn.engine.operators.elementwise import (
     broadcast,
     each_element,
-    filled,
+    fill,
     nest,
     stretched_input,
     strides_of,
@@ -21,7 +21,7 @@ from onernn.engine.operators.elementwise import (
 from onernn.engine.operators.operator_code import OperatorCode, at_least, rule
 from onernn.engine.program import Access, Call, Nest, Packed, Step, Team
 from onernn.ir.arrays import Array
-from onernn.ir.types import Shape, Size, listed, volume
+from onernn.ir.types import Shape, Size, volume, write_shape
 from onernn.ops.elementwise import again, put
 from onernn.ops.quantized import Quantized, lstm_shapes, quantized
 from onernn.ops.rules import ONE
@@ -30,10 +30,10 @@ from onernn.ops.windows import Window, reached_along, windows_of
 
 def groups_of(columns: int) -> int:
     """Panels of 16 columns that a product goes through together."""
-    return min(4, padded(columns) // LANES)
+    return min(4, pad(columns) // LANES)
 
 
-def packed(matrices: Array, together: int = 1) -> Array:
+def pack(matrices: Array, together: int = 1) -> Array:
     """(..., K, C) -> (..., panels, K, together * 16), zeros for columns that are not there."""
     *stack, k, columns = matrices.shape
     wide = together * LANES
@@ -106,7 +106,7 @@ def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: s
     """Rows times a matrix that is known now."""
     inner, columns = matrix.shape
     together = groups_of(columns)
-    panels = Packed(packed(matrix, together), narrow=True)
+    panels = Packed(pack(matrix, together), narrow=True)
     types = [matrix.dtype.name, str(together)]
     return Call("dense", out, x, rows, inner, panels, bias, columns, Team(), types=types)
 
@@ -153,7 +153,7 @@ def einsum(op: OperatorCode) -> list[Step]:
     if not summed:
         return [nest(loops, to, reads, factors)]
     behind = put(factors, {at: at + 1 for at in range(len(reads))})
-    return [filled(op, 0, 0), nest(loops, to, [to, *reads], ("plus", 0, behind))]
+    return [fill(op, 0, 0), nest(loops, to, [to, *reads], ("plus", 0, behind))]
 
 
 Letters = tuple[str, str, str, str]
@@ -205,7 +205,7 @@ def _of_matrices(
         if term in orders:
             return source, orders.index(term) == 1
         name = op.keep(f"factor{index}", op.dtype(), [sizes[letter] for letter in orders[0]])
-        steps.append(_moved(sizes, (source, term), (name, orders[0])))
+        steps.append(_move(sizes, (source, term), (name, orders[0])))
         return name, False
 
     a, a_turned = ordered(places[0], stacks + rows + inner, stacks + inner + rows)
@@ -222,10 +222,10 @@ def _of_matrices(
         b, straight = ordered(places[1], stacks + columns + inner, stacks + inner + columns)
         transpose, types = (a_turned, not straight), [op.dtype()]
         steps.append(Call("product", product, a, b, *counts, *transpose, 1.0, types=types))
-    return steps if product == out else [*steps, _moved(sizes, (product, plain), (out, result))]
+    return steps if product == out else [*steps, _move(sizes, (product, plain), (out, result))]
 
 
-def _moved(sizes: dict[str, Size], before: tuple[str, str], after: tuple[str, str]) -> Nest:
+def _move(sizes: dict[str, Size], before: tuple[str, str], after: tuple[str, str]) -> Nest:
     """A value with its axes in another order; both with a letter for each."""
     (source, term), (to, order) = before, after
     strides = dict(zip(term, strides_of(tuple(sizes[x] for x in term)), strict=True))
@@ -312,8 +312,8 @@ def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
 def bytes_in_panels(matrix: Array, together: int) -> tuple[Array, Array]:
     """Numbers of nine bits (K, C) as the library takes them, and their zero points."""
     numbers, zeros = _as_bytes(matrix)
-    wide = packed(numbers, together)
-    return quad_rows(wide, np.ones(wide[:, 0].shape, np.float32)), packed(zeros, together)
+    wide = pack(numbers, together)
+    return quad_rows(wide, np.ones(wide[:, 0].shape, np.float32)), pack(zeros, together)
 
 
 @rule("MatMulInteger")
@@ -367,9 +367,9 @@ def lstm(op: OperatorCode) -> Call:
     inputs = [op.read(index) for index in (0, 4, 5, 6)]
     sizes = (*x[:2], w.shape[1], units, count, op.attrs.direction == "reverse")
     stored = [Packed(numbers) for numbers, _ in matrices] + [zeros for _, zeros in matrices]
-    rows = [packed(e.reshape(count, -1, units)) for e in (summed, peepholes)]
+    rows = [pack(e.reshape(count, -1, units)) for e in (summed, peepholes)]
     more = *map(Packed, rows), float(op.attrs.clip)
-    fed = op.keep("fed", "float32", (*x[:2], 4 * padded(units)))
+    fed = op.keep("fed", "float32", (*x[:2], 4 * pad(units)))
     outputs = *(*op.node.outputs[1:], "", "")[:2], fed
     return op.call(
         "quantized_lstm",
@@ -393,7 +393,7 @@ def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
         stored, shift = _as_bytes(rows)
         wide = panels(stored.reshape(len(rows), 4, -1))[:, :, 0]
         numbers.append(quad_rows(wide, panels(steps.reshape(1, 4, -1))[:, 0, 0].copy()))
-        zeros.append(packed(shift.reshape(1, 4, -1)))
+        zeros.append(pack(shift.reshape(1, 4, -1)))
     together = np.stack(zeros)
     return np.stack(numbers), Packed(together) if together.any() else ""
 
@@ -475,7 +475,7 @@ def at_places(op: OperatorCode, windows: Windows) -> list[Call]:
 def conv(op: OperatorCode) -> list[Step]:
     op.of("float")
     op.alike(1, 2)
-    windows, own = _convolved(op)
+    windows, own = _convolve(op)
     x, weights, (out, y) = op.shape(), op.shape(1), op.out()
     groups = op.attrs.group
     if op.node.input(2):
@@ -490,7 +490,7 @@ def conv(op: OperatorCode) -> list[Step]:
     types = [op.dtype(), str(together)]
     panels: str | Packed
     if constant is not None:
-        panels = Packed(packed(constant.reshape(groups, own, -1).swapaxes(1, 2), together))
+        panels = Packed(pack(constant.reshape(groups, own, -1).swapaxes(1, 2), together))
     else:
         wide = -(-own // (together * LANES)) * together * LANES
         panels = op.keep("panels", op.dtype(), [count * (groups * wide)])
@@ -505,7 +505,7 @@ def conv(op: OperatorCode) -> list[Step]:
     return [*checks, op.call("convolve", *inputs, *sizes, types=types)]
 
 
-def _convolved(op: OperatorCode) -> tuple[Windows, int]:
+def _convolve(op: OperatorCode) -> tuple[Windows, int]:
     """The windows of a convolution, and how many channels each group makes."""
     x, weights, (_, y) = op.shape(), op.shape(1), op.out()
     windows = Windows(op, windows_of(op.attrs, _kernel(op, weights)), x[1:], y[1:])
@@ -519,7 +519,7 @@ def _convolved(op: OperatorCode) -> tuple[Windows, int]:
 @rule("ConvInteger")
 def conv_integer(op: OperatorCode) -> list[Step]:
     """Only constant weights, each group's in rows (H, W, C)."""
-    windows, own = _convolved(op)
+    windows, own = _convolve(op)
     numbers = whole_numbers(op, lambda w: np.moveaxis(w, 1, -1).reshape(len(w), -1).T)
     together, groups = _together(own), op.attrs.group
     bytes_ = [bytes_in_panels(part, together) for part in np.split(numbers, groups, axis=1)]
@@ -542,7 +542,7 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
     x, weights, (_, y) = op.shape(), op.shape(1), op.out()
     along = windows_of(op.attrs, _kernel(op, weights))
     if op.attrs.output_shape and any(size.number is None for size in x[2:]):
-        op.refuse(f"output_shape={op.attrs.output_shape} of {listed(x)}: say --static")
+        op.refuse(f"output_shape={op.attrs.output_shape} of {write_shape(x)}: say --static")
     sizes = [size if size.number is None else size.number for size in x[2:]]
     cut = [(Size.of(less), Size(())) for _, less in reached_along(op.attrs, along, sizes)]
     windows = Windows(op, along, x[1:], y[1:], cut)

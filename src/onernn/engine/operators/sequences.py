@@ -15,7 +15,7 @@ from onernn.engine.program import (
     Run,
     RuntimeSize,
     State,
-    moved,
+    move,
 )
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.rnn import Recurrent, check_cells, parts
@@ -167,7 +167,7 @@ def unpad(op: OperatorCode) -> Call:
     time, count, *_ = layout = _layout(op, op.shape())
     op.same(volume(op.shape(1)), count)
     (result,) = op.makes_sentences(count, most=time * count)
-    given, types = (op.read(0), op.read(1), result), [moved(op.dtype()), op.dtype(1)]
+    given, types = (op.read(0), op.read(1), result), [move(op.dtype()), op.dtype(1)]
     return op.call("unpad", *given, RuntimeSize(result.words), *layout, types=types, checks=True)
 
 
@@ -182,7 +182,7 @@ def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
 def pad(op: OperatorCode) -> Call:
     if not op.node.input(1):
         _to_the_longest(op, 0 if op.attrs.time_major else 1)
-    return _padded(op, "", word=False)
+    return _pad(op, "", word=False)
 
 
 @rule("SequenceFill")
@@ -194,14 +194,14 @@ def fill(op: OperatorCode) -> Call:
     word = op.shape(1)
     if volume(word) != ONE and word != op.shape()[1:]:
         op.refuse("expected one number, or one word, to fill with")
-    return _padded(op, op.read(1), word=volume(word) != ONE)
+    return _pad(op, op.read(1), word=volume(word) != ONE)
 
 
 def _to_the_longest(op: OperatorCode, axis: int) -> None:
     op.same(op.result_size(axis), op.program.longest_of(op.sentences()))
 
 
-def _padded(op: OperatorCode, value: str, word: bool) -> Call:
+def _pad(op: OperatorCode, value: str, word: bool) -> Call:
     _, shape = op.out()
     given, layout = (op.read(0), op.sentences(), value, word), _layout(op, shape)
     return op.move("pad", *given, *layout, checks=True)

@@ -10,14 +10,14 @@ from onernn.engine.operators.elementwise import (
     COPY,
     broadcast,
     each_element,
-    filled,
+    fill,
     nest,
-    stretched,
+    stretch,
     strides_of,
     whole,
 )
 from onernn.engine.operators.operator_code import OperatorCode, at_least, is_natural, rule
-from onernn.engine.program import Access, Call, Nest, RuntimeSize, Step, UnknownError, moved
+from onernn.engine.program import Access, Call, Nest, RuntimeSize, Step, UnknownError, move
 from onernn.ir.operator import at_axis
 from onernn.ir.types import Shape, Size, shape_of, volume
 from onernn.ops.rules import ONE
@@ -116,7 +116,7 @@ def expand(op: OperatorCode) -> Nest:
     """Sizes that are asked for stretch as those of an input do."""
     source, asked = op.read(0), shape_of(op.numbers(1, "shape") or ())
     broadcast(op, [op.shape(), asked])
-    return each_element(op, [stretched(source, op.shape(), op.out()[1])], COPY)
+    return each_element(op, [stretch(source, op.shape(), op.out()[1])], COPY)
 
 
 @rule("Tile")
@@ -137,11 +137,11 @@ def tile(op: OperatorCode) -> Nest:
 @rule("ConstantOfShape")
 def constant_of_shape(op: OperatorCode) -> Call:
     op.numbers(0, "shape")
-    return filled(op, 0, np.asarray(op.attrs.value).reshape(-1)[0])
+    return fill(op, 0, np.asarray(op.attrs.value).reshape(-1)[0])
 
 
 @rule("Range")
-def counted(op: OperatorCode) -> Call:
+def count_shape(op: OperatorCode) -> Call:
     """From one size to another; between numbers it is a constant."""
     op.of("int")
     start, limit, step = (Size.of(op.numbers(index, "limits")[0]) for index in range(3))  # type: ignore[index]
@@ -177,10 +177,10 @@ def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
     return volume(shape[:axis]), volume(shape[axis + 1 :])
 
 
-def _chosen(op: OperatorCode, function: str, *sizes: Any) -> Call:
+def _choose(op: OperatorCode, function: str, *sizes: Any) -> Call:
     """Negative indices count from the end where the operator says so."""
     op.of("int", index=1)
-    types = [moved(op.dtype()), op.dtype(1)]
+    types = [move(op.dtype()), op.dtype(1)]
     indices = op.read(0), op.read(1)
     negative = not op.attrs.non_negative
     return op.call(function, *indices, *sizes, negative, types=types, checks=True)
@@ -191,7 +191,7 @@ def gather(op: OperatorCode) -> Call:
     """Slices of a table."""
     table = op.shape()
     axis = op.axis(len(table))
-    return _chosen(op, "gather", table[axis], volume(op.shape(1)), *_around(table, axis))
+    return _choose(op, "gather", table[axis], volume(op.shape(1)), *_around(table, axis))
 
 
 @rule("GatherElements")
@@ -201,7 +201,7 @@ def gather_elements(op: OperatorCode) -> Call:
     for index, size in enumerate(shape):
         if index != axis:
             op.same(table[index], size)
-    return _chosen(op, "gather_elements", table[axis], shape[axis], *_around(shape, axis))
+    return _choose(op, "gather_elements", table[axis], shape[axis], *_around(shape, axis))
 
 
 @rule("GatherND")
@@ -213,7 +213,7 @@ def gather_nd(op: OperatorCode) -> Call:
     end = batch + (indices[-1].number or 0)
     sizes = table[batch:end]
     around = volume(table[:batch]), volume(indices[batch:-1]), volume(table[end:])
-    return _chosen(op, "gather_nd", list(sizes), *around)
+    return _choose(op, "gather_nd", list(sizes), *around)
 
 
 _MEETINGS = ("none", "add", "mul", "max", "min")
@@ -231,7 +231,7 @@ def scatter_elements(op: OperatorCode) -> Call:
             op.same(few, many)
     op.fits(2, sizes)
     how = volume(shape), axis, shape[axis], list(sizes), list(strides_of(shape))
-    return _scattered(op, "scatter_elements", *how)
+    return _scatter(op, "scatter_elements", *how)
 
 
 @rule("ScatterND")
@@ -242,10 +242,10 @@ def scatter_nd(op: OperatorCode) -> Call:
         op.refuse("the number of indices of a place is not known")
     op.fits(2, (*sizes[:-1], *shape[depth:]))
     counts = volume(sizes[:-1]), volume(shape[depth:])
-    return _scattered(op, "scatter_nd", list(shape[:depth]), *counts)
+    return _scatter(op, "scatter_nd", list(shape[:depth]), *counts)
 
 
-def _scattered(op: OperatorCode, function: str, *sizes: Any) -> Call:
+def _scatter(op: OperatorCode, function: str, *sizes: Any) -> Call:
     op.of("float", "int")
     op.of("int32", "int64", index=1)
     op.alike(2)
@@ -287,7 +287,7 @@ def reverse_sequence(op: OperatorCode) -> Call:
     op.of("int", index=1)
     op.same(volume(op.shape(1)), shape[batch])
     sizes = shape[time], shape[batch], volume(shape[2:]), time == 0
-    types = [moved(op.dtype()), op.dtype(1)]
+    types = [move(op.dtype()), op.dtype(1)]
     return op.call("reverse", op.read(0), op.read(1), *sizes, types=types, checks=True)
 
 
@@ -299,7 +299,7 @@ def one_hot(op: OperatorCode) -> Call:
     op.numbers(1, "depth")
     op.same(volume(op.shape(2)), 2)
     sizes = volume(input_shape[:axis]), volume(input_shape[axis:]), shape[axis]
-    types = [moved(op.dtype(2)), op.dtype()]
+    types = [move(op.dtype(2)), op.dtype()]
     return op.call("one_hot", op.read(0), op.read(2), *sizes, types=types)
 
 

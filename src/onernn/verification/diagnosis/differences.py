@@ -187,7 +187,11 @@ def smallest(
 
 
 _STATES = {1: "hidden", 2: "cell"}
-_PADDING = {"SequencePad", "SequenceUnpad", "SequenceLike"}
+
+
+def _converts(op: str) -> bool:
+    """Returns whether an operator converts between padded and ragged batches."""
+    return op in ("SequencePad", "SequenceUnpad") or op == "SequenceLike"
 
 
 class Named(NamedTuple):
@@ -322,7 +326,7 @@ class Names:
         if layer is None or not layer.is_layer:  # a layer's sequences, padded again
             layers = (graphs[0].producer(n, "Rnn") for n in _sources(graphs[0], each.reads))
             layer = next((Operation(graphs[0], n) for n in layers if n), None)
-            there, padded = bool(extra[0]), bool(ops) and ops <= _PADDING
+            there, padded = bool(extra[0]), bool(ops) and all(map(_converts, ops))
         else:
             padded = there != (each.wanted in self.ragged[1])
         if padded and layer is not None:
@@ -465,7 +469,7 @@ def _sources(graph: Graph, name: str) -> list[str]:
     """
     names = [name]
     while (maker := graph.producer(name)) and (
-        moves(maker.op) or maker.op in ("Identity", "Cast") or maker.op in _PADDING
+        moves(maker.op) or maker.op in ("Identity", "Cast") or _converts(maker.op)
     ):
         name = maker.inputs[0]
         names.append(name)
@@ -480,7 +484,7 @@ def _hands_on(operation: Operation) -> bool:
     narrow = before.dtype != after.dtype and not (kinds[0] == kinds[1] == "i")
     if node.op == "Identity" or (node.op == "Cast" and kinds[0] and not narrow):
         return True
-    if node.op not in ("Reshape", "Transpose", "Expand"):
+    if node.op not in ("Reshape", "Transpose") and node.op != "Expand":
         return False
     known = before.shape is not None and None not in before.shape
     perm = [*(node.attrs.perm or [1, 0])] if node.op == "Transpose" else []

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.common.fault import Fault
-from onernn.ir.arrays import Array, bfloat16_bits, widened
+from onernn.ir.arrays import Array, bfloat16_bits, widen
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
@@ -39,7 +39,7 @@ _CALLED = {"layer": "input weights", "iter": "recurrent weights", "bias": "bias"
 _GATES = {"u": "update", "r": "reset", "i": "input", "f": "forget", "c": "candidate"}
 
 
-def named(arrays: Iterable[str]) -> str:
+def name_arrays(arrays: Iterable[str]) -> str:
     """The names of arrays in words."""
     return " and ".join(_CALLED.get(name, name) for name in arrays)
 
@@ -112,7 +112,7 @@ def in_arrays(fault: PartFault, names: tuple[str, ...] = (), text: str = "") -> 
             spec = replace(spec, input_size=weights.layer.shape[2])
         return spec, weights
 
-    only = f" in the {named(names)} only" if names else ""
+    only = f" in the {name_arrays(names)} only" if names else ""
     return Fault(fault.id, text or f"{fault.text}{only}", apply)
 
 
@@ -422,7 +422,7 @@ def _narrow_type(one: Array, other: Array) -> str:
             return "float16"
     cut = (np.ascontiguousarray(other, np.float32).view(np.uint32) >> 16).astype(np.uint16)
     for bits in (cut, bfloat16_bits(other)):
-        if np.array_equal(one, widened(bits)):
+        if np.array_equal(one, widen(bits)):
             return "bfloat16"
     levels = np.unique(one).astype(np.float64)
     if not 2 < len(levels) <= 256 < len(np.unique(other)):
@@ -493,7 +493,7 @@ def _relate_weights(
             continue
         rest = [name for name in ("layer", "iter", "bias") if name in pairs and name not in hit]
         every = fault in matrices or all(_explains(fault, spec, n, *pairs[n]) for n in rest)
-        only = "" if every else f" in the {named(hit)} only"
+        only = "" if every else f" in the {name_arrays(hit)} only"
         yield Relation(fault.id, f"matches when {fault.text}{only}")
         left = [name for name in left if name not in hit]
     rounded = {name: kind for name in left if (kind := _narrow_type(*pairs[name]))}

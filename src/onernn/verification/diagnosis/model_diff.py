@@ -95,7 +95,7 @@ class _Reading:
         matching = match(graph, other, (trial.values, values))
         layers = (*run.parts.values(), *evidence.mine.parts.values())
         stacked = {(each.own, each.direction): each for each in layers if each.own}
-        names = Names(matching, parts, stacked, (_ragged(trial.values), _ragged(values)))
+        names = Names(matching, parts, stacked, (_list_ragged(trial.values), _list_ragged(values)))
         return cls(evidence, whole, graph, matching, names, trial)
 
     def causes(self, ends: float) -> tuple[Cause, ...]:
@@ -261,7 +261,7 @@ def _fresh(evidence: Evidence, graph: Graph, seed: int) -> Trial | None:
     return None
 
 
-def _ragged(values: Values) -> set[str]:
+def _list_ragged(values: Values) -> set[str]:
     return {name for name, value in values.items() if isinstance(value, Ragged)}
 
 
@@ -281,7 +281,7 @@ def shuffle(inputs: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, 
     """Another batch of the same numbers; with ``lengths`` vectors of integers are others, too."""
     rng = np.random.default_rng(seed)
 
-    def moved(array: Array) -> Array:
+    def move(array: Array) -> Array:
         array = np.asarray(array)
         few = array.dtype.kind == "f" and len(np.unique(array)) <= _MASK
         if array.ndim == 0 or few or array.dtype.kind == "b":
@@ -293,7 +293,7 @@ def shuffle(inputs: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, 
         return (rng.permutation(array.reshape(-1)).reshape(array.shape) * signs).astype(array.dtype)
 
     return {
-        name: value.with_data(moved(value.data)) if isinstance(value, Ragged) else moved(value)
+        name: value.with_data(move(value.data)) if isinstance(value, Ragged) else move(value)
         for name, value in inputs.items()
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from onernn.ir.errors import OnernnError, guarded
+from onernn.ir.errors import OnernnError, guard
 from onernn.verification.comparing import all_pass, largest_difference
 from onernn.verification.diagnosis.cause import Cause, Edit
 from onernn.verification.diagnosis.faults import layer_faults
@@ -144,7 +144,7 @@ def explain(report: Report, seconds: float, progress: Progress) -> Report:
             )
         return replace(report, notes=(*report.notes, note))
     try:
-        with guarded(lambda: "the search for a cause"):
+        with guard(lambda: "the search for a cause"):
             progress("comparing both models", 0, 1)
             ends = time.monotonic() + seconds
             if causes := read_causes(evidence, ends):
