@@ -50,7 +50,9 @@ def write_model(
 
 
 def writer_for(path: Path) -> Writer:
-    """The framework that writes files of this suffix. Raises `UnsupportedError` for others."""
+    """Returns the framework that writes files of this suffix. Raises `UnsupportedError` for
+    others.
+    """
     if path.suffix not in WRITERS:
         kind, known = path.suffix or "a file of no suffix", " and ".join(WRITERS)
         hint = did_you_mean(path.suffix, WRITERS)

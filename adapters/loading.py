@@ -71,7 +71,7 @@ def _tensorflow(kind: str, path: str | Path) -> str:
 
 
 def load(path: StrPath, params: StrPath | None = None, semantics: str = "documented") -> Graph:
-    """The model in a file or folder, lowered to canonical operators; nothing is run.
+    """Returns the model in a file or folder, lowered to canonical operators; nothing is run.
 
     ``path``: a Paddle folder, ``.pdmodel`` or ``__model__``; an MXNet ``-symbol.json``, its folder
     or the prefix of its name; an ``.onnx`` file; a ``.pt2`` that torch.export.save wrote.
@@ -95,7 +95,7 @@ def load(path: StrPath, params: StrPath | None = None, semantics: str = "documen
 
 
 def read_weights(path: StrPath) -> dict[str, Array]:
-    """The arrays of a file without a model, by their names in it; for a graph of one's own.
+    """Returns the arrays of a file without a model, by their names in it; for a graph of one's own.
 
     ``path``: a PyTorch state dict or checkpoint (.pt, .pth, .ckpt, TorchScript), a .safetensors, an
     .npz, or an .h5 that Keras's save_weights wrote. bfloat16 comes as float32. Nothing in the file
@@ -122,7 +122,8 @@ def arrays_in(path: StrPath) -> dict[str, Array] | None:
 
 
 def find_faults(path: StrPath, params: StrPath | None = None) -> FaultyModel[Any]:
-    """A saved model with the known faults of its framework; ``path`` and ``params`` as in `load`.
+    """Returns a saved model with the known faults of its framework; ``path`` and ``params`` as in
+    `load`.
 
     Raises `ModelFormatError` for a file that is no model, `UnsupportedError` for a kind of which no
     faults are known.
@@ -136,7 +137,8 @@ def find_faults(path: StrPath, params: StrPath | None = None) -> FaultyModel[Any
 
 
 def plugin_for(graph: Graph) -> str:
-    """How a model runs with operators that onernn lacks: in its framework, the layers in onernn.
+    """Returns how a model runs with operators that onernn lacks: in its framework, the layers in
+    onernn.
 
     "" where no layer would be replaced: unrolled cells and loops are not operators of their own.
     """

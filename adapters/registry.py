@@ -30,10 +30,12 @@ SEMANTICS = ("documented", *(name for adapter in ADAPTERS for name in adapter.se
 
 
 def pass_name(applied: Applied) -> str:
-    """What a framework calls a pass that fired on its operators, "" where none has a name."""
+    """Returns what a framework calls a pass that fired on its operators, "" where none has a
+    name.
+    """
     return next(filter(None, (adapter.pass_name(applied) for adapter in ADAPTERS)), "")
 
 
 def adapter_of(path: StrPath) -> Adapter:
-    """The framework of a file or folder."""
+    """Returns the framework of a file or folder."""
     return next(adapter for adapter in ADAPTERS if adapter.reads(path))

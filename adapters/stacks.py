@@ -38,7 +38,8 @@ Way = tuple[str, bool]
 
 
 def joined_layers(model: Graph) -> Graph:
-    """The model in which a layer reads what it reads without views, masks and reversed steps.
+    """Returns the model in which a layer reads what it reads without views, masks and reversed
+    steps.
 
     A mask takes words out in front of each layer and puts them back behind it, and a backward layer
     may be a forward one over reversed steps. To weights that means nothing, so the layers are one
@@ -80,7 +81,9 @@ class _Ways:
         self._known: dict[str, tuple[Way, ...]] = {}
 
     def beside(self, ways: tuple[Way, ...], name: str) -> tuple[str, list[Node]]:
-        """The one value of layers side by side, and what makes it where nothing did so far."""
+        """Returns the one value of layers side by side, and what makes it where nothing did so
+        far.
+        """
         names = tuple(each for each, _ in ways)
         if names in self._beside:
             return self._beside[names], []
@@ -88,7 +91,9 @@ class _Ways:
         return made, [Node("Concat", names, (made,), {"axis": -1})]
 
     def layer(self, node: Node) -> list[Node]:
-        """The node over what its input is moved from; with what puts several side by side."""
+        """Returns the node over what its input is moved from; with what puts several side by
+        side.
+        """
         rnn = Recurrent.of(node)
         ways = self.of(rnn.x)
         orders = {turned for _, turned in ways}
@@ -106,7 +111,7 @@ class _Ways:
         return [*made, replace(replace(rnn, spec=spec, x=x).node(), origin=node.origin)]
 
     def of(self, name: str) -> tuple[Way, ...]:
-        """What a value is moved from, side by side; itself where it is computed."""
+        """Returns what a value is moved from, side by side; itself where it is computed."""
         waiting = [name]
         while waiting:
             top = waiting[-1]
@@ -121,7 +126,7 @@ class _Ways:
         return self._known[name]
 
     def _sources(self, node: Node) -> list[str]:
-        """The inputs whose words a node may move; none where it computes."""
+        """Returns the inputs whose words a node may move; none where it computes."""
         if node.op in ("Concat", "Where"):
             return [*node.inputs[node.op == "Where" :]]
         known = OPERATORS.get(node.op)
@@ -183,7 +188,8 @@ def read_stacks(
     node: str | None = None,
     recurrent_activation: str | None = None,
 ) -> Stacks:
-    """The stacks of a file of weights by the names of their modules, or `stacks_of` a model.
+    """Returns the stacks of a file of weights by the names of their modules, or `stacks_of` a
+    model.
 
     ``node``: only that one. ``recurrent_activation``: "sigmoid" confirms the gates of a file of
     weights that Keras before 2.3 wrote, whose default is hard_sigmoid. Raises what `load` does, and
@@ -227,8 +233,8 @@ def read_stacks(
 
 
 def stacks_of(model: Graph, node: str | None = None) -> Stacks:
-    """A model's stacks of recurrent layers, by the values that they make, or where these are not
-    in the file by its names of the layers. Weights that several places share come once.
+    """Returns a model's stacks of recurrent layers, by the values that they make, or where these
+    are not in the file by its names of the layers. Weights that several places share come once.
 
     ``node``: the one that makes this value, or bears this name. Raises `UnsupportedError` where
     there is none.
@@ -269,7 +275,9 @@ def stacks_of(model: Graph, node: str | None = None) -> Stacks:
 
 
 def _omit(model: Graph, fused: Graph) -> Iterator[Refusal]:
-    """The recurrent layers and loops over cells of a model that are no layers after fusion."""
+    """Yields the recurrent layers and loops over cells of a model that are no layers after
+    fusion.
+    """
     result = {op for node in every_node(fused) if node.op == "Rnn" for op in node.origin}
     missing = _recurrent_operators(model.nodes, result)
     for op, node in missing.items():
@@ -288,7 +296,8 @@ def _omit(model: Graph, fused: Graph) -> Iterator[Refusal]:
 
 
 def _recurrent_operators(nodes: Iterable[Node], known: set[NativeOp]) -> dict[NativeOp, Node]:
-    """The native operators of recurrent types that are not known, each with a node of its own.
+    """Returns the native operators of recurrent types that are not known, each with a node of its
+    own.
 
     A loop or branch that became a layer stands for the operators inside it.
     """
@@ -320,7 +329,7 @@ def _same(one: PivotLayer, other: PivotLayer) -> bool:
 
 
 def without_states(model: Graph) -> Graph:
-    """The model in which no layer begins with a given state, nor hands one on.
+    """Returns the model in which no layer begins with a given state, nor hands one on.
 
     So do layers that stand on each other become one stack, whose states a model may take apart:
     to their weights states mean nothing. Who reads a last state reads an input of the graph.

@@ -26,7 +26,7 @@ T = TypeVar("T")
 def convert_weights(
     layer: Any, to: str, *, source: str | None = None, **options: Any
 ) -> dict[str, Array]:
-    """A layer's arrays by the names of another framework, exact wherever that can say them.
+    """Returns a layer's arrays by the names of another framework, exact wherever that can say them.
 
     ``layer``: a `PivotLayer`; (spec, weights); an "Rnn" node of a graph; a graph with one stack of
     layers; a torch.nn.RNN, LSTM, GRU or cell of these, or a module with one; a built keras
@@ -43,7 +43,9 @@ def convert_weights(
 
 
 def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLayer:
-    """The layer in the pivot; ``options`` are those of the ``read`` of its layout's module."""
+    """Returns the layer in the pivot; ``options`` are those of the ``read`` of its layout's
+    module.
+    """
     if isinstance(layer, Mapping | Iterator):
         return _from_arrays(dict(layer), source, options)
     if source is not None or options:
@@ -116,7 +118,7 @@ def _from_arrays(
 
 
 def _array(value: Any) -> Array:
-    """A tensor, variable or array in NumPy; halves are widened, which is exact."""
+    """Returns a tensor, variable or array in NumPy; halves are widened, which is exact."""
     if hasattr(value, "detach"):  # a tensor of PyTorch: NumPy has no bfloat16
         value = value.detach().cpu()
         value = (value.float() if value.element_size() == 2 else value).numpy()

@@ -74,7 +74,7 @@ NONE: Mapping[str, Columns] = MappingProxyType({})
 
 
 def affine(graph: Graph, name: str) -> Affine | None:
-    """The value as a sum of projections; None where it is none, or a matrix is no constant.
+    """Returns the value as a sum of projections; None where it is none, or a matrix is no constant.
 
     Cuts are those along the last of two axes: a projection's rows are the batch.
     """
@@ -82,7 +82,9 @@ def affine(graph: Graph, name: str) -> Affine | None:
 
 
 def affine_inside(graph: Graph, name: str, function: str) -> Affine | None:
-    """The sum of which a value is a function, or a part of what is one; with their nodes."""
+    """Returns the sum of which a value is a function, or a part of what is one; with their
+    nodes.
+    """
     cut = graph.producer(name, "Split", "Slice")
     node = graph.producer(cut.inputs[0] if cut else name, function)
     if node is None:
@@ -117,7 +119,7 @@ class _Table:
                     self.sums[name] = result
 
     def _sum(self, node: Node, index: int) -> Affine | None:
-        """The sum that a node makes as its output ``index``."""
+        """Returns the sum that a node makes as its output ``index``."""
         if node.op == "Identity":
             return self.sums.get(node.input(0))
         if node.op in ("Gemm", "MatMul"):

@@ -73,7 +73,7 @@ _NEAR = 64  # values that a new state is made of, back to its gates
 
 
 def step_of(graph: Graph, node: Node) -> Step | None:
-    """The step whose new state a node makes, None where it makes none."""
+    """Returns the step whose new state a node makes, None where it makes none."""
     if node.op == "Mul":
         return _lstm(graph, node)
     if node.op in ("Gemm", "MatMul"):
@@ -91,7 +91,9 @@ def step_of(graph: Graph, node: Node) -> Step | None:
 
 
 def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
-    """Both ways to read gates that are sums of two projections each, of the same two values."""
+    """Yields both ways to read gates that are sums of two projections each, of the same two
+    values.
+    """
     sources = list(gates[0].terms)
     if len(sources) != 2 or any(set(gate.terms) != set(sources) for gate in gates):
         return
@@ -238,7 +240,9 @@ def _gru(graph: Graph, node: Node) -> Step | None:
 
 
 def _states(graph: Graph, node: Node) -> Iterable[str]:
-    """Values that may be the old state of a node that makes the new one: gates and h read it."""
+    """Returns values that may be the old state of a node that makes the new one: gates and h read
+    it.
+    """
     waiting, read, tanh = [*node.inputs], set[str](), False
     for name in waiting:  # it grows: the nearest come first
         result = graph.producer(name)
@@ -253,12 +257,14 @@ def _states(graph: Graph, node: Node) -> Iterable[str]:
 
 
 def _is_narrow(graph: Graph, name: str) -> bool:
-    """Whether a value is (N, 1)."""
+    """Returns whether a value is (N, 1)."""
     return graph.types[name].counts[1:] == (1,)
 
 
 def _is_one_channel(graph: Graph, name: str) -> bool:
-    """Whether a value is (N, 1), no number, and not made of a number and another one, as 1 - a."""
+    """Returns whether a value is (N, 1), no number, and not made of a number and another one, as 1
+    - a.
+    """
     node = graph.producer(name)
     if not _is_narrow(graph, name) or is_number(graph, name):
         return False

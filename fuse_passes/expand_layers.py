@@ -14,7 +14,7 @@ _SIDES = {"left2right": "forward", "right2left": "backward"}
 
 
 def part_name(rnn: Recurrent, part: Part) -> str:
-    """The name of the output of one part of a stack that `ExpandLayers` took apart."""
+    """Returns the name of the output of one part of a stack that `ExpandLayers` took apart."""
     if rnn.spec.directions == 2:
         return f"{rnn.y}@{part.layer}.{_SIDES[part.side]}"
     return _name(rnn, part.layer)
@@ -83,11 +83,11 @@ class ExpandLayers:
         return graph.splice((node,), nodes)
 
     def _splits(self, rnn: Recurrent) -> bool:
-        """Whether the directions of a layer become nodes of their own."""
+        """Returns whether the directions of a layer become nodes of their own."""
         return rnn.spec.directions == 2 and (self.directions(rnn) or not rnn.spec.joins(0))
 
     def _layers(self, rnn: Recurrent) -> Iterator[list[Recurrent]]:
-        """The nodes of each layer, still over the stack's input and states."""
+        """Yields the nodes of each layer, still over the stack's input and states."""
         layers = rnn.layers
         for layer, sides in groupby(parts(rnn.spec), key=lambda part: part.layer):
             weights = layers[layer]
@@ -110,7 +110,7 @@ class ExpandLayers:
 
 
 def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list[str]:
-    """The parts of a value along an axis; the value itself where there is one."""
+    """Returns the parts of a value along an axis; the value itself where there is one."""
     if not name or count == 1:
         return [name] * count
     result = [f"{stem}@{index}" for index in range(count)]
@@ -119,7 +119,7 @@ def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list
 
 
 def _join(nodes: list[Node], names: list[str], axis: int, into: str) -> str:
-    """The values joined as ``into``; the value itself where there is one."""
+    """Returns the values joined as ``into``; the value itself where there is one."""
     if len(names) == 1:
         return names[0]
     nodes.append(Node("Concat", tuple(names), (into,), {"axis": axis}))

@@ -11,7 +11,7 @@ from onernn.ir.graph import Graph, Node, Value
 
 
 def join(*models: Graph) -> Graph:
-    """One model of several: what one gives under the name of another's input feeds it.
+    """Returns one model of several: what one gives under the name of another's input feeds it.
 
     Inputs of one name are one input. The outputs are those that no other model reads, in the order
     of the models. Raises `UnsupportedError` where two give the same name, or models feed each other
@@ -62,7 +62,7 @@ def _refuse(why: str, where: str) -> UnsupportedError:
 
 
 def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
-    """Those first that no other one feeds."""
+    """Returns those first that no other one feeds."""
     waiting, done = [*models], list[Graph]()
     while waiting:
         ready = [m for m in waiting if not any(makers.get(v.name) in waiting for v in m.inputs)]
@@ -75,14 +75,14 @@ def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
 
 
 def _output(model: Graph, name: str) -> Value:
-    """An output with what is known of it."""
+    """Returns an output with what is known of it."""
     known = model.types[name]
     shape = None if known.shape is None else known.counts
     return Value(name, known.dtype, shape, len(known.lod or ()))
 
 
 def _fitting(given: Value, taken: Value, model: Graph) -> Value:
-    """What is known of a value from both sides. Raises `ShapeError` where they differ."""
+    """Returns what is known of a value from both sides. Raises `ShapeError` where they differ."""
     dtypes = {each.dtype for each in (given, taken)} - {None}
     shapes = [each.shape for each in (given, taken) if each.shape is not None]
     fits = len(dtypes) < 2 and given.lod_depth == taken.lod_depth

@@ -21,7 +21,7 @@ Part = int | str
 
 
 def shift(axis: Any) -> Any:
-    """Axes of a row as those of all rows; those counted from the end stay."""
+    """Returns axes of a row as those of all rows; those counted from the end stay."""
     return axis + (np.asarray(axis) >= 0)
 
 
@@ -39,7 +39,7 @@ class Mapper(Tape):
 
     @classmethod
     def of(cls, graph: Graph, inputs: Iterable[Value]) -> Mapper:
-        """The mapper of a graph whose ``inputs`` have rows.
+        """Returns the mapper of a graph whose ``inputs`` have rows.
 
         Raises `UnsupportedError` for an input of unknown axes.
         """
@@ -52,11 +52,11 @@ class Mapper(Tape):
         return cls(graph, mapped=names)
 
     def model(self) -> Graph:
-        """All rows at once, when all nodes are there."""
+        """Returns all rows at once, when all nodes are there."""
         return fuse(self.whole().pruned()).model
 
     def whole(self) -> Graph:
-        """The same, every node as `add` made it."""
+        """Returns the same, every node as `add` made it."""
 
         def wide(value: Value) -> Value:
             if value.name not in self.mapped or value.shape is None:
@@ -92,14 +92,14 @@ class Mapper(Tape):
             raise self.refused(node, "its parameters differ from row to row")
 
     def rank(self, node: Node, name: str) -> int:
-        """The number of axes of one row."""
+        """Returns the number of axes of one row."""
         rank = self.graph.types[name].rank
         if rank is None:
             raise self.refused(node, f"the number of axes of {name!r} is not known")
         return rank
 
     def known(self, node: Node, name: str) -> Array | None:
-        """The integers of a value that every row has alike, None where it is absent."""
+        """Returns the integers of a value that every row has alike, None where it is absent."""
         numbers = self.graph.types[name].numbers if name else None
         if name in self.mapped or (name and numbers is None):
             raise self.refused(node, f"{name!r} is not known before a run")
@@ -118,7 +118,7 @@ class Mapper(Tape):
         self.mapped.add(node.outputs[0])
 
     def widened(self, node: Node, name: str, rank: int) -> str:
-        """A mapped value whose rows have ones in front, so that they have ``rank`` axes."""
+        """Returns a mapped value whose rows have ones in front, so that they have ``rank`` axes."""
         missing = rank - self.rank(node, name)
         if name not in self.mapped or missing <= 0:
             return name
@@ -129,7 +129,7 @@ class Mapper(Tape):
         return self.emit("Shape", (name,), start=start, **ends)
 
     def shape(self, parts: Sequence[Part]) -> str:
-        """The vector of sizes and vectors one behind the other."""
+        """Returns the vector of sizes and vectors one behind the other."""
         if all(isinstance(part, int) for part in parts):
             return self.constant(parts)
         vectors = [part if isinstance(part, str) else self.constant([part]) for part in parts]
@@ -139,12 +139,12 @@ class Mapper(Tape):
         return self.emit("Reshape", (name, self.shape(parts)))
 
     def merged(self, name: str, axis: int = 0) -> str:
-        """The value with two axes from ``axis`` on made one."""
+        """Returns the value with two axes from ``axis`` on made one."""
         front: list[Part] = [self.sizes(name, 0, axis)] if axis else []
         return self.reshaped(name, [*front, -1, self.sizes(name, axis + 2, None)])
 
     def rows(self, node: Node, name: str) -> str:
-        """A value that has as many rows as there are, all alike where it is not mapped."""
+        """Returns a value that has as many rows as there are, all alike where it is not mapped."""
         if name in self.mapped:
             return name
         wide = self.emit("Unsqueeze", (name, self.constant([0])))

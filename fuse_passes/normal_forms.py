@@ -82,7 +82,7 @@ _Found = tuple[str, str, str, float]
 
 
 def _unit(graph: Graph, unit: str, scale: str, shift: str) -> _Found | None:
-    """(x, scale, shift, epsilon) of a centred value over its deviation."""
+    """Returns (x, scale, shift, epsilon) of a centred value over its deviation."""
     quotient = graph.producer(unit, "Div")
     if quotient is not None:
         centred, epsilon = quotient.inputs[0], _deviation(graph, quotient.inputs[1])
@@ -96,7 +96,7 @@ def _unit(graph: Graph, unit: str, scale: str, shift: str) -> _Found | None:
 
 
 def _at_once(graph: Graph, x: str, factor: str, rest: str) -> _Found | None:
-    """The same of x * factor + rest, where x may be centred, too."""
+    """Returns the same of x * factor + rest, where x may be centred, too."""
     for inverse, scale in orders(graph.producer(factor, "Mul")):
         result = _inverse(graph, inverse)
         if result and result[0] == _centre(graph, x):
@@ -112,7 +112,7 @@ def _at_once(graph: Graph, x: str, factor: str, rest: str) -> _Found | None:
 
 
 def _is_mean_of(graph: Graph, name: str, x: str, factor: str, negative: bool = False) -> bool:
-    """Whether a value is x's mean times a factor, or what is opposite to it."""
+    """Returns whether a value is x's mean times a factor, or what is opposite to it."""
     product = graph.producer(name, "Mul")
     if product is None or factor not in product.inputs:
         return False
@@ -124,7 +124,7 @@ def _is_mean_of(graph: Graph, name: str, x: str, factor: str, negative: bool = F
 
 
 def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
-    """(x, epsilon) of 1 / sqrt(variance of x + epsilon)."""
+    """Returns (x, epsilon) of 1 / sqrt(variance of x + epsilon)."""
     if node := graph.producer(name, "Reciprocal"):
         return _deviation(graph, node.inputs[0])
     node = graph.producer(name, "Div")
@@ -132,7 +132,7 @@ def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
 
 
 def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
-    """(x, epsilon) of sqrt(variance of x + epsilon)."""
+    """Returns (x, epsilon) of sqrt(variance of x + epsilon)."""
     root = graph.producer(name, "Sqrt", "Pow")
     if root is None or (root.op == "Pow" and graph.number(root.inputs[1]) != 0.5):
         return None
@@ -153,13 +153,13 @@ def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
 
 
 def _centre(graph: Graph, name: str) -> str | None:
-    """The x of x - mean, or of mean - x, which is squared alike."""
+    """Returns the x of x - mean, or of mean - x, which is squared alike."""
     node = graph.producer(name, "Sub")
     return node.inputs[0] if node and _mean(graph, node.inputs[1]) == node.inputs[0] else None
 
 
 def _mean(graph: Graph, name: str) -> str | None:
-    """The value of which this one is the mean along the last axis, with that axis kept."""
+    """Returns the value of which this one is the mean along the last axis, with that axis kept."""
     node = graph.producer(name, "ReduceMean")
     if node is None or not node.attrs.keepdims:
         return None
@@ -178,7 +178,7 @@ NORMAL_FORMS = (split_gemm, unflatten_rows, fuse_layer_norm)
 
 
 def constants_last(graph: Graph) -> Graph:
-    """The graph in which sums and products of a constant name it last."""
+    """Returns the graph in which sums and products of a constant name it last."""
     nodes = tuple(
         replace(node, inputs=node.inputs[::-1])
         if node.op in ("Add", "Mul")

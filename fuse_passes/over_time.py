@@ -30,7 +30,7 @@ def bind(
     given: Mapping[str, Array] = MappingProxyType({}),
     declared: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
-    """The model with arrays in the place of inputs, and others as they are ``declared``.
+    """Returns the model with arrays in the place of inputs, and others as they are ``declared``.
 
     See `Value.declared`.
     """
@@ -40,7 +40,7 @@ def bind(
 
 
 def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
-    """The model of (T, ...) for every input and output of ``model`` but its states.
+    """Returns the model of (T, ...) for every input and output of ``model`` but its states.
 
     ``states``: the state of the next frame, an output, by the input that takes it. Inputs without
     axes belong to all frames. The states go in before the first frame and come out behind the last
@@ -94,7 +94,9 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
 
 
 def _apart(graph: Graph, states: Mapping[str, str]) -> Graph:
-    """The graph where no node reads a next state: a frame's own value has a name of its own."""
+    """Returns the graph where no node reads a next state: a frame's own value has a name of its
+    own.
+    """
     read = {name for node in graph.nodes for name in node.inputs}
     read -= {value.name for value in graph.inputs}
     own = {n: fresh(graph, f"{n}/frame") for n in states.values() if n in read}
@@ -124,7 +126,7 @@ def _check_names(graph: Graph, kind: str, names: Iterable[str]) -> None:
 
 
 def _ancestors(graph: Graph, goals: Iterable[str]) -> set[str]:
-    """The values that any of the goals is made of, these included."""
+    """Returns the values that any of the goals is made of, these included."""
     result = set(goals)
     for node in reversed(graph.nodes):
         if not result.isdisjoint(filter(None, node.outputs)):
@@ -133,7 +135,7 @@ def _ancestors(graph: Graph, goals: Iterable[str]) -> set[str]:
 
 
 def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[int, Buffer]]:
-    """The layers and the buffers of steps that go on from frame to frame, by identity.
+    """Returns the layers and the buffers of steps that go on from frame to frame, by identity.
 
     Follows the numbers of the states' elements through operators that only move elements. A layer
     is taken to hand on its initial states as they are, a buffer the steps that it had. Then each
@@ -202,7 +204,7 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
 
 
 def _open(graph: Graph, node: Node) -> str:
-    """Why a branch stays open, and the options that decide it."""
+    """Returns why a branch stays open, and the options that decide it."""
     if node.op != "If":
         return ""
     result, says = _ancestors(graph, node.inputs[:1]), list[str]()
@@ -218,7 +220,7 @@ def _open(graph: Graph, node: Node) -> str:
 
 
 def _compare(graph: Graph, deps: set[str]) -> list[int]:
-    """The integers that values among these are compared with."""
+    """Returns the integers that values among these are compared with."""
     nodes = [
         n for n in graph.nodes if n.outputs[0] in deps and graph.types[n.outputs[0]].dtype == "bool"
     ]
@@ -231,7 +233,7 @@ def _compare(graph: Graph, deps: set[str]) -> list[int]:
 def _handed_on(
     graph: Graph, node: Node, before: set[str], values: dict[str, Array]
 ) -> dict[str, Array]:
-    """The outputs of a layer, numbered as its initial states."""
+    """Returns the outputs of a layer, numbered as its initial states."""
     rnn = Recurrent.of(node)
     if {rnn.x, rnn.attention} & before:
         raise _refuse(graph, "a state is read", node.label)
@@ -270,7 +272,7 @@ def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
     mapper.nodes.append(layer.with_states(rnn.states, tuple(ends)).node())
 
     def by_frame(source: str) -> str:
-        """(F * T, N, O) as (F, T, N, O)."""
+        """Returns (F * T, N, O) as (F, T, N, O)."""
         return mapper.reshaped(source, [mapper.count, steps, mapper.sizes(source, 1, None)])
 
     for name, source in ((rnn.y, y), (rnn.cells, cells)):
@@ -310,7 +312,7 @@ class Buffer:
 
 
 def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer | None:
-    """The buffer of a Concat of a state and new steps, if it is one.
+    """Returns the buffer of a Concat of a state and new steps, if it is one.
 
     ``values``: numbers of the elements of states, zeros for what is none.
     """

@@ -118,7 +118,9 @@ def _fuse(graph: Graph, passes: tuple[Pass, ...]) -> FuseResult:
 def _fuse_bodies(
     graph: Graph, passes: tuple[Pass, ...]
 ) -> tuple[Graph, list[Applied], list[Refusal]]:
-    """The graph with those of its loops and branches fused: itself where nothing changes."""
+    """Returns the graph with those of its loops and branches fused: itself where nothing
+    changes.
+    """
     applied: list[Applied] = []
     refusals: list[Refusal] = []
     nodes = []
@@ -140,7 +142,7 @@ def _fuse_bodies(
 
 
 def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Refusal]]:
-    """The graph in which a pass finds nothing more: itself where it found nothing."""
+    """Returns the graph in which a pass finds nothing more: itself where it found nothing."""
     applied: list[Applied] = []
     with guard(lambda: f"{model.name}: pass {current.name}, {node.label}"):
         while True:

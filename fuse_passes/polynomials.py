@@ -13,7 +13,7 @@ _SUMS = {"Add": 1.0, "Sub": -1.0}
 
 
 def is_arithmetic(op: str) -> bool:
-    """Whether polynomials are read through an operator."""
+    """Returns whether polynomials are read through an operator."""
     return op in _SUMS or op in ("Mul", "Neg") or op == "Identity"
 
 
@@ -66,7 +66,9 @@ class Polynomial:
 
 
 def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polynomial | None:
-    """The value over atoms, which are also what no sum or product makes; None where it is long."""
+    """Returns the value over atoms, which are also what no sum or product makes; None where it is
+    long.
+    """
     left = [_MOST]
 
     def of(name: str) -> Polynomial | None:
@@ -101,12 +103,12 @@ def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polyn
 
 
 def is_number(graph: Graph, name: str) -> bool:
-    """Whether a value is one number everywhere."""
+    """Returns whether a value is one number everywhere."""
     return _number(graph, name) is not None
 
 
 def _number(graph: Graph, name: str) -> Polynomial | None:
-    """A constant that is one number everywhere, in as many rows as what it meets."""
+    """Returns a constant that is one number everywhere, in as many rows as what it meets."""
     array = graph.constants.get(name)
     if array is not None:
         if array.dtype.kind != "f" or not array.size or array.ndim > 2:

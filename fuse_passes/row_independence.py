@@ -41,7 +41,7 @@ class Independence(NamedTuple):
 
 
 def independence(graph: Graph, axes: Mapping[str, int], outputs: Iterable[str]) -> Independence:
-    """Whether rows of these ``outputs`` depend only on the same rows of the inputs.
+    """Returns whether rows of these ``outputs`` depend only on the same rows of the inputs.
 
     ``axes``: where each dense input has its rows. Rows of one batch have dense inputs of the same
     shape; ragged ones may differ in length. Constants and sizes are the same for all rows.
@@ -139,14 +139,15 @@ class RowFlow:
                 yield self._checked(node, name, result[index]) if name else ALIKE
 
     def _value(self, name: str) -> tuple[Size, ...] | None:
-        """The integers of a value that follow from sizes, None if it has others."""
+        """Returns the integers of a value that follow from sizes, None if it has others."""
         value = self.types[name].value
         values = (value,) if isinstance(value, Size) else value
         return None if value is None else tuple(map(self._name, values or ()))
 
     def _checked(self, node: Node, name: str, state: State) -> State:
-        """The state, if no other axis depends on the number of rows. Sizes that the node finds
-        out follow from what the row has, and from constants."""
+        """Returns the state, if no other axis depends on the number of rows. Sizes that the node
+        finds out follow from what the row has, and from constants.
+        """
         if state == SIZED:
             return state
         first = next(filter(None, node.outputs))
@@ -159,7 +160,7 @@ class RowFlow:
         return state
 
     def inside(self, node: Node, name: str, states: Sequence[State]) -> list[State]:
-        """The states of the outputs of a node's body, whose inputs have these states."""
+        """Returns the states of the outputs of a node's body, whose inputs have these states."""
         body: Graph = node.attributes[name]
         known = types_inside(
             node, name, [self.types[each] if each else None for each in node.inputs]
@@ -184,7 +185,7 @@ class RowFlow:
         return state
 
     def shape(self, node: Node, name: str) -> tuple[Size | None, ...]:
-        """The sizes of a value. Raises `UnknownRows` if their number is not known."""
+        """Returns the sizes of a value. Raises `UnknownRows` if their number is not known."""
         shape = self.types[name].shape
         if shape is None:
             raise UnknownRows(node, f"reads or makes {name!r} of an unknown number of axes")
@@ -194,7 +195,7 @@ class RowFlow:
         return len(self.shape(node, name))
 
     def is_per_row(self, name: str, state: Rows) -> bool:
-        """Whether a value has each row once."""
+        """Returns whether a value has each row once."""
         known = self.types[name]
         if state.lod:
             return len(state.lod) == known.depth
@@ -205,11 +206,11 @@ class RowFlow:
         return volume(sizes)
 
     def is_own(self, size: Size | None) -> bool:
-        """Whether a size is the same for any number of rows."""
+        """Returns whether a size is the same for any number of rows."""
         return size is not None and size.names <= self._own
 
     def is_alike(self, name: str) -> bool:
-        """Whether a value is the same for all rows and for any number of them."""
+        """Returns whether a value is the same for all rows and for any number of them."""
         return self.states[name] in (ALIKE, UNIFORM)
 
     def expect_alike(self, node: Node, names: Iterable[str]) -> None:
@@ -265,7 +266,7 @@ def _rule_of(operator: Operator | None) -> Callable[[Any, Node], Any] | None:
 
 
 def _keeps_uniform(node: Node, given: Sequence[Any]) -> bool:
-    """Whether all elements of a constant result are equal, as those of the inputs are."""
+    """Returns whether all elements of a constant result are equal, as those of the inputs are."""
     kind = OPERATORS[node.op].kind
     read = given[:1] if kind == "view" else given
     return node.op == "ConstantOfShape" or (

@@ -95,25 +95,25 @@ class _Loop:
         self.numbers = {*self._names[:2], *(self._names[2 + index] for index in counters)}
 
     def _typed(self, counters: set[int]) -> Mapping[str, Type]:
-        """The types in the body where these carried values are t in turn t."""
+        """Returns the types in the body where these carried values are t in turn t."""
         given = list(self._given)
         for at in counters:
             given[2 + at] = replace(given[2 + at], value=_TURN)
         return self.body.typed(dict(zip(self._names, given, strict=True)))
 
     def _counts(self, index: int) -> bool:
-        """Whether every turn adds 1 to a carried integer."""
+        """Returns whether every turn adds 1 to a carried integer."""
         result = self.types[self.body.outputs[1 + index].name]
         return result.dtype in _WIDE[:2] and result.value == _TURN + 1
 
     def reads(self, node: Node) -> bool:
-        """Whether a node reads step t in turn t."""
+        """Returns whether a node reads step t in turn t."""
         if node.op != "Gather" or node.attrs.axis or node.inputs[0] not in self.taken:
             return False
         return self.types[node.inputs[1]].value == _TURN
 
     def goes_through(self, source: str) -> bool:
-        """Whether there are as many turns as a value has steps, whatever that number is."""
+        """Returns whether there are as many turns as a value has steps, whatever that number is."""
         length = next(iter(self.graph.types[source].shape or ()), None)
         if length is None:
             return False
@@ -148,7 +148,7 @@ class _Loop:
 
 
 def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
-    """One number, where it is known: an integer, or one that was cast to a float."""
+    """Returns one number, where it is known: an integer, or one that was cast to a float."""
     while node := graph.producer(name, "Cast", "Identity"):
         if node.op == "Cast" and node.attrs.to not in _WIDE:
             return None
@@ -165,7 +165,9 @@ def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
 def _limits(
     graph: Graph, name: str, number: Callable[[str], Size | None], granted: str = ""
 ) -> list[Size] | None:
-    """Sizes so that a condition says: each is above 0. ``granted``: a condition that held."""
+    """Returns sizes so that a condition says: each is above 0. ``granted``: a condition that
+    held.
+    """
     waiting, seen, result = [name], {"", granted}, list[Size]()
     while waiting:
         name = waiting.pop()

@@ -64,7 +64,7 @@ class Stacker(Tape):
         return self.emit("Einsum", (name,), equation=moving(source, target))
 
     def _pieces(self, names: tuple[str, ...]) -> Stacked | None:
-        """All the pieces of one value, in order or backwards."""
+        """Returns all the pieces of one value, in order or backwards."""
         result = [piece_of(self.graph, name) for name in names]
         first = result[0]
         if first is None or any(p is None or p[:2] != first[:2] for p in result):
@@ -80,7 +80,7 @@ class Stacker(Tape):
         return Stacked(self.move(source, axis, 0), order[0] > order[-1])
 
     def _lift(self, names: tuple[str, ...], depth: int) -> Stacked | None:
-        """The operator that each step comes out of, over all steps at once."""
+        """Returns the operator that each step comes out of, over all steps at once."""
         nodes = [node for name in names if (node := self.graph.producer(name))]
         if len(nodes) < len(names) or len(set(map(id, nodes))) < len(nodes):
             return None
@@ -117,7 +117,7 @@ class Stacker(Tape):
         return Stacked(self.emit(op, names, **attributes), stacked[0].backwards and not mixed)
 
     def _share(self, column: tuple[str, ...]) -> str | None:
-        """A vector or number that all steps share: it stands beside rows of any number."""
+        """Returns a vector or number that all steps share: it stands beside rows of any number."""
         result = [self.graph.constants.get(name) for name in dict.fromkeys(column)]
         first = result[0]
         if first is None or first.ndim > 1:
@@ -126,7 +126,9 @@ class Stacker(Tape):
         return column[0] if alike else None
 
     def _is_aligned(self, columns: list[tuple[str, ...]], inputs: list[Any]) -> bool:
-        """Whether axes meet as step by step: all steps have as many, shared ones no more."""
+        """Returns whether axes meet as step by step: all steps have as many, shared ones no
+        more.
+        """
         graph = self.graph
         ranks = {
             graph.types[name].rank
@@ -158,7 +160,7 @@ def _alike(node: Node, other: Node) -> bool:
 
 
 def moving(source: int, target: int) -> str:
-    """The einsum that moves an axis from ``source`` to ``target``, one of which is 0."""
+    """Returns the einsum that moves an axis from ``source`` to ``target``, one of which is 0."""
     axis = source or target
     letters = "abcdefghijklmnopqrstuvwxyz"[: axis + 1 if axis > 0 else -axis]
     if axis < 0:
@@ -169,7 +171,9 @@ def moving(source: int, target: int) -> str:
 
 
 def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
-    """(value, axis, which piece, of how many) of a step that was cut from a value, squeezed."""
+    """Returns (value, axis, which piece, of how many) of a step that was cut from a value,
+    squeezed.
+    """
     squeeze = graph.producer(name, "Squeeze")
     if squeeze is None or not squeeze.input(1):
         return None

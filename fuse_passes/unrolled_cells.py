@@ -102,7 +102,7 @@ def is_one(graph: Graph, name: str) -> bool:
 
 
 def chains(graph: Graph) -> Iterator[Chain]:
-    """The chains of a graph, each as long as it is."""
+    """Yields the chains of a graph, each as long as it is."""
     steps = {step.h: step for node in graph.nodes if (step := step_of(graph, node))}
     after: dict[str, tuple[Step, Reading]] = {}
     for step in steps.values():
@@ -128,7 +128,7 @@ def chains(graph: Graph) -> Iterator[Chain]:
 
 
 def _continues(before: Step, step: Step, reading: Reading) -> bool:
-    """Whether a step goes on where the other ended, with the same constants."""
+    """Returns whether a step goes on where the other ended, with the same constants."""
     return (
         (before.cell, before.update) == (step.cell, step.update)
         and _keeps(before) == _keeps(step)
@@ -142,7 +142,7 @@ def _keeps(step: Step) -> bool | None:
 
 
 def _first_reading(graph: Graph, step: Step, readings: list[Reading]) -> Reading | None:
-    """The reading that the later steps have; of a single step one that its sizes allow."""
+    """Returns the reading that the later steps have; of a single step one that its sizes allow."""
     fitting = [r for r in step.readings if fits(graph, r) and r.x not in graph.constants]
     if readings:
         fitting = [r for r in fitting if r.constants == readings[0].constants]
@@ -167,7 +167,7 @@ def _source(graph: Graph, name: str) -> str:
 
 
 def fits(graph: Graph, reading: Reading) -> bool:
-    """Whether the state is as wide as each gate, or as what a gate is projected to."""
+    """Returns whether the state is as wide as each gate, or as what a gate is projected to."""
     if not all(columns.constant for columns in reading.iter):
         return False
     widths = {columns.stop - columns.start for columns in (*reading.layer, *reading.iter)}
@@ -181,7 +181,9 @@ def fits(graph: Graph, reading: Reading) -> bool:
 
 
 def project(graph: Graph, reading: Reading) -> GateLayout | None:
-    """How the gates stand in an input that is their sums already; None where it is another one."""
+    """Returns how the gates stand in an input that is their sums already; None where it is another
+    one.
+    """
     if any(columns.constant for columns in reading.layer):
         return None
     first, gates = reading.layer[0], len(reading.layer)
@@ -196,14 +198,14 @@ def project(graph: Graph, reading: Reading) -> GateLayout | None:
 
 
 def _read(chain: Chain) -> list[str]:
-    """The inputs of a chain, and its initial states."""
+    """Returns the inputs of a chain, and its initial states."""
     xs = [reading.x for reading in chain.readings]
     xs += [step.attention.name for step in chain.steps if step.attention]
     return [*xs, chain.readings[0].h, chain.steps[0].c_before]
 
 
 def obstacle(graph: Graph, chain: Chain) -> str:
-    """Why a chain of dense values stays as it is, "" where it can become one rnn."""
+    """Returns why a chain of dense values stays as it is, "" where it can become one rnn."""
     arrays = [columns.of(graph) for columns in _columns(chain.readings[0])]
     if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind != "f":
         return "its constants are of different dtypes"
@@ -235,7 +237,8 @@ def obstacle(graph: Graph, chain: Chain) -> str:
 
 
 def no_state(graph: Graph, names: Iterable[str], batch: int | None, what: str = "state") -> str:
-    """Why a value is no state (N, O) beside an input of ``batch`` sentences, "" where all may be.
+    """Returns why a value is no state (N, O) beside an input of ``batch`` sentences, "" where all
+    may be.
 
     An operator broadcasts one row, a layer takes one for each sentence; zeros are absent there.
     """
@@ -260,7 +263,7 @@ def _columns(reading: Reading) -> list[Columns]:
 
 
 def layer(graph: Graph, step: Step, reading: Reading) -> tuple[RnnSpec, RnnWeights]:
-    """The layer, left to right, whose step this is."""
+    """Returns the layer, left to right, whose step this is."""
 
     def matrix(columns: Iterable[Columns]) -> Array:
         gates = [s * c.of(graph) for s, c in zip(reading.signs, columns, strict=True)]

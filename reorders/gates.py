@@ -27,7 +27,7 @@ class GateLayout:
         return GateLayout(back, tuple(self.signs[g] for g in back))
 
     def split(self, array: Array) -> Array:
-        """(..., G*O) in the framework's gates -> (..., G, O) in oneDNN's, a copy."""
+        """Returns (..., G*O) in the framework's gates -> (..., G, O) in oneDNN's, a copy."""
         gates = len(self.permutation)
         if array.shape[-1] % gates:
             raise ShapeError(f"gates: expected a multiple of {gates} columns, got {array.shape}")
@@ -40,12 +40,12 @@ class GateLayout:
         return out
 
     def __call__(self, array: Array) -> Array:
-        """(..., G*O) in the framework's gates -> (..., G*O) in oneDNN's, a copy."""
+        """Returns (..., G*O) in the framework's gates -> (..., G*O) in oneDNN's, a copy."""
         return self.split(array).reshape(array.shape)
 
 
 def input_layer(weight: Array, layout: GateLayout) -> Array:
-    """A projection (I, G*O) -> weights layer, ldigo (L=1, D=1, I, G, O)."""
+    """Returns a projection (I, G*O) -> weights layer, ldigo (L=1, D=1, I, G, O)."""
     return seal(layout.split(weight)[None, None])
 
 
@@ -55,7 +55,7 @@ def input_layer_back(layer: Array, layout: GateLayout) -> Array:
 
 
 def summed_bias(layout: GateLayout, *biases: Array | None) -> Array | None:
-    """The sum of the biases that there are, (G*O) or (1, G*O) each -> ldgo (1, 1, G, O).
+    """Returns the sum of the biases that there are, (G*O) or (1, G*O) each -> ldgo (1, 1, G, O).
 
     None where there is none. Always a new array: the originals may be shared.
     """

@@ -79,7 +79,9 @@ class Framework:
 
 
 def gates_of(*, lstm: str, gru: str) -> dict[Cell, str]:
-    """The gates of a framework with plain RNNs of three functions, LSTM and both kinds of GRU."""
+    """Returns the gates of a framework with plain RNNs of three functions, LSTM and both kinds of
+    GRU.
+    """
     plain = dict.fromkeys((Cell.RNN_TANH, Cell.RNN_RELU, Cell.RNN_SIGMOID), "h")
     return {**plain, Cell.LSTM: lstm, Cell.GRU: gru, Cell.LBR_GRU: gru}
 
@@ -91,7 +93,7 @@ def gate_layout(cell: Cell, gates: str) -> GateLayout:
 
 
 def cell_of(gates: int, *, linear_before_reset: bool, function: str = "tanh") -> Cell:
-    """The cell of so many gates. Raises `UnsupportedError` where there is none."""
+    """Returns the cell of so many gates. Raises `UnsupportedError` where there is none."""
     plain = {"tanh": Cell.RNN_TANH, "relu": Cell.RNN_RELU, "sigmoid": Cell.RNN_SIGMOID}
     if gates == 1 and function in plain:
         return plain[function]
@@ -109,7 +111,8 @@ def part_views(
     biases: Sequence[Array] = (),
     w_hr: Array | None = None,
 ) -> PartViews:
-    """The weights (G*O, I), (G*O, R), (R, O) and biases (G*O,), none or two, without a copy.
+    """Returns the weights (G*O, I), (G*O, R), (R, O) and biases (G*O,), none or two, without a
+    copy.
 
     ``order``: where the framework keeps each gate of oneDNN's order. Raises `ShapeError`.
     """
@@ -128,14 +131,14 @@ def part_views(
 
 
 def matrix(array: Array, layout: GateLayout, name: str) -> Array:
-    """(I, G*O) in the framework's gates -> (I, G, O)."""
+    """Returns (I, G*O) in the framework's gates -> (I, G, O)."""
     if array.ndim != 2:
         raise ShapeError(f"{name}: expected a matrix, got {array.shape}")
     return seal(layout.split(array))
 
 
 def matrix_back(part: Array, layout: GateLayout) -> Array:
-    """(I, G, O) -> (I, G*O) in the framework's gates."""
+    """Returns (I, G, O) -> (I, G*O) in the framework's gates."""
     return layout.inverse(part.reshape(len(part), -1))
 
 
@@ -154,7 +157,9 @@ def rows(layout: GateLayout, of_x: Array, of_h: Array | None, cell: Cell) -> Arr
 
 
 def rows_back(bias: Array, layout: GateLayout, gates: int) -> tuple[Array, Array]:
-    """(G', O) -> biases (G*O,) of the input and of the state; what is summed is the input's."""
+    """Returns (G', O) -> biases (G*O,) of the input and of the state; what is summed is the
+    input's.
+    """
     of_h = np.zeros_like(bias[:gates])
     if len(bias) > gates:
         of_h[-1] = bias[-1]
@@ -167,7 +172,9 @@ def layer_of(
     direction: Direction | None = None,
     activations: tuple[Activation, ...] | None = None,
 ) -> PivotLayer:
-    """A `PivotLayer` from weights (1, 1, ...) by layer and direction, its sizes from these."""
+    """Returns a `PivotLayer` from weights (1, 1, ...) by layer and direction, its sizes from
+    these.
+    """
     if not parts or not parts[0]:
         raise ShapeError("no recurrent weights among the arrays")
     first = parts[0][0]
@@ -193,19 +200,21 @@ def part_of(
     peephole: Array | None = None,
     projection: Array | None = None,
 ) -> RnnWeights:
-    """(I, G, O), (R, G, O), (G', O), (3, O), (O, R) -> weights (1, 1, ...)."""
+    """Returns (I, G, O), (R, G, O), (G', O), (3, O), (O, R) -> weights (1, 1, ...)."""
     arrays = (layer, iter, bias, peephole, projection)
     return RnnWeights(*(None if a is None else a[None, None] for a in arrays))  # type: ignore[arg-type]
 
 
 def prefixes_of(arrays: Arrays) -> list[str]:
-    """The prefix of the names of each layer: 0/, 1/, ... of a stack, else ""."""
+    """Returns the prefix of the names of each layer: 0/, 1/, ... of a stack, else ""."""
     count = len({name.split("/")[0] for name in arrays if "/" in name})
     return [f"{layer}/" for layer in range(count)] or [""]
 
 
 def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
-    """An array by name, of so many axes. Raises `ShapeError` listing the names that there are."""
+    """Returns an array by name, of so many axes. Raises `ShapeError` listing the names that there
+    are.
+    """
     if name not in arrays:
         raise ShapeError(f"{name} is missing; there are {', '.join(sorted(arrays)) or 'none'}")
     result = np.asarray(arrays[name])

@@ -86,7 +86,9 @@ def _read_mxnet(
     directions: int = 1,
     projection: int | None = None,
 ) -> PivotLayer:
-    """The vector ``parameters`` of the operator RNN; the rest are the operator's attributes."""
+    """Returns the vector ``parameters`` of the operator RNN; the rest are the operator's
+    attributes.
+    """
     if mode not in mxnet.CELLS:
         raise UnsupportedError(f"mode {mode!r}: expected one of {', '.join(mxnet.CELLS)}")
     check_all_read(arrays, {"parameters"})
@@ -107,7 +109,7 @@ def _write_mxnet(layer: PivotLayer) -> dict[str, Array]:
 
 
 def _read_mxnet_gates(gates: Arrays, *, function: str = "tanh") -> PivotLayer:
-    """The legacy cells' l0_i2h_i_weight, ..., an array a gate."""
+    """Returns the legacy cells' l0_i2h_i_weight, ..., an array a gate."""
     letters = {name.split("_")[2] for name in gates if name.count("_") == 3}
     mode = {"f": "lstm", "z": "gru"}.get(min(letters & {"f", "z"}, default=""), f"rnn_{function}")
     if mode.startswith("rnn"):
@@ -126,7 +128,7 @@ def _write_mxnet_gates(layer: PivotLayer) -> dict[str, Array]:
 
 
 def _by_letters(layout: Any, cell: Cell) -> str:
-    """The gates in a framework's order, by oneDNN's letters."""
+    """Returns the gates in a framework's order, by oneDNN's letters."""
     return " ".join(cell.gates[at] for at in np.argsort(layout.permutation))
 
 
@@ -210,7 +212,7 @@ def framework(name: str) -> Framework:
 
 
 def table() -> str:
-    """The layouts as a table in Markdown, made from what the functions use."""
+    """Returns the layouts as a table in Markdown, made from what the functions use."""
     lines = [
         "| layout | matrices | biases | LSTM | GRU, reset before | GRU, reset behind | signs |"
     ]

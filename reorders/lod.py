@@ -27,7 +27,7 @@ class Packing:
 
     @classmethod
     def of(cls, offsets: Int64) -> Packing:
-        """The packing of the last level of a LoD; kept for the batch shapes seen last."""
+        """Returns the packing of the last level of a LoD; kept for the batch shapes seen last."""
         return _packing(offsets.tobytes())
 
     @classmethod
@@ -40,7 +40,7 @@ class Packing:
         return cls(*map(frozen, (lengths, order, batch_sizes, starts[sentence] + time)))
 
     def parts(self, count: int) -> tuple[Packing, ...]:
-        """The batch dealt out sentence by sentence into batches of nearly equal work.
+        """Returns the batch dealt out sentence by sentence into batches of nearly equal work.
 
         ``rows`` and ``order`` of each still speak of the whole batch.
         """
@@ -84,7 +84,7 @@ class Packing:
         return frozen(self.step_offsets[running - 1] + np.arange(len(running)))
 
     def pack(self, words: Array) -> Array:
-        """(W, ...) in the caller's order -> sorted packed."""
+        """Returns (W, ...) in the caller's order -> sorted packed."""
         return np.take(words, self.rows, axis=0)
 
     def unpack(self, packed: Array) -> Array:

@@ -62,7 +62,7 @@ class Stack:
         return self.hidden if self.projection is None else self.projection
 
     def elements(self, input_size: int) -> int:
-        """How many numbers the parameter vector holds."""
+        """Returns how many numbers the parameter vector holds."""
         return sum(np.prod(shape, dtype=int) for _, shape in parts(self, input_size))
 
     def input_size(self, elements: int) -> int:
@@ -111,7 +111,7 @@ def part_names(stack: Stack) -> list[str]:
 
 
 def split(flat: Array, stack: Stack) -> dict[str, Array]:
-    """The parameter vector of an RNN operator -> its parts by gluon's names, views."""
+    """Returns the parameter vector of an RNN operator -> its parts by gluon's names, views."""
     if flat.ndim != 1:
         raise ShapeError(f"parameters: expected a vector, got {flat.shape}")
     shapes = dict(parts(stack, stack.input_size(flat.size)))
@@ -141,7 +141,7 @@ def views(named: Mapping[str, Array], stack: Stack) -> list[PartViews]:
 
 
 def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array]:
-    """One-layer weights of the pivot -> parts by gluon's names; summed biases are i2h's."""
+    """Returns one-layer weights of the pivot -> parts by gluon's names; summed biases are i2h's."""
     return NAMES.write(PivotLayer(spec, tuple(_with_bias(spec, one) for one in layers)))
 
 
@@ -151,7 +151,7 @@ def _with_bias(spec: RnnSpec, one: RnnWeights) -> RnnWeights:
 
 
 def stack_of(spec: RnnSpec) -> Stack:
-    """The attributes of the RNN operator that runs this specification."""
+    """Returns the attributes of the RNN operator that runs this specification."""
     mode = MODES[spec.cell]
     return Stack(mode, spec.hidden_size, spec.layers, spec.directions, spec.projection_size)
 
@@ -172,7 +172,7 @@ def split_gates(named: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
 
 
 def join_gates(gates: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
-    """The inverse of `split_gates`."""
+    """Returns the inverse of `split_gates`."""
     letters = LEGACY_GATES.get(stack.mode)
     if letters is None:
         return dict(gates)

@@ -37,12 +37,12 @@ _NAMES = {
 
 
 def ldgoi(ldigo: Array) -> Array:
-    """(L, D, I, G, O) -> (L, D, G, O, I)."""
+    """Returns (L, D, I, G, O) -> (L, D, G, O, I)."""
     return np.ascontiguousarray(ldigo.transpose(0, 1, 3, 4, 2))
 
 
 def ldgoi_back(transposed: Array) -> Array:
-    """(L, D, G, O, I) -> (L, D, I, G, O)."""
+    """Returns (L, D, G, O, I) -> (L, D, I, G, O)."""
     return np.ascontiguousarray(transposed.transpose(0, 1, 4, 2, 3))
 
 
@@ -54,9 +54,9 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., PivotLayer]:
         direction: Direction | None = None,
         activations: tuple[Activation, ...] | None = None,
     ) -> PivotLayer:
-        """A layer from weights_layer, weights_iter, bias ldgo, weights_peephole ldgo and
-        weights_projection ldio; those of stacks whose layers differ in their inputs stand under
-        0/, 1/, ... with L = 1.
+        """Returns a layer from weights_layer, weights_iter, bias ldgo, weights_peephole ldgo and
+        weights_projection ldio; those of stacks whose layers differ in their inputs stand under 0/,
+        1/, ... with L = 1.
 
         ``cell`` is a `Cell` or its value, "lbr_gru": it does not follow from shapes. Raises
         `ShapeError`.

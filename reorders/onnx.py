@@ -34,7 +34,7 @@ GATES = gates_of(lstm="i o f c", gru="u r o")
 
 
 def gate_layout(cell: Cell) -> GateLayout:
-    """The layout that leads from ONNX's gates to oneDNN's."""
+    """Returns the layout that leads from ONNX's gates to oneDNN's."""
     return layers.gate_layout(cell, GATES[cell])
 
 
@@ -95,7 +95,9 @@ def weights(w: Array, r: Array, b: Array | None, p: Array | None, cell: Cell) ->
 
 
 def couple(weights: RnnWeights) -> RnnWeights:
-    """An LSTM's weights whose forget gate is 1 - i: under a sigmoid -i's numbers make it."""
+    """Returns an LSTM's weights whose forget gate is 1 - i: under a sigmoid -i's numbers make
+    it.
+    """
     turned = {}
     for name in ("layer", "iter", "bias", "peephole"):
         array = getattr(weights, name)
@@ -114,7 +116,7 @@ def read(
     function: str = "tanh",
     activations: tuple[Activation, ...] | None = None,
 ) -> PivotLayer:
-    """A layer from an operator's W, R, B and P; stacks have them under 0/, 1/, ....
+    """Returns a layer from an operator's W, R, B and P; stacks have them under 0/, 1/, ....
 
     The rest are the operator's attributes; ``function`` is an RNN's. Raises `ShapeError`.
     """

@@ -122,7 +122,7 @@ def _name(arrays: Sequence[Array], parts: int) -> dict[str, Array]:
 
 
 def rnn_weights_back(weights: Sequence[RnnWeights], mode: str) -> list[Array]:
-    """One-layer weights for each layer -> ``WeightList``.
+    """Returns one-layer weights for each layer -> ``WeightList``.
 
     Sums of biases go into b_ih; b_hh is zero except for a GRU's candidate.
     """

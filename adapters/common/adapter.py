@@ -123,7 +123,7 @@ class Adapter:
     pass_name: Callable[[Applied], str] = lambda _: ""
 
     def parts(self, params: StrPath | None) -> tuple[StrPath | None, ...]:
-        """The argument of its functions, behind a model's path, that names the parameters.
+        """Returns the argument of its functions, behind a model's path, that names the parameters.
 
         Raises `UnsupportedError` for parameters of a framework that keeps none apart.
         """
@@ -135,7 +135,7 @@ class Adapter:
 
 
 def defer(name: str) -> Callable[..., Any]:
-    """A function of `onernn.adapters` by its name in there, imported when it is called."""
+    """Returns a function of `onernn.adapters` by its name in there, imported when it is called."""
     module, _, function = f"onernn.adapters.{name}".rpartition(".")
     return lambda *given, **options: getattr(import_module(module), function)(*given, **options)
 
@@ -144,7 +144,7 @@ def defer(name: str) -> Callable[..., Any]:
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """The module, or `MissingDependencyError` with the command that installs it."""
+    """Returns the module, or `MissingDependencyError` with the command that installs it."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -59,13 +59,13 @@ def recurrent_stack(
 
 
 def channels_first(op: NativeOperator, x: str) -> str:
-    """(N, ..., C) -> (N, C, ...)."""
+    """Returns (N, ..., C) -> (N, C, ...)."""
     rank = op.rank_of(x)
     return op.transposed(x, 0, rank - 1, *range(1, rank - 1))
 
 
 def channels_last(op: NativeOperator, x: str) -> str:
-    """(N, C, ...) -> (N, ..., C)."""
+    """Returns (N, C, ...) -> (N, ..., C)."""
     return op.transposed(x, 0, *range(2, op.rank_of(x)), 1)
 
 
@@ -78,7 +78,8 @@ def pool_windows(
     counts_pads: bool = False,
     **windows: Any,
 ) -> str:
-    """The largest ("max") or the mean ("avg") of what a window sees; ``counts_pads``: of a mean.
+    """Returns the largest ("max") or the mean ("avg") of what a window sees; ``counts_pads``: of a
+    mean.
 
     Raises `UnsupportedError` for windows at an end that may see nothing but pads.
     """
@@ -92,12 +93,14 @@ def pool_windows(
 
 
 def pooled_whole(op: NativeOperator, x: str, kind: str) -> str:
-    """The largest ("max") or the mean ("avg") of each channel."""
+    """Returns the largest ("max") or the mean ("avg") of each channel."""
     return op.emit("GlobalMaxPool" if kind == "max" else "GlobalAveragePool", x)
 
 
 def remainder(op: NativeOperator, x: str, y: str) -> str:
-    """What the quotient towards minus infinity leaves of floats: it has the sign of the divisor."""
+    """Returns what the quotient towards minus infinity leaves of floats: it has the sign of the
+    divisor.
+    """
     rest, zero = op.emit("Mod", x, y, fmod=1), op.scalar(0, x)
     apart = op.emit("Xor", op.emit("Less", rest, zero), op.emit("Less", y, zero))
     wrong = op.emit("And", apart, op.emit("Not", op.emit("Equal", rest, zero)))

@@ -18,7 +18,7 @@ S = TypeVar("S")
 
 
 def keep_unchanged(sound: Any) -> Any:
-    """What a fault makes of a thing where it changes no numbers."""
+    """Returns what a fault makes of a thing where it changes no numbers."""
     return sound
 
 
@@ -78,7 +78,7 @@ class FaultyModel(Generic[S]):
         return self.lower(self.program)
 
     def with_faults(self, faults: Iterable[FrameworkFault[S]], values: Values) -> Graph:
-        """The graph of what the framework computes under some of the faults."""
+        """Returns the graph of what the framework computes under some of the faults."""
         chosen, program = [*faults], self.program
         for fault in chosen:
             program = fault.apply(program)

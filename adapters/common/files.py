@@ -30,7 +30,7 @@ from onernn.ir.records import cached_property, dataclass
 
 
 def pairs(text: str) -> dict[str, str]:
-    """A table of names from words "name=other"."""
+    """Returns a table of names from words "name=other"."""
     return dict(pair.split("=") for pair in text.split())
 
 
@@ -67,13 +67,13 @@ def open_budgeted(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
 
 
 def file_bytes(file: StrPath) -> bytes:
-    """All bytes of a file, which the budget of the load counts until it ends."""
+    """Returns all bytes of a file, which the budget of the load counts until it ends."""
     with open_budgeted(file) as (raw, budget):
         return read_all(raw, budget)
 
 
 def read_all(raw: BufferedReader, budget: FileBudget) -> bytes:
-    """All bytes of an opened file, or as many as it had when it was opened."""
+    """Returns all bytes of an opened file, or as many as it had when it was opened."""
     size = os.fstat(raw.fileno()).st_size
     budget.take(size, "the file")
     return raw.read(size)
@@ -93,7 +93,7 @@ def describe(what: str, file: StrPath) -> Iterator[None]:
 
 
 def check_kind(value: Any, kind: Any, what: str) -> Any:
-    """A value of a JSON text of this kind; a bool is no integer."""
+    """Returns a value of a JSON text of this kind; a bool is no integer."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         name = getattr(kind, "__name__", str(kind))
         raise Malformed(f"{what}: expected {name}, got {str(value)[:40]}")
@@ -105,7 +105,7 @@ _HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
-    """The value of a text in JSON. Raises `ModelFormatError` with the place of an error."""
+    """Returns the value of a text in JSON. Raises `ModelFormatError` with the place of an error."""
     import json  # slow, and most formats are others
 
     data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
@@ -136,12 +136,12 @@ def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
 
 
 def store(dtype: str) -> np.dtype[Any]:
-    """The NumPy dtype in which the bytes of a dtype are read."""
+    """Returns the NumPy dtype in which the bytes of a dtype are read."""
     return np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)).newbyteorder("<")
 
 
 def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
-    """How many numbers a shape has, None for an impossible one.
+    """Returns how many numbers a shape has, None for an impossible one.
 
     Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all.
     """
@@ -151,7 +151,7 @@ def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
 
 
 def numbers_of(flat: Array, dtype: str, budget: FileBudget, what: str) -> Array:
-    """The numbers that were `stored`: bfloat16 as float32 of the same values."""
+    """Returns the numbers that were `stored`: bfloat16 as float32 of the same values."""
     if dtype in ("bfloat16", "float16"):  # a file of these counts as one of float32
         budget.allow(2 * flat.nbytes)
     if dtype == "bfloat16":
@@ -213,7 +213,7 @@ class ByteStream:
         return tuple(sizes)
 
     def numbers(self, shape: tuple[int, ...], dtype: str, what: str) -> Array:
-        """An aligned array of its own; bfloat16 as float32 of the same values."""
+        """Returns an aligned array of its own; bfloat16 as float32 of the same values."""
         kind, count = store(dtype), math.prod(shape)
         self._expect(count * kind.itemsize, what)
         self.budget.take(count * kind.itemsize + ARRAY, what)
@@ -270,7 +270,7 @@ class Schema:
         return {name: class_of(pool.FindMessageTypeByName(f"{package}.{name}")) for name in bodies}
 
     def message(self, name: str) -> Any:
-        """The protobuf class of a message."""
+        """Returns the protobuf class of a message."""
         return self._messages[name]
 
     @cached_property
@@ -282,7 +282,8 @@ class Schema:
         }
 
     def takes(self, name: str, data: bytes) -> Iterator[int]:
-        """The bytes that protobuf, and texts of Python, take for ``data``: piece after piece.
+        """Yields the bytes that protobuf, and texts of Python, take for ``data``: piece after
+        piece.
 
         A message of two bytes may take hundreds. The numbers are upper bounds of what upb takes;
         of damaged data only what is before the damage counts, as protobuf stops there.
@@ -330,7 +331,7 @@ class Schema:
         offset: int | None = None,
         budget: FileBudget | None = None,
     ) -> Any:
-        """The message read from ``data``, complete; else `ModelFormatError` with the place.
+        """Returns the message read from ``data``, complete; else `ModelFormatError` with the place.
 
         ``budget``: takes what the message takes; by default that of the load.
         """
@@ -351,7 +352,7 @@ class Schema:
 
 
 def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
-    """An empty descriptor pool, and what makes a class of a descriptor.
+    """Returns an empty descriptor pool, and what makes a class of a descriptor.
 
     protobuf's public modules import all of its pure Python implementation before they take both
     from its extension: 10 ms, as long as a small model takes to load.
@@ -375,7 +376,7 @@ def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _file(package: str, messages: dict[str, str]) -> bytes:
-    """A FileDescriptorProto, by hand: descriptor_pb2 would be imported only for it."""
+    """Returns a FileDescriptorProto, by hand: descriptor_pb2 would be imported only for it."""
     out = _field(1, f"{package}.proto") + _field(2, package) + _field(12, "proto2")
     for name, body in messages.items():
         message = _field(1, name)
@@ -391,7 +392,7 @@ def _file(package: str, messages: dict[str, str]) -> bytes:
 
 
 def _field(number: int, value: int | str | bytes) -> bytes:
-    """A field on the wire."""
+    """Returns a field on the wire."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -399,7 +400,9 @@ def _field(number: int, value: int | str | bytes) -> bytes:
 
 
 def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """A number on the wire and where it ends; the end of the message where it does not end."""
+    """Returns a number on the wire and where it ends; the end of the message where it does not
+    end.
+    """
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]

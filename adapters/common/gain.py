@@ -90,7 +90,7 @@ which each step is several operators, and layers that a FullyConnected becomes p
 
 @lru_cache(maxsize=4096)
 def is_faster(case: str, steps: int, sequences: int, units: int) -> bool:
-    """Whether a call of this size is faster here; most calls are of few sizes.
+    """Returns whether a call of this size is faster here; most calls are of few sizes.
 
     ``case``: framework, kind of cell, and "trained" where the way back counts, too.
     """

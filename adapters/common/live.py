@@ -66,15 +66,16 @@ class LiveOptions:
         return self.backend == "auto" and self.dtype == "f32"
 
     def prepare(self, spec: RnnSpec, weights: Weights) -> Stack:
-        """The layer on the chosen backend, in the chosen dtype."""
+        """Returns the layer on the chosen backend, in the chosen dtype."""
         engine = open_backend(self.backend, threads=self.threads)
         return engine.prepare(spec, weights, dtype=self.dtype, strict=self.strict)
 
 
 @lru_cache(64)
 def kernels_in_place(backend: str, dtype: str, threads: int | None) -> KernelsBackend | None:
-    """The kernels, if they run layers of this dtype and each call can read a layer's weights where
-    its framework keeps them."""
+    """Returns the kernels, if they run layers of this dtype and each call can read a layer's
+    weights where its framework keeps them.
+    """
     if dtype not in READ_IN_PLACE:
         return None
     engine: Any = open_backend(backend, threads=threads)
@@ -95,7 +96,7 @@ class Explained(NamedTuple):
     refusals: tuple[Refusal, ...]
 
     def text(self, host: str) -> str:
-        """A line for each layer; ``host``: the framework."""
+        """Returns a line for each layer; ``host``: the framework."""
         return "\n".join([*self.replaced, *(stays(host, refusal) for refusal in self.refusals)])
 
     @property
@@ -113,7 +114,7 @@ NOT_CALLED = "it has not been called yet"
 
 
 def stays(host: str, refusal: Refusal) -> str:
-    """The message about a layer that its framework runs."""
+    """Returns the message about a layer that its framework runs."""
     return f"{refusal.where or 'model'}: stays with {host}: {refusal.reason}"
 
 
@@ -145,22 +146,24 @@ def leave(layer: Any, host: str, reason: str, name: Callable[[], str]) -> None:
 
 
 def left_of(layer: Any) -> tuple[Refusal, ...]:
-    """Why calls of a layer stayed with the framework."""
+    """Returns why calls of a layer stayed with the framework."""
     return tuple(_LEFT.get(layer, {}).values())
 
 
 def original(kind: Any) -> Any:
-    """The class that a layer had before it became `derive`."""
+    """Returns the class that a layer had before it became `derive`."""
     return kind.__mro__[1] if "onernn_options" in vars(kind) else kind
 
 
 def derive(kind: Any, options: Any, made_by: type[type] = type, **members: Any) -> type:
-    """A class like a framework's, of the same name, in which these members are replaced."""
+    """Returns a class like a framework's, of the same name, in which these members are replaced."""
     return made_by(kind.__name__, (kind,), {**members, "onernn_options": options})
 
 
 def array_at(address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Array:
-    """The numbers at an address, without a copy; ``owner`` lives as long as the array does."""
+    """Returns the numbers at an address, without a copy; ``owner`` lives as long as the array
+    does.
+    """
     dtype = np.dtype(dtype)
     if not (count := math.prod(shape)):
         return np.empty(shape, dtype)
@@ -170,7 +173,7 @@ def array_at(address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Arra
 
 
 def join_states(state: Array) -> Array:
-    """A state (L, D, N, O) as frameworks have it: (L*D, N, O)."""
+    """Returns a state (L, D, N, O) as frameworks have it: (L*D, N, O)."""
     return state.reshape(state.shape[0] * state.shape[1], *state.shape[2:])
 
 
@@ -180,7 +183,7 @@ def place_of(array: Array) -> tuple[Any, ...]:
 
 
 def widen(array: Array) -> Array:
-    """The array in the dtype of computation: float32 for float16."""
+    """Returns the array in the dtype of computation: float32 for float16."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 

@@ -43,7 +43,7 @@ _MOVING |= {"Cast", "CastLike"}
 
 
 def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
-    """Whether a node computes nothing but places and sizes.
+    """Returns whether a node computes nothing but places and sizes.
 
     Arithmetic stays in the graph: the first step of an unrolled cell, of zeros, looks like others.
     """
@@ -62,7 +62,7 @@ class FoldingBudget:
         self._left = 2**24 + 16 * sum(array.nbytes for array in constants)
 
     def fold(self, node: Node, arrays: Sequence[Array | None]) -> tuple[Array, ...] | None:
-        """A node's results for these inputs; None if they are left for the run."""
+        """Returns a node's results for these inputs; None if they are left for the run."""
         if node.op not in FOLDED:
             return None
         most, load = max(_SMALL, sum(each.size for each in arrays if each is not None)), loading()
@@ -110,7 +110,7 @@ class Names(dict[str, int]):
     mark = "#"
 
     def fresh(self, name: str) -> str:
-        """The name, or one made from it that no value has yet."""
+        """Returns the name, or one made from it that no value has yet."""
         chosen = name
         while chosen in self:
             self[name] += 1
@@ -144,25 +144,25 @@ class Tape(ABC):
 
     @abstractmethod
     def constant(self, array: Any) -> str:
-        """A constant value."""
+        """Returns a constant value."""
 
     @abstractmethod
     def ints(self, *values: int | None) -> str:
-        """A constant list of int64: axes or a shape."""
+        """Returns a constant list of int64: axes or a shape."""
 
     def named(self, operands: Iterable[Operand]) -> list[str]:
-        """Values, and constants for integers and lists of them."""
+        """Returns values, and constants for integers and lists of them."""
         return [each if isinstance(each, str) else self._number(each) for each in operands]
 
     def _number(self, sizes: int | Sequence[int | None]) -> str:
         return self.constant(np.int64(sizes)) if isinstance(sizes, int) else self.ints(*sizes)
 
     def sizes_of(self, value: str) -> str:
-        """The shape of a value as a list of int64."""
+        """Returns the shape of a value as a list of int64."""
         return self.emit("Shape", value)
 
     def size(self, value: str, axis: int) -> str:
-        """The size of an axis as a list of one."""
+        """Returns the size of an axis as a list of one."""
         return self.emit("Gather", self.sizes_of(value), [axis], axis=0)
 
     def reshaped(self, value: str, *sizes: int | None) -> str:
@@ -178,7 +178,7 @@ class Tape(ABC):
         return self.emit("Transpose", value, perm=perm)
 
     def joined(self, *lists: Operand) -> str:
-        """One list, such as a shape, from several; rows behind one another."""
+        """Returns one list, such as a shape, from several; rows behind one another."""
         return self.emit("Concat", *lists, axis=0)
 
 
@@ -209,8 +209,9 @@ class NativeOperator(Tape):
         self._unread |= {("input", slot) for slot, names in inputs.items() if any(names)}
 
     def lowered(self, rule: Callable[[Self], Results]) -> Results:
-        """The rule's results. Raises `UnsupportedError` for inputs and attributes it did not
-        read."""
+        """Returns the rule's results. Raises `UnsupportedError` for inputs and attributes it did
+        not read.
+        """
         results = rule(self)
         if self._unread:
             unread = ", ".join(f"{kind} {name}" for kind, name in sorted(self._unread))
@@ -220,28 +221,28 @@ class NativeOperator(Tape):
     # Inputs.
 
     def variables(self, slot: Slot) -> list[str]:
-        """The variables of an input slot, none where it is absent."""
+        """Returns the variables of an input slot, none where it is absent."""
         self._unread.discard(("input", slot))
         return [name for name in self.inputs.get(slot, ()) if name]
 
     def variable(self, slot: Slot) -> str:
-        """The one variable of an input slot, "" where it is absent."""
+        """Returns the one variable of an input slot, "" where it is absent."""
         return _one(slot, self.variables(slot))
 
     def resolve(self, variable: str) -> str:
-        """The value that a variable holds, for a rule that computes with it."""
+        """Returns the value that a variable holds, for a rule that computes with it."""
         return self.builder.value(variable)
 
     def values(self, slot: Slot) -> list[str]:
-        """The values in an input slot that is a list."""
+        """Returns the values in an input slot that is a list."""
         return [self.resolve(name) for name in self.variables(slot)]
 
     def optional(self, slot: Slot) -> str:
-        """The value in an input slot, "" where it is absent."""
+        """Returns the value in an input slot, "" where it is absent."""
         return _one(slot, self.values(slot))
 
     def value(self, slot: Slot | None = None) -> str:
-        """The value in a required input slot."""
+        """Returns the value in a required input slot."""
         slot = self.main if slot is None else slot
         result = self.optional(slot)
         if not result:
@@ -249,7 +250,9 @@ class NativeOperator(Tape):
         return result
 
     def array(self, slot: Slot) -> Array:
-        """The numbers in a slot. Raises `UnsupportedError` where they are computed at run time."""
+        """Returns the numbers in a slot. Raises `UnsupportedError` where they are computed at run
+        time.
+        """
         return self.builder.array(self.value(slot), str(slot))
 
     def absent(self, *slots: str) -> None:
@@ -261,7 +264,9 @@ class NativeOperator(Tape):
     # Attributes.
 
     def attribute(self, name: str, default: Any) -> Any:
-        """An attribute's value, of its default's kind, or the operator's documented default."""
+        """Returns an attribute's value, of its default's kind, or the operator's documented
+        default.
+        """
         self._unread.discard(("attribute", name))
         result = self.attributes.get(name, default)
         if not is_like(result, default):
@@ -284,7 +289,9 @@ class NativeOperator(Tape):
                 raise UnsupportedError(f"attribute {name}={result!r}: only {value!r} is supported")
 
     def one_of(self, name: str, default: Any, known: Collection[Any]) -> Any:
-        """An attribute's value. Raises `UnsupportedError` for all but those that are known."""
+        """Returns an attribute's value. Raises `UnsupportedError` for all but those that are
+        known.
+        """
         result = self.attribute(name, default)
         if result not in known:
             names = ", ".join(map(str, known))
@@ -309,7 +316,7 @@ class NativeOperator(Tape):
         return np.dtype(result)
 
     def shape_of(self, value: str) -> tuple[int | None, ...]:
-        """The sizes of a value, None where only a run knows."""
+        """Returns the sizes of a value, None where only a run knows."""
         result = self.builder.type_of(value)
         if result.shape is None:
             raise UnsupportedError(f"the number of axes of {value!r} is not known")
@@ -335,7 +342,9 @@ class NativeOperator(Tape):
         return self.builder.constant(array, f"{self.label}/{label}" if label else self.label)
 
     def filled(self, sizes: Sequence[int], number: float, dtype: npt.DTypeLike, label: str) -> str:
-        """A constant of one number. Sizes may be a file's: raises `BudgetError` if it is large."""
+        """Returns a constant of one number. Sizes may be a file's: raises `BudgetError` if it is
+        large.
+        """
         size = math.prod(max(size, 1) for size in sizes) * np.dtype(dtype).itemsize
         loading().take(size, label)
         return self.constant(np.full(sizes, number, dtype), label)
@@ -344,7 +353,7 @@ class NativeOperator(Tape):
         return self.constant(np.asarray(values, np.int64), "ints")
 
     def scalar(self, value: float, like: str | DType) -> str:
-        """A number in a dtype, or in that of a value."""
+        """Returns a number in a dtype, or in that of a value."""
         dtype = self.dtype_of(like) if isinstance(like, str) else like
         limits = np.iinfo(dtype) if dtype.kind in "iu" else None
         if (
@@ -356,20 +365,20 @@ class NativeOperator(Tape):
         return self.constant(np.asarray(value, dtype), "scalar")
 
     def cast(self, value: str, dtype: npt.DTypeLike) -> str:
-        """The value in a dtype."""
+        """Returns the value in a dtype."""
         name = np.dtype(dtype).name
         if self.builder.type_of(value).dtype == name:
             return value
         return self.emit("Cast", value, to=name)
 
     def sizes_of(self, value: str) -> str:
-        """The shape of a value as a list of int64; a constant where the value is one."""
+        """Returns the shape of a value as a list of int64; a constant where the value is one."""
         if value in self.builder.constants:
             return self.ints(*self.builder.constants[value].shape)
         return self.emit("Shape", value)
 
     def swapped(self, value: str, first: int = -1, second: int = -2) -> str:
-        """The value with two axes exchanged, its rank known or not."""
+        """Returns the value with two axes exchanged, its rank known or not."""
         rank = self.builder.type_of(value).rank
         if rank is None:
             return self.emit("Einsum", value, equation=swap_equation(first, second))
@@ -381,7 +390,9 @@ class NativeOperator(Tape):
 
 
 def swap_equation(first: int, second: int) -> str:
-    """The einsum that exchanges two axes of an array of any rank: (0, 1) is ``ab...->ba...``."""
+    """Returns the einsum that exchanges two axes of an array of any rank: (0, 1) is
+    ``ab...->ba...``.
+    """
     front = max([axis + 1 for axis in (first, second) if axis >= 0], default=0)
     back = max([-axis for axis in (first, second) if axis < 0], default=0)
     if front + back > 26:
@@ -429,15 +440,15 @@ class GraphBuilder:
         self._typed = 0  # how many nodes have their types
 
     def fresh(self, name: str) -> str:
-        """The name, or one made from it that no value has yet."""
+        """Returns the name, or one made from it that no value has yet."""
         return self._names.fresh(name)
 
     def value(self, variable: str) -> str:
-        """The value that a variable holds; its own name where nothing has made it yet."""
+        """Returns the value that a variable holds; its own name where nothing has made it yet."""
         return self._values.get(variable, variable)
 
     def type_of(self, value: str) -> Type:
-        """What is known of a value before anything runs."""
+        """Returns what is known of a value before anything runs."""
         for node in self.nodes[self._typed :]:
             if node.op == UNSUPPORTED:
                 self._types[node.outputs[0]] = _UNSEEN
@@ -461,12 +472,12 @@ class GraphBuilder:
             self._types[name] = _UNSEEN if array is None else type_of(array)
 
     def is_made(self, value: str) -> bool:
-        """Whether it is a constant or a node makes it: it is no input."""
+        """Returns whether it is a constant or a node makes it: it is no input."""
         spend(len(self.nodes))
         return value in self.constants or any(value in node.outputs for node in self.nodes)
 
     def maker(self, value: str) -> Node | None:
-        """The node that makes a value, None for an input or a constant."""
+        """Returns the node that makes a value, None for an input or a constant."""
         spend(len(self.nodes))
         return next((node for node in reversed(self.nodes) if value in node.outputs), None)
 
@@ -499,18 +510,20 @@ class GraphBuilder:
             self.taken[name] = value
 
     def output(self, value: str) -> Value:
-        """A value with its known type."""
+        """Returns a value with its known type."""
         type_ = self.type_of(value)
         return Value(value, type_.dtype, None if type_.shape is None else type_.counts)
 
     def constant(self, array: npt.ArrayLike, name: str) -> str:
-        """A constant value; the name is made unique."""
+        """Returns a constant value; the name is made unique."""
         chosen = self.fresh(name)
         self.constants[chosen] = np.asarray(array)
         return chosen
 
     def array(self, value: str, role: str) -> Array:
-        """The array of a constant. Raises `UnsupportedError` where it is computed at run time."""
+        """Returns the array of a constant. Raises `UnsupportedError` where it is computed at run
+        time.
+        """
         result = self.constants.get(value)
         result = self._compute(value) if result is None else result
         if result is None:
@@ -518,7 +531,7 @@ class GraphBuilder:
         return result
 
     def _compute(self, value: str) -> Array | None:
-        """The array that nodes compute from constants only, None if they read more."""
+        """Returns the array that nodes compute from constants only, None if they read more."""
         spend(len(self.nodes))
         values, nodes = {value}, list[Node]()
         for node in reversed(self.nodes):
@@ -556,7 +569,7 @@ class GraphBuilder:
         count: int,
         attributes: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
-        """A node of ``count`` outputs; see `emit`."""
+        """Returns a node of ``count`` outputs; see `emit`."""
         stem = f"{inputs[0] if inputs else ''}/{op}"
         outs = tuple(self.fresh(stem) for _ in range(count))
         spend(1)
@@ -574,7 +587,7 @@ class GraphBuilder:
         return outs
 
     def branches(self, condition: str, then: Body, other: Body) -> tuple[str, ...]:
-        """The outputs of the branch that a scalar condition chooses."""
+        """Returns the outputs of the branch that a scalar condition chooses."""
         (graph, captures), (other_graph, other_captures) = then, other
         attributes = {"then_branch": graph, "else_branch": other_graph, "then_taken": len(captures)}
         inputs = (condition, *captures, *other_captures)
@@ -607,7 +620,7 @@ class GraphBuilder:
             self.nodes[first:] = [node.renamed(names) for node in self.nodes[first:]]
 
     def copied(self, value: str, name: str) -> str:
-        """A copy of a value under this name, for an output."""
+        """Returns a copy of a value under this name, for an output."""
         variable = f"={name}"
         self.give(variable, self.emit("Identity", (value,)), name)
         return self.value(variable)
@@ -629,7 +642,7 @@ class GraphBuilder:
         self.give(variable, self.emit(UNSUPPORTED, inputs, {"reason": reason}), name)
 
     def graph(self, outputs: Sequence[Value]) -> Graph:
-        """The graph, without nodes that no output needs."""
+        """Returns the graph, without nodes that no output needs."""
         used = {name for node in self.nodes for name in node.inputs} | {v.name for v in outputs}
         whole = Graph(
             self.name,
@@ -700,7 +713,7 @@ def lower_steps(
 
 
 def _lower(step: LoweringStep) -> tuple[Mapping[str, str], str]:
-    """The values of an operator's outputs by slot, and why there are none."""
+    """Returns the values of an operator's outputs by slot, and why there are none."""
     try:
         results = step.lower()
     except OnernnError as error:

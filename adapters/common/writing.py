@@ -60,7 +60,7 @@ def write_nodes(graph: Graph, write: Callable[[Node], None], progress: Progress 
 
 
 def declare(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
-    """The graph with dtype and rank of each input, so that those of every value follow.
+    """Returns the graph with dtype and rank of each input, so that those of every value follow.
 
     What an input does not declare is that of ``inputs``, a batch. Without one it is float32, of the
     only rank with which all types are known; where several are such, the one that merges the fewest
@@ -95,7 +95,7 @@ def _refuse_untyped(reason: str, graph: Graph) -> UnsupportedError:
 
 
 def _unknown(graph: Graph) -> list[Node]:
-    """The nodes that make a value of which dtype, rank or LoD are not known."""
+    """Returns the nodes that make a value of which dtype, rank or LoD are not known."""
 
     def is_known(name: str) -> bool:
         result = graph.types[name]
@@ -107,7 +107,7 @@ def _unknown(graph: Graph) -> list[Node]:
 
 
 def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
-    """The input with dtype and shape, for each rank that it may have."""
+    """Returns the input with dtype and shape, for each rank that it may have."""
     dtype = "float32" if given is None else data_of(given).dtype.name
     whole = replace(value, dtype=value.dtype or dtype)
     if value.shape is not None:
@@ -117,7 +117,7 @@ def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
 
 
 def _merge(graph: Graph) -> int:
-    """How many products of sizes are the size of an axis."""
+    """Returns how many products of sizes are the size of an axis."""
     sizes = {size for known in graph.types.values() for size in known.shape or () if size}
     return sum(any(len(names) > 1 for names, _ in size.terms) for size in sizes)
 
@@ -148,7 +148,7 @@ def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) 
 
 
 def _fits(result: Type, want: Type) -> bool:
-    """Whether dtype, LoD depth and, as far as they are known, rank and sizes agree."""
+    """Returns whether dtype, LoD depth and, as far as they are known, rank and sizes agree."""
     padded = want.depth > result.depth == 0  # (N, T, ...) for words (W, ...)
     sizes, wanted = result.counts[2 * padded :], want.counts[padded:]
     if result.dtype != want.dtype or not padded and result.depth != want.depth:

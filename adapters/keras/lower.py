@@ -14,7 +14,7 @@ __all__ = ["layers", "load_keras", "rules"]
 
 
 def load_keras(path: str | Path) -> Graph:
-    """The graph of a saved model; layers that cannot be lowered are in it, with the reason.
+    """Returns the graph of a saved model; layers that cannot be lowered are in it, with the reason.
 
     Raises `ModelFormatError` for a file that is no model.
     """
@@ -22,7 +22,9 @@ def load_keras(path: str | Path) -> Graph:
 
 
 def lower(model: Model) -> Graph:
-    """The graph of a model. Raises `ModelFormatError` where the model contradicts itself."""
+    """Returns the graph of a model. Raises `ModelFormatError` where the model contradicts
+    itself.
+    """
     lowering = Lowering(model)
     builder, net = lowering.builder, model.network
     given = [lowering.input(net.layers[ref.layer]) for ref in net.inputs]

@@ -56,7 +56,7 @@ class Tree:
         return Tree(self._arrays, self._path)
 
     def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
-        """Those of a model's layers, given the (class, name) of each, in order.
+        """Returns those of a model's layers, given the (class, name) of each, in order.
 
         Groups are called after classes, and numbered.
         """
@@ -64,7 +64,7 @@ class Tree:
         return [Tree(self._arrays, f"{self._path}layers/{group}/") for group in groups]
 
     def take(self, names: Sequence[str]) -> list[Array]:
-        """The arrays of the layer's own variables, as many as there are names.
+        """Returns the arrays of the layer's own variables, as many as there are names.
 
         "kernel|depthwise_kernel" is one that is called so or so.
         Raises `ShapeError` where there are others.
@@ -227,7 +227,9 @@ class Network:
 
 
 def outermost(config: Any, weights: Weights, major: int, file: Path) -> Network:
-    """The model of a file. Raises `ModelFormatError` naming the file, `UnsupportedError`."""
+    """Returns the model of a file. Raises `ModelFormatError` naming the file,
+    `UnsupportedError`.
+    """
     try:
         return network(inner_layer(config, weights), major)
     except OnernnError as error:
@@ -237,7 +239,7 @@ def outermost(config: Any, weights: Weights, major: int, file: Path) -> Network:
 
 
 def inner_layer(config: Any, weights: Weights | None, calls: Any = (), position: int = 0) -> Layer:
-    """A layer from how it is written down."""
+    """Returns a layer from how it is written down."""
     inside = config["config"]
     kind = config["class_name"]
     if isinstance(inside, list):  # a Sequential of Keras before 2.2.3
@@ -252,7 +254,9 @@ def inner_layer(config: Any, weights: Weights | None, calls: Any = (), position:
 
 
 def network(model: Layer, major: int) -> Network:
-    """The network of a model, by its Keras. Raises `UnsupportedError` for classes of users."""
+    """Returns the network of a model, by its Keras. Raises `UnsupportedError` for classes of
+    users.
+    """
     if model.kind not in MODELS or model.foreign:
         raise UnsupportedError(
             f"{model.name}: a class of its own, {model.kind}, whose code is not in the file: build"
@@ -284,7 +288,7 @@ def _layers(model: Layer, listed: Any, calls: list[tuple[Call, ...]]) -> dict[st
 
 
 def _chain(model: Layer, listed: Any) -> Network:
-    """A Sequential: each layer takes what the one before gives."""
+    """Returns a Sequential: each layer takes what the one before gives."""
     first = inner_layer(listed[0], None)
     if first.kind != "InputLayer":
         shape = first.config.get("batch_input_shape") or first.config.get("batch_shape")
@@ -338,7 +342,9 @@ def _made_with(config: Any, major: int) -> bool:
 
 
 def _refs(argument: Any) -> list[Ref]:
-    """The tensors in a structure, those of a dictionary by its sorted keys, as Keras does."""
+    """Returns the tensors in a structure, those of a dictionary by its sorted keys, as Keras
+    does.
+    """
     if (ref := _ref(argument)) is not None:
         return [ref]
     if isinstance(argument, dict):
@@ -376,7 +382,7 @@ def _arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _argument(argument: Any) -> Any:
-    """An argument in which tensors are `Ref`s."""
+    """Returns an argument in which tensors are `Ref`s."""
     if (ref := _ref(argument)) is not None:
         return ref
     if isinstance(argument, list):
@@ -406,7 +412,7 @@ class Held(NamedTuple):
     texts: dict[str, list[str]]
 
     def list_values(self, path: str, name: str) -> list[str]:
-        """An attribute that is a list; a long one is cut into name0, name1, ...."""
+        """Returns an attribute that is a list; a long one is cut into name0, name1, ...."""
         result = [*self.texts.get(f"{path}@{name}", ())]
         number = 0
         while f"{path}@{name}{number}" in self.texts:
@@ -416,7 +422,9 @@ class Held(NamedTuple):
 
 
 def read(path: str | Path, file: Path) -> Held:
-    """What is in an HDF5 file; ``file``: the model that it is of. Raises `ModelFormatError`."""
+    """Returns what is in an HDF5 file; ``file``: the model that it is of. Raises
+    `ModelFormatError`.
+    """
     with open(path, "rb") as stream:
         if stream.read(len(_SIGNATURE)) != _SIGNATURE:
             raise ModelFormatError("not an HDF5 file", file)
@@ -452,7 +460,7 @@ def read(path: str | Path, file: Path) -> Held:
 
 
 def _end(done: subprocess.CompletedProcess[str]) -> str:
-    """How a process ended that left no answer."""
+    """Returns how a process ended that left no answer."""
     if done.returncode == -signal.SIGXCPU:
         return "it goes around in circles"
     if done.returncode < 0:
@@ -530,7 +538,7 @@ def _array(dataset: Any, where: str, most: int) -> Array:
 
 
 def _list_texts(value: Any) -> list[str]:
-    """The texts of an attribute."""
+    """Returns the texts of an attribute."""
     listed = np.ravel(np.asarray(value, object)).tolist()
     return [e.decode("utf-8", "replace") if isinstance(e, bytes) else str(e) for e in listed]
 
@@ -548,7 +556,7 @@ class Model:
 
 
 def read_model(path: str | Path) -> Model:
-    """The model in a file. Raises `ModelFormatError` for what is none."""
+    """Returns the model in a file. Raises `ModelFormatError` for what is none."""
     file = Path(path)
     with open_budgeted(file) as (raw, _):
         zipped = raw.read(2) == b"PK"
@@ -617,7 +625,7 @@ class SavedWeights(dict[str, Array]):
 
 
 def read_weights(path: str | Path) -> SavedWeights | None:
-    """The arrays by their paths in the file; None for a file with a model in it."""
+    """Returns the arrays by their paths in the file; None for a file with a model in it."""
     file = Path(path)
     with open_budgeted(file):  # which the budget counts
         held = read(file, file)
@@ -632,7 +640,7 @@ _LAYER = re.compile(r"(.*?)/?(?:(kernel|recurrent_kernel|bias)(?::0)?|cell/vars/
 
 
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
-    """The layers by their groups in a file: a kernel beside a recurrent_kernel, or a cell's
+    """Returns the layers by their groups in a file: a kernel beside a recurrent_kernel, or a cell's
     variables. Functions are the defaults of the Keras that wrote it: weights do not say.
 
     Raises `ShapeError` naming a group whose arrays do not fit.

@@ -18,7 +18,7 @@ _BACKENDS = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
 
 
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """The outputs, in order, and the states of stateful layers behind them.
+    """Returns the outputs, in order, and the states of stateful layers behind them.
 
     Custom code in the file is not run. Raises what Keras raises.
     """
@@ -47,7 +47,7 @@ def _array(tensor: Any) -> Any:
 
 
 def _states(model: Any) -> list[Any]:
-    """The variables of stateful layers, in the order in which they are called."""
+    """Returns the variables of stateful layers, in the order in which they are called."""
     result: list[Any] = []
     for layer in model.layers:
         for one in (getattr(layer, "forward_layer", layer), getattr(layer, "backward_layer", None)):

@@ -153,13 +153,13 @@ class KerasLayer(NativeOperator):
         return result._replace(mask=flags, words=result.words if flags == result.mask else "")
 
     def option(self, name: str) -> Any:
-        """An argument of the call, None where it is absent."""
+        """Returns an argument of the call, None where it is absent."""
         return self.attribute(f"{name}=", None)
 
     # What it is.
 
     def number(self, name: str, default: float) -> float:
-        """A number; Keras 3 may write an array of one."""
+        """Returns a number; Keras 3 may write an array of one."""
         result = self.attribute(name, None)
         if isinstance(result, dict) and isinstance(result.get("config"), dict):
             result = result["config"].get("value")
@@ -175,7 +175,7 @@ class KerasLayer(NativeOperator):
         return self.attribute(name, default)
 
     def inner(self, config: Mapping[str, Any], *path: str) -> KerasLayer:
-        """A layer that this one holds, with its weights; it is not called by itself."""
+        """Returns a layer that this one holds, with its weights; it is not called by itself."""
         layer = inner_layer(config, None, position=self.layer.position)
         reader = self._reader
         for name in path:
@@ -185,7 +185,9 @@ class KerasLayer(NativeOperator):
         return made
 
     def weights(self, *names: str, inside: str = "") -> list[Array]:
-        """The layer's own variables, or those of its cell, in the type that it computes in."""
+        """Returns the layer's own variables, or those of its cell, in the type that it computes
+        in.
+        """
         if self._reader is None:
             raise UnsupportedError("its weights are not in the file")
         result = (self._reader.inside(inside) if inside else self._reader).take(names)
@@ -213,7 +215,9 @@ class Stated(NamedTuple):
 
 
 def _compute_dtype(policy: Any) -> str:
-    """What a dtype or a policy computes in. Raises `UnsupportedError` for all but floats."""
+    """Returns what a dtype or a policy computes in. Raises `UnsupportedError` for all but
+    floats.
+    """
     name = policy
     if isinstance(policy, dict) and isinstance(policy.get("config"), dict):
         name = policy["config"].get("name")
@@ -279,7 +283,7 @@ class Lowering:
         self._calls = 0
 
     def input(self, layer: Layer) -> Held:
-        """An input of the whole model."""
+        """Returns an input of the whole model."""
         config = layer.config
         shape: Any = config.get("batch_shape") or config.get("batch_input_shape")
         name, dtype = self.builder.fresh(layer.name), config.get("dtype") or "float32"
@@ -297,7 +301,7 @@ class Lowering:
         return Held(name)
 
     def state(self, name: str, shape: tuple[int | None, ...], dtype: str) -> str:
-        """The state of a stateful layer: an input, until a call leaves another one."""
+        """Returns the state of a stateful layer: an input, until a call leaves another one."""
         if name not in self.states:
             self.builder.input(Value(name, dtype, shape))
             self.states[name] = name
@@ -308,7 +312,7 @@ class Lowering:
         self.states[name] = self.builder.copied(value, f"{name}/next")
 
     def output(self, value: str, name: str) -> Value:
-        """An output of the graph under a name of its own."""
+        """Returns an output of the graph under a name of its own."""
         builder = self.builder
         taken = value in self._given or any(each.name == value for each in builder.inputs)
         if value != name or taken:
@@ -317,7 +321,9 @@ class Lowering:
         return builder.output(value)
 
     def run(self, net: Network, tensors: Sequence[Held], prefix: str, depth: int) -> list[Held]:
-        """What a network makes of these inputs; ``prefix`` begins the names of its values."""
+        """Returns what a network makes of these inputs; ``prefix`` begins the names of its
+        values.
+        """
         if depth > _DEEPEST:
             raise UnsupportedError("models inside models, too deep")
         for ref, tensor in zip(net.inputs, tensors, strict=True):
@@ -366,7 +372,7 @@ class Lowering:
         return known._replace(value=self.builder.value(variable))
 
     def _bound(self, argument: Any, prefix: str) -> Any:
-        """An argument with tensors in the place of `Ref`s."""
+        """Returns an argument with tensors in the place of `Ref`s."""
         if isinstance(argument, Ref):
             if f"{prefix}{argument.layer}/{argument.call}/{argument.at}" in self._refused:
                 raise UnsupportedError(f"what layer {argument.layer!r} gives is not computed")
@@ -386,7 +392,7 @@ class Lowering:
         at: int,
         depth: int,
     ) -> list[Held]:
-        """What a layer makes of its arguments. Raises `UnsupportedError`."""
+        """Returns what a layer makes of its arguments. Raises `UnsupportedError`."""
         self._calls += 1
         if self._calls > _MOST_CALLS:
             raise UnsupportedError("models call models too often")
@@ -429,7 +435,9 @@ class Lowering:
 
 
 def name_of_result(ref: Ref) -> str:
-    """What a result is called: as its layer, from the second call and result on with numbers."""
+    """Returns what a result is called: as its layer, from the second call and result on with
+    numbers.
+    """
     return ref.layer + (f"#{ref.call}" if ref.call else "") + (f"/{ref.at}" if ref.at else "")
 
 
@@ -443,7 +451,7 @@ def _unknown(layer: Layer) -> str:
 
 
 def _refs(call: Call) -> list[Ref]:
-    """The tensors that a call reads."""
+    """Returns the tensors that a call reads."""
     result, waiting = list[Ref](), [*call.args, *call.kwargs.values()]
     while waiting:
         each = waiting.pop(0)
@@ -457,7 +465,7 @@ def _refs(call: Call) -> list[Ref]:
 
 
 def _in_order(net: Network, file: str) -> Iterator[tuple[Layer, int]]:
-    """The calls that the outputs need, each behind those that it reads."""
+    """Yields the calls that the outputs need, each behind those that it reads."""
     inputs = {(ref.layer, ref.call) for ref in net.inputs}
     done, open_ = set(inputs), set[tuple[str, int]]()
     waiting = [(ref.layer, ref.call) for ref in reversed(net.outputs)]

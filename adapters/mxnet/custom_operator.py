@@ -58,7 +58,8 @@ def live_mxnet() -> Any:
 
 
 def view(array: Any, name: str) -> Array:
-    """The memory of an NDArray as a NumPy array, without a copy; valid while the NDArray lives.
+    """Returns the memory of an NDArray as a NumPy array, without a copy; valid while the NDArray
+    lives.
 
     Raises `UnsupportedError` for arrays that are on a GPU or sparse.
     """
@@ -78,20 +79,22 @@ def view(array: Any, name: str) -> Array:
 def custom_attributes(
     attributes: Mapping[str, Any], name: str, options: Options, operator: str = OPERATOR
 ) -> dict[str, str]:
-    """The attributes of our operator: those of RNN, the node's name, our options."""
+    """Returns the attributes of our operator: those of RNN, the node's name, our options."""
     ours = {_NAME: name, _OPTIONS: json.dumps(vars(options)), "op_type": operator}
     return {**{k: str(v) for k, v in attributes.items()}, **ours}
 
 
 def load_symbol(graph: Any, like: Any) -> Any:
-    """The symbol of a graph in JSON, of the kind of another symbol."""
+    """Returns the symbol of a graph in JSON, of the kind of another symbol."""
     mx = live_mxnet()
     made = mx.sym.load_json(json.dumps(graph))
     return made.as_np_ndarray() if isinstance(like, mx.sym.np._Symbol) else made
 
 
 def restore_symbol(symbol: Any) -> Any:
-    """The symbol with MXNet's operators in the place of ours; itself where there are none."""
+    """Returns the symbol with MXNet's operators in the place of ours; itself where there are
+    none.
+    """
     graph = restore_graph(symbol.tojson(remove_amp_cast=False))
     return load_symbol(graph, symbol) if graph else symbol
 
@@ -196,7 +199,9 @@ def register() -> None:
 
 
 def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, dict[str, str]]:
-    """(options, the node's name, the attributes of RNN) of what `custom_attributes` made."""
+    """Returns (options, the node's name, the attributes of RNN) of what `custom_attributes`
+    made.
+    """
     told = Options(**json.loads(attributes.get(_OPTIONS, "{}")))
     plain = {k: v for k, v in attributes.items() if not k.startswith((_OURS, "__", "op_type"))}
     return told, attributes.get(_NAME, "rnn"), plain
@@ -246,7 +251,7 @@ _INSTEAD = "backend='kernels' replaces it anyway"
 
 
 def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str | None:
-    """Why MXNet keeps unrolled cells, None where ours are faster."""
+    """Returns why MXNet keeps unrolled cells, None where ours are faster."""
     plain = "RNN " * (cell in (Cell.RNN_TANH, Cell.RNN_RELU))
     case = f"mxnet {plain}{'large ' * (hidden >= _LARGE)}cells"
     least = gain.ANYWHERE[case].steps

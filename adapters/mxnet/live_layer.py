@@ -54,7 +54,7 @@ class FoldedWeights:
 def fold(
     parts: Mapping[str, Array], linear: Sequence[Array], stack: mxnet.Stack
 ) -> dict[str, Array]:
-    """The parts of the layer's parameters over what the projection reads.
+    """Returns the parts of the layer's parameters over what the projection reads.
 
     ``linear``: weight (P, I), and bias (P,) if there is one. Computed in float64 and rounded once.
     """
@@ -142,7 +142,7 @@ class LiveOperator:
     """Whether states have an axis of layers and directions."""
 
     def types(self, inputs: Mapping[str, type | None]) -> tuple[dict[str, type], list[type]]:
-        """Types of the arguments and the outputs: the data's; lengths have their own."""
+        """Returns types of the arguments and the outputs: the data's; lengths have their own."""
         dtype = next((kind for kind in inputs.values() if kind is not None), np.float32)
         types: dict[str, type] = {**dict.fromkeys(inputs, dtype)}
         if own := inputs.get(_LENGTHS):
@@ -236,7 +236,7 @@ class LiveOperator:
         return Ragged.from_padded(x, lengths.astype(np.int64), time_major=True)
 
     def _pad(self, y: Ragged | Array, axis: int, arrays: Arrays) -> Array:
-        """The inverse of `_words`; zeros after the lengths."""
+        """Returns the inverse of `_words`; zeros after the lengths."""
         if isinstance(y, Ragged):
             y = y.to_padded(time=arrays["data"].shape[self.x_axis], time_major=True)
         return y.swapaxes(0, axis).astype(arrays["data"].dtype, copy=False)
@@ -365,7 +365,7 @@ class Formula:
 
     @classmethod
     def of(cls, text: str) -> Formula:
-        """The inverse of `text`."""
+        """Returns the inverse of `text`."""
 
         def tuples(value: Any) -> Any:
             return tuple(map(tuples, value)) if isinstance(value, list) else value
@@ -382,7 +382,7 @@ class Formula:
         return _count(self.projection) if self.projection else self.hidden, self.hidden
 
     def shape(self, array: int, width: int) -> list[int]:
-        """The shape of a weight or bias, where the input has ``width`` channels."""
+        """Returns the shape of a weight or bias, where the input has ``width`` channels."""
         projection = (self.projection,) if self.projection else ()
         columns = ((self.layer, width), (self.iter, self.widths[0]), (projection, self.hidden))
         for parts, count in columns:
@@ -391,7 +391,7 @@ class Formula:
         return [self.rows[array]]
 
     def pack(self, arrays: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
-        """The layer of these arrays."""
+        """Returns the layer of these arrays."""
         direction: Direction = "right2left" if self.backwards else "left2right"
         spec = RnnSpec(
             Cell(self.cell),
@@ -417,7 +417,9 @@ class Formula:
         return result
 
     def _places(self, parts: Mapping[str, Array]) -> Iterator[tuple[Rows, int, Array]]:
-        """Rows of the arrays, their sign, and where in a layer's weights they are added up."""
+        """Yields rows of the arrays, their sign, and where in a layer's weights they are added
+        up.
+        """
         for name, gates in (("layer", self.layer), ("iter", self.iter)):
             for k, rows in enumerate(gates):
                 yield rows, self.signs[k], parts[name][0, 0, :, k].T

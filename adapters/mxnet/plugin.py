@@ -125,7 +125,7 @@ STEPWISE = "a cell runs step by step until hybridize() is called on the block th
 
 
 def _stepwise(blocks: Iterable[Any]) -> list[str]:
-    """The cells that are called step by step, by name."""
+    """Returns the cells that are called step by step, by name."""
     cells = [child for child in blocks if _is_cell(child)]
     inner = {id(child) for cell in cells for child in cell._children.values()}
     # A SequentialRNNCell is no HybridBlock, and never active.
@@ -216,7 +216,7 @@ def rnn(
 
 @lru_cache(maxsize=32)
 def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
-    """The live layer of a call of `rnn`; the cache keeps the last ones' memory for runs."""
+    """Returns the live layer of a call of `rnn`; the cache keeps the last ones' memory for runs."""
     return LiveRnn(dict(attributes), options)
 
 
@@ -259,7 +259,9 @@ def _optimize_block(block: Any, options: Options) -> Any:
 
 
 def restore(target: Any) -> Any:
-    """The Symbol with MXNet's own operators again; or the gluon block, restored in place."""
+    """Returns the Symbol with MXNet's own operators again; or the gluon block, restored in
+    place.
+    """
     mx = live_mxnet()
     if isinstance(target, mx.sym.Symbol):
         return restore_symbol(target)
@@ -282,7 +284,7 @@ def _blocks(block: Any) -> list[Any]:
 
 
 def _is_traced(block: Any) -> bool:
-    """Whether what MXNet traces of a block may hold recurrent layers."""
+    """Returns whether what MXNet traces of a block may hold recurrent layers."""
     gluon = live_mxnet().gluon
     kinds = gluon.rnn.RecurrentCell, gluon.rnn.rnn_layer._RNNLayer, gluon.SymbolBlock
     return isinstance(block, gluon.HybridBlock) and any(
@@ -291,7 +293,7 @@ def _is_traced(block: Any) -> bool:
 
 
 def _is_compiled(block: Any) -> bool:
-    """Whether calls run a block's trace; other blocks are traced only for their shapes."""
+    """Returns whether calls run a block's trace; other blocks are traced only for their shapes."""
     return block._active or isinstance(block, live_mxnet().gluon.SymbolBlock)
 
 
@@ -300,7 +302,7 @@ def _is_cell(block: Any) -> bool:
 
 
 def _cells(block: Any) -> dict[str, list[str]]:
-    """The cells in a block by name, and the names of their weights; and its layers."""
+    """Returns the cells in a block by name, and the names of their weights; and its layers."""
     layer = live_mxnet().gluon.rnn.rnn_layer._RNNLayer
     return {
         child.name: [each.name for each in child._reg_params.values() if _is_cell(child)]
@@ -311,7 +313,7 @@ def _cells(block: Any) -> dict[str, list[str]]:
 
 @cache
 def _derive_layer(kind: Any, options: Options) -> type:
-    """A gluon layer's class on onernn's operator; parameters, states and layouts stay."""
+    """Returns a gluon layer's class on onernn's operator; parameters, states and layouts stay."""
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
         functions = _Replaced(F, partial(_run_layer, F, self, options)) if plugins_enabled() else F
@@ -322,7 +324,7 @@ def _derive_layer(kind: Any, options: Options) -> type:
 
 @cache
 def _derive_traced(kind: Any, options: Options) -> type:
-    """A class of blocks whose traces have onernn's operators in place of cells."""
+    """Returns a class of blocks whose traces have onernn's operators in place of cells."""
 
     def get_graph(self: Any, *arguments: Any) -> Any:
         fresh = not self._cached_graph
@@ -358,7 +360,7 @@ _TRACED = "_cached_graph _cached_op _cached_op_args _in_format _out_format onern
 
 @cache
 def _derive_switching(kind: Any, options: Options, **members: Any) -> type:
-    """A block whose hybridized calls follow `plugins_disabled`.
+    """Returns a block whose hybridized calls follow `plugins_disabled`.
 
     Training has its own trace: MXNet may be the faster one there, or elsewhere.
     """

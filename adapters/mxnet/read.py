@@ -225,7 +225,7 @@ _MOST_NAME = 4096
 
 
 def read_params(file: str | Path) -> dict[str, Array]:
-    """The arrays of a file by their keys, read-only and dense; bfloat16 ones as float32.
+    """Returns the arrays of a file by their keys, read-only and dense; bfloat16 ones as float32.
 
     An array that MXNet saved as None is left out; arrays without keys get their positions.
     Raises `ModelFormatError` with the place for a file that is none.
@@ -454,7 +454,9 @@ def _fits(declared: Sizes | None, shape: tuple[int, ...]) -> bool:
 
 
 def _block_of(key: str) -> tuple[str, str] | None:
-    """A path of gluon's as (block, parameter): ("rnn", "l0_i2h_weight"); None for other keys."""
+    """Returns a path of gluon's as (block, parameter): ("rnn", "l0_i2h_weight"); None for other
+    keys.
+    """
     cell = re.fullmatch(r"(?:(.+)\.)?_unfused\.(\d+)\.(?:([lr])_cell\.)?(\w+)", key)
     if cell:
         return cell[1] or "", f"{cell[3] or 'l'}{cell[2]}_{cell[4]}"
@@ -509,7 +511,9 @@ def _by_structure(
 def _fitting(
     blocks: Mapping[str, Mapping[str, Declared]], parameters: Mapping[str, Array]
 ) -> list[str]:
-    """The prefixes of the symbol's blocks that have parameters of these names and shapes."""
+    """Returns the prefixes of the symbol's blocks that have parameters of these names and
+    shapes.
+    """
     return [
         prefix
         for prefix, declared in blocks.items()

@@ -63,7 +63,7 @@ ALIASES = pairs(
 
 
 def names_of(name: str) -> list[str]:
-    """An operator's name, and others of the same.
+    """Returns an operator's name, and others of the same.
 
     ``_sparse_relu`` is ``relu`` on any storage, and ``_PlusScalar`` is ``_plus_scalar`` of old.
     """
@@ -361,7 +361,7 @@ def slots_of_node(node: SymbolNode) -> list[str]:
 
 
 def find_needed(symbol: Symbol) -> set[int]:
-    """The nodes that the outputs depend on; what makes labels is only for training."""
+    """Returns the nodes that the outputs depend on; what makes labels is only for training."""
     result = {entry.node for entry in symbol.heads}
     for at in reversed(range(len(symbol.nodes))):
         if at in result:

@@ -8,7 +8,7 @@ from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, Writer, def
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported when it is asked for: the reader does not need what it needs."""
+    """Returns what is imported when it is asked for: the reader does not need what it needs."""
     if name in ("optimize", "plug", "InferenceSession"):
         from onernn.adapters.onnx import plugin
 

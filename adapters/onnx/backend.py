@@ -45,7 +45,7 @@ class Prepared:
         return Session(lower(self._model, bound), **self._options)
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
-        """The outputs in order, for inputs by name, or in order. Raises `ShapeError`."""
+        """Returns the outputs in order, for inputs by name, or in order. Raises `ShapeError`."""
         names = [variable.name for variable in self._model.graph.inputs]
         if isinstance(inputs, Mapping):
             feed = dict(inputs)
@@ -80,7 +80,7 @@ def supports_device(device: str) -> bool:
 
 
 def is_compatible(model: Any, device: str = "CPU", **_: Any) -> bool:
-    """Whether every operator of a ModelProto can be run."""
+    """Returns whether every operator of a ModelProto can be run."""
     try:
         prepare(model, device)
     except UnsupportedError:
@@ -89,7 +89,7 @@ def is_compatible(model: Any, device: str = "CPU", **_: Any) -> bool:
 
 
 def prepare(model: Any, device: str = "CPU", **options: Any) -> Prepared:
-    """A ModelProto, or the bytes of one, made ready to run; ``options`` go to `Session`.
+    """Returns a ModelProto, or the bytes of one, made ready to run; ``options`` go to `Session`.
 
     Raises `UnsupportedError` for operators that cannot be run, and `ModelFormatError`.
     """
@@ -100,7 +100,7 @@ def prepare(model: Any, device: str = "CPU", **options: Any) -> Prepared:
 
 
 def run_model(model: Any, inputs: Any, device: str = "CPU", **options: Any) -> tuple[Any, ...]:
-    """The outputs of a ModelProto for its inputs, in order or by name."""
+    """Returns the outputs of a ModelProto for its inputs, in order or by name."""
     return prepare(model, device, **options).run(inputs)
 
 
@@ -113,7 +113,9 @@ def run_node(
     opset_version: int | None = None,
     **options: Any,
 ) -> tuple[Any, ...]:
-    """The outputs of one NodeProto, of the newest opset that is read unless one is given."""
+    """Returns the outputs of one NodeProto, of the newest opset that is read unless one is
+    given.
+    """
     helper = require("onnx", "onnx").helper
     names = [name for name in dict.fromkeys(node.input) if name]
     arrays = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=True))

@@ -33,7 +33,7 @@ OnnxFault = FrameworkFault[Model]
 
 
 def find_faults(path: str | Path) -> FaultyModel[Model]:
-    """The model in a file with its faults."""
+    """Returns the model in a file with its faults."""
     model = read_model(path)
     graph = lower(model)
     runs = not any(node.op == UNSUPPORTED for node in graph.nodes)
@@ -126,7 +126,7 @@ def _dynamic_quantized(op: Operator) -> Iterator[OnnxFault]:
 
 
 def _forgotten_states(graph: Graph) -> Iterator[OnnxFault]:
-    """A layer of one step from zeros with an unread final state: it has no memory."""
+    """Yields a layer of one step from zeros with an unread final state: it has no memory."""
     for node in graph.nodes:
         if node.op == "Rnn" and _begins_with_zeros(graph, node) and node.origin:
             x, ends = graph.types.get(node.inputs[0]), node.outputs[1:]
@@ -158,7 +158,9 @@ def _states_of_one_batch(graph: Graph) -> Iterator[OnnxFault]:
 
 
 def _has_open_batch(graph: Graph, node: Node) -> bool:
-    """Whether a recurrent layer's input may have any number of sequences, as the file declares."""
+    """Returns whether a recurrent layer's input may have any number of sequences, as the file
+    declares.
+    """
     x, axis = node.inputs[0], 1
     if unpadded := graph.producer(x, "SequenceUnpad"):
         x, axis = unpadded.inputs[0], 1 if unpadded.attrs.time_major else 0
@@ -213,7 +215,7 @@ def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
 
 
 def _reach(graph: Subgraph, name: str) -> list[Operator]:
-    """The operators that depend on a value, those in bodies included."""
+    """Returns the operators that depend on a value, those in bodies included."""
     names, readers = {name}, list[Operator]()
     for _, op in graph.everywhere():
         if not names.isdisjoint(NativeGraph([op.node]).reads[0]):
@@ -223,7 +225,9 @@ def _reach(graph: Subgraph, name: str) -> list[Operator]:
 
 
 def _returned_states(graph: Graph) -> Iterator[OnnxFault]:
-    """An output that is the state that a layer began with: each call begins where the first did."""
+    """Yields an output that is the state that a layer began with: each call begins where the first
+    did.
+    """
     inputs = {value.name for value in graph.inputs}
     layers = [node for node in graph.nodes if node.op == "Rnn" and node.origin]
     begun = {
@@ -242,7 +246,7 @@ def _returned_states(graph: Graph) -> Iterator[OnnxFault]:
 
 
 def _find_source(graph: Graph, name: str) -> str:
-    """The value that this one is a view or a copy of, a split one joined again included."""
+    """Returns the value that this one is a view or a copy of, a split one joined again included."""
     while node := graph.producer(name):
         parts = {graph.producer(each, "Split") for each in node.inputs}
         if node.op == "Concat" and len(parts) == 1 and (split := parts.pop()) is not None:
@@ -257,7 +261,9 @@ def _find_source(graph: Graph, name: str) -> str:
 
 
 def _batch_held(graph: Graph, state: str) -> int:
-    """How many sentences a constant state (L, D, N, O) is for, 0 where it fits any number."""
+    """Returns how many sentences a constant state (L, D, N, O) is for, 0 where it fits any
+    number.
+    """
     expands = False
     while (made := graph.producer(state)) and (
         made.op == "Unsqueeze" or made.op in ("Expand", "Reshape")

@@ -232,7 +232,9 @@ class Replacement:
         return layers[0], bool(attributes.get("layout", 0)), half
 
     def _is_zero(self, name: str, scope: _Scope) -> bool:
-        """Whether a value is zeros of a computed size: exporters write no state in this way."""
+        """Returns whether a value is zeros of a computed size: exporters write no state in this
+        way.
+        """
         grown, to_array = False, self._onnx.numpy_helper.to_array
         for each, native in zip(
             reversed(scope.messages), reversed(scope.native.nodes), strict=True
@@ -271,7 +273,7 @@ class Rewritten(NamedTuple):
 def rewritten(
     source: Any, options: Any, providers: Any, layers: OperatorLayers, dtype: str, backend: str
 ) -> Rewritten:
-    """The model in which ``layers`` run the recurrent nodes, and what was replaced.
+    """Returns the model in which ``layers`` run the recurrent nodes, and what was replaced.
 
     Raises `UnsupportedError` for a dtype or backend that is not known here.
     """
@@ -332,7 +334,7 @@ def _check_free(options: Any, providers: Any) -> None:
 
 
 def _read(onnx: Any, source: Any) -> tuple[Any, Path]:
-    """The model, and the folder of data that are not in it. Raises what onnx raises."""
+    """Returns the model, and the folder of data that are not in it. Raises what onnx raises."""
     if isinstance(source, bytes):
         return onnx.load_from_string(source), Path()
     file = Path(source).absolute()
@@ -340,7 +342,7 @@ def _read(onnx: Any, source: Any) -> tuple[Any, Path]:
 
 
 def _replaceable(onnx: Any, model: Any) -> tuple[list[str], list[str]]:
-    """What SessionOptions may replace: initializers, and files of data, by name."""
+    """Returns what SessionOptions may replace: initializers, and files of data, by name."""
     beside, initializers = onnx.external_data_helper, list(tensors(model))
     outside = filter(beside.uses_external_data, initializers)
     files = (beside.ExternalDataInfo(each).location for each in outside)
@@ -348,7 +350,7 @@ def _replaceable(onnx: Any, model: Any) -> tuple[list[str], list[str]]:
 
 
 def _copy(onnx: Any, options: Any, names: Sequence[str], files: Sequence[str]) -> Any:
-    """A copy of SessionOptions, which the caller keeps unchanged.
+    """Returns a copy of SessionOptions, which the caller keeps unchanged.
 
     A session gives a copy of its options, without files in memory; and nobody can ask options for
     the initializers and files that they bring, or tell whether they name a folder of files. So a
@@ -410,7 +412,7 @@ def optimize(
     backend: str = "auto",
     session_options: Any = None,
 ) -> Any:
-    """An `onnxruntime.InferenceSession` of a model whose recurrent nodes onernn runs.
+    """Returns an `onnxruntime.InferenceSession` of a model whose recurrent nodes onernn runs.
 
     ``model``: a path, a ModelProto or its bytes. ``dtype`` is that of `Session`. ``backend``:
     "auto" and "kernels" both replace every node that the kernels run; the others stay where they
@@ -485,7 +487,7 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
 
 @cache
 def inference_session() -> Any:
-    """The class; ONNX Runtime is imported when it is asked for."""
+    """Returns the class; ONNX Runtime is imported when it is asked for."""
     runtime = require("onnxruntime", "onnx")
 
     class InferenceSession(runtime.InferenceSession):  # type: ignore[misc, name-defined]
@@ -548,7 +550,7 @@ def inference_session() -> Any:
             warn_of_left(HOST, self.refusals)
 
         def explain(self) -> str:
-            """A line for each recurrent node: who runs it, and why."""
+            """Returns a line for each recurrent node: who runs it, and why."""
             return Explained(self.replaced, self.refusals).text(HOST) or "no recurrent nodes"
 
     InferenceSession.__module__ = "onernn.adapters.onnx"

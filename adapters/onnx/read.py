@@ -196,7 +196,7 @@ class ExternalData:
         self._read: dict[Path, int] = {}
 
     def array(self, what: str, entries: Any, kind: str, size: int) -> Array:
-        """The numbers of a tensor of so many bytes at the place in the entries."""
+        """Returns the numbers of a tensor of so many bytes at the place in the entries."""
         data = self._bytes_of(what, entries, size)
         key = (id(data), kind)  # the region stays: its address is not used again
         if key not in self._arrays:
@@ -257,7 +257,7 @@ def dtype_of(number: int) -> str:
 
 
 def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
-    """The read-only array of a TensorProto; bfloat16 comes as float32 of the same values.
+    """Returns the read-only array of a TensorProto; bfloat16 comes as float32 of the same values.
 
     Raises `ModelFormatError` where numbers and shape contradict each other, `UnsupportedError`
     for numbers that NumPy does not have.
@@ -468,7 +468,7 @@ def read_model(path: str | Path) -> Model:
 def parse_model(
     data: bytes, file: Path, budget: FileBudget | None = None, *, taken: bool = False
 ) -> Model:
-    """The model in the bytes of a file; data of its own would lie beside ``file``.
+    """Returns the model in the bytes of a file; data of its own would lie beside ``file``.
 
     ``budget``: what reading may take; without one, as much as for a file of these bytes. ``taken``:
     the budget counts the bytes, which nobody else reads.
@@ -488,7 +488,7 @@ def parse_model(
 
 
 def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
-    """The model in a ModelProto of ours; ``file`` and ``budget`` as in `parse_model`."""
+    """Returns the model in a ModelProto of ours; ``file`` and ``budget`` as in `parse_model`."""
     if budget is None:
         budget = FileBudget(2 * proto.ByteSize())
     if not proto.HasField("graph") or not proto.opset_import:  # any protobuf may parse, too
@@ -513,7 +513,9 @@ def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
 
 
 def _opset(imports: Any, file: Path) -> int:
-    """The one version of ONNX's own operators; `onnx.compose` writes it once for each part."""
+    """Returns the one version of ONNX's own operators; `onnx.compose` writes it once for each
+    part.
+    """
     versions = {each.version for each in imports if each.domain in ("", "ai.onnx")}
     if not versions:
         raise ModelFormatError("it imports no opset of ONNX's own operators", file)

@@ -371,7 +371,9 @@ _BECAME_INPUTS = {
 
 
 def became_inputs(op_type: str) -> tuple[int, tuple[str, ...]]:
-    """The first opset in which attributes are inputs, and which; (0, ()) for most operators."""
+    """Returns the first opset in which attributes are inputs, and which; (0, ()) for most
+    operators.
+    """
     reduces = (18, ("axes",)) if op_type.startswith("Reduce") else (0, ())
     return _BECAME_INPUTS.get(op_type, reduces)
 
@@ -388,7 +390,7 @@ def _plain(op: OnnxOperator) -> Results:
 
 
 def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
-    """The inputs, with constants for attributes of older opsets."""
+    """Returns the inputs, with constants for attributes of older opsets."""
     since, names = became_inputs(op.at.type)
     if op.opset < since:
         x = op.value()
@@ -402,7 +404,7 @@ def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
 
 
 def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
-    """An input that older opsets have as an attribute; numbers get the dtype of x."""
+    """Returns an input that older opsets have as an attribute; numbers get the dtype of x."""
     result = op.attribute(name, None)
     if result is None and not OPERATORS[op.at.type].slot(at).optional:
         raise UnsupportedError(f"attribute {name} is missing")

@@ -9,7 +9,7 @@ from onernn.ir.ragged import Batch
 
 
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """The outputs, in order. Raises what ONNX Runtime raises."""
+    """Returns the outputs, in order. Raises what ONNX Runtime raises."""
     runtime = require("onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors only

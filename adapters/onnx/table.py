@@ -41,7 +41,7 @@ _SCALES, _COLUMNS = ("data", "state"), ("layer", "iter", "projection")
 
 
 def encode(layers: Mapping[str, LayerPrecision]) -> str:
-    """The text under `KEY`."""
+    """Returns the text under `KEY`."""
     import json  # slow, and needed only if a model has the text
 
     stored = {
@@ -115,7 +115,7 @@ class StoredPrecisions:
         return cls({}) if text is None else cls(*decode(text, model.file))
 
     def notes(self) -> list[str]:
-        """Why layers run in other numbers than the file says."""
+        """Returns why layers run in other numbers than the file says."""
         none = "there is no such layer, its precision is left aside"
         return self._notes + [f"metadata {KEY}: {name!r:.80}: {none}" for name in self._left]
 
@@ -155,14 +155,14 @@ def _rounded_in(
 
 
 def _holds(matrix: Array, factors: Array) -> bool:
-    """Whether signed bytes hold the numbers of a matrix (K, G, O), to the last bit."""
+    """Returns whether signed bytes hold the numbers of a matrix (K, G, O), to the last bit."""
     steps = np.reciprocal(factors, dtype=np.float32)
     whole = np.rint(matrix / steps).clip(-128, 127)
     return np.array_equal(whole * steps, matrix)
 
 
 def _behind(builder: GraphBuilder, x: str, scale: Scale) -> str:
-    """What QuantizeLinear and DequantizeLinear make x of, by this scale."""
+    """Returns what QuantizeLinear and DequantizeLinear make x of, by this scale."""
     known: list[Array] = [np.array(1 / scale.factor, np.float32), np.array(scale.shift, np.uint8)]
     for kind in ("DequantizeLinear", "QuantizeLinear"):
         node = builder.maker(x)
@@ -224,7 +224,7 @@ class Scope:
         self.opset, self.arguments, self.depth, self.body = opset, arguments, depth, body
 
     def variable(self, name: str) -> str:
-        """The builder's variable of a name."""
+        """Returns the builder's variable of a name."""
         return self._names[name] if name in self._names else f"{self._prefix}{name}"
 
 
@@ -267,7 +267,7 @@ class OnnxOperator(NativeOperator):
         return {name: self.attribute(name, like.get(name)) for name in present}
 
     def subgraph(self, name: str) -> Subgraph:
-        """The graph in an attribute."""
+        """Returns the graph in an attribute."""
         result = self.attribute(name, None)
         if not isinstance(result, Subgraph):
             raise UnsupportedError(f"attribute {name}: expected a graph")
@@ -287,11 +287,11 @@ class OnnxOperator(NativeOperator):
         return OnnxTensor(self, name)
 
     def result_name(self, at: int) -> str:
-        """The builder's variable of an output."""
+        """Returns the builder's variable of an output."""
         return self.scope.variable(self.outputs[at][0])
 
     def wants(self, at: int) -> bool:
-        """Whether the model names an output."""
+        """Returns whether the model names an output."""
         return bool(self.outputs.get(at, ("",))[0])
 
 

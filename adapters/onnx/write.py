@@ -43,7 +43,7 @@ def to_onnx(
     allow_functions: bool = False,
     progress: Progress | None = None,
 ) -> Any:
-    """The ModelProto of a graph that is `declared`.
+    """Returns the ModelProto of a graph that is `declared`.
 
     A ragged input NAME becomes NAME (batch, time, ...) and NAME_lengths (batch,) int32; ragged
     outputs come padded, with zeros after the sequences. Raises `UnsupportedError` naming an
@@ -79,7 +79,9 @@ def to_onnx(
 
 
 def pad(inputs: Mapping[str, Any]) -> dict[str, Array]:
-    """A batch as a written model takes it: a ragged NAME as NAME, padded, and NAME_lengths."""
+    """Returns a batch as a written model takes it: a ragged NAME as NAME, padded, and
+    NAME_lengths.
+    """
     feed: dict[str, Array] = {}
     for name, value in inputs.items():
         feed[name] = value

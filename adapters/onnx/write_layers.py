@@ -146,14 +146,18 @@ class _Cell:
 
 
 def has_two_inputs(rnn: Recurrent) -> bool:
-    """Whether directions round their common input in two ways: they become two operators."""
+    """Returns whether directions round their common input in two ways: they become two
+    operators.
+    """
     D, parts = rnn.spec.directions, rnn.precision.parts
     rows = (parts[at : at + D] for at in range(0, len(parts), D))
     return any(len({part.data for part in row}) > 1 for row in rows)
 
 
 def with_factors(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecision:
-    """The precision with the factors of all columns, those that a kernel would find among them."""
+    """Returns the precision with the factors of all columns, those that a kernel would find among
+    them.
+    """
     parts = []
     for d, part in enumerate(precision.parts):
         assert weights.layer is not None  # `refuse_precision`
@@ -219,7 +223,9 @@ _LIMITS = Limits(
 
 
 def has_one_direction(rnn: Recurrent) -> bool:
-    """Whether a layer's directions become operators of their own: a Scan has one direction."""
+    """Returns whether a layer's directions become operators of their own: a Scan has one
+    direction.
+    """
     return bool(why_not(rnn.spec, rnn.layers, _LIMITS)) or has_two_inputs(rnn)
 
 

@@ -502,7 +502,7 @@ def scan(*inputs, w, states, scanned):
 
 
 def _grows(w: GraphWriter) -> bool:
-    """Whether a state changes its shape, which ONNX's Scan forbids; unknown ones may."""
+    """Returns whether a state changes its shape, which ONNX's Scan forbids; unknown ones may."""
     states = zip(w.node.inputs, w.node.outputs[: w.node.attrs.states], strict=False)
     types = [(w.types[one], w.types[other]) for one, other in states if other]
     return any(one.shape is None or one.shape != other.shape for one, other in types)

@@ -43,11 +43,11 @@ class ProtoGraph(Tape):
         self.swapped: dict[str, str] = {}
 
     def fresh(self, hint: str) -> str:
-        """The hint as a name, or one made from it that nothing bears yet."""
+        """Returns the hint as a name, or one made from it that nothing bears yet."""
         return self._names.fresh(hint)
 
     def constant(self, array: Any, dtype: str | None = None, name: str = "") -> str:
-        """A constant; small ones of equal numbers are one, unless they have a name."""
+        """Returns a constant; small ones of equal numbers are one, unless they have a name."""
         array = np.asarray(array, dtype)
         if name or array.size > _SHARED:
             return self._store(array, self.fresh(name or "constant"))
@@ -84,7 +84,7 @@ class ProtoGraph(Tape):
             node.attribute.append(_attribute(name, value))
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
-        """A node of one output; its name."""
+        """Returns a node of one output; its name."""
         (out,) = self.emit_many(op, 1, *inputs, **attributes)
         return out
 
@@ -123,7 +123,7 @@ class ProtoGraph(Tape):
     def function(
         self, name: str, domain: str, inputs: Sequence[str], outputs: Sequence[str], opset: int
     ) -> Any:
-        """The graph as a FunctionProto, which has constants as nodes only."""
+        """Returns the graph as a FunctionProto, which has constants as nodes only."""
         out = MESSAGES.message("FunctionProto")(name=name, domain=domain)
         out.input.extend(inputs)
         out.output.extend(outputs)
@@ -143,7 +143,7 @@ def number_of(dtype: str) -> int:
 
 
 def tensor(array: Array, name: str = "") -> Any:
-    """A TensorProto."""
+    """Returns a TensorProto."""
     out = MESSAGES.message("TensorProto")(name=name, dims=array.shape)
     out.data_type = number_of(str(array.dtype))
     out.raw_data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
@@ -151,14 +151,16 @@ def tensor(array: Array, name: str = "") -> Any:
 
 
 def bfloat16_tensor(array: Array, name: str) -> Any:
-    """A float32 array rounded to bfloat16, to even; numbers that would overflow are none here."""
+    """Returns a float32 array rounded to bfloat16, to even; numbers that would overflow are none
+    here.
+    """
     out = MESSAGES.message("TensorProto")(name=name, dims=array.shape, data_type=BFLOAT16)
     out.raw_data = bfloat16_bits(array).astype("<u2").tobytes()
     return out
 
 
 def value_info(name: str, dtype: str, shape: Sequence[int | str | None] | None) -> Any:
-    """A ValueInfoProto; a size is a number, a name, or None."""
+    """Returns a ValueInfoProto; a size is a number, a name, or None."""
     out = MESSAGES.message("ValueInfoProto")(name=name)
     out.type.tensor_type.elem_type = number_of(dtype)
     if shape is not None:
@@ -396,14 +398,14 @@ class GraphWriter(ProtoGraph):
                 self.bind(name, value.name, value.lengths)
 
     def array(self, index: int, role: str) -> Array:
-        """The array of a constant input. Raises `UnsupportedError` if it is computed."""
+        """Returns the array of a constant input. Raises `UnsupportedError` if it is computed."""
         name = self.node.input(index)
         if name not in self.graph.constants:
             refuse(f"{role} {name!r} is computed at run time")
         return self.graph.constants[name]
 
     def attributes(self) -> dict[str, Any]:
-        """The attributes in ONNX's form. Raises `UnsupportedError` for those it has not."""
+        """Returns the attributes in ONNX's form. Raises `UnsupportedError` for those it has not."""
         node, attributes = self.node, dict(self.node.attributes)
         for name in ("non_negative", "rational", "together"):  # a check; how a runtime computes
             attributes.pop(name, None)

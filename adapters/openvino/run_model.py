@@ -45,7 +45,7 @@ def _value(port: Any) -> Value:
 
 
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """The outputs, in order, computed in float32. Raises what OpenVINO raises.
+    """Returns the outputs, in order, computed in float32. Raises what OpenVINO raises.
 
     On CPUs with bfloat16 OpenVINO computes in that by default.
     """

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """What works in a live Paddle, imported when asked for: reading does without."""
+    """Returns what works in a live Paddle, imported when asked for: reading does without."""
     if name in ("explain", "optimize", "restore"):
         from onernn.adapters.paddle import plugin
 

@@ -149,7 +149,9 @@ def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str
 
 
 def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Graph, list[str]]:
-    """The graph of a block, none where ``number`` is negative, and what it takes from outside."""
+    """Returns the graph of a block, none where ``number`` is negative, and what it takes from
+    outside.
+    """
     builder, blocks = outer.inner("branch"), outer.blocks
     used = set(names)
     if number >= 0:
@@ -166,14 +168,14 @@ def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Gr
 
 
 def _truth(builder: PaddleBuilder, value: str) -> str:
-    """A condition without axes."""
+    """Returns a condition without axes."""
     if builder.type_of(value).rank == 0:
         return value
     return builder.emit("Reshape", (value, builder.constant(np.zeros(0, np.int64), "scalar")))
 
 
 def _graph(builder: PaddleBuilder, values: Sequence[str]) -> Graph:
-    """The graph of a block that gives these values."""
+    """Returns the graph of a block that gives these values."""
     assert builder.outer is not None
     builder.outer.notes.update(builder.notes)
     ends = [builder.emit("Identity", (value,)) for value in values]
@@ -266,12 +268,12 @@ class _While:
         return values
 
     def _last(self, array: str) -> str:
-        """The last element that an array has before the loop, "" where it has none."""
+        """Returns the last element that an array has before the loop, "" where it has none."""
         result = self.outer.array_of(array)
         return result.element(result.length - 1) if result.parts and result.length else ""
 
     def _settle(self) -> PaddleBuilder:
-        """The block lowered with types of what is carried that hold in every turn.
+        """Returns the block lowered with types of what is carried that hold in every turn.
 
         A carried integer is followed as one that every turn adds 1 to, until that turns out wrong.
         """
@@ -333,7 +335,7 @@ class _While:
 
 
 def _in_any_turn(before: Type, after: Type) -> Type:
-    """The type of a carried value that holds before a turn and behind it."""
+    """Returns the type of a carried value that holds before a turn and behind it."""
     value = before.value
     if isinstance(value, tuple):
         again = after.value == tuple(each + 1 for each in value)
@@ -343,7 +345,7 @@ def _in_any_turn(before: Type, after: Type) -> Type:
 
 
 def _append(builder: PaddleBuilder, array: _Carried) -> str:
-    """The one element that a block has appended to an array."""
+    """Returns the one element that a block has appended to an array."""
     _, *parts = builder.array_of(array.after).parts
     if len(parts) != 1 or parts[0].stacked:
         raise UnsupportedError(

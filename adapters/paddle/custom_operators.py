@@ -73,14 +73,14 @@ def register_operators() -> None:
 
 
 def library() -> ctypes.CDLL:
-    """The compiled operators, registered; raises as `register_operators`."""
+    """Returns the compiled operators, registered; raises as `register_operators`."""
     with _LOCK:
         return _register()
 
 
 @cache
 def missing_operators() -> str:
-    """Why this process has no compiled operators, "" where it has."""
+    """Returns why this process has no compiled operators, "" where it has."""
     try:
         register_operators()
     except (NoOperators, LibraryError) as error:
@@ -89,7 +89,7 @@ def missing_operators() -> str:
 
 
 def is_faster_in_paddle(mode: str, steps: int, sequences: int, units: int, is_test: bool) -> bool:
-    """Whether Paddle's own kernel is known to be the faster one for such a batch.
+    """Returns whether Paddle's own kernel is known to be the faster one for such a batch.
 
     A size that a program leaves open is negative: any size may come there.
     """
@@ -106,7 +106,7 @@ def _case(mode: str, is_test: bool) -> str:
 def arguments(
     kind: LayerKind, *, time_major: bool, is_test: bool, chosen: Options, fixed: bool = False
 ) -> tuple[Any, ...]:
-    """The operator's attributes, in its order.
+    """Returns the operator's attributes, in its order.
 
     ``fixed``: the weights never change, as in a predictor.
 
@@ -162,7 +162,7 @@ def _register() -> ctypes.CDLL:
 
 
 def _library(paddle: Any) -> Path:
-    """Its file, compiled now or before; in memory where the cache folder cannot be used."""
+    """Returns its file, compiled now or before; in memory where the cache folder cannot be used."""
     folder = files("onernn.adapters.paddle")
     sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
     shared = *build.HEADERS, *(build.HERE / name for name in ("stored.hpp", "isa.hpp"))
@@ -184,7 +184,7 @@ def _library(paddle: Any) -> Path:
 
 
 def _compile(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
-    """The library, with its hash behind what the loader reads."""
+    """Returns the library, with its hash behind what the loader reads."""
     try:
         command = build.compiler()
     except build.NoCompiler as error:
@@ -241,7 +241,7 @@ class Replaced(NamedTuple):
     values: tuple[tuple[Any, Any], ...]
 
     def value(self, old: Any) -> Any:
-        """What stands in the place of this value now."""
+        """Returns what stands in the place of this value now."""
         return next((new for before, new in self.values if before.is_same(old)), old)
 
 
@@ -261,7 +261,7 @@ def log_replaced(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained
 
 
 def is_pir(target: Any) -> bool:
-    """Whether this is a program of PIR."""
+    """Returns whether this is a program of PIR."""
     return type(target).__module__.startswith("paddle.base.libpaddle.pir")
 
 
@@ -273,7 +273,7 @@ def replace_recurrent(
     all_known: bool = False,
     fixed: bool = False,
 ) -> Replaced:
-    """Each ``rnn`` that can be replaced is, in place, in inner blocks, too.
+    """Returns each ``rnn`` that can be replaced is, in place, in inner blocks, too.
 
     ``fetched``: values that the caller holds; ``all_known``: there are no others, or they are
     exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises as `log_replaced`.
@@ -317,7 +317,9 @@ def append_operator(
 
 
 def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]:
-    """The recurrent operators of a block, and of inner ones; whether they stand in an inner one."""
+    """Yields the recurrent operators of a block, and of inner ones; whether they stand in an inner
+    one.
+    """
     for op in block.ops:
         if op.name() == "pd_op.rnn" or op.name() in _OF_LOD or op.name().endswith(f".{NAME}"):
             yield op, is_inner
@@ -353,7 +355,9 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
 
 
 def _list_values(vector: Any) -> list[Any]:
-    """The values in an operand. Raises `UnsupportedError` where the program does not list them."""
+    """Returns the values in an operand. Raises `UnsupportedError` where the program does not list
+    them.
+    """
     maker = vector.get_defining_op()
     if maker is None or maker.name() != "builtin.combine":
         raise UnsupportedError("one of its lists of tensors comes from outside of its block")
@@ -361,7 +365,7 @@ def _list_values(vector: Any) -> list[Any]:
 
 
 def _gradients(op: Any) -> list[Any]:
-    """Its ``rnn_grad``s. Raises `UnsupportedError` where they stand in another block."""
+    """Returns its ``rnn_grad``s. Raises `UnsupportedError` where they stand in another block."""
     reserve = op.result(_RESERVE)
     result = [
         each
@@ -470,7 +474,7 @@ def _ours(program: Any) -> list[tuple[Any, list[Any]]]:
 
 
 def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]:
-    """The inverse of `_replace`."""
+    """Returns the inverse of `_replace`."""
     paddle, pir = require("paddle", "paddle"), require("paddle.base.libpaddle", "paddle").pir
     ops = require("paddle._C_ops", "paddle")
     attrs, lengths, (before, ends, _) = op.attrs(), op.operand_source(1), op.results()

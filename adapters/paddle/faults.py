@@ -49,7 +49,7 @@ class Fusion(NamedTuple):
 
 
 def find_faults(program: Program) -> FaultyModel[Program]:
-    """The program with its faults."""
+    """Returns the program with its faults."""
     return FaultyModel(
         "Paddle 2.6.2, 3.3.1", program, lower, PATHS, tuple(_Detector(program).faults())
     )
@@ -91,7 +91,9 @@ class _Detector:
             yield _fault(op, "int8_gru", "unmeasured", ("int8",), text)
 
     def of_fusion(self, op: Operator) -> Iterator[PaddleFault]:
-        """What `fc_gru_fuse_pass`, `mul_gru_fuse_pass` or `mul_lstm_fuse_pass` gets wrong."""
+        """Yields what `fc_gru_fuse_pass`, `mul_gru_fuse_pass` or `mul_lstm_fuse_pass` gets
+        wrong.
+        """
         states = [slot for slot in ("H0", "C0") if _first(op.inputs, slot)]
         if states:
             drop = partial(_change, position=op.position, dropped=("H0", "C0"))
@@ -110,7 +112,7 @@ class _Detector:
         yield from self.unwritten_cell(op)
 
     def of_fused_operator(self, op: Operator) -> Iterator[PaddleFault]:
-        """What the kernels get wrong where a program holds their operator itself."""
+        """Yields what the kernels get wrong where a program holds their operator itself."""
         if op.type == "fusion_gru" and op.attributes.get("origin_mode", False):
             text = "the native kernel ignores origin_mode: its update gate works the other way"
             other = {"origin_mode": False}
@@ -167,7 +169,7 @@ class _Detector:
                 yield _fault(first, "bias_shared", "wrong", paths, text, value=name, change=change)
 
     def fusion(self, op: Operator) -> Fusion | str | None:
-        """What the pass fuses, why it does not, or None where there is no projection."""
+        """Returns what the pass fuses, why it does not, or None where there is no projection."""
         made = self.maker(_first(op.inputs, "Input"))
         if made is None or made.type not in PROJECTIONS:
             return None
@@ -290,7 +292,7 @@ Chains = list[list[int]]
 
 
 def padding(values: Values, *, value: str) -> str:
-    """How much more a padded batch is."""
+    """Returns how much more a padded batch is."""
     x = values.get(value)
     if not isinstance(x, Ragged) or not len(x.data):
         return "unknown for this batch"
@@ -305,7 +307,7 @@ def has_empty_sentences(values: Values, *, value: str) -> bool:
 
 
 def stale_state(graph: Graph, values: Values, *, at: NativeOp) -> Graph:
-    """The rnn starts from the neighbour's states, a single sentence from minus its own."""
+    """Returns the rnn starts from the neighbour's states, a single sentence from minus its own."""
     for node in _rnns(graph, at):
         rnn = Recurrent.of(node)
         stale = {}
@@ -371,7 +373,9 @@ def _batch_chains(x: Ragged, reverse: bool) -> Chains:
 
 
 def _regroup(graph: Graph, node: Node, chains: Chains) -> Graph:
-    """The rnn over other sentences, made of the same words; its outputs stay where they were."""
+    """Returns the rnn over other sentences, made of the same words; its outputs stay where they
+    were.
+    """
     rnn = Recurrent.of(node)
     rows = np.concatenate([np.asarray(chain, np.int64) for chain in chains or [[]]])
     offsets: Int64 = np.cumsum([0, *map(len, chains)])

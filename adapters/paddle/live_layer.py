@@ -50,7 +50,8 @@ _OLD_NAMES = pairs(
 
 
 def view(tensor: Any, name: str) -> Array:
-    """The numbers of a tensor in a scope; valid while it keeps its memory. bfloat16 is copied.
+    """Returns the numbers of a tensor in a scope; valid while it keeps its memory. bfloat16 is
+    copied.
 
     Raises `UnsupportedError` naming what has none, is on another device, or of another type.
     """
@@ -60,7 +61,9 @@ def view(tensor: Any, name: str) -> Array:
 
 
 def view_eager(tensor: Any, name: str) -> Array:
-    """The numbers of a tensor of dygraph, of a copy where it is not contiguous; else as `view`."""
+    """Returns the numbers of a tensor of dygraph, of a copy where it is not contiguous; else as
+    `view`.
+    """
     whole = tensor if tensor.is_contiguous() else tensor.contiguous()
     return _view(whole, name, whole.place, whole.dtype, whole.shape, whole.data_ptr)
 
@@ -82,14 +85,14 @@ def _view(
 
 
 def batch(tensor: Any, name: str) -> Ragged | Array:
-    """A tensor as an array, or as `Ragged` where it carries a LoD; as `view`."""
+    """Returns a tensor as an array, or as `Ragged` where it carries a LoD; as `view`."""
     data = view(tensor, name)
     lod = tensor.lod()
     return Ragged.from_lod(data, lod) if lod else data
 
 
 def tensor_of(value: Ragged | Array) -> Any:
-    """A tensor of Paddle with the same numbers and LoD."""
+    """Returns a tensor of Paddle with the same numbers and LoD."""
     paddle = require("paddle", "paddle")
     core = paddle.base.core
     result = (getattr(core, "LoDTensor", None) or core.DenseTensor)()
@@ -125,7 +128,7 @@ class LayerCall(NamedTuple):
         return [self.inputs, *self.states, *self.weights]
 
     def records(self) -> bool:
-        """Whether Paddle's autograd wants gradients of it."""
+        """Returns whether Paddle's autograd wants gradients of it."""
         paddle = live_paddle()
         return paddle.is_grad_enabled() and not all(each.stop_gradient for each in self.tensors)
 
@@ -199,7 +202,8 @@ def _check_shapes(call: LayerCall) -> None:
 
 
 def hide_from_tracer(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function for callers whose bytecode `paddle.jit.to_static` may be tracing: it runs as is.
+    """Returns the function for callers whose bytecode `paddle.jit.to_static` may be tracing: it
+    runs as is.
 
     Otherwise Paddle would trace NumPy and ctypes, too, and fail. Its graphs end before the call and
     begin anew behind it.
@@ -229,7 +233,7 @@ _MORE = (
 
 
 def cells_obstacle(layer: Any, kind: Any) -> str:
-    """Why a RNN or BiRNN of this class cannot be replaced, "" where it can."""
+    """Returns why a RNN or BiRNN of this class cannot be replaced, "" where it can."""
     nn = require("paddle.nn", "paddle")
     cells = _cells(layer)
     base = nn.BiRNN if len(cells) > 1 else nn.RNN
@@ -249,7 +253,7 @@ def cells_obstacle(layer: Any, kind: Any) -> str:
 
 @cache
 def cells_class(kind: Any, chosen: Options) -> type:
-    """The layer, all steps in one call; parameters, arguments and results stay."""
+    """Returns the layer, all steps in one call; parameters, arguments and results stay."""
 
     @hide_from_tracer
     def run(self: Any, inputs: Any, states: Any, lengths: Any, more: dict[str, Any]) -> Any:
@@ -276,7 +280,9 @@ def cells_class(kind: Any, chosen: Options) -> type:
 
 
 def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, Any] | None:
-    """The outputs and the final states as Paddle gives them; None where it stays with Paddle."""
+    """Returns the outputs and the final states as Paddle gives them; None where it stays with
+    Paddle.
+    """
     paddle = require("paddle", "paddle")
     cells, time_axis = _cells(layer), 0 if layer.time_major else 1
     first = cells[0]
@@ -321,7 +327,7 @@ def _mode(cell: Any) -> str:
 
 
 def optimize_layer(target: Any, chosen: Options) -> Any:
-    """The layer, with all recurrent ones in it replaced; see `plugin.optimize`."""
+    """Returns the layer, with all recurrent ones in it replaced; see `plugin.optimize`."""
     rnn, result = require("paddle.nn.layer.rnn", "paddle"), _recurrent(target)
     reasons = {id(each): _obstacle(each) for each in result}
     left = [Refusal(reasons[id(e)], e.full_name()) for e in result if reasons[id(e)]]
@@ -352,7 +358,7 @@ def _forget_traces(target: Any) -> None:
 
 
 def _recurrent(target: Any) -> list[Any]:
-    """The recurrent layers in a layer, without their parts."""
+    """Returns the recurrent layers in a layer, without their parts."""
     rnn = require("paddle.nn.layer.rnn", "paddle")
     all_layers = target.sublayers(include_self=True)
     bases = [each for each in all_layers if isinstance(each, rnn.RNNBase)]
@@ -362,7 +368,7 @@ def _recurrent(target: Any) -> list[Any]:
 
 
 def explain_layer(target: Any) -> Explained:
-    """What runs each recurrent layer of a layer."""
+    """Returns what runs each recurrent layer of a layer."""
     replaced, refusals = list[str](), list[Refusal]()
     for each in _recurrent(target):
         name, kind = each.full_name(), type(each)
@@ -375,7 +381,7 @@ def explain_layer(target: Any) -> Explained:
 
 
 def restore_layer(target: Any) -> Any:
-    """The layer, with all recurrent ones in it as Paddle made them."""
+    """Returns the layer, with all recurrent ones in it as Paddle made them."""
     for each in target.sublayers(include_self=True):
         if (kind := original(type(each))) is not type(each):
             each.__class__ = kind
@@ -384,7 +390,7 @@ def restore_layer(target: Any) -> Any:
 
 
 def _obstacle(layer: Any) -> str:
-    """Why a layer cannot be replaced, "" where it can."""
+    """Returns why a layer cannot be replaced, "" where it can."""
     if not hasattr(layer, "could_use_cudnn"):
         return cells_obstacle(layer, original(type(layer)))
     if getattr(layer, "proj_size", 0):
@@ -395,7 +401,9 @@ def _obstacle(layer: Any) -> str:
 
 
 def _weights(layer: Any, is_short: bool) -> list[Any]:
-    """Its WeightList. Where a bias is left out, Paddle's is too short, which crashes its kernel."""
+    """Returns its WeightList. Where a bias is left out, Paddle's is too short, which crashes its
+    kernel.
+    """
     if not is_short:
         return list(layer._all_weights)
     cells = [each.cell for each in layer]  # with two directions Paddle does not even make one
@@ -409,7 +417,7 @@ def _is_short(layer: Any) -> bool:
 
 @cache
 def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
-    """A recurrent layer on our kernels; parameters, arguments and results stay.
+    """Returns a recurrent layer on our kernels; parameters, arguments and results stay.
 
     ``is_short``: of fewer weights than Paddle's kernel reads.
     """
@@ -420,7 +428,8 @@ def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
     may_leave, native = chosen.may_leave and not is_short, kind._cudnn_impl
 
     def is_left(layer: Any, inputs: Any) -> bool:
-        """Whether Paddle is faster for this call, and right: it crashes over what this excludes.
+        """Returns whether Paddle is faster for this call, and right: it crashes over what this
+        excludes.
 
         It is most of what a call costs that stays.
         """

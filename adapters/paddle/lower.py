@@ -19,7 +19,8 @@ __all__ = ["RULES", "control", "layers", "load_paddle", "lower", "rules", "shapi
 
 
 def load_paddle(path: str | Path, params: str | Path | None = None) -> Graph:
-    """The graph of a saved model; operators that cannot be lowered are in it, with the reason.
+    """Returns the graph of a saved model; operators that cannot be lowered are in it, with the
+    reason.
 
     Raises `ModelFormatError` for files that are no model.
     """
@@ -27,7 +28,7 @@ def load_paddle(path: str | Path, params: str | Path | None = None) -> Graph:
 
 
 def lower(program: Program) -> Graph:
-    """The graph of a program. Raises `ModelFormatError` where it contradicts itself."""
+    """Returns the graph of a program. Raises `ModelFormatError` where it contradicts itself."""
     budget = FoldingBudget(program.parameters.values())
     blocks = Blocks({0: Block(program.operators, program.variables), **program.inner})
     builder = PaddleBuilder(str(program.file), budget, blocks, program.version)

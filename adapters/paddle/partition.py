@@ -147,7 +147,7 @@ class LiveProgram:
         self._foreign = {op.position for op in self._inner if op.type not in RULES}
 
     def arrays(self, names: Iterable[str]) -> list[Array]:
-        """The parameters of these names."""
+        """Returns the parameters of these names."""
         return [self._program.parameters[name] for name in names]
 
     def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
@@ -185,7 +185,7 @@ class LiveProgram:
         return parts, refusals
 
     def rewritten(self, parts: Mapping[ReplaceablePart, Sequence[Any]]) -> bytes:
-        """The program in which these operators stand for parts."""
+        """Returns the program in which these operators stand for parts."""
         desc = messages.message("ProgramDesc")()
         desc.CopyFrom(self._desc)
         block = desc.blocks[0]
@@ -213,7 +213,7 @@ class LiveProgram:
         return bytes(desc.SerializeToString())
 
     def original(self, part: ReplaceablePart) -> bytes:
-        """A block of the operators that a part replaces, and of their variables."""
+        """Returns a block of the operators that a part replaces, and of their variables."""
         result, block = messages.message("BlockDesc")(idx=0, parent_idx=-1), self._desc.blocks[0]
         positions = sorted(op.position for op in (*part.sources, *part.operators))
         result.ops.extend(block.ops[at] for at in positions)
@@ -222,7 +222,7 @@ class LiveProgram:
         return bytes(result.SerializeToString())
 
     def _find_understood(self) -> tuple[dict[str, int], dict[str, str]]:
-        """(LoD levels of what is understood, why the rest of the variables is not).
+        """Returns (LoD levels of what is understood, why the rest of the variables is not).
 
         Other operators become foreign: their results are what the program declares.
         """
@@ -271,7 +271,7 @@ class LiveProgram:
                     yield Refusal(reason, op.type)
 
     def _results(self) -> list[str]:
-        """The variables with one value that understood operators make."""
+        """Returns the variables with one value that understood operators make."""
         variables = self._program.variables
         return [
             name
@@ -352,7 +352,9 @@ class LiveProgram:
 
 
 def _without_blocks(program: Program) -> Program:
-    """The program with loops, branches and arrays as unknown operators: Paddle runs these."""
+    """Returns the program with loops, branches and arrays as unknown operators: Paddle runs
+    these.
+    """
     arrays = {name for name, each in program.variables.items() if each.kind == messages.ARRAY}
 
     def opaque(op: Operator) -> Operator:
@@ -375,7 +377,9 @@ def _lower(
 
 
 def python_call(part: ReplaceablePart, forward: int, backward: int) -> list[Any]:
-    """The operator that calls Python functions of these numbers, the second one for gradients."""
+    """Returns the operator that calls Python functions of these numbers, the second one for
+    gradients.
+    """
     numbers = {"forward_callable_id": ("i", forward), "backward_callable_id": ("i", backward)}
     inputs, outputs = {"X": (*part.data, *part.parameters)}, {"Out": part.outputs}
     return [_operator("py_func", inputs, outputs, **numbers, backward_skip_vars=("strings", ()))]
@@ -384,7 +388,8 @@ def python_call(part: ReplaceablePart, forward: int, backward: int) -> list[Any]
 def compiled_call(
     part: ReplaceablePart, number: int, lods: Sequence[str], *, fixed: bool
 ) -> list[Any]:
-    """The operator that runs a part by its number, and those that set the LoD of its outputs.
+    """Returns the operator that runs a part by its number, and those that set the LoD of its
+    outputs.
 
     ``lods``: for each output the input whose LoD it has, "" for none. ``fixed``: parameters never
     change.
@@ -487,7 +492,7 @@ class LivePart:
         return self._sessions(tuple(depths), parameters)
 
     def run(self, data: Sequence[Batch], parameters: Sequence[Array]) -> list[Batch]:
-        """The part's outputs for its data and parameters, in its order."""
+        """Returns the part's outputs for its data and parameters, in its order."""
         session = self.session([*map(_depth, data)], parameters)
         outputs = session.run(dict(zip(self.part.data, data, strict=True)))
         return [outputs[value.name] for value in session.graph.outputs]

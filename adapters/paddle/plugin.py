@@ -121,7 +121,8 @@ def optimize(
 
 
 def explain(target: Any) -> str:
-    """A line for each recurrent layer of what `optimize` gave: what runs it, or why Paddle does.
+    """Returns a line for each recurrent layer of what `optimize` gave: what runs it, or why Paddle
+    does.
 
     ``target``: a paddle.nn.Layer, or a program.
     """
@@ -135,8 +136,8 @@ def explain(target: Any) -> str:
 
 
 def restore(target: Any) -> Any:
-    """What `optimize` gave, in which Paddle runs all layers again; it is returned. Of a program of
-    Paddle 2, or a clone() of it, a copy with Paddle's own operators.
+    """Returns what `optimize` gave, in which Paddle runs all layers again; it is returned. Of a
+    program of Paddle 2, or a clone() of it, a copy with Paddle's own operators.
 
     Raises `UnsupportedError` for a layer of PIR that is trained in an inner block.
     """
@@ -175,7 +176,9 @@ def _optimized_program(
 
 
 def _restored_program(program: Any) -> Any:
-    """A copy of the program with Paddle's own operators, None of what holds no part of ours."""
+    """Returns a copy of the program with Paddle's own operators, None of what holds no part of
+    ours.
+    """
     paddle = require("paddle", "paddle")
     if not (isinstance(program, paddle.static.Program) and hasattr(program, "desc")):
         return None
@@ -269,14 +272,14 @@ def _optimized_config(config: Any, chosen: Options) -> Any:
 
 
 def _name(config: Any, files: Files) -> Any:
-    """The Config of these files."""
+    """Returns the Config of these files."""
     config.set_model("")  # a folder of its own would count more
     config.set_model(*map(str, [files.params] if files.params.is_dir() else files))
     return config
 
 
 def _files(config: Any) -> Files:
-    """The model of a Config, as it names it or as it lies in its folder."""
+    """Returns the model of a Config, as it names it or as it lies in its folder."""
     if not config.model_from_memory():
         if folder := config.model_dir():
             return find(folder)
@@ -318,7 +321,7 @@ def _folder() -> str:
 def _rewritten(
     live: LiveProgram, chosen: Options, *, constant: bool = False
 ) -> tuple[bytes, Explained]:
-    """The program, a line for each part that was replaced, and why others were not."""
+    """Returns the program, a line for each part that was replaced, and why others were not."""
     candidates, refusals = live.parts()
     parts, replaced = {}, []
     for part in candidates:
@@ -338,7 +341,7 @@ def _rewritten(
 
 
 def _parameters(scope: Any, variables: Iterable[Variable]) -> Mapping[str, Array]:
-    """The parameters in a scope, without a copy."""
+    """Returns the parameters in a scope, without a copy."""
     result = {}
     for variable in variables:
         if variable.persistable and variable.kind == messages.LOD_TENSOR:

@@ -30,7 +30,8 @@ REPLACED: dict[tuple[str, int], bytes] = {}
 
 
 def calls_of(runner: LivePart, session: Session) -> list[Any]:
-    """The operators that run a part: the compiled one where it can, or one that enters Python.
+    """Returns the operators that run a part: the compiled one where it can, or one that enters
+    Python.
 
     ``session``: the part as its program declares it.
     """
@@ -58,7 +59,7 @@ def _log_errors(runner: LivePart) -> Iterator[None]:
 
 
 def _callable(runner: LivePart) -> Callable[..., list[Any]]:
-    """The function that ``py_func`` calls, and keeps for as long as the process lives."""
+    """Returns the function that ``py_func`` calls, and keeps for as long as the process lives."""
     names, count = (*runner.part.data, *runner.part.parameters), len(runner.part.data)
     event = require("paddle.profiler", "paddle").RecordEvent
 
@@ -133,7 +134,7 @@ def _run(call: int, number: int, wants: int, words: Any, count: int) -> None:
 
 
 def _batch(words: Iterator[int], name: str) -> Batch:
-    """A tensor of a call, from the words that describe it."""
+    """Returns a tensor of a call, from the words that describe it."""
     address, kind, rank = islice(words, 3)
     shape = [*islice(words, rank)]
     dtype = ctypes.string_at(kind).decode()

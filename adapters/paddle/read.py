@@ -108,7 +108,8 @@ _MOST_DESCRIPTION = 4096  # bytes of a TensorDesc; 9 axes make 101
 
 
 def read_tensors(file: Path, elements: Mapping[str, int | None]) -> dict[str, Array]:
-    """The tensors by name, read-only, of a file that holds these in this order and nothing else.
+    """Returns the tensors by name, read-only, of a file that holds these in this order and nothing
+    else.
 
     ``elements``: how many each must have, None where the program does not say. Each tensor is
     read straight into an aligned array of its own: mapped memory would be at odd addresses, and
@@ -170,7 +171,8 @@ _NOT_READ = "op_callstack"  # where the operator was built: paths of another mac
 
 
 def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
-    """A serialized ProgramDesc; ``parameters`` gives the arrays among the variables of all blocks.
+    """Returns a serialized ProgramDesc; ``parameters`` gives the arrays among the variables of all
+    blocks.
 
     Raises `ModelFormatError` naming the file.
     """
@@ -263,7 +265,8 @@ _DEEPEST = 32  # blocks inside blocks
 
 
 def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
-    """A program from its JSON; ``parameters`` gives the arrays of the variables that are saved.
+    """Returns a program from its JSON; ``parameters`` gives the arrays of the variables that are
+    saved.
 
     Raises `ModelFormatError` for what is no PIR program, `UnsupportedError` for a newer version.
     """
@@ -300,7 +303,7 @@ def _reason(error: Exception) -> str:
 
 
 def _in_place(name: str) -> int | None:
-    """The operand that an operator writes into; None where it makes a new value."""
+    """Returns the operand that an operator writes into; None where it makes a new value."""
     dialect, _, kind = name.partition(".")
     if dialect != "1" or not kind.endswith("_") or kind == "batch_norm_":  # writes statistics
         return None
@@ -308,7 +311,9 @@ def _in_place(name: str) -> int | None:
 
 
 def _change(operations: Any, depth: int) -> set[int]:
-    """The values that operators write into, those of inner blocks among them: no constants."""
+    """Returns the values that operators write into, those of inner blocks among them: no
+    constants.
+    """
     if depth > _DEEPEST:
         raise ValueError(f"blocks inside blocks, deeper than {_DEEPEST}")
     result = set()
@@ -414,7 +419,7 @@ class _Reader:
     def _block(
         self, region: Mapping[str, Any]
     ) -> tuple[tuple[int, tuple[str, ...]], tuple[str, ...]]:
-        """The number of a block, its arguments, and its results."""
+        """Returns the number of a block, its arguments, and its results."""
         (block,) = region["blocks"]
         self._blocks += 1
         number, outside = self._blocks, (self.operators, self.variables, dict(self._names))
@@ -455,7 +460,7 @@ class _Reader:
         return self._lists[at] if at in self._lists else [self._names[at]]
 
     def _results(self, result: Mapping[str, Any]) -> list[str]:
-        """The variables of a result: several for a vector, none for a null type."""
+        """Returns the variables of a result: several for a vector, none for a null type."""
         at, kind = int(result["%"]), result["TT"]
         if kind["#"] == "NULL":
             return []
@@ -533,7 +538,7 @@ class _Reader:
 
 
 def _value(array: Array, meaning: Meaning) -> Any:
-    """A constant operand as an attribute: a list, or the one number."""
+    """Returns a constant operand as an attribute: a list, or the one number."""
     numbers = tuple(array.reshape(-1).tolist())
     return numbers if meaning.lists or array.size != 1 else numbers[0]
 
@@ -572,7 +577,7 @@ class Files(NamedTuple):
 
 
 def read_program(path: str | Path, params: str | Path | None = None) -> Program:
-    """A model as Paddle saved it: see `find` for what ``path`` and ``params`` may be.
+    """Returns a model as Paddle saved it: see `find` for what ``path`` and ``params`` may be.
 
     Raises `ModelFormatError` for files that are not one, `UnsupportedError` for newer ones of PIR.
     """
@@ -582,7 +587,8 @@ def read_program(path: str | Path, params: str | Path | None = None) -> Program:
 
 
 def find(path: str | Path, params: str | Path | None = None) -> Files:
-    """The files of a model, given by its file, its folder, or its prefix without the suffix.
+    """Returns the files of a model, given by its file, its folder, or its prefix without the
+    suffix.
 
     Parameters, unless ``params`` names their file or folder: ``NAME.pdiparams`` beside
     ``NAME.pdmodel`` and ``NAME.json`` (of Paddle 3), ``__params__`` or ``params`` beside any other
@@ -604,7 +610,9 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
 
 
 def combine(files: Files) -> bytes:
-    """The parameters of a program as their combined file holds them: sorted, one after another."""
+    """Returns the parameters of a program as their combined file holds them: sorted, one after
+    another.
+    """
     if files.params.is_file():
         return _bytes(files.params)
     variables = read_program(*files).variables.values()

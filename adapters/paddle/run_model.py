@@ -15,7 +15,7 @@ from onernn.ir.ragged import Batch, Ragged
 
 
 def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """The outputs, in order, with nothing fused, on CPU. Raises what Paddle raises."""
+    """Returns the outputs, in order, with nothing fused, on CPU. Raises what Paddle raises."""
     # Paddle 2.6.2 brings its own zlib; whoever loads Python's after it crashes.
     import zlib  # noqa: F401
 

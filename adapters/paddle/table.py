@@ -175,7 +175,7 @@ def _are_opposite(then: Operator, negation: Operator, other: Operator) -> bool:
 
 
 def _branch_of(select: Operator, makers: Mapping[str, Operator]) -> Operator | None:
-    """The block that makes one of the values of which an operator chooses."""
+    """Returns the block that makes one of the values of which an operator chooses."""
     makes = [makers.get(name) for name in select.inputs.get("X", ())]
     blocks = [op for op in makes if op is not None and op.type == "conditional_block"]
     return blocks[-1] if blocks and len(makes) == 2 else None
@@ -264,7 +264,7 @@ class TensorArray:
         return ""
 
     def all(self, emit: Callable[..., str], axis: str) -> str:
-        """The elements along a new first axis. ``axis``: a constant list of it, [0]."""
+        """Returns the elements along a new first axis. ``axis``: a constant list of it, [0]."""
         if not self.parts:
             raise UnsupportedError("an array without elements")
         if not all(part.value for part in self.parts):
@@ -314,7 +314,7 @@ class PaddleBuilder(GraphBuilder):
         self._lowered: list[int] = outer._lowered if outer else [0]
 
     def inner(self, name: str) -> PaddleBuilder:
-        """The builder of a block inside of this one."""
+        """Returns the builder of a block inside of this one."""
         return PaddleBuilder(name, self.budget, self.blocks, self.version, self)
 
     def count(self, operators: int) -> None:
@@ -324,7 +324,7 @@ class PaddleBuilder(GraphBuilder):
             raise UnsupportedError(f"its blocks have more than {_MOST:,} operators in all")
 
     def holds(self, variable: str) -> bool:
-        """Whether a variable has a value."""
+        """Returns whether a variable has a value."""
         value = self.value(variable)
         return value != variable or value in self._names
 
@@ -342,7 +342,7 @@ class PaddleBuilder(GraphBuilder):
         return result or TensorArray()
 
     def stack(self, array: TensorArray) -> str:
-        """The elements of an array along a new first axis."""
+        """Returns the elements of an array along a new first axis."""
         zero = self.constant([0], "axes")
         return array.all(lambda op, *values, **at: self.emit(op, values, at), zero)
 
@@ -371,7 +371,7 @@ class PaddleBuilder(GraphBuilder):
         super().enter(name, known)
 
     def counts_up(self, value: str) -> bool:
-        """Whether element i of a value is the number i."""
+        """Returns whether element i of a value is the number i."""
         if value in self.indices:
             return True
         made = self.maker(value)
@@ -381,7 +381,9 @@ class PaddleBuilder(GraphBuilder):
         return first is not None and step is not None and (int(first), int(step)) == (0, 1)
 
     def turned(self, value: str, axis: int, rank: int) -> str:
-        """A value of outside with one of its axes first, turned outside of the block: once."""
+        """Returns a value of outside with one of its axes first, turned outside of the block:
+        once.
+        """
         if axis == 0 or value not in self.taken or self.outer is None:
             return ""
         perm = [axis, *(at for at in range(rank) if at != axis)]
@@ -466,7 +468,9 @@ class PaddleOperator(NativeOperator):
         self.builder.narrow.update(self.outputs.get(slot, ()))
 
     def shape(self, slot: str, at: int = 0) -> tuple[int | None, ...]:
-        """The sizes of an input as the model declares or computes it, None where dynamic."""
+        """Returns the sizes of an input as the model declares or computes it, None where
+        dynamic.
+        """
         variable = self.variables(slot)[at]
         value = self.builder.value(variable)
         if value in self.builder.constants:
@@ -496,7 +500,9 @@ class PaddleOperator(NativeOperator):
             self.builder.notes["dropout saved in training mode runs as in inference"] = None
 
     def gives_one(self) -> bool:
-        """Whether the output is declared as one number: before 2.5 Paddle had no scalars."""
+        """Returns whether the output is declared as one number: before 2.5 Paddle had no
+        scalars.
+        """
         names = self.outputs.get("Out", ())
         declared = self._variables.get(names[0]) if names else None
         return declared is not None and declared.shape == (1,)

@@ -61,7 +61,7 @@ def to_paddle(
     fused: bool | None = None,
     progress: Progress | None = None,
 ) -> tuple[ProgramWriter, tuple[Refusal, ...]]:
-    """The program of a graph that is `declared`; see `write_paddle`."""
+    """Returns the program of a graph that is `declared`; see `write_paddle`."""
     if place not in get_args(Place):
         raise ValueError(f"place: expected one of {get_args(Place)}, got {place!r}")
     fused = place == "onednn" if fused is None else fused

@@ -69,7 +69,7 @@ class ProgramWriter:
         return name
 
     def pruned(self) -> list[Operator]:
-        """The operators that a fetched value needs."""
+        """Returns the operators that a fetched value needs."""
         needed, operations = set(self.fetches), []
         for each in reversed(self.operations):
             if any(needed.intersection(names) for names in each.outputs.values()):
@@ -78,7 +78,7 @@ class ProgramWriter:
         return operations[::-1]
 
     def files(self) -> tuple[bytes, list[bytes]]:
-        """The bytes of ``.pdmodel``, and those of ``.pdiparams`` tensor by tensor."""
+        """Returns the bytes of ``.pdmodel``, and those of ``.pdiparams`` tensor by tensor."""
         operations = self.pruned()
         used = set(self.feeds) | set(self.fetches)
         for each in operations:
@@ -124,7 +124,7 @@ def save(program: ProgramWriter, path: Path) -> None:
 
 
 def _tensor(array: Array) -> bytes:
-    """What `read.read_tensors` reads: no LoD, then the description, then the numbers."""
+    """Returns what `read.read_tensors` reads: no LoD, then the description, then the numbers."""
     desc = messages.message("TensorDesc")(data_type=CODES[array.dtype.name])
     desc.dims.extend(array.shape)
     description = desc.SerializeToString()

@@ -9,7 +9,7 @@ from onernn.adapters.common.adapter import Adapter, Runtime, defer, require
 
 
 def __getattr__(name: str) -> Any:
-    """What works in a live PyTorch, imported when it is asked for."""
+    """Returns what works in a live PyTorch, imported when it is asked for."""
     if name in ("explain", "optimize", "refresh", "restore"):
         require("torch", "torch")
         from onernn.adapters.torch import plugin

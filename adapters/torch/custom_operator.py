@@ -51,7 +51,7 @@ def forget_compiled(module: torch.nn.Module) -> None:
 
 
 def ran_compiled(module: torch.nn.Module) -> str:
-    """The kernel that a compiled graph last ran for the module, "" where none did."""
+    """Returns the kernel that a compiled graph last ran for the module, "" where none did."""
     weight = module._parameters.get(_FIRST)
     return "" if weight is None or weight not in _LIVE else _LIVE[weight].explain()
 
@@ -223,7 +223,7 @@ _is_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def may_trace(module: Any) -> bool:
-    """Whether a graph may hold a module's calls, as far as all of them are alike.
+    """Returns whether a graph may hold a module's calls, as far as all of them are alike.
 
     The graph asks again if what it has read here changes. No compiled graph can be differentiated
     twice. Outside of it calls do what they do without torch.compile; a graph that must be whole has
@@ -237,7 +237,7 @@ def may_trace(module: Any) -> bool:
 
 
 def _is_float32(tensor: Any) -> bool:
-    """Whether it is a tensor that kernels read, as far as a tracer knows."""
+    """Returns whether it is a tensor that kernels read, as far as a tracer knows."""
     kind = type(tensor)
     is_strided = (kind is torch.Tensor or kind is torch.nn.Parameter) and (
         tensor.layout == torch.strided
@@ -246,7 +246,9 @@ def _is_float32(tensor: Any) -> bool:
 
 
 def run_traced(module: Any, input: Any, hx: Any) -> Any:
-    """A call that is traced, as operators; None if only PyTorch, or an eager call, may run it."""
+    """Returns a call that is traced, as operators; None if only PyTorch, or an eager call, may run
+    it.
+    """
     sizes: Any = None
     order = back = None
     x, is_packed = input, isinstance(input, PackedSequence)

@@ -13,7 +13,7 @@ PATHS = {"pytorch": "what torch.export.load gives, which checks its inputs' size
 
 
 def find_faults(path: str | Path) -> FaultyModel[Program]:
-    """The program in a file with its faults."""
+    """Returns the program in a file with its faults."""
     program = read_program(path)
     faults = tuple(_fixed_times(program))
     return FaultyModel("PyTorch's exported programs", program, lower, PATHS, faults)
@@ -47,5 +47,5 @@ def _fixed_times(program: Program) -> Iterator[FrameworkFault[Program]]:
 
 
 def _why(notes: tuple[str, ...]) -> str:
-    """What the reader says of sizes that something else holds, too."""
+    """Returns what the reader says of sizes that something else holds, too."""
     return "; ".join(note for note in notes if "nothing else" in note)

@@ -55,13 +55,15 @@ _KEYS.append(_keys_of_new())
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether it is a CPU tensor that nothing watches, wraps or lazily changes."""
+    """Returns whether it is a CPU tensor that nothing watches, wraps or lazily changes."""
     kind = type(tensor)
     return (kind is Tensor or kind is Parameter) and _dispatch_keys(tensor).raw_repr() in _KEYS
 
 
 def follower() -> str:
-    """What has to see each operator of a call, which onernn would hide from it; "" if nothing."""
+    """Returns what has to see each operator of a call, which onernn would hide from it; "" if
+    nothing.
+    """
     if peek_interpreter_stack() is not None:
         return "a transform of torch.func is at work"
     if _len_torch_dispatch_stack():
@@ -104,14 +106,14 @@ class Batch(NamedTuple):
         return x.reshape(self.steps, self.sequences, x.shape[-1])
 
     def write(self, y: Ragged | Array) -> torch.Tensor:
-        """The inverse of `read`."""
+        """Returns the inverse of `read`."""
         if isinstance(y, Ragged):
             y = self._packing().pack(y.data) if self.layout == "packed" else y.data
         y = np.ascontiguousarray(y)
         return torch.from_numpy(y.reshape(*self.x.shape[:-1], y.shape[-1]))
 
     def _packing(self) -> Packing:
-        """The positions of the words of packed sequences."""
+        """Returns the positions of the words of packed sequences."""
         assert self.begin is not None
         sizes = np.diff(self.begin)
         lengths = np.searchsorted(-sizes, -np.arange(self.sequences), side="left")
@@ -183,7 +185,9 @@ def arguments_of(live: LiveModule, inputs: Any, hx: Any, batch_first: bool = Fal
 
 
 def _float32(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as float32, which it is, or which autocast computes in place of its halves."""
+    """Returns the tensor as float32, which it is, or which autocast computes in place of its
+    halves.
+    """
     if tensor.dtype is torch.float32:
         return tensor
     if tensor.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled("cpu"):
@@ -192,7 +196,7 @@ def _float32(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
-    """The batch that a module is called with; None if only PyTorch might read it."""
+    """Returns the batch that a module is called with; None if only PyTorch might read it."""
     if isinstance(inputs, PackedSequence):
         return _packed_batch(inputs)
     if isinstance(inputs, list):
@@ -235,7 +239,7 @@ def _packed_batch(sequences: PackedSequence) -> Batch | None:
 
 
 def _list_batch(sequences: list[Any]) -> Batch | None:
-    """A list of sequences (T_n, I), which PyTorch's own modules refuse."""
+    """Returns a list of sequences (T_n, I), which PyTorch's own modules refuse."""
     if not sequences or not all(is_plain(tensor) and tensor.dim() == 2 for tensor in sequences):
         return None
     if len({(tensor.shape[1], tensor.dtype) for tensor in sequences}) > 1:
@@ -255,7 +259,7 @@ def _list_batch(sequences: list[Any]) -> Batch | None:
 
 
 def _nested_batch(nested: Any) -> Batch | None:
-    """A jagged nested tensor (N, j, I), which PyTorch's own modules refuse."""
+    """Returns a jagged nested tensor (N, j, I), which PyTorch's own modules refuse."""
     if nested.layout is not torch.jagged or nested.dim() != 3 or nested.lengths() is not None:
         return None
     x, offsets = nested.values(), nested.offsets()
@@ -308,7 +312,7 @@ CELLS = {
 
 
 def spec_of(module: Any) -> RnnSpec:
-    """The spec of a recurrent module of torch.nn."""
+    """Returns the spec of a recurrent module of torch.nn."""
     if not isinstance(module, torch.nn.RNNBase):
         mode = "LSTM" if isinstance(module, torch.nn.LSTMCell) else "GRU"
         if isinstance(module, torch.nn.RNNCell):
@@ -395,7 +399,7 @@ class LiveModule:
         """The last call's stack, or what it would explain."""
 
     def state_shapes(self, sequences: int) -> list[tuple[int, ...]]:
-        """The shapes of the states of a batch."""
+        """Returns the shapes of the states of a batch."""
         if self.is_cell:
             return [(sequences, width) for _, width in self._like]
         return [(parts, sequences, width) for parts, width in self._like]
@@ -466,7 +470,9 @@ class LiveModule:
 def reshape_batch(
     states: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]
 ) -> list[torch.Tensor]:
-    """The states in these shapes. None is a view without need: autograd restricts writes to it."""
+    """Returns the states in these shapes. None is a view without need: autograd restricts writes to
+    it.
+    """
     return [
         state if state.shape == shape else state.view(shape)
         for state, shape in zip(states, shapes, strict=True)
@@ -479,7 +485,7 @@ def arrays_of(tensors: Sequence[torch.Tensor]) -> list[Array]:
 
 
 def state_shapes(spec: RnnSpec, sequences: Any) -> list[tuple[int, Any, int]]:
-    """The shapes of the final states in PyTorch."""
+    """Returns the shapes of the final states in PyTorch."""
     widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
     return [(spec.layers * spec.directions, sequences, width) for width in widths]
 
@@ -487,7 +493,7 @@ def state_shapes(spec: RnnSpec, sequences: Any) -> list[tuple[int, Any, int]]:
 def _spread(
     spec: RnnSpec, states: Sequence[torch.Tensor], sequences: int
 ) -> tuple[Array, ...] | None:
-    """The states as arrays (L, D, N, O); None if there are none."""
+    """Returns the states as arrays (L, D, N, O); None if there are none."""
     shape = spec.layers, spec.directions, sequences, -1
     return tuple(state.detach().numpy().reshape(shape) for state in states) or None
 
@@ -600,7 +606,8 @@ class Call:
         grads: Sequence[torch.Tensor | None],
         needed: Sequence[bool],
     ) -> list[torch.Tensor | None]:
-        """The gradients of the ``needed`` tensors, by operators that can be differentiated again.
+        """Returns the gradients of the ``needed`` tensors, by operators that can be differentiated
+        again.
 
         PyTorch's own layer runs anew: its backward is differentiable, also in batches.
         """
@@ -645,7 +652,7 @@ class Call:
 
 @cache
 def trained_in(dtype: str) -> str:
-    """The dtype in which a layer of this dtype trains; the first change is logged."""
+    """Returns the dtype in which a layer of this dtype trains; the first change is logged."""
     why = "has no gradients" if dtype in KERNELS_ONLY else ""
     with suppress(LibraryError):
         if dtype == "bf16" and not load_kernels().isa.endswith("bf16"):
@@ -675,7 +682,9 @@ class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]
 
 
 def is_followed(grads: Sequence[torch.Tensor | None]) -> bool:
-    """Whether gradients are differentiated again (create_graph), or are no plain tensors (vmap)."""
+    """Returns whether gradients are differentiated again (create_graph), or are no plain tensors
+    (vmap).
+    """
     return (
         torch.is_grad_enabled()
         or bool(follower())

@@ -34,8 +34,8 @@ _PASSES = 5
 
 
 def load_torch(path: str | Path, *, fixed: bool = False) -> Graph:
-    """The graph of an exported program; operators that cannot be lowered are in it, with the
-    reason. A size that the program writes as a number is free where no operator holds it, but
+    """Returns the graph of an exported program; operators that cannot be lowered are in it, with
+    the reason. A size that the program writes as a number is free where no operator holds it, but
     where it is to stay ``fixed``, as PyTorch has it.
 
     Raises what `read_program` does.
@@ -44,7 +44,7 @@ def load_torch(path: str | Path, *, fixed: bool = False) -> Graph:
 
 
 def lower(program: Program, *, fixed: bool = False) -> Graph:
-    """The graph of a program; see `load_torch`."""
+    """Returns the graph of a program; see `load_torch`."""
     _check_mutations(program)
     tied: dict[str, str] = {}
     if fixed:
@@ -69,7 +69,9 @@ def lower(program: Program, *, fixed: bool = False) -> Graph:
 
 
 def _lower(program: Program, tied: Mapping[str, str]) -> tuple[TorchBuilder, list[Value]]:
-    """The graph under construction, with sizes tied that are known to be, and its outputs."""
+    """Returns the graph under construction, with sizes tied that are known to be, and its
+    outputs.
+    """
     arrays = program.arrays
     builder = TorchBuilder(str(program.file), FoldingBudget(arrays.values()), program.metas)
     for given in program.inputs:
@@ -129,7 +131,7 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
 
 
 def _symbol(size: int | str) -> str:
-    """The name that an open size is, "" where it is a number, or computed from others."""
+    """Returns the name that an open size is, "" where it is a number, or computed from others."""
     match = re.fullmatch(r"(?:Symbol\('(\w+)'.*\)|(\w+))", f"{size}")
     return (match[1] or match[2]) if match else ""
 
@@ -157,7 +159,7 @@ def _step(builder: TorchBuilder, node: Node, at: int) -> LoweringStep:
 
 
 def _read(node: Node) -> list[Ref | Open]:
-    """The values of the graph among a node's arguments, one or in lists."""
+    """Returns the values of the graph among a node's arguments, one or in lists."""
     values = node.inputs.values()
     flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
     return [each for each in flat if isinstance(each, Ref | Open)]

@@ -113,7 +113,7 @@ def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
 
 
 def autocast_dtype() -> torch.dtype | None:
-    """The dtype of autocast on the CPU, None if it is off."""
+    """Returns the dtype of autocast on the CPU, None if it is off."""
     if not torch.is_autocast_enabled("cpu"):
         return None
     return torch.get_autocast_dtype("cpu")
@@ -190,7 +190,7 @@ _EXPORTED = (
 
 
 def _is_quantized(module: nn.Module) -> bool:
-    """Whether it is a recurrent module of torch.ao.nn."""
+    """Returns whether it is a recurrent module of torch.ao.nn."""
     return any(
         kind.__module__.startswith("torch.ao.nn.") and kind.__name__ in _NAMES
         for kind in type(module).__mro__
@@ -198,7 +198,7 @@ def _is_quantized(module: nn.Module) -> bool:
 
 
 def obstacle(module: nn.Module) -> str:
-    """Why a recurrent module stays PyTorch's, "" where it may be replaced."""
+    """Returns why a recurrent module stays PyTorch's, "" where it may be replaced."""
     if isinstance(module, torch.jit.ScriptModule):
         return (
             "TorchScript has compiled it: optimize the module before torch.jit, or run in"
@@ -217,7 +217,7 @@ def obstacle(module: nn.Module) -> str:
 
 
 def live_of(module: nn.Module) -> LiveModule:
-    """A module's live layer; copies of the module get their own."""
+    """Returns a module's live layer; copies of the module get their own."""
     result = _LIVE.get(id(module))
     if result is None:
         names = tuple(_names(module))
@@ -232,7 +232,7 @@ def live_of(module: nn.Module) -> LiveModule:
 
 
 def why_theirs() -> str:
-    """Why calls stay with PyTorch for now, "" if onernn may run them."""
+    """Returns why calls stay with PyTorch for now, "" if onernn may run them."""
     if not still_enabled():
         return DISABLED
     if reason := follower():
@@ -249,7 +249,7 @@ def _names(module: Any) -> Sequence[str]:
 
 
 def _weights(module: Any, names: Sequence[str]) -> Sequence[torch.Tensor]:
-    """The parameters as they are now, in the order of their names."""
+    """Returns the parameters as they are now, in the order of their names."""
     own = module._parameters
     try:
         weights = [own[name] for name in names]
@@ -276,14 +276,14 @@ _UNSEEN = nullcontext()
 
 
 def _event(module: nn.Module) -> AbstractContextManager[Any]:
-    """The event that PyTorch's profiler shows for a call."""
+    """Returns the event that PyTorch's profiler shows for a call."""
     if not profiler._is_profiler_enabled:
         return _UNSEEN
     return profiler.record_function(f"onernn::{theirs(module).__name__}")
 
 
 def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
-    """The module's result. Raises `Left` and `UnsupportedError` for calls of PyTorch's."""
+    """Returns the module's result. Raises `Left` and `UnsupportedError` for calls of PyTorch's."""
     first = getattr(module, "batch_first", False)
     batch, states, shapes, given = arguments_of(live, inputs, hx, first)
     weights, dtype, types = _weights(module, live.names), live.dtype, list[torch.dtype]()
@@ -314,7 +314,9 @@ def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
 
 
 def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
-    """The result, or the error, of PyTorch's module. It refuses sequences: it gets them packed."""
+    """Returns the result, or the error, of PyTorch's module. It refuses sequences: it gets them
+    packed.
+    """
     is_nested = isinstance(input, torch.Tensor) and input.layout is torch.jagged
     if isinstance(module, CELLS) or not (is_nested or isinstance(input, list)):
         return kind.forward(module, input, hx)
@@ -346,7 +348,7 @@ LARGE = "few steps of a layer this large, whose weights are read for each; optim
 
 
 def _why_left(module: Any, live: LiveModule, input: Any, trains: bool) -> str:
-    """Why a call is known to be faster in PyTorch, "" if it is not.
+    """Returns why a call is known to be faster in PyTorch, "" if it is not.
 
     A call that stays costs no more than this: about a microsecond.
     """
@@ -377,7 +379,7 @@ def _why_left(module: Any, live: LiveModule, input: Any, trains: bool) -> str:
 
 
 def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
-    """A module's call outside of compiled graphs: onernn runs it, or PyTorch's ``kind``."""
+    """Returns a module's call outside of compiled graphs: onernn runs it, or PyTorch's ``kind``."""
     live, trains = live_of(module), torch.is_grad_enabled()
     reason = _why_left(module, live, input, trains) or why_theirs()
     if not reason:
@@ -396,7 +398,7 @@ _outside = call
 
 
 def call_any(kind: Any, module: Any, input: Any, hx: Any) -> Any:
-    """A module's call, also in a graph that torch.compile traces or torch.export writes.
+    """Returns a module's call, also in a graph that torch.compile traces or torch.export writes.
 
     The graph breaks at a call that it cannot hold, as at each call of PyTorch's own modules.
     """
@@ -410,7 +412,7 @@ def call_any(kind: Any, module: Any, input: Any, hx: Any) -> Any:
 
 @cache
 def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
-    """A class like ``kind`` whose calls onernn runs."""
+    """Returns a class like ``kind`` whose calls onernn runs."""
     run = call_any
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
@@ -493,8 +495,9 @@ def forget(module: nn.Module) -> None:
 def onernn(
     graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """What runs a traced graph. ``options={"rest": "inductor"}``: which backend runs the operators
-    that are not ours, by its name for torch.compile; PyTorch's own eager ones where none is named.
+    """Returns what runs a traced graph. ``options={"rest": "inductor"}``: which backend runs the
+    operators that are not ours, by its name for torch.compile; PyTorch's own eager ones where none
+    is named.
 
     The recurrent modules of the model are replaced in place while it is traced.
     """
@@ -508,7 +511,9 @@ def onernn(
 
 
 def _may_trace(module: Any, tracer: Any) -> bool:
-    """Whether a module's calls may be traced; for the onernn backend it replaces the module."""
+    """Returns whether a module's calls may be traced; for the onernn backend it replaces the
+    module.
+    """
     global _outside
     compiler = tracer.output.compiler_fn
     while compiler is not None and compiler is not onernn:
@@ -543,7 +548,7 @@ def optimize(
     optimizer: Any = None,
     **without_effect: Any,
 ) -> Any:
-    """The module, or a copy of it, in which onernn runs nn.RNN, LSTM, GRU and their Cells.
+    """Returns the module, or a copy of it, in which onernn runs nn.RNN, LSTM, GRU and their Cells.
 
     They stay what they are: instances of the same classes, with the same parameters and hooks.
     Parameters may change at any time and in any way (fused optimizers, ``.data``, NumPy views,
@@ -610,7 +615,7 @@ def _log_without_effect(name: str) -> None:
 
 
 def restore(module: nn.Module) -> nn.Module:
-    """The module, whose recurrent modules PyTorch runs again."""
+    """Returns the module, whose recurrent modules PyTorch runs again."""
     for child in module.modules():
         if is_ours(child):
             forget(child)
@@ -619,7 +624,7 @@ def restore(module: nn.Module) -> nn.Module:
 
 
 def explain(module: nn.Module) -> str:
-    """A line for each recurrent module: what runs it, or why it stays PyTorch's."""
+    """Returns a line for each recurrent module: what runs it, or why it stays PyTorch's."""
     lines = list[str]()
     for name, layer in _recurrent(module):
         reasons = [obstacle(layer) or NOT_SEEN]
@@ -633,7 +638,8 @@ def explain(module: nn.Module) -> str:
 
 
 def _recurrent(whole: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The recurrent modules of a tree, those that are compiled or quantized among them, by name.
+    """Yields the recurrent modules of a tree, those that are compiled or quantized among them, by
+    name.
 
     After torch.jit.freeze or torch.export, which leave only operators: the module that has them.
     """

@@ -95,7 +95,7 @@ class Program:
 
 
 def read_program(path: str | Path) -> Program:
-    """The program in a .pt2. Raises `ModelFormatError` for a file that is none,
+    """Returns the program in a .pt2. Raises `ModelFormatError` for a file that is none,
     `UnsupportedError` for a version of the schema that is not read.
     """
     file = Path(path)
@@ -242,7 +242,7 @@ def _node(entry: Any) -> Node:
 
 
 def _argument(entry: Any) -> Any:
-    """A union of one field: numbers and texts as they are, values of the graph as `Ref`."""
+    """Returns a union of one field: numbers and texts as they are, values of the graph as `Ref`."""
     kind, value = _only(entry, "an argument")
     kind = kind.removeprefix("as_")
     if kind.startswith(("optional_", "sym_")):  # unions again
@@ -294,7 +294,7 @@ _NONE: Any = object()
 
 
 def _get(entry: Any, name: str, kind: Any, default: Any = _NONE) -> Any:
-    """A field, checked."""
+    """Returns a field, checked."""
     if not isinstance(entry, dict):
         raise Malformed(f"{name}: expected in an object")
     if name not in entry and default is not _NONE:

@@ -15,7 +15,7 @@ _RECURRENT = ("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.
 
 
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """The outputs of a .pt2, in order. Raises what PyTorch raises.
+    """Returns the outputs of a .pt2, in order. Raises what PyTorch raises.
 
     Its operators run without the checks of sizes that the export wrote, and initial states of
     zeros are of the batch that comes: an export holds those of its example.
@@ -37,8 +37,8 @@ def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
 
 
 def run_module(module: Any, feed: Mapping[str, Batch]) -> list[Batch]:
-    """The outputs of a module that takes the inputs by their names, or in order: what is more
-    than its arguments is part of the last one.
+    """Returns the outputs of a module that takes the inputs by their names, or in order: what is
+    more than its arguments is part of the last one.
     """
     torch = require("torch", "torch")
     values = {name: _make_input(torch, feed, name) for name in feed}
@@ -53,7 +53,7 @@ def run_module(module: Any, feed: Mapping[str, Batch]) -> list[Batch]:
 
 
 def list_tensors(torch: Any, outputs: Any) -> list[Batch]:
-    """The tensors and numbers of an output, containers opened."""
+    """Returns the tensors and numbers of an output, containers opened."""
     flat, _ = torch.utils._pytree.tree_flatten(outputs)
     return [
         each.detach().cpu().numpy() if isinstance(each, torch.Tensor) else np.asarray(each)
@@ -86,7 +86,7 @@ def _interpreter(torch: Any) -> Any:
 
 
 def _with_states(target: Any, args: Any) -> Any:
-    """The arguments of a layer with zeros for states that are zeros of another batch."""
+    """Returns the arguments of a layer with zeros for states that are zeros of another batch."""
     x, states, *rest = args
     batch = x.shape[0 if rest[-1] else 1]
     single = not isinstance(states, list | tuple)

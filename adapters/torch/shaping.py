@@ -83,7 +83,7 @@ def _stand_for(op: TorchOperator, wanted: int | Open) -> int | None:
 
 
 def _complete(wanted: Sequence[int | None], before: Sequence[int | None]) -> list[int] | None:
-    """The shape with the number that -1 stands for; None where it is not known."""
+    """Returns the shape with the number that -1 stands for; None where it is not known."""
     known = [each for each in before if each is not None]
     target = [each for each in wanted if each is not None]
     if len(known) < len(before) or len(target) < len(wanted) or min(target, default=0) < -1:
@@ -97,7 +97,7 @@ def _complete(wanted: Sequence[int | None], before: Sequence[int | None]) -> lis
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[_Group]:
-    """The finest ones, in order; sizes of 1 stand by themselves where they can."""
+    """Returns the finest ones, in order; sizes of 1 stand by themselves where they can."""
     groups, one, other = [], 0, 0
     while one < len(before) or other < len(after):
         first, second = one, other
@@ -132,7 +132,9 @@ def _group_sizes(
     after: Sequence[int],
     wanted: Sequence[int | Open],
 ) -> list[_ViewSize]:
-    """The sizes after a view of a group: as the program has them, where no free ones are in it."""
+    """Returns the sizes after a view of a group: as the program has them, where no free ones are in
+    it.
+    """
     mine = reduce(mul, (shape[at] for at in group.before), Size.of(1))
     free = mine.names & op.builder.free.keys()
     if not free:
@@ -153,7 +155,7 @@ def _group_sizes(
 def _assign(
     factors: Sequence[Factor], numbers: Sequence[int], after: Sequence[int]
 ) -> list[list[Size]]:
-    """The ways to say numbers with the factors of their product, each once."""
+    """Returns the ways to say numbers with the factors of their product, each once."""
     result = []
     if len(after) ** len(factors) > _MOST_WAYS:
         return []

@@ -63,7 +63,7 @@ class TorchBuilder(GraphBuilder):
                 self.tie(self.free, why)  # 1.4142, or 0.0714, may come from any size
 
     def _came_of_weights(self, number: float) -> bool:
-        """Whether it may come from a width of weights: 1 / sqrt(64)."""
+        """Returns whether it may come from a width of weights: 1 / sqrt(64)."""
         widths = {size for array in self.constants.values() for size in array.shape}
         return any(_came_of(number, width) for width in widths)
 
@@ -76,18 +76,18 @@ class TorchBuilder(GraphBuilder):
                     self.axes.setdefault(factors[0], (variable, axis))
 
     def is_zeros(self, value: str) -> bool:
-        """Whether it is zeros, of a shape that the program states or a run computes."""
+        """Returns whether it is zeros, of a shape that the program states or a run computes."""
         if value in self.constants:
             return value in self.literal and not self.constants[value].any()
         maker = self.maker(value)
         return maker is not None and maker.op == "ConstantOfShape" and not maker.attrs.value.any()
 
     def exported(self, size: Size | None) -> int | None:
-        """A size's number in the program; None if it is open."""
+        """Returns a size's number in the program; None if it is open."""
         return None if size is None else size.put(self.free).number
 
     def standing_for(self, size: Size | None) -> int | None:
-        """A number in place of a size: the program's, with a prime for each open size."""
+        """Returns a number in place of a size: the program's, with a prime for each open size."""
         if size is None:
             return None
         for name in sorted(size.names - self.free.keys()):
@@ -95,14 +95,14 @@ class TorchBuilder(GraphBuilder):
         return size.put({**self.hints, **self.free}).number
 
     def free_in(self, value: str, axis: int) -> frozenset[str]:
-        """The free sizes that the size of an axis is made of."""
+        """Returns the free sizes that the size of an axis is made of."""
         shape = self.type_of(value).shape
         size = None if shape is None else shape[axis]
         return frozenset() if size is None else size.names & self.free.keys()
 
 
 def _came_of(number: float, size: int) -> bool:
-    """Whether a number may have been computed from a size."""
+    """Returns whether a number may have been computed from a size."""
     whole = [size, size - 1, size + 1, 2 * size, size**2]
     if float(number).is_integer():
         return abs(number) in whole and (number != 0 or size == 0)

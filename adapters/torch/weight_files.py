@@ -167,7 +167,7 @@ _NAMES: dict[str, Any] = {
 
 
 def _key(key: Any) -> Any:
-    """A key of a dict. Not a tuple: Python hashes what is nested in one without end."""
+    """Returns a key of a dict. Not a tuple: Python hashes what is nested in one without end."""
     if not isinstance(key, str | int | float | bytes | None):
         raise TypeError(f"a key that is {type(key).__name__}")
     return key
@@ -181,7 +181,7 @@ class Unpickled(NamedTuple):
 def unpickle(
     data: bytes, file: str | Path, what: str, start: int = 0, *, scripted: bool = False
 ) -> Unpickled:
-    """The value of a pickle in ``data``, and where it ends. ``what``: how errors call it.
+    """Returns the value of a pickle in ``data``, and where it ends. ``what``: how errors call it.
 
     ``scripted``: objects of TorchScript's classes are there, too. Raises `ModelFormatError` with
     the place, `UnsupportedError` for a name that is not known.
@@ -245,7 +245,7 @@ class _Machine:
         self.memo[at] = self.stack[-1]
 
     def items(self) -> list[Any]:
-        """What stands behind the last mark, which goes, too."""
+        """Returns what stands behind the last mark, which goes, too."""
         at = len(self.stack) - 1
         while not isinstance(self.stack[at], _Mark):
             at -= 1
@@ -391,7 +391,7 @@ class Archive:
         return [*self._members]
 
     def read(self, name: str) -> bytes:
-        """A member's bytes. Raises `ModelFormatError` where there is none."""
+        """Returns a member's bytes. Raises `ModelFormatError` where there is none."""
         info = self._members.get(name)
         if info is None:
             raise ModelFormatError(f"{name!r} is not in the archive", self.file)
@@ -400,7 +400,7 @@ class Archive:
         return member_bytes(self._zip, info)
 
     def size(self, name: str) -> int:
-        """How many bytes a member has, 0 where there is none: reading it will fail."""
+        """Returns how many bytes a member has, 0 where there is none: reading it will fail."""
         return self._members[name].file_size if name in self._members else 0
 
     def check_order(self) -> None:
@@ -417,11 +417,11 @@ class Storages:
 
     @classmethod
     def of(cls, archive: Archive, folder: str = "data/") -> Self:
-        """Those of an archive: ``data/KEY``, or below another folder."""
+        """Returns those of an archive: ``data/KEY``, or below another folder."""
         return cls(archive.file, lambda key: archive.read(f"{folder}{key}"))
 
     def array(self, tensor: Tensor, what: str) -> Array:
-        """A read-only array, a view where that is dense. bfloat16 comes as float32."""
+        """Returns a read-only array, a view where that is dense. bfloat16 comes as float32."""
         storage, offset, sizes, strides = tensor
         loading().take(ARRAY, what)
         flat = self._flat(storage, what)
@@ -471,7 +471,7 @@ _STATES = ("state_dict", "model_state_dict", "model")
 
 
 def read_arrays(path: str | Path) -> dict[str, Array]:
-    """The tensors of a file by their names; bfloat16 as float32 of the same values.
+    """Returns the tensors of a file by their names; bfloat16 as float32 of the same values.
 
     ``path``: what torch.save wrote, a state dict or a checkpoint that holds one; a TorchScript
     archive, whose code is not run; or a .safetensors. Raises `ModelFormatError` for a file that is
@@ -495,7 +495,7 @@ def read_arrays(path: str | Path) -> dict[str, Array]:
 
 
 def saved_arrays(archive: Archive) -> dict[str, Array]:
-    """The tensors of an archive that torch.save or torch.jit.save wrote."""
+    """Returns the tensors of an archive that torch.save or torch.jit.save wrote."""
     archive.check_order()
     scripted = "constants.pkl" in archive.names
     if "data.pkl" not in archive.names:
@@ -517,7 +517,9 @@ def _arrays(tree: Any, storages: Storages) -> dict[str, Array]:
 
 
 def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
-    """Those of a value by the way to them, "layer.weight"; a container met again is passed over."""
+    """Yields those of a value by the way to them, "layer.weight"; a container met again is passed
+    over.
+    """
     waiting: list[tuple[str, Any]] = [("", tree)]
     seen: set[int] = set()
     while waiting:
@@ -578,7 +580,7 @@ class _Entry(NamedTuple):
 
 
 def _safetensors(data: bytes, file: Path) -> dict[str, Array]:
-    """A length of 8 bytes, a header in JSON, and the numbers of each tensor."""
+    """Returns a length of 8 bytes, a header in JSON, and the numbers of each tensor."""
     if len(data) < 8:
         raise ModelFormatError("a .safetensors begins with a length of 8 bytes", file, 0)
     (length,) = struct.unpack_from("<Q", data)
@@ -626,7 +628,7 @@ def _dict(value: Any, what: str, file: Path) -> dict[str, Any]:
 
 
 def nested_arrays(data: bytes, file: str, what: str) -> dict[str, Array]:
-    """The tensors of an archive inside of another one; none where it is empty."""
+    """Returns the tensors of an archive inside of another one; none where it is empty."""
     if not data:
         return {}
     with Archive.opened(f"{file}, {what}", io.BytesIO(data)) as archive:
@@ -639,8 +641,8 @@ _NAME = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse
 
 
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
-    """The stacks by the names of their modules, "encoder.lstm"; "" is the file's own. A plain RNN
-    counts as one with tanh: weights do not say.
+    """Returns the stacks by the names of their modules, "encoder.lstm"; "" is the file's own. A
+    plain RNN counts as one with tanh: weights do not say.
 
     Raises `ShapeError` naming a module whose arrays do not fit.
     """

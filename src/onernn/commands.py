@@ -23,7 +23,7 @@ from onernn.showing import show_json, working
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """A completion for shells that offers these names."""
+    """Returns a completion for shells that offers these names."""
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
@@ -130,7 +130,9 @@ def pairs(option: str, form: str, texts: Iterable[str] | None) -> dict[str, str]
 
 
 def numbers(graph: Graph, texts: dict[str, str]) -> dict[str, Array]:
-    """A number for each of these inputs, of the input's dtype. Raises `UnsupportedError`."""
+    """Returns a number for each of these inputs, of the input's dtype. Raises
+    `UnsupportedError`.
+    """
     result = {}
     for value in graph.inputs:
         if value.name not in texts:

@@ -46,7 +46,7 @@ def _batch(name: str, value: Any) -> Batch:
 
 
 def _array(value: Any) -> Array:
-    """A copy of a tensor's numbers; bfloat16, which NumPy lacks, as float32."""
+    """Returns a copy of a tensor's numbers; bfloat16, which NumPy lacks, as float32."""
     if "bfloat16" in str(getattr(value, "dtype", "")):
         value = value.float() if hasattr(value, "float") else value.astype("float32")
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # of PyTorch, and of Paddle

@@ -156,7 +156,7 @@ def progress() -> Iterator[Callable[[str, float, float], None]]:
 
 
 def watch(what: str, items: Sequence[T]) -> Iterator[T]:
-    """The items, one after the other, while the command's bar moves."""
+    """Yields the items, one after the other, while the command's bar moves."""
     with progress() as tell:
         for done, item in enumerate(items):
             tell(what, done, len(items))
@@ -164,12 +164,12 @@ def watch(what: str, items: Sequence[T]) -> Iterator[T]:
 
 
 def _console(**options: Any) -> Console:
-    """A console that shows no colours where NO_COLOR is set, bold ones among them."""
+    """Returns a console that shows no colours where NO_COLOR is set, bold ones among them."""
     return _Plain(color_system=None if os.environ.get("NO_COLOR") else "auto", **options)
 
 
 def stdout() -> Console:
-    """The console that results go to."""
+    """Returns the console that results go to."""
     # In a pipe nothing is wrapped: lines stay whole for grep.
     console = _console(soft_wrap=True)
     return console if console.is_terminal else _console(soft_wrap=True, width=200)

@@ -213,7 +213,7 @@ class AnalysisConfig:
         return tensors.Precision.Float32
 
     def summary(self) -> str:
-        """A line an option that is honoured."""
+        """Returns a line an option that is honoured."""
         rows = {
             "model_dir": self._folder,
             "model_file": self._files[0],

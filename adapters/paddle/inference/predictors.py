@@ -100,7 +100,7 @@ class LoadedProgram:
         return sorted(result, key=lambda op: op.attributes.get("col", 0))
 
     def session(self, fetches: Sequence[str]) -> Session:
-        """One that gives these variables of the program, whichever they are."""
+        """Returns one that gives these variables of the program, whichever they are."""
         if self._program is None or not fetches:
             raise UnsupportedError("Executor.run: this program has nothing that could be fetched")
         with self._lock:
@@ -143,7 +143,8 @@ class Executor:
         return_merged: bool = True,
         use_prune: bool = False,
     ) -> list[Any]:
-        """The values of ``fetch_list``, variables or their names; by default what was saved.
+        """Returns the values of ``fetch_list``, variables or their names; by default what was
+        saved.
 
         Arrays where ``return_numpy``, `LoDTensor`s otherwise. Raises `PaddleRuntimeError` where an
         array would lose a LoD.
@@ -239,7 +240,7 @@ def _read(path: str, params: str | None) -> Graph:
 
 
 def _in_memory(*parts: bytes) -> Graph:
-    """A model that may be on no disk: in files that only this process sees."""
+    """Returns a model that may be on no disk: in files that only this process sees."""
     files = [os.memfd_create(name) for name in ("model", "params")]
     try:
         for file, part in zip(files, parts, strict=True):
@@ -327,7 +328,9 @@ class AnalysisPredictor(PaddleInferPredictor):
     """The predictor of Paddle 1, from `create_paddle_predictor`."""
 
     def run(self, inputs: Sequence[PaddleTensor]) -> list[PaddleTensor]:  # type: ignore[override]
-        """The outputs for the inputs in order, or by name after ``switch_specify_input_names``."""
+        """Returns the outputs for the inputs in order, or by name after
+        ``switch_specify_input_names``.
+        """
         _count(inputs, self._inputs)
         for each in inputs:
             if not isinstance(each, PaddleTensor):

@@ -151,7 +151,7 @@ class ServedModule(ModuleType):
 
 
 def missing(name: str) -> str:
-    """The message where ``name`` is not here."""
+    """Returns the message where ``name`` is not here."""
     module = name.rpartition(".")[0]
     while module not in SERVED:
         module = module.rpartition(".")[0]
@@ -236,6 +236,6 @@ def public_names() -> dict[str, tuple[str, str]]:
 
 
 def markdown() -> str:
-    """The table of docs/reference/paddle_inference.md."""
+    """Returns the table of docs/reference/paddle_inference.md."""
     rows = [f"| `{name}` | {here} | {why} |" for name, (here, why) in public_names().items()]
     return "\n".join(["| name | here? | why |", "|---|---|---|", *rows])

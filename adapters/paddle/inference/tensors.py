@@ -24,7 +24,9 @@ class PaddleRuntimeError(OnernnError, RuntimeError):
 
 
 def asked_by() -> str:
-    """The file and line of the program that runs, import machinery and this package left out."""
+    """Returns the file and line of the program that runs, import machinery and this package left
+    out.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None:
         name = frame.f_globals.get("__name__", "")
@@ -121,7 +123,7 @@ def lod_of(given: Sequence[Sequence[int]]) -> Lod:
 
 
 def batch_for(expected: Value, data: Array, lod: Lod) -> Batch:
-    """What a session takes for an input. Raises `ShapeError` where offsets do not fit."""
+    """Returns what a session takes for an input. Raises `ShapeError` where offsets do not fit."""
     if lod and any(lod):
         return Ragged.from_lod(data, lod)
     if expected.lod_depth:
@@ -179,7 +181,7 @@ class PaddleInferTensor:
         self._hold(np.asarray(data))
 
     def copy_to_cpu(self) -> Array:
-        """A new array."""
+        """Returns a new array."""
         return self._held().copy()
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
@@ -259,7 +261,7 @@ class LoDTensor(_Held):
 
 
 def lod_tensor(value: Batch) -> LoDTensor:
-    """What a program fetches, as it is."""
+    """Returns what a program fetches, as it is."""
     made = LoDTensor()
     made._data = data_of(value)
     made._lod = value.lod if isinstance(value, Ragged) else []
@@ -396,11 +398,11 @@ class PaddleTensor:
         self.data._hold(array)
 
     def as_ndarray(self) -> Array:
-        """A new array of the tensor's type and shape."""
+        """Returns a new array of the tensor's type and shape."""
         return self.held().copy()
 
     def held(self) -> Array:
-        """Its numbers where they are. Raises where there are fewer than the shape says."""
+        """Returns its numbers where they are. Raises where there are fewer than the shape says."""
         flat = self.data._bytes
         dtype, count = numpy_dtype(self.dtype), int(np.prod(self.shape))
         if not 0 <= count * dtype.itemsize <= len(flat):
@@ -412,7 +414,7 @@ class PaddleTensor:
 
 
 def paddle_tensor(name: str, array: Array, lod: Lod) -> PaddleTensor:
-    """An output: the array as it is."""
+    """Returns an output: the array as it is."""
     made = PaddleTensor(name=name)
     made._hold(array)
     made.shape, made.lod = list(array.shape), lod

@@ -68,7 +68,7 @@ def open_backend(
     cache_capacity: int | None = None,
     device: str = "cpu",
 ) -> Backend:
-    """The backend "auto", "kernels", "onednn", "reference", or one that is registered.
+    """Returns the backend "auto", "kernels", "onednn", "reference", or one that is registered.
 
     "auto" runs a layer on the kernels, or on oneDNN what these lack, and bf16 and u8 on a CPU with
     AMX; without the kernels oneDNN runs every layer, and the ``why`` of the layers says so. The

@@ -33,7 +33,7 @@ def checked_input(
     dtype: np.dtype[Any],
     layout: Layout = "tnc",
 ) -> tuple[Ragged | Array, State, Ragged | Array | None]:
-    """(x, state, attention) in ``dtype`` and tnc, zeros for a state that is not there.
+    """Returns (x, state, attention) in ``dtype`` and tnc, zeros for a state that is not there.
 
     x: `Ragged` (W, I), or dense: (T, N, I), in ``layout`` ntc (N, T, I). state: (h,) or (h, c),
     each ldnc. attention, for AUGRU cells: one channel, else like x. Raises `ShapeError` naming
@@ -78,7 +78,7 @@ def checked_state(
     dtype: np.dtype[Any],
     name: str = "state",
 ) -> State:
-    """A state in ``dtype``, zeros where there is none of it or of a part.
+    """Returns a state in ``dtype``, zeros where there is none of it or of a part.
 
     Raises `ShapeError` naming the array.
     """
@@ -146,7 +146,7 @@ class Tape:
             raise TapeError("tape: another layer recorded it; only that one can go backward on it")
 
     def take(self) -> Any:
-        """The record, once; `TapeError` from the second call on."""
+        """Returns the record, once; `TapeError` from the second call on."""
         try:
             return self._kept.pop()
         except IndexError:
@@ -181,7 +181,9 @@ def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
 def checked_gradient(
     dy: Ragged | Array | None, frame: Ragged | Array, channels: int, dtype: np.dtype[Any]
 ) -> Array:
-    """The words (W, O) of dy, zeros for None. Raises `ShapeError` where it is not like y."""
+    """Returns the words (W, O) of dy, zeros for None. Raises `ShapeError` where it is not like
+    y.
+    """
     expected = (*data_of(frame).shape[:-1], channels)
     if dy is None:
         return np.zeros(expected, dtype).reshape(-1, channels)

@@ -115,13 +115,17 @@ class AutoBackend(LayerBackend):
         raise UnsupportedError("no backend runs this:", (*reasons, *map(Refusal, missing)))
 
     def prefer(self, dtype: str) -> OneDnnBackend | KernelsBackend | None:
-        """The backend that is asked first to run layers of a dtype; None if it is missing."""
+        """Returns the backend that is asked first to run layers of a dtype; None if it is
+        missing.
+        """
         return self._open_it(self._order(dtype, ())[0])
 
     def _trainer(
         self, onednns: Callable[[], Trainer], spec: RnnSpec, layers: Layers, dtype: str
     ) -> Trainer:
-        """The trainer of a layer that oneDNN runs: the kernels' if oneDNN's is a loop, or none."""
+        """Returns the trainer of a layer that oneDNN runs: the kernels' if oneDNN's is a loop, or
+        none.
+        """
         kernels: Any = self._open_it("kernels")
         try:
             trainer = onednns()
@@ -134,7 +138,7 @@ class AutoBackend(LayerBackend):
         return kernels.trainer(spec, layers, dtype)
 
     def _order(self, dtype: str, scales: Any) -> tuple[str, ...]:
-        """The backends that may run a layer, the preferred one first."""
+        """Returns the backends that may run a layer, the preferred one first."""
         if dtype in KERNELS_ONLY:
             return ("kernels",)
         if scales:  # the numbers decide, and the two round states differently
@@ -144,14 +148,14 @@ class AutoBackend(LayerBackend):
         return ("kernels", "oneDNN")
 
     def _has_amx(self) -> bool:
-        """Whether oneDNN uses AMX here: the CPU has it, and no variable forbids it."""
+        """Returns whether oneDNN uses AMX here: the CPU has it, and no variable forbids it."""
         if wished_isa() or not _cpu_has_amx():
             return False
         onednn: Any = self._open_it("oneDNN")
         return onednn is not None and "amx" in onednn.library.effective_isa
 
     def _open_it(self, name: str) -> OneDnnBackend | KernelsBackend | None:
-        """The backend, opened at its first use; None if its library is missing."""
+        """Returns the backend, opened at its first use; None if its library is missing."""
         with CREATION:
             if name not in self._backends and name not in self._missing:
                 try:
@@ -171,7 +175,9 @@ class AutoBackend(LayerBackend):
 
 
 def is_loop(name: str) -> bool:
-    """Whether an implementation of oneDNN, or part of one, is its portable reference code."""
+    """Returns whether an implementation of oneDNN, or part of one, is its portable reference
+    code.
+    """
     return "ref" in name.replace(",", " ").split()
 
 

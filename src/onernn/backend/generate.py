@@ -23,7 +23,7 @@ _FOR_COMPILERS = re.compile(
 
 
 def source(folder: str) -> str:
-    """The text of a `_bindings.py` as this version of cffi writes it."""
+    """Returns the text of a `_bindings.py` as this version of cffi writes it."""
     from cffi import FFI  # type: ignore[import-untyped, unused-ignore]
 
     builder = FFI()

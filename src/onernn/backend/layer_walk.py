@@ -43,7 +43,8 @@ class Share(NamedTuple):
 
 
 def shares(x: Ragged | Array, count: int) -> list[Share]:
-    """The batch, dealt out sentence by sentence to ``count`` threads; whole where it is small.
+    """Returns the batch, dealt out sentence by sentence to ``count`` threads; whole where it is
+    small.
 
     Words of a dense batch (T, N, I) are counted row by row, as they lie in memory.
     """
@@ -72,7 +73,7 @@ class Segment(NamedTuple):
 
 
 def segments(packing: Packing) -> tuple[Segment, ...]:
-    """The pieces of a packed batch in the order of time; a rectangle stays in one piece."""
+    """Returns the pieces of a packed batch in the order of time; a rectangle stays in one piece."""
     return _segments(packing.batch_sizes.tobytes())
 
 
@@ -94,7 +95,7 @@ def _segments(batch_sizes: bytes) -> tuple[Segment, ...]:
 
 
 def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """The same pieces step by step: one step has no direction."""
+    """Returns the same pieces step by step: one step has no direction."""
     return tuple(
         Segment(row + t * batch, 1, batch) for row, time, batch in pieces for t in range(time)
     )
@@ -142,7 +143,8 @@ class DirectionKernel:
     """Numbers that are not below it, NaN among them, come out wrong; None: all are right."""
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
-        """The final states, of at least the sentences that have words; and what `backward` reads.
+        """Returns the final states, of at least the sentences that have words; and what `backward`
+        reads.
 
         None where the kernel does not train. One that does may keep words and y: nobody writes
         into these later.
@@ -154,7 +156,7 @@ class DirectionKernel:
         raise NotImplementedError
 
     def widened(self, y: Array) -> Array:
-        """What `run` wrote, or a sum of that, in the numbers of the caller."""
+        """Returns what `run` wrote, or a sum of that, in the numbers of the caller."""
         return y
 
     def cache_info(self) -> tuple[int, int]:
@@ -292,7 +294,8 @@ class LayerWalk:
     def backward(
         self, kept: list[Any], frame: Ragged | Array, dy: Array, dend: State
     ) -> tuple[Array, State, tuple[RnnWeights, ...], Array]:
-        """(dx (W, I), dbegin, those of each layer's weights, dattention), from what a run kept.
+        """Returns (dx (W, I), dbegin, those of each layer's weights, dattention), from what a run
+        kept.
 
         ``frame``: a batch like x, of any number of channels. ``dy``: (W, O).
         """
@@ -334,13 +337,15 @@ class LayerWalk:
     def _dealt(
         self, x: Ragged | Array, attention: Ragged | Array | None
     ) -> tuple[list[Share], int, Array, Array | None]:
-        """A batch's shares, the threads inside each kernel, and words and attention (W, C)."""
+        """Returns a batch's shares, the threads inside each kernel, and words and attention (W,
+        C).
+        """
         jobs = shares(x, self._shares)
         scale = None if attention is None else _rows(attention)
         return jobs, self._inside if len(jobs) == 1 else 1, _rows(x), scale
 
     def _run_all(self, tasks: Sequence[Callable[[], _T]], inside: int) -> list[_T]:
-        """The result of each task, side by side where there are threads enough."""
+        """Returns the result of each task, side by side where there are threads enough."""
         if not 1 < len(tasks) <= self._threads:
             return [task() for task in tasks]
 
@@ -353,14 +358,14 @@ class LayerWalk:
     def _run_row(
         self, row: Sequence[DirectionKernel], batches: Sequence[PackedBatch], inside: int
     ) -> list[tuple[Sequence[Array], Any]]:
-        """The results of `DirectionKernel.run`, of each direction of a layer."""
+        """Returns the results of `DirectionKernel.run`, of each direction of a layer."""
         pairs = zip(row, batches, strict=True)
         return self._run_all([partial(kernel.run, batch) for kernel, batch in pairs], inside)
 
     def _backward_row(
         self, row: Sequence[DirectionKernel], batches: Sequence[PackedGradient], inside: int
     ) -> list[tuple[Array, Sequence[Array], Array | None]]:
-        """Those of `DirectionKernel.backward`."""
+        """Returns those of `DirectionKernel.backward`."""
         pairs = zip(row, batches, strict=True)
         return self._run_all([partial(kernel.backward, each) for kernel, each in pairs], inside)
 
@@ -374,7 +379,7 @@ class LayerWalk:
         inside: int,
         new_array: Callable[[int, tuple[int, int], np.dtype[Any]], Array],
     ) -> tuple[Array, list[Array], list[list[Any]]]:
-        """(y, final states, what each direction of each layer keeps), packed and sorted.
+        """Returns (y, final states, what each direction of each layer keeps), packed and sorted.
 
         ``new_array(layer, shape, dtype)`` gives the memory of a layer's output.
         """
@@ -413,7 +418,9 @@ class LayerWalk:
         weights: list[dict[str, Array]],
         inside: int,
     ) -> tuple[Array, list[Array], Array | None]:
-        """(dx, dbegin, dattention), packed and sorted; ``weights`` gets those of the weights."""
+        """Returns (dx, dbegin, dattention), packed and sorted; ``weights`` gets those of the
+        weights.
+        """
         dbegin, dscale = [np.empty_like(s) for s in dend], None
         dsides = self._split(dy)
         for layer, row in reversed(list(enumerate(kernels))):
@@ -440,7 +447,7 @@ class LayerWalk:
         return dsides[0], dbegin, dscale
 
     def _split(self, dy: Array) -> list[Array]:
-        """The gradient of what each direction put out, from that of both together."""
+        """Returns the gradient of what each direction put out, from that of both together."""
         if self._spec.direction == "bidirectional_sum":
             return [dy, dy]
         return [np.ascontiguousarray(a) for a in np.split(dy, self._spec.directions, axis=1)]
@@ -455,19 +462,19 @@ class LayerWalk:
 
 
 def magnitude(array: Array) -> float:
-    """The largest of an array, 0 of none, NaN where there is one."""
+    """Returns the largest of an array, 0 of none, NaN where there is one."""
     # Two passes, as an array of magnitudes would have to be made; both give NaN where there is one.
     return float(np.maximum(array.max(initial=0), -array.min(initial=0)))
 
 
 def _rows(x: Ragged | Array) -> Array:
-    """The words (W, C) of a batch; those of a dense one (T, N, C) are packed already."""
+    """Returns the words (W, C) of a batch; those of a dense one (T, N, C) are packed already."""
     data = np.ascontiguousarray(data_of(x))
     return data if data.ndim == 2 else data.reshape(data.shape[0] * data.shape[1], data.shape[2])
 
 
 def _copy(words: Array, rows: Array | slice) -> Array:
-    """A row-major copy."""
+    """Returns a row-major copy."""
     return (
         np.array(words[rows], order="C")
         if isinstance(rows, slice)

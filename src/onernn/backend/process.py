@@ -107,7 +107,8 @@ def _quotas(root: Path, groups: Path) -> Iterator[int]:
 
 
 def team_of(threads: int) -> int:
-    """What the kernels' library takes as threads: at most so many, and no more than there are CPUs.
+    """Returns what the kernels' library takes as threads: at most so many, and no more than there
+    are CPUs.
 
     Negative: exactly so many, as `TEAM` asks.
     """
@@ -118,7 +119,7 @@ def team_of(threads: int) -> int:
 
 
 def wished_isa() -> str | None:
-    """The cap that the environment sets; `LibraryError` for an unknown name."""
+    """Returns the cap that the environment sets; `LibraryError` for an unknown name."""
     wish = os.environ.get(MAX_ISA, "").lower()
     if wish in ("", *isas()):
         return wish or None
@@ -136,7 +137,7 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def run_all(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
-    """The results of tasks that run side by side, the first in this thread.
+    """Returns the results of tasks that run side by side, the first in this thread.
 
     An error of any reaches the caller. Tasks may call `run_all` only with a single task: a worker
     that waited for workers could wait for itself. cffi releases the GIL while kernels run.
@@ -239,7 +240,9 @@ class UsualNeed:
         self._needs.append(need)
 
     def keeps(self, largest: int) -> bool:
-        """Whether memory for a run of this need stays: it is at most 4 times the usual one."""
+        """Returns whether memory for a run of this need stays: it is at most 4 times the usual
+        one.
+        """
         return largest <= self._always or largest <= 4 * sorted(self._needs)[-2]
 
 

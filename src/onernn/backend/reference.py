@@ -46,7 +46,7 @@ TRAINED = Limits(
 
 
 def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: str = "") -> Stack:
-    """A layer or stack on NumPy in f32 or f64; ``why`` says why not on something faster."""
+    """Returns a layer or stack on NumPy in f32 or f64; ``why`` says why not on something faster."""
     if dtype not in _DTYPES:
         raise UnsupportedError(f"dtype {dtype!r}: the reference computes in f32 or f64")
     layers, real = layers_of(spec, weights), _DTYPES[dtype]
@@ -66,7 +66,7 @@ def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: st
 def reference_instead(
     spec: RnnSpec, layers: tuple[RnnWeights, ...], error: UnsupportedError, strict: bool
 ) -> Stack:
-    """The reference in place of a backend that cannot run, in the weights' own precision.
+    """Returns the reference in place of a backend that cannot run, in the weights' own precision.
 
     ``error`` says why not the other one; where ``strict`` raises it, with what to do.
     """
@@ -329,7 +329,7 @@ def _collect(arrays: dict[str, Array], step: Mapping[str, Array], rows: slice, c
 
 
 def _flat(gates: Array) -> Array:
-    """(N, G, O) -> (N, G*O)."""
+    """Returns (N, G, O) -> (N, G*O)."""
     return gates.reshape(len(gates), gates.shape[1] * gates.shape[2])
 
 

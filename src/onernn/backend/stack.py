@@ -41,7 +41,7 @@ class Backend(Protocol):
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
     ) -> Stack:
-        """A layer from its weights: one `RnnWeights`, or a list of one-layer ones.
+        """Returns a layer from its weights: one `RnnWeights`, or a list of one-layer ones.
 
         What the backend cannot run goes to the NumPy reference, and the layer's ``why`` says so;
         ``strict`` raises `UnsupportedError` instead. Raises `ShapeError` for weights that do not
@@ -56,15 +56,19 @@ class StackKernel(Protocol):
     """All layers and directions of a stack, for arguments that are checked."""
 
     def takes(self, x: Ragged | Array, initial: State) -> bool:
-        """Whether the kernel computes this batch right."""
+        """Returns whether the kernel computes this batch right."""
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
-        """The result for a dense batch that needs no more checks; None: it has to be checked."""
+        """Returns the result for a dense batch that needs no more checks; None: it has to be
+        checked.
+        """
 
     def run(
         self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
     ) -> tuple[Array, State]:
-        """(y (W, D*O) or (T, N, D*O), final states) for ragged or dense (T, N, I) x, like x."""
+        """Returns (y (W, D*O) or (T, N, D*O), final states) for ragged or dense (T, N, I) x, like
+        x.
+        """
 
     def cache_info(self) -> dict[str, int]:
         """Primitives found and made so far."""
@@ -156,7 +160,7 @@ class LayerBackend:
     def stack(
         self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
     ) -> Stack:
-        """The layer on this backend. Raises `UnsupportedError` for what it does not run."""
+        """Returns the layer on this backend. Raises `UnsupportedError` for what it does not run."""
         raise NotImplementedError
 
 
@@ -212,7 +216,8 @@ class Stack:
         attention: Ragged | Array | None = None,
         layout: Layout = "tnc",
     ) -> tuple[Ragged | Array, State]:
-        """(y, state). x: `Ragged` (W, I) or (T, N, I) float32; state (h,) or (h, c), each ldnc.
+        """Returns (y, state). x: `Ragged` (W, I) or (T, N, I) float32; state (h,) or (h, c), each
+        ldnc.
 
         y is like x with O (or D*O) channels. ``layout``: of dense x, attention and y, "tnc" or
         "ntc". x may have any strides: `explain` says what is read in place and what is copied. The
@@ -248,8 +253,9 @@ class Stack:
         return self.dtype == "u8" and self.backend != "kernels" and not has_scale
 
     def explain(self) -> str:
-        """One line: cell, direction, dtype, kernel, why no faster one, which inputs are copied,
-        and how many threads the kernels use."""
+        """Returns one line: cell, direction, dtype, kernel, why no faster one, which inputs are
+        copied, and how many threads the kernels use.
+        """
         reason = f" ({self.why})" if self.why else ""
         threads = f"; threads: {self.compiled.threads}" if self.compiled else ""
         return (
@@ -258,7 +264,7 @@ class Stack:
         )
 
     def trainer(self) -> Trainer:
-        """The trainer, made only once."""
+        """Returns the trainer, made only once."""
         with CREATION:
             self._trainer = self._trainer or self.new_trainer()
             return self._trainer
@@ -298,7 +304,7 @@ class Stack:
         dstate: State | None = None,
         into: WeightGradients | None = None,
     ) -> Gradients:
-        """The gradients of a loss from those by the results of `run_training`.
+        """Returns the gradients of a loss from those by the results of `run_training`.
 
         dy: like y; dstate: like the state; None: zeros. float32 in and out, in bf16 too.
 

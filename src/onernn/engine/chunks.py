@@ -31,7 +31,7 @@ _LONG = 2**13
 
 
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
-    """The nodes that compute with the number of steps, whose name is ``time``, and why.
+    """Yields the nodes that compute with the number of steps, whose name is ``time``, and why.
 
     Sums and products that describe a shape are allowed: chunks of several sizes check these.
     """
@@ -61,7 +61,7 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
 
 
 def _describes_shape(node: Node, index: int) -> bool:
-    """Whether an input only says how large a result is, or which part of another."""
+    """Returns whether an input only says how large a result is, or which part of another."""
     operator = OPERATORS.get(node.op)
     if operator is None or operator.most is None:
         return False
@@ -69,7 +69,7 @@ def _describes_shape(node: Node, index: int) -> bool:
 
 
 def _meet(types: Types, node: Node, time: str) -> bool:
-    """Whether steps meet in a node otherwise than in a window."""
+    """Returns whether steps meet in a node otherwise than in a window."""
     operator = OPERATORS.get(node.op)
     if operator is None or operator.kind != "mixes" or operator.paths is None or operator.reach:
         return False
@@ -84,19 +84,21 @@ def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
 
 
 def _plain(size: Size, time: str) -> bool | None:
-    """Whether the number of steps is in it; None where it is in a quotient."""
+    """Returns whether the number of steps is in it; None where it is in a quotient."""
     if any(time in each.whole.names for each in size.quotients):
         return None
     return time in size.names
 
 
 def goes_along(types: Types, name: str, time: str) -> bool:
-    """Whether a value has the steps on an axis."""
+    """Returns whether a value has the steps on an axis."""
     return any(size and time in size.names for size in types[name].shape or ())
 
 
 def far_steps(types: Types, node: Node, time: str) -> str:
-    """Why a slice counts steps; "" where it takes all, or all but the first or the last one."""
+    """Returns why a slice counts steps; "" where it takes all, or all but the first or the last
+    one.
+    """
     starts, ends, axes = (types[name].value if name else None for name in (*node.inputs, "")[1:4])
     shape = types[node.inputs[0]].shape or ()
     bounds = list(zip(_all(starts), _all(ends), strict=False))
@@ -139,7 +141,7 @@ class Stateful:
 
     @classmethod
     def named(cls, graph: Graph, states: Mapping[str, str]) -> Stateful:
-        """The model of one frame, with the states that a caller names.
+        """Returns the model of one frame, with the states that a caller names.
 
         Raises `UnsupportedError` for a name that is no input or output.
         """
@@ -149,7 +151,7 @@ class Stateful:
         return cls(graph, states, {}, frozenset(n for n, count in open_sizes.items() if count > 1))
 
     def initial(self, name: str) -> Array:
-        """A state before the first call, zeros by default; open sizes are 1."""
+        """Returns a state before the first call, zeros by default; open sizes are 1."""
         if name in self.first:
             return self.first[name]
         value = next(value for value in self.graph.inputs if value.name == name)
@@ -178,7 +180,9 @@ def refuse(graph: Graph, why: str, where: str) -> UnsupportedError:
 
 
 def prove(graph: Graph, model: Stateful) -> Stateful:
-    """The model with the delay of each output. Raises where chunks and the whole input differ."""
+    """Returns the model with the delay of each output. Raises where chunks and the whole input
+    differ.
+    """
     rng = np.random.default_rng(0)
     cuts = [0, *(model.least + cut for cut in _CUTS)]
     feed = {
@@ -216,7 +220,7 @@ def prove(graph: Graph, model: Stateful) -> Stateful:
 
 
 def _first_apart(node: Node, whole: Mapping[str, Any], parts: Mapping[str, list[Any]]) -> bool:
-    """Whether a node's first result has steps, and differs in chunks."""
+    """Returns whether a node's first result has steps, and differs in chunks."""
     name = node.outputs[0]
     if name not in whole or name not in parts or node.op == "Shape":
         return False
@@ -243,7 +247,7 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
 
 
 def _wide(graph: Graph, model: Stateful, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """The first states, repeated for all sequences of the proof."""
+    """Returns the first states, repeated for all sequences of the proof."""
     sizes = {value.name: value.shape for value in model.graph.inputs}
     return {
         name: np.repeat(first, _OPEN, axis) if axis is not None else first
@@ -253,7 +257,7 @@ def _wide(graph: Graph, model: Stateful, feed: Mapping[str, Array]) -> dict[str,
 
 
 def _batch(shape: tuple[int | None, ...] | None, first: Array) -> int | None:
-    """The axis of an open batch, where the first state has size 1."""
+    """Returns the axis of an open batch, where the first state has size 1."""
     result = [
         index for index, size in enumerate(shape or ()) if size is None and first.shape[index] == 1
     ]
@@ -261,7 +265,9 @@ def _batch(shape: tuple[int | None, ...] | None, first: Array) -> int | None:
 
 
 def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
-    """How a value in chunks differs from the whole, "" where it does not; and how late it is."""
+    """Returns how a value in chunks differs from the whole, "" where it does not; and how late it
+    is.
+    """
     if isinstance(whole, Ragged):
         return "ragged values", 0
     axes = [index for index, size in enumerate(whole.shape) if size != parts[0].shape[index]]
@@ -283,7 +289,8 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
 
 
 def expose(model: Graph) -> Stateful:
-    """The model of any number of steps at a time, which goes on where the chunk before ended.
+    """Returns the model of any number of steps at a time, which goes on where the chunk before
+    ended.
 
     Layers get their states as inputs and outputs. A window along time gets the last steps of its
     input as a state; what it looks ahead becomes a delay, and values that meet others which are
@@ -324,13 +331,13 @@ def expose(model: Graph) -> Stateful:
 
 
 def _open(value: Value) -> Value:
-    """The value with open sizes in the place of named ones."""
+    """Returns the value with open sizes in the place of named ones."""
     shape = value.shape and tuple(s if isinstance(s, int) else None for s in value.shape)
     return replace(value, shape=shape)
 
 
 def _long(graph: Graph) -> Types:
-    """The types of values where all open sizes are large."""
+    """Returns the types of values where all open sizes are large."""
     inputs = dict[str, Type]()
     for value in graph.inputs:
         sizes = value.type.shape
@@ -342,7 +349,9 @@ def _long(graph: Graph) -> Types:
 
 
 def _time(graph: Graph, types: Types) -> str:
-    """The name of the number of steps, which the first layer and an input have on an axis."""
+    """Returns the name of the number of steps, which the first layer and an input have on an
+    axis.
+    """
     for node in graph.nodes:
         if node.op != "Rnn":
             continue
@@ -368,7 +377,7 @@ def _along(value: Type, time: str) -> list[int]:
 
 
 def _with_one_time(graph: Graph) -> Graph:
-    """The graph whose inputs share the name of a size where their steps meet."""
+    """Returns the graph whose inputs share the name of a size where their steps meet."""
     while True:
         types = _long(graph)
         own = {size.name for v in graph.inputs for size in v.type.shape or () if size is not None}
@@ -468,7 +477,7 @@ class _Maker(Tape):
             raise self.refused(node, f"it looks more than {_MOST} steps ahead")
 
     def _delay(self, node: Node, x: str, by: int) -> str:
-        """The value, delayed by ``by`` steps."""
+        """Returns the value, delayed by ``by`` steps."""
         if (x, by) not in self.waiting:
             axes = _along(self.types[x], self.time)
             if len(axes) != 1:
@@ -490,7 +499,7 @@ class _Maker(Tape):
         return refuse(self.graph, why, node.label)
 
     def state(self, stem: str, first: Array, shape: tuple[int | None, ...]) -> tuple[str, str]:
-        """A new input and output."""
+        """Returns a new input and output."""
         before = fresh(self.graph, f"{stem}{self.stems[stem]}")
         self.stems[stem] += 1
         after = fresh(self.graph, f"{before}N")
@@ -530,13 +539,13 @@ class _Maker(Tape):
         return True
 
     def _is_input(self, name: str) -> bool:
-        """Whether an initial state is a moved input, which the caller hands on already."""
+        """Returns whether an initial state is a moved input, which the caller hands on already."""
         while (maker := self.graph.producer(name)) is not None and _moves(maker):
             name = maker.inputs[0]
         return any(value.name == name for value in self.graph.inputs)
 
     def _is_zero(self, name: str) -> bool:
-        """Whether a value is zero, whatever its size."""
+        """Returns whether a value is zero, whatever its size."""
         waiting, seen = [name], set[str]()
         while waiting:
             name = waiting.pop()
@@ -589,7 +598,7 @@ class _Maker(Tape):
         return True
 
     def _pads_zeros(self, node: Node) -> bool:
-        """Whether what is around the axes of a value is zero; pools leave it out."""
+        """Returns whether what is around the axes of a value is zero; pools leave it out."""
         value = node.input(2) if node.op == "Pad" else ""
         return "ceil_mode" not in vars(node.attrs) and (not value or self._is_zero(value))
 
@@ -625,7 +634,7 @@ class _Maker(Tape):
         return self.emit(node.op, (x, *names[1:]), **node.attributes)
 
     def _axes(self, node: Node) -> list[int]:
-        """The axes of a node's output that have the steps."""
+        """Returns the axes of a node's output that have the steps."""
         return _along(self.types[node.outputs[0]], self.time)
 
     def _reshape(self, node: Node) -> bool:
@@ -642,7 +651,8 @@ class _Maker(Tape):
         return True
 
     def _behind(self, node: Node, x: str, axis: int, zeros: int, steps: int, like: str = "") -> str:
-        """The value, behind the last ``steps`` steps of the chunks before; at first, behind zeros.
+        """Returns the value, behind the last ``steps`` steps of the chunks before; at first, behind
+        zeros.
 
         ``like``: a value of the graph that has its other sizes, x by default.
         """
@@ -666,7 +676,7 @@ class _Maker(Tape):
         return False
 
     def _more(self, name: str, axis: int) -> int | None:
-        """How many steps more than the inputs a value has in all; None if that varies."""
+        """Returns how many steps more than the inputs a value has in all; None if that varies."""
         size = (self.types[name].shape or ())[axis]
         return None if size is None else (size - self.time - _LONG).number
 
@@ -681,7 +691,7 @@ class _Maker(Tape):
 
 
 def _moves(node: Node) -> bool:
-    """Whether a node gives elements of its first input, and nothing else."""
+    """Returns whether a node gives elements of its first input, and nothing else."""
     operator = OPERATORS.get(node.op)
     if operator is None or node.op == "Pad" or operator.most is None:
         return False

@@ -43,7 +43,9 @@ class _Stream:
         self._model.check(self._lib.onernn_reset(self._stream))
 
     def run(self, feed: Feed) -> dict[str, Ragged | Array]:
-        """The outputs by name; states that the feed leaves out are those of the run before."""
+        """Returns the outputs by name; states that the feed leaves out are those of the run
+        before.
+        """
         ffi, lib, model, stream = self._ffi, self._lib, self._model, self._stream
         buffers = []
         for number, value in enumerate(model.inputs):
@@ -160,7 +162,7 @@ class CompiledModel:
         raise kinds.get(status, ShapeError)(why)
 
     def run(self, inputs: Feed) -> dict[str, Ragged | Array]:
-        """The outputs by name, for inputs by name, states among them: see `Session.run`."""
+        """Returns the outputs by name, for inputs by name, states among them: see `Session.run`."""
         feed = checked_feed(self.inputs, inputs)
         with borrow(self._idle, partial(_Stream, self), self._keeps) as stream:
             outputs = stream.run(feed)
@@ -177,11 +179,11 @@ class CompiledModel:
         return self._usual.keeps(stream.largest)
 
     def steps(self) -> Steps:
-        """A stream at its beginning, which keeps the states."""
+        """Returns a stream at its beginning, which keeps the states."""
         return Steps(self)
 
     def explain(self) -> str:
-        """What runs it."""
+        """Returns what runs it."""
         states = "".join(f"\nstate: {after} into {name}" for name, after in self.states.items())
         return (
             f"compiled: {self._path}\ngraph: one call of the library, kernels {self._isa}{states}"
@@ -197,7 +199,7 @@ class Steps:
         self._stream = _Stream(model)
 
     def run(self, frame: Feed) -> dict[str, Ragged | Array]:
-        """The outputs of the next step, but for its states."""
+        """Returns the outputs of the next step, but for its states."""
         outputs = self._stream.run(checked_feed(self._inputs, frame))
         return {name: value for name, value in outputs.items() if name not in self._hidden}
 

@@ -66,7 +66,9 @@ def compile_model(
 
 
 def content_of(session: Session, data: Sequence[Array]) -> bytes:
-    """The file of a session, for inputs of these arrays' types. Raises as `compile_model`."""
+    """Returns the file of a session, for inputs of these arrays' types. Raises as
+    `compile_model`.
+    """
     inputs = tuple(v.opened(array) for v, array in zip(session.graph.inputs, data, strict=True))
     opened = session.with_graph(replace(session.graph, inputs=inputs))
     return _File(_plan(opened), opened, {}, {}).content
@@ -77,7 +79,9 @@ def _refuse(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
 
 
 def _plan(session: Session) -> Plan:
-    """The plan of a whole session. Raises `UnsupportedError` where Python has to run nodes."""
+    """Returns the plan of a whole session. Raises `UnsupportedError` where Python has to run
+    nodes.
+    """
     graph = session.graph
     refusals = [
         Refusal(f"the model does not declare its type: say --input '{value.name}=float32(...)'", "")
@@ -140,7 +144,7 @@ class _File:
         self.content = self._bytes([*names, *head])
 
     def _bytes(self, words: list[int]) -> bytes:
-        """The file: header, where numbers stand, words, numbers."""
+        """Returns the file: header, where numbers stand, words, numbers."""
         count = _HEADER + 1 + 2 * len(self._numbers) + len(words)
         at, places = -(-8 * count // 64) * 64, list[int]()
         for array in self._numbers:
@@ -158,7 +162,7 @@ class _File:
         return content.tobytes()
 
     def _number(self, array: Array) -> int:
-        """The index of an array, which the file stores once."""
+        """Returns the index of an array, which the file stores once."""
         key = array.ctypes.data, array.nbytes
         if key not in self._places:
             self._places[key] = len(self._numbers)
@@ -166,14 +170,14 @@ class _File:
         return self._places[key]
 
     def _stacks(self) -> Iterator[int]:
-        """The spec and parts of each layer as C has them, and its weights."""
+        """Yields the spec and parts of each layer as C has them, and its weights."""
         for stack in self._encoded.stacks:
             spec, numbers = stack.stored()
             yield from np.frombuffer(spec, "<i8").tolist()
             yield self._number(numbers)
 
     def _plan_words(self) -> list[int]:
-        """The plan's words, with numbers in place of addresses."""
+        """Returns the plan's words, with numbers in place of addresses."""
         encoded = copy(self._encoded)
         encoded.steps = [(kind, self._step(kind, list(words))) for kind, words in encoded.steps]
         encoded.constants = [

@@ -103,7 +103,7 @@ class Encoded:
         self._views = self.program.views
 
     def size(self, size: Any) -> int:
-        """The index of a size in the plan."""
+        """Returns the index of a size in the plan."""
         size = self.program.size(size)
         if size.name in self.names:
             return self.names.index(size.name)
@@ -112,7 +112,7 @@ class Encoded:
         return self._compute(size, size, 1)
 
     def _compute(self, key: Size | Quotient, dividend: Size, by: int) -> int:
-        """The index of a size; the quotients in it come first."""
+        """Returns the index of a size; the quotients in it come first."""
         if key not in self.sizes:
             assert not self.done, f"{key}: the plan is made already"
             for inner in dividend.quotients:
@@ -122,26 +122,26 @@ class Encoded:
         return self.sizes[key]
 
     def root(self, name: str) -> str:
-        """The value that has another one inside of its memory."""
+        """Returns the value that has another one inside of its memory."""
         return self._views[name][0] if name in self._views else name
 
     def owner(self, name: str) -> str:
-        """The value that is at the same place."""
+        """Returns the value that is at the same place."""
         return name if name in self._views and self._views[name][1].terms else self.root(name)
 
     def place(self, name: str) -> int:
-        """The index of a value's memory, for the next step."""
+        """Returns the index of a value's memory, for the next step."""
         root, now = self.root(name), len(self.steps)
         self.spans[root] = self.spans.get(root, (now,))[0], now
         return self.places.setdefault(self.owner(name), len(self.places))
 
     def view(self, name: str) -> list[int]:
-        """(place, place of the value around it, first element, bytes of each)"""
+        """Returns (place, place of the value around it, first element, bytes of each)"""
         root, start = self._views[name]
         return [self.place(name), self.place(root), self.size(start), self.width(root)]
 
     def constant(self, array: Array, name: str = "") -> int:
-        """The place of numbers that do not change, of a value or only of a step."""
+        """Returns the place of numbers that do not change, of a value or only of a step."""
         array = np.require(array, requirements=("C", "A"))
         self.keeps.append(array)
         place = self.place(name or keep(name, str(len(self.keeps))))
@@ -149,7 +149,7 @@ class Encoded:
         return place
 
     def count(self, name: str, *, most: bool = False) -> int:
-        """The index of the size that counts a value's numbers, or the most it may have."""
+        """Returns the index of the size that counts a value's numbers, or the most it may have."""
         if name in self.offsets:
             return self.size(self.offsets[name] + 1)
         program = self.program
@@ -163,7 +163,7 @@ class Encoded:
         return {level.offsets: level.count for level in self.program.lods.values()}
 
     def words(self) -> list[int]:
-        """The plan as the library reads it; nothing is added afterwards."""
+        """Returns the plan as the library reads it; nothing is added afterwards."""
         at = {name: place for place, name in enumerate(self.dims)}
         result = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
         checks = [self.size(size) for size in self.dims]
@@ -189,17 +189,17 @@ class Encoded:
         return result
 
     def _memory(self, name: str) -> tuple[int, ...]:
-        """(place, numbers, most numbers, bytes of each) of a caller's memory"""
+        """Returns (place, numbers, most numbers, bytes of each) of a caller's memory"""
         counts = self.count(name), self.count(name, most=True)
         return self.places[name], *counts, self.width(name)
 
     def width(self, name: str) -> int:
-        """The bytes of each of a value's numbers."""
+        """Returns the bytes of each of a value's numbers."""
         is_lod = name in self.offsets
         return np.dtype("int64" if is_lod else self.program.dtype(name)).itemsize
 
     def _buffer(self, name: str) -> tuple[int, ...]:
-        """(place, most numbers, bytes of each, first step, last step)"""
+        """Returns (place, most numbers, bytes of each, first step, last step)"""
         program, (first, last) = self.program, self.spans[name]
         return self.places[name], self.size(program.most(name)), self.width(name), first, last
 
@@ -272,7 +272,9 @@ class Encoded:
         self.outputs = [name for name in outputs if name in own]
 
     def known_numbers(self) -> dict[str, frozenset[str]]:
-        """Places of constants; the integers that are made of sizes, and the names of these."""
+        """Returns places of constants; the integers that are made of sizes, and the names of
+        these.
+        """
         program = self.program
         names = [name for node in program.graph.nodes for name in node.inputs if name]
         names += [value.name for value in program.graph.outputs]
@@ -307,7 +309,7 @@ class Encoded:
         return LAYER, self._layer(step)
 
     def _call(self, step: Call) -> list[int]:
-        """(function, whether it finds a size, arguments...)"""
+        """Returns (function, whether it finds a size, arguments...)"""
         ffi, takes = self.kernels.ffi, self.kernels.ffi.new("char **")
         name = f"{step.function}:{','.join(step.types)}"
         function = self.kernels.lib.onernn_call(name.encode(), takes)
@@ -323,13 +325,13 @@ class Encoded:
         return [self._address(function, name), "f" in letters, *words]
 
     def _address(self, function: Any, name: str) -> int:
-        """The word that stands for a function."""
+        """Returns the word that stands for a function."""
         result = int(self.kernels.ffi.cast("intptr_t", function))
         self.functions[result] = name
         return result
 
     def _argument(self, argument: Any, parameter: str) -> tuple[Any, ...]:
-        """(letter, words...); ``parameter``: the letter that the function takes.
+        """Returns (letter, words...); ``parameter``: the letter that the function takes.
 
         The result of a call may be shorter than its memory.
         """
@@ -353,7 +355,9 @@ class Encoded:
         return "d", *struct.unpack("<q", struct.pack("<d", argument))  # its bits
 
     def _nest(self, step: Nest) -> list[int]:
-        """(loops, output and what is read, numbers, formulas); -1 behind elements that only move"""
+        """Returns (loops, output and what is read, numbers, formulas); -1 behind elements that only
+        move
+        """
         program, copies = self.program, step.expression == COPY
         if len(step.loops) > _MOST_AXES or (step.out.strides[-1:] == (Size(()),) and not copies):
             raise NotEncoded("loops")  # the innermost one takes some numbers at a time
@@ -368,7 +372,9 @@ class Encoded:
         accesses = 1 + len(step.reads)
 
         def operand_of(expression: Any) -> tuple[str, Any]:
-            """(dtype, operand) of an expression: a number, ("number", n) or ("formula", n)."""
+            """Returns (dtype, operand) of an expression: a number, ("number", n) or ("formula",
+            n).
+            """
             if isinstance(expression, int):
                 return dtypes[expression], 1 + expression
             function, *arguments = expression
@@ -458,7 +464,7 @@ class Encoded:
 
 
 def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNode]) -> Encoded:
-    """The plan of a program.
+    """Returns the plan of a program.
 
     Raises `UnsupportedError` where sizes or offsets could not be known to the steps that follow.
     """

@@ -42,7 +42,7 @@ def flatten(
     left: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[Part, str] = MappingProxyType({}),
 ) -> Flat:
-    """The graph with all nodes that have graphs opened, but for those that are ``left``."""
+    """Returns the graph with all nodes that have graphs opened, but for those that are ``left``."""
     result = Flat(graph, left=left, refused=refused)
     if not any(map(bodies, graph.nodes)):
         return result
@@ -137,7 +137,7 @@ class _Opened:
     def _element(
         self, key: str, turn: str, x: str, axis: int, backwards: int, within: tuple[Part, ...]
     ) -> str:
-        """The element of a value that a turn of a Scan reads."""
+        """Returns the element of a value that a turn of a Scan reads."""
         name = self.fresh(f"{key}/element")
         self.nodes.append(
             Node("Element", (x, turn), (name,), {"axis": axis, "backwards": backwards})
@@ -186,7 +186,9 @@ def smaller(whole: Graph, flat: Flat, name: str, reason: str) -> Flat | None:
 
 
 def refusing(whole: Graph, flat: Flat, part: Part, reason: str) -> Flat:
-    """A branch that cannot run ends the call; an If without any that can, or a loop, stays."""
+    """Returns a branch that cannot run ends the call; an If without any that can, or a loop,
+    stays.
+    """
     key, graph = part
     refused = {**flat.refused, part: reason}
     if graph == "body" or refused.keys() >= {(key, "then"), (key, "else")}:
@@ -200,7 +202,7 @@ _MOVE = ("view", "moves", "sizes", "control", "layer")
 
 
 def widen(graph: Graph) -> Graph:
-    """The graph with casts around operators that compute; those that move numbers stay."""
+    """Returns the graph with casts around operators that compute; those that move numbers stay."""
     types = graph.types
     if all(found.dtype != "float16" for found in types.values()):
         return graph
@@ -229,7 +231,7 @@ def widen(graph: Graph) -> Graph:
 
 
 def _computes(node: Node, types: Mapping[str, Type]) -> bool:
-    """Whether a node makes new numbers of halves and of no wider ones."""
+    """Returns whether a node makes new numbers of halves and of no wider ones."""
     record = OPERATORS.get(node.op)
     if record is None or record.kind in _MOVE or node.op in ("Cast", "CastLike"):
         return False

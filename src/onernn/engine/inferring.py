@@ -30,7 +30,8 @@ _MOST_TURNS = 10_000
 def infer(
     program: Program, static: Mapping[str, int] | None = None, *, named: bool = True
 ) -> list[Refusal]:
-    """The type of every value, and what every node becomes, in names where a size is left open.
+    """Returns the type of every value, and what every node becomes, in names where a size is left
+    open.
 
     ``named``: for people T and N are what the first recurrent layer says (W and N, where its input
     is ragged). Sizes of ``static`` are fixed: all but T at once, T in the memory only, so that a
@@ -102,7 +103,7 @@ def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | 
 
 
 def _is_typed(program: Program, name: str) -> bool:
-    """Whether others may read a value that Python makes."""
+    """Returns whether others may read a value that Python makes."""
     try:
         return bool(program.dtype(name)) and program.shape(name) is not None
     except (UnknownError, UnsupportedError):
@@ -110,7 +111,7 @@ def _is_typed(program: Program, name: str) -> bool:
 
 
 def _describe(program: Program) -> int:
-    """How many open sizes of inputs nodes have said to be others, or numbers."""
+    """Returns how many open sizes of inputs nodes have said to be others, or numbers."""
     sizes = [size for value in program.graph.inputs for size in value.type.shape or () if size]
     left = [size for size in sizes if size.number is None]
     return len(left) - len({name for size in left for name in program.size(size).names})
@@ -129,7 +130,7 @@ def name_inputs(program: Program) -> None:
 
 
 def sizes_of(program: Program) -> list[str]:
-    """The names of the sizes that are open, T and N first."""
+    """Returns the names of the sizes that are open, T and N first."""
     result: dict[str, None] = {}
     for value in program.graph.inputs:
         try:
@@ -160,7 +161,7 @@ def _settle(program: Program) -> list[Refusal]:
 
 
 def write(program: Program) -> list[Refusal]:
-    """Types of all values, and code of all nodes; the reasons why some have none."""
+    """Returns types of all values, and code of all nodes; the reasons why some have none."""
     _fold(program)
     graph, refusals = program.graph, list[Refusal]()
     program.codes, program.lods, program.inner = [], {}, {}
@@ -184,13 +185,15 @@ def write(program: Program) -> list[Refusal]:
 
 
 def _is_declared(program: Program, node: Node) -> bool:
-    """Whether the dtypes and ranks of all inputs are known; if not, a refusal follows from that."""
+    """Returns whether the dtypes and ranks of all inputs are known; if not, a refusal follows from
+    that.
+    """
     types = [program.types[name] for name in node.inputs if name]
     return all(each.dtype is not None and each.shape is not None for each in types)
 
 
 def _reason(program: Program, node: Node, error: Exception) -> str:
-    """Why a node is refused; Python's own words say nothing of a model."""
+    """Returns why a node is refused; Python's own words say nothing of a model."""
     if isinstance(error, OnernnError):
         return str(error).removeprefix(f"{node.label}: ")
     types = ", ".join(f"{name!r} of {program.types[name]}" for name in node.inputs if name)
@@ -198,7 +201,7 @@ def _reason(program: Program, node: Node, error: Exception) -> str:
 
 
 def _unknown(program: Program, node: Node) -> list[Refusal]:
-    """Why a node's result is not known, nothing where that follows from another's."""
+    """Returns why a node's result is not known, nothing where that follows from another's."""
     types = [program.types[name] if name else None for name in node.inputs]
     if not _is_declared(program, node):
         return []
@@ -252,7 +255,7 @@ def _put(program: Program, found: Type) -> Type:
 
 
 def _compute(program: Program, node: Node, made: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs that are known now; ``made``: what is, of the nodes before."""
+    """Returns the outputs that are known now; ``made``: what is, of the nodes before."""
     types = {name: program.types[name] for name in node.outputs if name}
     if all(result.numbers is not None for result in types.values()):
         return {name: np.asarray(t.numbers).astype(t.dtype) for name, t in types.items()}

@@ -41,7 +41,7 @@ def join(program: Program) -> None:
 
 
 def _join(program: Program, first: Step, then: Step, name: str) -> Step | None:
-    """Both steps as one; None where they stay two."""
+    """Returns both steps as one; None where they stay two."""
     if not isinstance(then, Nest):
         return None
     at = [place for place, access in enumerate(then.reads) if access.name == name]
@@ -78,7 +78,7 @@ def _one_loop(program: Program, first: Nest, then: Nest, index: int) -> Nest | N
 
 
 def operands(step: Nest) -> int:
-    """Values, numbers and functions."""
+    """Returns values, numbers and functions."""
 
     def within(expression: Expression) -> int:
         if isinstance(expression, tuple):
@@ -89,12 +89,12 @@ def operands(step: Nest) -> int:
 
 
 def _sums(step: Nest) -> bool:
-    """Whether loops add to what they made before."""
+    """Returns whether loops add to what they made before."""
     return any(access.name == step.out.name for access in step.reads)
 
 
 def _with_bias(first: Call, then: Nest, index: int) -> Call | None:
-    """A product that begins with one number a column instead of adding it."""
+    """Returns a product that begins with one number a column instead of adding it."""
     _, x, rows, inner, panels, bias, columns, team = first.arguments
     if bias != At("") or then.expression != ("plus", 0, 1) or not isinstance(columns, Size):
         return None
@@ -197,11 +197,11 @@ def _copies(each: WrittenNode) -> list[Nest]:
 
 
 def _is_whole(program: Program, step: Nest) -> bool:
-    """Whether loops make a whole value."""
+    """Returns whether loops make a whole value."""
     count = volume(program.shape(step.makes))
     return step.out.start == _BEGIN and program.size(volume(step.loops)) == count
 
 
 def _is_all(program: Program, name: str, other: str, start: Size) -> bool:
-    """Whether a view is another shape of a whole value."""
+    """Returns whether a view is another shape of a whole value."""
     return start == _BEGIN and volume(program.shape(name)) == volume(program.shape(other))

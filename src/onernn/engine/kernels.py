@@ -57,7 +57,7 @@ class PreparedNode:
         return Recurrence(spec.layers * spec.directions, work)
 
     def run(self, x: Any, h: Any = None, c: Any = None, attention: Any = None) -> tuple[Any, ...]:
-        """(y, final states...); then the cell state of every word, where it is read.
+        """Returns (y, final states...); then the cell state of every word, where it is read.
 
         Raises `BudgetError` where its steps would take more than the run may.
         """
@@ -92,7 +92,9 @@ def prepare(nodes: Mapping[Node, PreparedNode]) -> Iterator[None]:
 def recurrence_of(
     graph: Graph, node: Node, layers: Mapping[Node, PreparedNode]
 ) -> Recurrence | None:
-    """How long a recurrent layer's steps take; None for others, and where only a call knows."""
+    """Returns how long a recurrent layer's steps take; None for others, and where only a call
+    knows.
+    """
     if node in layers:
         return layers[node].recurrence
     if node.op == "DynamicQuantizeLSTM":
@@ -102,7 +104,9 @@ def recurrence_of(
 
 
 def share_of(graph: Graph, layers: Mapping[Node, PreparedNode]) -> int:
-    """What a row costs in all recurrent layers together, those of graphs inside of nodes, too."""
+    """Returns what a row costs in all recurrent layers together, those of graphs inside of nodes,
+    too.
+    """
     recurrences = (recurrence_of(graph, node, layers) for node in graph.nodes)
     inner = (body for node in graph.nodes for body in bodies(node).values())
     return sum(each.share for each in recurrences if each) + sum(share_of(b, layers) for b in inner)
@@ -123,7 +127,7 @@ _OBJECT = 128
 
 
 def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
-    """The outputs of a graph; recurrent nodes in it are prepared.
+    """Returns the outputs of a graph; recurrent nodes in it are prepared.
 
     Of what it computes, only the outputs stay counted in the run's budget.
     """
@@ -141,14 +145,14 @@ def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
 
 
 def _alone(value: Any) -> Any:
-    """The value, copied where it is a small part of an array, which it would keep alive."""
+    """Returns the value, copied where it is a small part of an array, which it would keep alive."""
     base = getattr(value, "base", None)
     base_size = getattr(base, "nbytes", 0)
     return value.copy() if base_size and base_size > 2 * value.nbytes else value
 
 
 def _footprint(values: Iterable[Any]) -> int:
-    """The bytes of values, with Python's own: a loop may gather a million numbers."""
+    """Returns the bytes of values, with Python's own: a loop may gather a million numbers."""
     return sum(data_of(value).nbytes + _OBJECT for value in values)
 
 
@@ -203,7 +207,9 @@ def _turns(node: Node, *values: Any) -> tuple[Any, ...]:
 
 
 def _nothing(node: Node, turns: Turns, *values: Any) -> list[Array]:
-    """The empty results of a loop without a turn, of the sizes that its body declares or gives."""
+    """Returns the empty results of a loop without a turn, of the sizes that its body declares or
+    gives.
+    """
     inputs = [None if value is None else type_of(value) for value in values]
     types = OPERATORS[node.op].type(Context(node, Sizes()), *inputs)[turns.states :]
     outputs = turns.body.outputs[turns.skip + turns.states :]

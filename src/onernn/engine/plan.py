@@ -251,14 +251,14 @@ class Plan:
         return any(kind in (CALL, NEST, LAYER) for kind, _ in self.encoded.steps)
 
     def fits(self, other: Plan) -> bool:
-        """Whether it runs what another plan was given, with less left to Python."""
+        """Returns whether it runs what another plan was given, with less left to Python."""
         runs_more = len(self.outside) < len(other.outside) or not self.is_partial
         return runs_more and self._inputs == other._inputs
 
     def run(
         self, call: Arguments, most: int, most_steps: int, around: Around
     ) -> dict[str, Ragged | Array] | None:
-        """The outputs by name; None where the library refuses sizes or numbers of inputs.
+        """Returns the outputs by name; None where the library refuses sizes or numbers of inputs.
 
         It takes at most ``most`` bytes. What Python runs, and counts, runs inside of
         ``around(inputs)``: so does what may take more than ``most_steps`` operators.
@@ -311,8 +311,9 @@ class Plan:
         }
 
     def arguments(self, feed: Feed) -> Arguments | None:
-        """The inputs as the library reads them, of any sizes; None where they are not of the types
-        that the plan is made for."""
+        """Returns the inputs as the library reads them, of any sizes; None where they are not of
+        the types that the plan is made for.
+        """
         if type(feed) is not dict or len(feed) != len(self._inputs):
             return None
         address = self._address
@@ -340,7 +341,7 @@ class Plan:
         return Arguments(feed, dims, places)
 
     def _bind(self, workspace: Workspace, dims: list[int], most: int) -> bool:
-        """Places all values for these inputs' sizes."""
+        """Returns places all values for these inputs' sizes."""
         workspace.bound = None
         buffer = workspace.dims
         buffer[0 : len(dims)] = dims
@@ -436,7 +437,7 @@ class Plan:
         return False
 
     def _value(self, workspace: Workspace, name: str, feed: Feed, values: Mapping[str, Any]) -> Any:
-        """A value as an array, or ragged."""
+        """Returns a value as an array, or ragged."""
         for source in (values, feed, self._constants):
             if name in source:
                 return source[name]
@@ -457,7 +458,7 @@ class Plan:
         feed: Feed,
         values: Mapping[str, Any],
     ) -> Ragged | Array:
-        """The array with its offsets, if it has any."""
+        """Returns the array with its offsets, if it has any."""
         levels = []
         for level, place, count in shape.levels:
             owner = feed.get(level.name, values.get(level.name))
@@ -493,7 +494,7 @@ class Plan:
 
 
 def _doubtful(program: Program) -> dict[Size, None]:
-    """The sizes of axes that may be negative, as far as they are known before a run."""
+    """Returns the sizes of axes that may be negative, as far as they are known before a run."""
     names = (name for code in program.codes for name in code.node.outputs if name)
     sizes = (size for name in names for size in program.shape(name))
     return {
@@ -504,7 +505,9 @@ def _doubtful(program: Program) -> dict[Size, None]:
 
 
 def _own(value: Any, arguments: list[Any]) -> Any:
-    """The value, copied where it shares memory with an argument: that memory ends with the run."""
+    """Returns the value, copied where it shares memory with an argument: that memory ends with the
+    run.
+    """
     array = data_of(value)
     if not any(np.may_share_memory(array, data_of(arg)) for arg in arguments if arg is not None):
         return value

@@ -69,7 +69,7 @@ _MOST = 80
 
 
 def identifier(text: str) -> str:
-    """A C++ name of letters, digits and single underscores between them.
+    """Returns a C++ name of letters, digits and single underscores between them.
 
     Different texts may give the same name.
     """
@@ -79,7 +79,7 @@ def identifier(text: str) -> str:
 
 
 def namespace(text: str) -> str:
-    """A C++ name for a whole model, its files and its program, made of a file's name."""
+    """Returns a C++ name for a whole model, its files and its program, made of a file's name."""
     result = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_").lower()
     if not result or result[0].isdigit() or result in RESERVED.union(_GLOBAL):
         return f"model_{result}".rstrip("_")
@@ -90,7 +90,9 @@ def namespace(text: str) -> str:
 
 
 def keep(name: str, what: str) -> str:
-    """The name of memory that an operator keeps; no value of a program has a NUL in its name."""
+    """Returns the name of memory that an operator keeps; no value of a program has a NUL in its
+    name.
+    """
     return f"{name}\0{what}"
 
 
@@ -141,7 +143,7 @@ class Team:
 
 
 def move(dtype: str) -> str:
-    """The type of functions that only move numbers of a dtype."""
+    """Returns the type of functions that only move numbers of a dtype."""
     return f"u{np.dtype(dtype).itemsize}"
 
 
@@ -312,7 +314,7 @@ Step = Call | Nest | Layer | Mark | DelayLine
 
 
 def finds(steps: Iterable[Step]) -> set[str]:
-    """The names of sizes that steps find."""
+    """Returns the names of sizes that steps find."""
     calls = [step for step in steps if isinstance(step, Call)]
     sizes = [arg.size for call in calls for arg in call.arguments if isinstance(arg, RuntimeSize)]
     return {name for size in sizes for name in size.names}
@@ -389,13 +391,13 @@ class Program:
     _taken: dict[str, int] = field(default_factory=dict)  # identifiers, and the last number behind
 
     def ident(self, name: str) -> str:
-        """The value's name in C++, of no other value."""
+        """Returns the value's name in C++, of no other value."""
         if name not in self.idents:
             self.idents[name] = self.new_ident(name)
         return self.idents[name]
 
     def new_ident(self, text: str) -> str:
-        """A name in C++ like this one, which nothing else has."""
+        """Returns a name in C++ like this one, which nothing else has."""
         text = result = identifier(text)
         while result in self._taken:
             self._taken[text] += 1
@@ -404,13 +406,13 @@ class Program:
         return result
 
     def size(self, value: Any) -> Size:
-        """A size after all that is known of its names."""
+        """Returns a size after all that is known of its names."""
         out = Size.of(value)
         bound = {name: self._settle(name) for name in out.names if name in self.bindings}
         return out.put(bound) if bound else out
 
     def _settle(self, name: str) -> Size:
-        """The size that a bound name stands for; shortens the chain of bindings."""
+        """Returns the size that a bound name stands for; shortens the chain of bindings."""
         way, result = [name], self.bindings[name]
         while result.name in self.bindings:
             way.append(result.name)
@@ -429,7 +431,7 @@ class Program:
             self.bindings[size.name] = Size.of(new)
 
     def same(self, a: Size, b: Size, what: str) -> Size:
-        """The size that two sizes have to be; binds a name where that makes them equal.
+        """Returns the size that two sizes have to be; binds a name where that makes them equal.
 
         Raises `UnsupportedError` where they are not known to be equal.
         """
@@ -450,11 +452,11 @@ class Program:
         raise UnsupportedError(f"{what}: sizes {a} and {b} are not known to be equal")
 
     def type(self, name: str) -> Type:
-        """The shape of a value, or of memory that an operator keeps."""
+        """Returns the shape of a value, or of memory that an operator keeps."""
         return self.memory.get(name) or self.types[name]
 
     def dtype(self, name: str) -> str:
-        """A dtype that C++ has. Raises `UnknownError`, or `UnsupportedError` for others."""
+        """Returns a dtype that C++ has. Raises `UnknownError`, or `UnsupportedError` for others."""
         dtype = self.type(name).dtype
         if dtype is None:
             raise UnknownError(name)
@@ -466,7 +468,7 @@ class Program:
         return CTYPES[self.dtype(name)]
 
     def shape(self, name: str) -> Shape:
-        """The sizes, in names that C++ has. Raises `UnknownError`."""
+        """Returns the sizes, in names that C++ has. Raises `UnknownError`."""
         sizes = self.type(name).shape
         if sizes is None:
             raise UnknownError(name)
@@ -476,7 +478,9 @@ class Program:
         return tuple(result)
 
     def add_levels(self, name: str, sizes: Sequence[Size]) -> tuple[LodLevel, ...]:
-        """The LoD that begins with a value; ``sizes``: sentences of each level, then words."""
+        """Returns the LoD that begins with a value; ``sizes``: sentences of each level, then
+        words.
+        """
         lod = self.types[name].lod or ()
         for index, level in enumerate(lod):
             count, words = map(self.size, sizes[index : index + 2])
@@ -484,7 +488,7 @@ class Program:
         return self.levels(name)
 
     def levels(self, name: str) -> tuple[LodLevel, ...]:
-        """The LoD of a value from the outermost level, () where it is dense.
+        """Returns the LoD of a value from the outermost level, () where it is dense.
 
         Raises `UnknownError`.
         """
@@ -496,12 +500,12 @@ class Program:
         return tuple(self.lods[level] for level in lod)
 
     def sentences(self, name: str) -> LodLevel | None:
-        """The level of a value's words, None where it is dense. Raises `UnknownError`."""
+        """Returns the level of a value's words, None where it is dense. Raises `UnknownError`."""
         levels = self.levels(name)
         return levels[-1] if levels else None
 
     def settled(self, name: str) -> Type:
-        """The type of a value in sizes as they are known now."""
+        """Returns the type of a value in sizes as they are known now."""
         result = self.types[name]
         shape, value = result.shape, result.value
         if shape is not None:
@@ -511,11 +515,13 @@ class Program:
         return replace(result, shape=shape, value=value)
 
     def numbers(self, name: str) -> Array | None:
-        """The integers of a value that are known now, sizes among them; None for other values."""
+        """Returns the integers of a value that are known now, sizes among them; None for other
+        values.
+        """
         return self.settled(name).sizes
 
     def most(self, name: str) -> Size:
-        """How many numbers a value has at most, whatever a call finds.
+        """Returns how many numbers a value has at most, whatever a call finds.
 
         What is subtracted goes first: a size that a call finds may be small.
         """
@@ -537,8 +543,8 @@ class Program:
         return result
 
     def dims(self, name: str) -> list[Size]:
-        """The sizes of an input's axes, how many sentences each level of its LoD has, and how many
-        words the longest sentence, where that is needed.
+        """Returns the sizes of an input's axes, how many sentences each level of its LoD has, and
+        how many words the longest sentence, where that is needed.
 
         Raises `UnknownError`.
         """
@@ -547,7 +553,7 @@ class Program:
         return [*self.shape(name), *counts, *longest]
 
     def longest_of(self, level: LodLevel) -> Size:
-        """The words of the longest sentence; a call passes them for inputs.
+        """Returns the words of the longest sentence; a call passes them for inputs.
 
         Raises `UnsupportedError` for others.
         """
@@ -557,11 +563,11 @@ class Program:
         return self.size(self.longest.setdefault(level.name, size))
 
     def is_known(self, name: str) -> bool:
-        """Whether a value is known before a run."""
+        """Returns whether a value is known before a run."""
         return name in self.graph.constants or self.types[name].value is not None
 
 
 def sizes_in(program: Program, name: str) -> tuple[Size, ...]:
-    """The integers of a value that is known, one after the other."""
+    """Returns the integers of a value that is known, one after the other."""
     result = program.numbers(name)
     return () if result is None else tuple(map(Size.of, result.reshape(-1)))

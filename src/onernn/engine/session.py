@@ -44,7 +44,7 @@ Observer = Callable[[Node, tuple[Any, ...], float], None]
 
 
 def unsupported(graph: Graph) -> tuple[Refusal, ...]:
-    """Every node that no kernel runs, with the reason."""
+    """Returns every node that no kernel runs, with the reason."""
     return tuple(
         Refusal(node.attributes.get("reason", f"operator {node.op} has no kernel"), node.label)
         for node in graph.nodes
@@ -147,7 +147,9 @@ class Session:
         self._set_up()
 
     def _prepare(self, graph: Graph) -> dict[Node, PreparedNode]:
-        """The layer with packed weights of each recurrent node, those in bodies included."""
+        """Returns the layer with packed weights of each recurrent node, those in bodies
+        included.
+        """
         result: dict[Node, PreparedNode] = {}
         for node in graph.nodes:
             for value in node.attributes.values():
@@ -166,7 +168,7 @@ class Session:
         return result
 
     def _layer(self, rnn: Recurrent) -> Stack:
-        """The layer of a node; nodes with the same weights and spec share one."""
+        """Returns the layer of a node; nodes with the same weights and spec share one."""
         for node, entry in self.layers.items():
             at = node.attributes
             same = at["weights"] is rnn.weights and node.attrs.precision is rnn.precision
@@ -191,7 +193,7 @@ class Session:
         return self._rows_apart and layer.mixes_rows
 
     def _on_kernels(self, rnn: Recurrent, options: Mapping[str, Any]) -> Stack:
-        """The layer on the kernels, with scales for each row. Raises `UnsupportedError`."""
+        """Returns the layer on the kernels, with scales for each row. Raises `UnsupportedError`."""
         if getattr(self._engine, "kernels", None) is None:
             raise UnsupportedError(
                 "oneDNN takes the scale of u8 from a whole batch, so a stream would change others;"
@@ -202,7 +204,7 @@ class Session:
         return layer
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
-        """The outputs by name, for inputs by name.
+        """Returns the outputs by name, for inputs by name.
 
         Floats of another dtype, such as float64, are rounded to the dtype that the model declares.
         ``observe(node, outputs, seconds)`` is called after each node. Raises `ShapeError` if an
@@ -220,7 +222,7 @@ class Session:
         return outputs or self._walked(checked_feed(self.graph.inputs, inputs), observe)
 
     def _choose(self, inputs: Feed) -> Plan | None:
-        """The plan for these inputs, which the next call tries first.
+        """Returns the plan for these inputs, which the next call tries first.
 
         Where sizes decide branches, only a plan for these sizes runs all nodes. So the first call
         gets that one, and the plan for all sizes waits for a call with other sizes.
@@ -236,7 +238,8 @@ class Session:
         return plan
 
     def _for_sizes(self, plan: Plan | None, inputs: Feed) -> Plan | None:
-        """A plan for dense inputs of exactly these sizes; ``plan`` where that gains nothing.
+        """Returns a plan for dense inputs of exactly these sizes; ``plan`` where that gains
+        nothing.
 
         ``plan``: for any sizes, which leaves nodes to Python. ``inputs``: checked ones.
         """
@@ -280,7 +283,7 @@ class Session:
         return {output.name: values[output.name] for output in self.graph.outputs}
 
     def _plan(self, inputs: Feed) -> Plan | None:
-        """The plan for inputs of these types; None where the graph runs node by node."""
+        """Returns the plan for inputs of these types; None where the graph runs node by node."""
         key = tuple([_kind(inputs[name]) for name in self._undeclared])
         if key not in self._plans:
             if len(self._plans) >= _MOST_PLANS:
@@ -310,7 +313,7 @@ class Session:
         graph: Graph | None = None,
         layers: Mapping[Node, PreparedNode] | None = None,
     ) -> Plan:
-        """The plan for inputs of these types, on the kernels. Raises `UnsupportedError`."""
+        """Returns the plan for inputs of these types, on the kernels. Raises `UnsupportedError`."""
         from onernn.engine.plan import Plan  # with C's bindings, which importing this room spares
 
         kernels, layers = self._kernels, self.layers if layers is None else layers
@@ -377,7 +380,8 @@ class Session:
         return Streams(session, model, capacity, first or {}, queue=queue)
 
     def with_graph(self, graph: Graph, *, rows_apart: bool = False) -> Session:
-        """A session of this one's options that runs another graph; they share packed weights.
+        """Returns a session of this one's options that runs another graph; they share packed
+        weights.
 
         ``rows_apart``: layers whose numbers would depend on what else is in a batch run on the
         kernels, where they do not. Raises `UnsupportedError` where these are missing.
@@ -391,9 +395,10 @@ class Session:
         return session
 
     def explain(self) -> str:
-        """One line per recurrent node: cell, direction, dtype, kernel, why no faster one; then the
-        rule of ``backend="auto"``; how many threads the kernels use; what runs the graph, known
-        after the first run; notes."""
+        """Returns one line per recurrent node: cell, direction, dtype, kernel, why no faster one;
+        then the rule of ``backend="auto"``; how many threads the kernels use; what runs the graph,
+        known after the first run; notes.
+        """
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
         if self.layers and (rule := getattr(self._engine, "rule", "")):
             lines.append(f"backend auto: {rule}")

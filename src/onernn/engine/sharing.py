@@ -33,7 +33,9 @@ class Shared(Generic[T]):
         self._path, self._stamp, self._pickled, self._spans = path, stamp, pickled, spans
 
     def open(self) -> T:
-        """The object, its arrays mapped read-only; it keeps them when the file's name is gone."""
+        """Returns the object, its arrays mapped read-only; it keeps them when the file's name is
+        gone.
+        """
         try:
             with open(self._path, "rb") as file:
                 content = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))

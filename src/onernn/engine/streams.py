@@ -83,7 +83,7 @@ class Streams:
         self._lock = Lock()
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Returns how many are open."""
         return len(self._waiting)
 
     def open(self) -> int:
@@ -139,7 +139,7 @@ class Streams:
             self._waiting[stream].append(result)
 
     def pull(self, stream: int) -> list[dict[str, Array]]:
-        """All results of a stream that were not pulled yet, in order, one for each frame.
+        """Returns all results of a stream that were not pulled yet, in order, one for each frame.
 
         Runs the ticks that they need; each takes the oldest frame of every stream that waits.
         Raises what the model raised for a frame, once the results before it have been pulled: that
@@ -192,13 +192,15 @@ class Streams:
         yield from groups.values()
 
     def _kind(self, stream: int) -> _Kind:
-        """The shapes of its oldest frame and of its own states, and the integers that decide."""
+        """Returns the shapes of its oldest frame and of its own states, and the integers that
+        decide.
+        """
         frame = self._waiting[stream][0]
         arrays = (*frame.values(), *self._own[stream].values())
         return tuple(a.shape for a in arrays), tuple(int(frame[name]) for name in self._alike)
 
     def _runner(self, stream: int) -> Session:
-        """What runs frames of the kind of this stream's oldest one.
+        """Returns what runs frames of the kind of this stream's oldest one.
 
         Raises `UnsupportedError` naming the operator that mixes streams.
         """
@@ -274,7 +276,7 @@ class Streams:
         self._made = None
 
     def _state(self, name: str, made: Array) -> Array:
-        """The next states of some streams. Raises `ShapeError` where they do not fit."""
+        """Returns the next states of some streams. Raises `ShapeError` where they do not fit."""
         first = self._first[name]
         same = made.shape[1:] == first.shape or (
             name not in self._states and made.ndim == 1 + first.ndim
@@ -301,18 +303,20 @@ class _Made:
 
 
 def _decides(value: Value) -> bool:
-    """Whether an input is one integer, which branches and shapes may depend on."""
+    """Returns whether an input is one integer, which branches and shapes may depend on."""
     return value.shape == () and np.dtype(value.dtype or "float32").kind in "iub"
 
 
 def _round_batch(count: int) -> int:
-    """A batch of a few sizes, eight for each power of two: oneDNN keeps primitives of each."""
+    """Returns a batch of a few sizes, eight for each power of two: oneDNN keeps primitives of
+    each.
+    """
     unit = 1 << max(0, count.bit_length() - 4)
     return -(-count // unit) * unit
 
 
 def _over_streams(graph: Graph) -> Graph:
-    """The model of a batch of streams, axis 0 of every input and output."""
+    """Returns the model of a batch of streams, axis 0 of every input and output."""
     mapper = Mapper.of(graph, graph.inputs)
     for node in graph.nodes:
         mapper.add(node)

@@ -71,7 +71,9 @@ def complete(activation: Activation) -> Activation:
 
 
 def function(activation: Activation) -> Function:
-    """The NumPy function of an activation; dtype in is dtype out. Raises as `completed` does."""
+    """Returns the NumPy function of an activation; dtype in is dtype out. Raises as `completed`
+    does.
+    """
     name, *both = complete(activation)
     compute, numbers = FUNCTIONS[name], [number for number in both if number is not None]
     # Numbers in the dtype of a: Python's would make a float64 of a scalar under NumPy 1.

@@ -20,7 +20,7 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 def frozen(array: Array) -> Array:
-    """A contiguous read-only array with the same values; writable memory is copied.
+    """Returns a contiguous read-only array with the same values; writable memory is copied.
 
     The caller's own array is kept where it is read-only and owns its memory, or is of bytes or of a
     mapped file.
@@ -37,7 +37,7 @@ def frozen(array: Array) -> Array:
 
 
 def seal(fresh: Array) -> Array:
-    """A new array without other references, made read-only: `frozen` does not copy it."""
+    """Returns a new array without other references, made read-only: `frozen` does not copy it."""
     array: Any = fresh
     while isinstance(array, np.ndarray):
         array.flags.writeable = False
@@ -46,7 +46,7 @@ def seal(fresh: Array) -> Array:
 
 
 def _writable(array: Any) -> bool:
-    """Whether the array, or whoever owns its memory, can write to it.
+    """Returns whether the array, or whoever owns its memory, can write to it.
 
     A read-only view may be of memory that others write to: of a tensor, a bytearray, DLPack.
     """
@@ -69,7 +69,7 @@ def widen(bits: Array) -> Array:
 
 
 def bfloat16_bits(array: Array) -> Array:
-    """The bfloat16 nearest to each float32, halves to even, as uint16; NaN stays NaN."""
+    """Returns the bfloat16 nearest to each float32, halves to even, as uint16; NaN stays NaN."""
     numbers = np.ascontiguousarray(array, np.float32)
     bits = numbers.view(np.uint32)
     even = bits >> np.uint32(16)
@@ -84,7 +84,9 @@ def bfloat16_bits(array: Array) -> Array:
 
 
 def same_bytes(one: Array, other: Array) -> bool:
-    """Whether two arrays hold the same bytes, by memcmp; False where one is not contiguous."""
+    """Returns whether two arrays hold the same bytes, by memcmp; False where one is not
+    contiguous.
+    """
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not (one.flags.c_contiguous and other.flags.c_contiguous):

@@ -96,7 +96,9 @@ class Recurrence(NamedTuple):
     work: int
 
     def cost(self, steps: int, rows: int) -> int:
-        """The number of operators that take as long; ``rows``: of all sequences together."""
+        """Returns the number of operators that take as long; ``rows``: of all sequences
+        together.
+        """
         return self.runs * steps + rows * self.work // _WORK
 
     @property
@@ -143,7 +145,7 @@ _RUNS: ContextVar[Budget | None] = ContextVar("budget of the run", default=None)
 
 
 def running() -> Budget:
-    """The budget of the run that this code is part of; a new one outside of runs."""
+    """Returns the budget of the run that this code is part of; a new one outside of runs."""
     return _RUNS.get() or Budget(usable_memory())
 
 
@@ -206,7 +208,7 @@ class FileBudget(Budget):
 
 
 def text_size(text: bytes | memoryview) -> int:
-    """The bytes of a decoded text: one wide character makes all of them wide."""
+    """Returns the bytes of a decoded text: one wide character makes all of them wide."""
     largest = int(np.frombuffer(text, np.uint8).max(initial=0))
     return len(text) * (4 if largest >= 0xF0 else 2 if largest >= 0xC4 else 1)
 
@@ -215,7 +217,7 @@ _LOADS: ContextVar[FileBudget | None] = ContextVar("budget of the load", default
 
 
 def loading(size: int = 0) -> FileBudget:
-    """The budget of the load that this code is part of; outside of loads a new one.
+    """Returns the budget of the load that this code is part of; outside of loads a new one.
 
     ``size``: bytes that a new one allows besides those that are always allowed.
     """
@@ -235,7 +237,7 @@ def budget_of_load() -> Iterator[None]:
 
 
 def bytes_of(array: Any) -> int:
-    """The bytes of an array; where a size is 0, the bytes by its other sizes.
+    """Returns the bytes of an array; where a size is 0, the bytes by its other sizes.
 
     (2**40, 0) is empty, but its sum over the last axis is not.
     """
@@ -245,7 +247,9 @@ def bytes_of(array: Any) -> int:
 
 @cache
 def usable_memory() -> int:
-    """Three quarters of the memory that this process may use: the machine's, or its cgroup's."""
+    """Returns three quarters of the memory that this process may use: the machine's, or its
+    cgroup's.
+    """
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

@@ -24,7 +24,9 @@ def printable(text: object, keep: str = "") -> str:
 
 
 def message_of(error: Exception) -> str:
-    """What an error says: the system's words behind the file, without the number they bear."""
+    """Returns what an error says: the system's words behind the file, without the number they
+    bear.
+    """
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -131,7 +133,9 @@ MISFITS = (ValueError, IndexError, TypeError, ArithmeticError)
 
 
 def unforeseen(error: Exception, where: object) -> UnforeseenError:
-    """The exception as an `UnforeseenError`, or raised as it is where ONERNN_RAISE is set."""
+    """Returns the exception as an `UnforeseenError`, or raised as it is where ONERNN_RAISE is
+    set.
+    """
     if os.environ.get("ONERNN_RAISE"):
         raise error
     match error:

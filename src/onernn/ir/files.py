@@ -28,12 +28,12 @@ COMPILED = ".onernn"
 
 
 def is_compiled(model: object) -> bool:
-    """Whether this is the path of a compiled file, by its name."""
+    """Returns whether this is the path of a compiled file, by its name."""
     return isinstance(model, str | os.PathLike) and str(os.fspath(model)).endswith(COMPILED)
 
 
 def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
-    """The path of a file that a model names, links followed; it lies in the folder.
+    """Returns the path of a file that a model names, links followed; it lies in the folder.
 
     Raises `ModelFormatError` for ``..``, absolute paths and links that leave the folder. ``what``:
     whose file it is; ``told_by``: the file that names it.
@@ -56,7 +56,7 @@ def check_file(path: str | Path) -> None:
 
 
 def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
-    """The one that is a file, or None: a pipe in a folder would be waited for.
+    """Returns the one that is a file, or None: a pipe in a folder would be waited for.
 
     Raises `ModelFormatError` for several; it names the ``argument`` that chooses.
     """
@@ -360,14 +360,16 @@ def opened_member(archive: ZipFile, member: ZipInfo) -> Iterator[IO[bytes]]:
 
 
 def member_bytes(archive: ZipFile, member: ZipInfo) -> bytes:
-    """All bytes of a member, which the budget of the load counts. Raises as `opened_member`."""
+    """Returns all bytes of a member, which the budget of the load counts. Raises as
+    `opened_member`.
+    """
     loading().take(member.file_size, member.filename)
     with opened_member(archive, member) as stream:
         return stream.read(member.file_size)
 
 
 def read_member(archive: ZipFile, member: ZipInfo) -> Array:
-    """The array of a member, by the budget of the load; nothing else of the file is read.
+    """Returns the array of a member, by the budget of the load; nothing else of the file is read.
 
     Raises `BudgetError`, and `ValueError`, or what zipfile does, for what is none.
     """
@@ -404,7 +406,7 @@ def read_member(archive: ZipFile, member: ZipInfo) -> Array:
 
 
 def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str, Array]:
-    """The arrays of an ``.npz`` whose names begin so; the others are not read.
+    """Returns the arrays of an ``.npz`` whose names begin so; the others are not read.
 
     Raises `ModelFormatError` if it is none, or holds objects, and `BudgetError` where they would
     take more than `onernn.load` may take for a model of this size.

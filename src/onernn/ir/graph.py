@@ -39,13 +39,15 @@ _NAMED = 3
 
 
 def layer_operators(origin: Iterable[NativeOp]) -> tuple[NativeOp, ...]:
-    """The native operators of recurrent types, or all where there is none; each once."""
+    """Returns the native operators of recurrent types, or all where there is none; each once."""
     every = tuple(dict.fromkeys(origin))
     return tuple(op for op in every if names_recurrence(op.type)) or every
 
 
 def names_recurrence(text: str) -> bool:
-    """Whether the type of a native operator, or a reason, names a kind of recurrent layers."""
+    """Returns whether the type of a native operator, or a reason, names a kind of recurrent
+    layers.
+    """
     return any(kind in text.lower() for kind in _RECURRENT)
 
 
@@ -57,7 +59,7 @@ def native_names(origin: Iterable[NativeOp]) -> str:
 
 
 def native_types(origin: Iterable[NativeOp]) -> str:
-    """The types of native operators, each once: unrolled cells stand for hundreds."""
+    """Returns the types of native operators, each once: unrolled cells stand for hundreds."""
     return "+".join(dict.fromkeys(op.type for op in origin))
 
 
@@ -70,7 +72,9 @@ def call(origin: tuple[NativeOp, ...]) -> str:
 
 
 def is_named_here(value: str) -> bool:
-    """Whether a value is named after a canonical operator, "x/Rnn#2", and so is not in the file."""
+    """Returns whether a value is named after a canonical operator, "x/Rnn#2", and so is not in the
+    file.
+    """
     _, slash, last = value.rpartition("/")
     return bool(slash) and last.partition("#")[0] in OPERATORS
 
@@ -196,7 +200,7 @@ class Node(Immutable):
         self.__dict__["_typed"] = known
 
     def renamed(self, names: Mapping[str, str]) -> Node:
-        """The node with other names of values; cached attributes and types stay."""
+        """Returns the node with other names of values; cached attributes and types stay."""
         if names.keys().isdisjoint((*self.inputs, *self.outputs)):
             return self
         inputs, outputs = (
@@ -211,7 +215,7 @@ class Node(Immutable):
         return out
 
     def input(self, position: int) -> str:
-        """The name of an input, "" where it is absent."""
+        """Returns the name of an input, "" where it is absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
 
@@ -228,7 +232,9 @@ class Sizes:
         self._bound: dict[str, Size] = {}
 
     def same(self, *sizes: Size | None) -> Size | None:
-        """The one size that all are, a number where one of them is; None where none is known."""
+        """Returns the one size that all are, a number where one of them is; None where none is
+        known.
+        """
         known = [self.settled(size) for size in sizes if size is not None]
         if not known:
             return None
@@ -244,7 +250,7 @@ class Sizes:
         return size
 
     def settle(self, found: Type) -> Type:
-        """The type with every size as it is known now."""
+        """Returns the type with every size as it is known now."""
         if not self._bound or found.shape is None:
             return found
         shape = tuple(None if size is None else self.settled(size) for size in found.shape)
@@ -283,7 +289,7 @@ class Context:
         return Size.of(f"{self._name}.{label}")
 
     def lod(self, label: str = "lod0") -> str:
-        """The name of LoD offsets that this node makes."""
+        """Returns the name of LoD offsets that this node makes."""
         self.named = True
         return f"{self._name}.{label}"
 
@@ -325,7 +331,9 @@ class Inference:
 
 
 def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
-    """The type of every value, ``known`` and computed; what a rule cannot infer is unknown."""
+    """Returns the type of every value, ``known`` and computed; what a rule cannot infer is
+    unknown.
+    """
     inference = Inference(known)
     for node in nodes:
         inference.add(node)
@@ -333,7 +341,7 @@ def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
 
 
 def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> tuple[Type, ...]:
-    """The types of a node's outputs."""
+    """Returns the types of a node's outputs."""
     unknown = (UNKNOWN,) * len(node.outputs)
     operator = OPERATORS.get(node.op)
     if operator is None or node.problem:
@@ -355,7 +363,7 @@ def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> t
 def _under_words(
     operator: Operator, node: Node, inputs: tuple[Type | None, ...], outputs: tuple[Type, ...]
 ) -> tuple[Type, ...]:
-    """The outputs with the LoD of the first ragged input, as `Operator.run` gives it."""
+    """Returns the outputs with the LoD of the first ragged input, as `Operator.run` gives it."""
     given = [each for each in inputs if each is not None]
     like = next((each for each in given if each.lod != ()), None)
     if like is None or operator.dropped is True:
@@ -465,16 +473,18 @@ class Graph(Immutable):
         return self.typed({value.name: value.type for value in self.inputs})
 
     def typed(self, inputs: Mapping[str, Type]) -> dict[str, Type]:
-        """The types of all values where the inputs are of these types."""
+        """Returns the types of all values where the inputs are of these types."""
         constants = {name: constant_type(array) for name, array in self.constants.items()}
         return infer(self.nodes, {**constants, **inputs})
 
     def is_dense(self, *names: str) -> bool:
-        """Whether all values are surely without offsets; absent ones are."""
+        """Returns whether all values are surely without offsets; absent ones are."""
         return all(self.types[name].lod == () for name in names if name)
 
     def _repr_html_(self) -> str:
-        """A table for notebooks: inputs, operators with the types that they make, and outputs."""
+        """Returns a table for notebooks: inputs, operators with the types that they make, and
+        outputs.
+        """
         from onernn.ir import html
 
         rows = [("input", "", value.name, str(self.types[value.name])) for value in self.inputs]
@@ -486,12 +496,12 @@ class Graph(Immutable):
         return html.table(self.name, ("operator", "from", "makes", "type"), rows)
 
     def number(self, name: str) -> Any:
-        """The number of a constant that has one; None for other values."""
+        """Returns the number of a constant that has one; None for other values."""
         array = self.constants.get(name)
         return array.item() if array is not None and array.size == 1 else None
 
     def producer(self, name: str, *ops: str) -> Node | None:
-        """The node that makes a value; None for inputs, constants and "".
+        """Returns the node that makes a value; None for inputs, constants and "".
 
         ``ops``: None, too, for a node of another operator than these.
         """
@@ -499,7 +509,7 @@ class Graph(Immutable):
         return None if node is None or ops and node.op not in ops else node
 
     def has(self, node: Node) -> bool:
-        """Whether this very node is in the graph."""
+        """Returns whether this very node is in the graph."""
         return any(self.producer(name) is node for name in node.outputs if name)
 
     def users(self, name: str) -> list[Node]:
@@ -509,11 +519,15 @@ class Graph(Immutable):
         return any(value.name == name for value in self.outputs)
 
     def is_read(self, name: str) -> bool:
-        """Whether any node, or the caller of the graph, reads the value; "" is never read."""
+        """Returns whether any node, or the caller of the graph, reads the value; "" is never
+        read.
+        """
         return bool(name) and (name in self._users or self.is_output(name))
 
     def used_only_by(self, name: str, node: Node) -> bool:
-        """Whether this node is the value's only reader, the caller of the graph included."""
+        """Returns whether this node is the value's only reader, the caller of the graph
+        included.
+        """
         return self.users(name) == [node] and not self.is_output(name)
 
     def splice(
@@ -522,7 +536,9 @@ class Graph(Immutable):
         new: Iterable[Node],
         constants: Mapping[str, Array] = MappingProxyType({}),
     ) -> Graph:
-        """The graph with ``new`` in the place of the last of ``old``, and constants added."""
+        """Returns the graph with ``new`` in the place of the last of ``old``, and constants
+        added.
+        """
         gone = set(map(id, old))
         place = max(i for i, node in enumerate(self.nodes) if id(node) in gone)
         kept = [node for node in self.nodes[: place + 1] if id(node) not in gone]
@@ -530,7 +546,7 @@ class Graph(Immutable):
         return self._prune(nodes, {**self.constants, **constants})
 
     def bypass(self, identities: Iterable[Node]) -> Graph:
-        """The graph in which the users of each node read its first input instead.
+        """Returns the graph in which the users of each node read its first input instead.
 
         An output of the graph keeps its name, through an Identity.
         """
@@ -574,7 +590,7 @@ def register_reader(read: Callable[[Any], Graph]) -> None:
 
 
 def graph_of(model: Graph | str | PathLike[str]) -> Graph:
-    """The model itself, or what `onernn.load` makes of a path.
+    """Returns the model itself, or what `onernn.load` makes of a path.
 
     Raises what that raises, and `UnsupportedError` for what is neither.
     """

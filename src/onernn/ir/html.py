@@ -13,7 +13,8 @@ MOST = 60
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The rows below their title and head; the first `MOST` of them, and how many more there are.
+    """Returns the rows below their title and head; the first `MOST` of them, and how many more
+    there are.
 
     Texts have no markup, and no characters that turn the text around.
     """

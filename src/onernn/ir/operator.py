@@ -29,7 +29,7 @@ _KINDS: tuple[tuple[type, ...], ...] = (
 
 
 def is_like(value: Any, default: Any) -> bool:
-    """Whether a value is of a default's kind; any is where the default has none.
+    """Returns whether a value is of a default's kind; any is where the default has none.
 
     Frameworks write 1 for True, and for 1.0. Lists hold what the default's does, or numbers.
     """
@@ -158,7 +158,7 @@ class Operator:
         return self.slots[min(index, len(self.slots) - 1)]
 
     def keeps_words(self, attrs: SimpleNamespace, *types: Type | None) -> bool:
-        """Whether the result of ragged inputs is ragged; otherwise it is an array.
+        """Returns whether the result of ragged inputs is ragged; otherwise it is an array.
 
         Raises `ShapeError` where words would mix.
         """
@@ -172,13 +172,15 @@ class Operator:
         return True
 
     def attrs(self, attributes: Mapping[str, Any], outputs: int) -> SimpleNamespace:
-        """The attributes with their defaults, and the number of ``outputs``."""
+        """Returns the attributes with their defaults, and the number of ``outputs``."""
         return SimpleNamespace(**{**self.attributes, **attributes, "outputs": outputs})
 
     def problem(
         self, inputs: tuple[str, ...], outputs: tuple[str, ...], attributes: Mapping[str, Any]
     ) -> str:
-        """What is wrong with a node's inputs, outputs or attributes, "" where nothing is."""
+        """Returns what is wrong with a node's inputs, outputs or attributes, "" where nothing
+        is.
+        """
         if len(inputs) < self.least or (self.most is not None and len(inputs) > self.most):
             most = "more" if self.most is None else self.most
             return f"expected {self.least} to {most} inputs, got {len(inputs)}"
@@ -201,7 +203,7 @@ class Operator:
         return f"attribute {', '.join(lacking)} is missing" if lacking else ""
 
     def run(self, node: Any, *values: Any) -> Any:
-        """The node's output, or a tuple of them, from its input values (None where absent).
+        """Returns the node's output, or a tuple of them, from its input values (None where absent).
 
         What computes halves computes in float32, and its first output is rounded. Raises
         `ShapeError` where words of a LoD would mix, and whatever the formula raises.
@@ -242,13 +244,13 @@ _HALF = np.dtype(np.float16)
 
 
 def _are_halves(values: Iterable[Any]) -> bool:
-    """Whether there are numbers of float16, and no wider ones."""
+    """Returns whether there are numbers of float16, and no wider ones."""
     dtypes = {data_of(value).dtype for value in values if value is not None}
     return _HALF in dtypes and {each for each in dtypes if each.kind == "f"} == {_HALF}
 
 
 def _as(value: Any, dtype: Any, to: Any) -> Any:
-    """A value of one dtype in another; others as they are."""
+    """Returns a value of one dtype in another; others as they are."""
     array = None if value is None else data_of(value)
     if array is None or array.dtype != dtype:
         return value
@@ -267,21 +269,21 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def at_axis(axis: int, rank: int) -> int:
-    """An axis counted from the front. Raises `ShapeError` for one that is not there."""
+    """Returns an axis counted from the front. Raises `ShapeError` for one that is not there."""
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis}: the value has {rank} axes")
     return axis % rank
 
 
 def rank_of(x: Type | None) -> int:
-    """The number of axes, 0 for an absent value. Raises `ShapeError` if it is not known."""
+    """Returns the number of axes, 0 for an absent value. Raises `ShapeError` if it is not known."""
     if x is not None and x.rank is None:
         raise ShapeError("the number of axes is not known")
     return 0 if x is None else x.rank or 0
 
 
 def over(x: Type, axes: Iterable[Any], keepdims: Any = 1) -> list[Path]:
-    """The path of the first input of an operator that works along axes of it."""
+    """Returns the path of the first input of an operator that works along axes of it."""
     along = {at_axis(int(axis), rank_of(x)) for axis in axes}
     gone = () if keepdims else along
     ranks = range(rank_of(x))
@@ -289,23 +291,23 @@ def over(x: Type, axes: Iterable[Any], keepdims: Any = 1) -> list[Path]:
 
 
 def along_axis(attrs: Any, x: Type, *_: Any) -> list[Path]:
-    """The paths of an operator along the axis of attribute ``axis``."""
+    """Returns the paths of an operator along the axis of attribute ``axis``."""
     return over(x, (attrs.axis,), vars(attrs).get("keepdims", 1))
 
 
 def stretch(_: Any, *types: Type | None) -> list[Path]:
-    """The paths of inputs that broadcasting stretches to one shape."""
+    """Returns the paths of inputs that broadcasting stretches to one shape."""
     ranks = list(map(rank_of, types))
     return [range(max(ranks) - rank, max(ranks)) for rank in ranks]
 
 
 def join(attrs: Any, *types: Type) -> list[Path]:
-    """The paths of inputs of which all work along the axis of attribute ``axis``."""
+    """Returns the paths of inputs of which all work along the axis of attribute ``axis``."""
     return [over(each, (attrs.axis,))[0] for each in types]
 
 
 def batch(_: Any, x: Type, *others: Any) -> list[Path]:
-    """The path of a first input whose axis 0 is a batch."""
+    """Returns the path of a first input whose axis 0 is a batch."""
     return over(x, range(1, rank_of(x)))
 
 

@@ -130,11 +130,11 @@ class Ragged:
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
-        """The number of sentences, N."""
+        """Returns the number of sentences, N."""
         return len(self.offsets) - 1
 
     def with_data(self, data: Array) -> Ragged:
-        """Other words under the same offsets, which are not checked again."""
+        """Returns other words under the same offsets, which are not checked again."""
         data = as_array(data, "data")
         if data.shape[:1] != self.data.shape[:1]:
             return Ragged(data, self.offsets, self.outer)  # says what is wrong
@@ -144,13 +144,13 @@ class Ragged:
         return same
 
     def to_list(self) -> list[Array]:
-        """One view (T_n, ...) a sentence."""
+        """Returns one view (T_n, ...) a sentence."""
         return np.split(self.data, self.offsets[1:-1]) if len(self) else []
 
     def to_padded(
         self, *, time: int | None = None, time_major: bool = False, side: Side = "right"
     ) -> Array:
-        """(N, T, ...), or (T, N, ...) where ``time_major``; zeros on ``side``.
+        """Returns (N, T, ...), or (T, N, ...) where ``time_major``; zeros on ``side``.
 
         T is the longest sentence, or ``time``; `ShapeError` where that is shorter.
         """
@@ -196,7 +196,7 @@ def _checked_lengths(lengths: npt.ArrayLike, count: int | None, most: int) -> In
 
 
 def _valid(lengths: Int64, time: int, side: Side) -> npt.NDArray[np.bool_]:
-    """(N, T) true where a word stands."""
+    """Returns (N, T) true where a word stands."""
     if side not in ("right", "left"):
         raise ValueError(f"side: expected 'right' or 'left', got {side!r}")
     from_start = np.arange(time) < lengths[:, None]
@@ -208,7 +208,7 @@ Batch = Ragged | Array
 
 
 def data_of(value: Any) -> Array:
-    """The array inside: a ragged batch's words, or the array itself."""
+    """Returns the array inside: a ragged batch's words, or the array itself."""
     return value.data if isinstance(value, Ragged) else as_array(value, "value")
 
 

@@ -38,7 +38,7 @@ class Recurrent:
 
     @classmethod
     def of(cls, node: Node) -> Recurrent:
-        """The view of an "Rnn" node."""
+        """Returns the view of an "Rnn" node."""
         if node.op != "Rnn":
             raise ValueError(f"{node.label}: expected an Rnn node")
         x, h, c, attention = (*node.inputs, "", "", "")[:4]
@@ -48,7 +48,7 @@ class Recurrent:
         return cls(*given, origin=node.origin, precision=attrs.precision)
 
     def node(self) -> Node:
-        """The node of these values; absent ones at the end have no position."""
+        """Returns the node of these values; absent ones at the end have no position."""
         return Node(
             "Rnn",
             _cut(self.x, self.h, self.c, self.attention),
@@ -74,13 +74,16 @@ class Recurrent:
         return (self.h_final, self.c_final)[: len(self.spec.cell.states)]
 
     def with_states(self, states: tuple[str, ...], finals: tuple[str, ...] = ()) -> Recurrent:
-        """The same layer between other initial and final states, in the order of the cell's."""
+        """Returns the same layer between other initial and final states, in the order of the
+        cell's.
+        """
         (h, c), (h_final, c_final) = (*states, "", "")[:2], (*finals, "", "")[:2]
         return replace(self, h=h, c=c, h_final=h_final, c_final=c_final)
 
 
 def with_precision(graph: Graph, of: Mapping[str, LayerPrecision]) -> Graph:
-    """The graph with the precision ``of[y]`` for each recurrent node; others follow the session.
+    """Returns the graph with the precision ``of[y]`` for each recurrent node; others follow the
+    session.
 
     So {} takes away every precision, that of layers inside loops and branches, too.
     """
@@ -98,7 +101,7 @@ def with_precision(graph: Graph, of: Mapping[str, LayerPrecision]) -> Graph:
 
 
 def _cut(*names: str) -> tuple[str, ...]:
-    """The names without those that are absent at the end."""
+    """Returns the names without those that are absent at the end."""
     while names and not names[-1]:
         names = names[:-1]
     return names
@@ -124,7 +127,7 @@ class Part(NamedTuple):
 
 @lru_cache(256)  # for layers that are made anew with every step of training
 def parts(spec: RnnSpec) -> tuple[Part, ...]:
-    """Every layer and direction of a stack, layer by layer, from the lowest one."""
+    """Returns every layer and direction of a stack, layer by layer, from the lowest one."""
     both: tuple[Direction, ...] = ("left2right", "right2left")
     sides = both if spec.directions == 2 else (spec.direction,)
     result = []
@@ -179,7 +182,7 @@ class Limits:
 
 
 def why_not(spec: RnnSpec, weights: Sequence[RnnWeights], limits: Limits) -> str:
-    """The first reason why a layer is beyond the limits, "" where it is within.
+    """Returns the first reason why a layer is beyond the limits, "" where it is within.
 
     ``weights``: those of each layer, as `layers_of` gives them.
     """
@@ -215,7 +218,9 @@ def why_not(spec: RnnSpec, weights: Sequence[RnnWeights], limits: Limits) -> str
 
 
 def _other_functions(spec: RnnSpec, limits: Limits) -> str:
-    """The functions of the gates that are beyond the limits, and what there is; "" if none are."""
+    """Returns the functions of the gates that are beyond the limits, and what there is; "" if none
+    are.
+    """
     known = limits.functions
     if spec.activations is not None and known is not None and not known:
         wanted, usual = (", ".join(map(str, f)) for f in (spec.functions, spec.cell.activations))

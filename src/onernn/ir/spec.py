@@ -181,9 +181,9 @@ class RnnSpec:
         return self.output_size if self.stacking == "framework" else self.recurrent_size
 
     def joins(self, layer: int) -> bool:
-        """Whether the directions are joined behind a layer, or each goes on by itself."""
+        """Returns whether the directions are joined behind a layer, or each goes on by itself."""
         return self.stacking == "framework" or layer == self.layers - 1
 
     def one_layer(self, input_size: int, direction: Direction) -> RnnSpec:
-        """The same cell as one layer of another input size and direction."""
+        """Returns the same cell as one layer of another input size and direction."""
         return replace(self, input_size=input_size, direction=direction, layers=1)

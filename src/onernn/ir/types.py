@@ -65,7 +65,7 @@ class Size:
         return total
 
     def at(self, numbers: Mapping[str, Any]) -> Any:
-        """The number for these numbers, or arrays of such, in the place of all names."""
+        """Returns the number for these numbers, or arrays of such, in the place of all names."""
         total: Any = 0
         for factors, by in self.terms:
             each = (
@@ -78,7 +78,7 @@ class Size:
         return total
 
     def degree(self, name: str) -> int:
-        """The highest power of a name in it."""
+        """Returns the highest power of a name in it."""
         return max((sum(_degree(each, name) for each in f) for f, _ in self.terms), default=0)
 
     def period(self, name: str) -> int:
@@ -87,7 +87,7 @@ class Size:
 
     @classmethod
     def of(cls, value: Any) -> Size:
-        """A name's size, or a number's."""
+        """Returns a name's size, or a number's."""
         if isinstance(value, Size):
             return value
         if isinstance(value, str):
@@ -214,7 +214,7 @@ class Size:
         return None
 
     def put(self, sizes: Mapping[str, Any]) -> Size:
-        """The size with sizes, or numbers, in place of names."""
+        """Returns the size with sizes, or numbers, in place of names."""
         out = Size(())
         for factors, by in self.terms:
             result = (
@@ -225,7 +225,7 @@ class Size:
         return out
 
     def most(self) -> Size:
-        """An upper bound that grows with every name: the size without subtracted terms."""
+        """Returns an upper bound that grows with every name: the size without subtracted terms."""
         return Size(tuple((names, by) for names, by in self.terms if by > 0))
 
     def __str__(self) -> str:
@@ -352,12 +352,12 @@ def shape_of(sizes: Any) -> Shape:
 
 
 def volume(shape: Shape) -> Size:
-    """The number of elements."""
+    """Returns the number of elements."""
     return reduce(mul, shape, Size.of(1))
 
 
 def write_shape(shape: Shape) -> str:
-    """A shape as comments write it: (T, N, 128)."""
+    """Returns a shape as comments write it: (T, N, 128)."""
     return f"({', '.join(map(str, shape))})"
 
 
@@ -434,14 +434,16 @@ UNKNOWN = Type()
 
 
 def dense(dtype: str | None, shape: Iterable[Any] | None) -> Type:
-    """The type of an array; sizes are numbers, names, `Size`, or None."""
+    """Returns the type of an array; sizes are numbers, names, `Size`, or None."""
     if shape is None:
         return Type(dtype, None, ())
     return Type(dtype, tuple(None if size is None else Size.of(size) for size in shape), ())
 
 
 def evaluate(dtype: str | None, sizes: Any) -> Type:
-    """The type of integers: of a scalar or a vector, whose elements are numbers or `Size`."""
+    """Returns the type of integers: of a scalar or a vector, whose elements are numbers or
+    `Size`.
+    """
     array = np.asarray(sizes)
     out = dense(dtype, array.shape)
     if array.ndim > 1 or array.size > _MOST_NUMBERS:
@@ -451,7 +453,7 @@ def evaluate(dtype: str | None, sizes: Any) -> Type:
 
 
 def type_of(value: Array | Ragged, name: str = "") -> Type:
-    """The type of a value at hand; the levels of a ragged one are named after it."""
+    """Returns the type of a value at hand; the levels of a ragged one are named after it."""
     array = data_of(value)
     if isinstance(value, Ragged):
         shape = dense(None, array.shape).shape
@@ -479,15 +481,15 @@ def lod_names(name: str, depth: int) -> tuple[LodName, ...]:
 
 
 def words_of(lod: tuple[LodName, ...]) -> Size:
-    """The number of words of all sequences under a LoD."""
+    """Returns the number of words of all sequences under a LoD."""
     return Size.of(f"{lod[-1]}.words")
 
 
 def counts_of(found: Type) -> tuple[Size, ...]:
-    """The number of sequences in each LoD level of a value, from the outermost."""
+    """Returns the number of sequences in each LoD level of a value, from the outermost."""
     return tuple(Size.of(f"{level}.count") for level in found.lod or ())
 
 
 def sequences_of(found: Type) -> Size | None:
-    """The number of sequences of a ragged value, None where it is dense or unknown."""
+    """Returns the number of sequences of a ragged value, None where it is dense or unknown."""
     return counts_of(found)[-1] if found.lod else None

@@ -95,11 +95,11 @@ class RnnWeights(Immutable):
             )
 
     def of_layer(self, layer: int) -> RnnWeights:
-        """The weights of one layer: (1, D, ...) views."""
+        """Returns the weights of one layer: (1, D, ...) views."""
         return self._at(layer)
 
     def part(self, layer: int, direction: int) -> RnnWeights:
-        """The weights of one layer and direction: (1, 1, ...) views."""
+        """Returns the weights of one layer and direction: (1, 1, ...) views."""
         return self._at(layer, direction)
 
     def _at(self, *place: int) -> RnnWeights:
@@ -151,13 +151,15 @@ class RnnWeights(Immutable):
         return cls(**{"layer": None, **whole})
 
     def mapped(self, function: Callable[[Array], Array]) -> RnnWeights:
-        """The weights with each array replaced by what the function makes of it."""
+        """Returns the weights with each array replaced by what the function makes of it."""
         result: Any = {name: function(array) for name, array in self.arrays.items()}
         return RnnWeights(**{"layer": None, **result})
 
 
 def shapes_of(spec: RnnSpec) -> dict[str, tuple[int, ...] | None]:
-    """The shape of each array of a layer, by its name in `RnnWeights`; None: it has none."""
+    """Returns the shape of each array of a layer, by its name in `RnnWeights`; None: it has
+    none.
+    """
     stack, units, width = (spec.layers, spec.directions), spec.hidden_size, spec.recurrent_size
     return {
         "layer": (*stack, spec.input_size, spec.gates, units),
@@ -181,7 +183,7 @@ Weights = RnnWeights | Sequence[RnnWeights]
 
 
 def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
-    """The weights of each layer of a stack, checked.
+    """Returns the weights of each layer of a stack, checked.
 
     A list holds the layers one by one, and may differ in their input sizes; one `RnnWeights` of
     L > 1 layers cannot, so its input size must be what a layer hands to the next. Raises
@@ -322,7 +324,7 @@ class LayerPrecision(Immutable):
             raise ShapeError(f"scales belong to dtype 'u8', not to {self.dtype!r}")
 
     def __bool__(self) -> bool:
-        """Whether it says anything."""
+        """Returns whether it says anything."""
         return bool(self.dtype)
 
     @property
@@ -351,7 +353,7 @@ class LayerPrecision(Immutable):
             )
 
     def of(self, first: int, count: int = 1) -> LayerPrecision:
-        """The precision of ``count`` parts from the ``first`` on."""
+        """Returns the precision of ``count`` parts from the ``first`` on."""
         return LayerPrecision(self.dtype, self.parts[first : first + count])
 
 
@@ -360,7 +362,7 @@ OWN: Final = LayerPrecision()
 
 
 def join(*each: LayerPrecision) -> LayerPrecision | None:
-    """The precision of parts that follow each other.
+    """Returns the precision of parts that follow each other.
 
     None if they compute in different dtypes, or only some of them have scales.
     """

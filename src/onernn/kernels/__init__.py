@@ -12,12 +12,12 @@ _INCLUDE = re.compile(r'^#include "(?:onernn/)?(\w+\.hpp)"\n', re.MULTILINE)
 
 
 def text_of(header: str) -> str:
-    """What stands in a header, such as ``gru.hpp``."""
+    """Returns what stands in a header, such as ``gru.hpp``."""
     return (Path(__file__).parent / header).read_text(encoding="utf-8")
 
 
 def include(headers: Iterable[str]) -> list[str]:
-    """The headers and all that they include, each behind what it needs itself."""
+    """Returns the headers and all that they include, each behind what it needs itself."""
     result: dict[str, None] = {}
     for header in headers:
         result |= dict.fromkeys([*include(_INCLUDE.findall(text_of(header))), header])
@@ -36,5 +36,5 @@ def _functions() -> dict[str, str]:
 
 
 def header_of(function: str) -> str:
-    """The header, without its suffix, that holds what a step calls."""
+    """Returns the header, without its suffix, that holds what a step calls."""
     return _functions()[function]

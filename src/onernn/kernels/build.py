@@ -117,14 +117,17 @@ class NoCompiler(BuildError):
 
 
 def isas(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
-    """The instruction sets of an architecture, the least demanding one first, and their flags."""
+    """Returns the instruction sets of an architecture, the least demanding one first, and their
+    flags.
+    """
     if machine in ("x86_64", "AMD64"):
         return _X86
     return _ARM64 if machine in ("aarch64", "arm64") else {"portable": ()}
 
 
 def choose_sets(machine: str = platform.machine()) -> list[str]:
-    """The instruction sets to compile for, those of ISAS or of this CPU; always the first one.
+    """Returns the instruction sets to compile for, those of ISAS or of this CPU; always the first
+    one.
 
     The first library tells which of the others the CPU can run. Raises `BuildError`.
     """
@@ -137,12 +140,12 @@ def choose_sets(machine: str = platform.machine()) -> list[str]:
 
 
 def _libraries(machine: str) -> list[str]:
-    """What is built: for each wanted set, and what loads the best of them."""
+    """Returns what is built: for each wanted set, and what loads the best of them."""
     return [*choose_sets(machine), *([""] if LOADER.exists() else [])]
 
 
 def _best(known: dict[str, tuple[str, ...]]) -> str:
-    """The last instruction set that this CPU runs and the compiler, if any, knows.
+    """Returns the last instruction set that this CPU runs and the compiler, if any, knows.
 
     Linux names the features of a CPU; it omits those that it does not support itself.
     """
@@ -164,7 +167,9 @@ def _best(known: dict[str, tuple[str, ...]]) -> str:
 
 @lru_cache
 def _knows(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
-    """Whether a compiler takes flags; an old one does not know the newest instruction sets."""
+    """Returns whether a compiler takes flags; an old one does not know the newest instruction
+    sets.
+    """
     try:
         return not command or bool(_run([*command, *flags, "-E", "-x", "c++", os.devnull], HERE))
     except BuildError:
@@ -177,17 +182,17 @@ def library_of(isa: str, folder: Path = BUILT) -> Path:
 
 
 def sources() -> list[Path]:
-    """What is compiled; nothing in an installed wheel, which has the libraries."""
+    """Returns what is compiled; nothing in an installed wheel, which has the libraries."""
     return sorted(HERE.glob("library/*.cpp"))
 
 
 def abi() -> int:
-    """The number of the C interface: other headers, another number."""
+    """Returns the number of the C interface: other headers, another number."""
     return zlib.crc32(b"".join(header.read_bytes() for header in HEADERS))
 
 
 def sources_key(machine: str = platform.machine()) -> str:
-    """Other sources or flags, another key: their checksum, and how many bytes they are.
+    """Returns other sources or flags, another key: their checksum, and how many bytes they are.
 
     CRC-32 finds damage and edits, which are what happens here; nobody who can change a library is
     kept from writing its checksum. SHA-256 would load OpenSSL into every process: 3 ms, 4 MB.
@@ -203,7 +208,8 @@ def sources_key(machine: str = platform.machine()) -> str:
 
 
 def built_from(content: bytes | mmap) -> tuple[str, str] | None:
-    """The key of the sources and the compiler that a library tells; None if it is not whole.
+    """Returns the key of the sources and the compiler that a library tells; None if it is not
+    whole.
 
     Its last line, behind what the loader reads, tells both and the checksum of all before.
     """
@@ -216,7 +222,7 @@ def built_from(content: bytes | mmap) -> tuple[str, str] | None:
 
 
 def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]:
-    """The libraries of the `wanted` instruction sets, compiled now or before.
+    """Returns the libraries of the `wanted` instruction sets, compiled now or before.
 
     Each file gets its name when it is whole, so a build that was stopped leaves old ones or new
     ones; libraries of other sets that come from other sources are removed. Two builds wait for
@@ -257,13 +263,17 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
 
 
 def is_built(folder: Path = BUILT, machine: str = platform.machine()) -> bool:
-    """Whether the wanted libraries are there and none comes from other sources or compilers."""
+    """Returns whether the wanted libraries are there and none comes from other sources or
+    compilers.
+    """
     there = all(library_of(isa, folder).is_file() for isa in _libraries(machine))
     return there and not _list_outdated(folder, machine)
 
 
 def _list_outdated(folder: Path, machine: str) -> list[str]:
-    """The libraries of other sources or another compiler than those here, if any are here."""
+    """Returns the libraries of other sources or another compiler than those here, if any are
+    here.
+    """
     key, command = sources_key(machine) if sources() else None, _command() if sources() else None
     identity = _identity(command) if command else None
     outdated = []
@@ -296,7 +306,7 @@ def _command() -> list[str]:
 
 @lru_cache
 def compiler(machine: str = platform.machine()) -> list[str]:
-    """The command of a C++17 compiler that knows all flags. Raises `NoCompiler`."""
+    """Returns the command of a C++17 compiler that knows all flags. Raises `NoCompiler`."""
     command = _command()
     if not command:
         raise NoCompiler("none of c++, g++ and clang++ is there, and CXX is not set")
@@ -334,7 +344,9 @@ def _linker(command: list[str], targets: dict[str, tuple[str, ...]]) -> list[str
 
 
 def _identity(command: list[str]) -> str:
-    """One line that tells apart compilers: the command without its folder, and its version."""
+    """Returns one line that tells apart compilers: the command without its folder, and its
+    version.
+    """
     try:
         version = _run([*command, "--version"], HERE).splitlines()[:1]
     except BuildError:
@@ -346,7 +358,7 @@ def _identity(command: list[str]) -> str:
 def _compile(
     command: list[str], static: tuple[str, ...], machine: str, wanted: list[str], inside: Path
 ) -> list[Path]:
-    """A library for each wanted instruction set, in a folder."""
+    """Returns a library for each wanted instruction set, in a folder."""
     from concurrent.futures import ThreadPoolExecutor
 
     targets, cores = isas(machine), len(os.sched_getaffinity(0))
@@ -408,7 +420,9 @@ def _compile(
 def _to_compile(
     command: list[str], targets: dict[str, tuple[str, ...]], isa: str, file: Path
 ) -> list[str]:
-    """The command that compiles a source for an instruction set, but for where the object goes."""
+    """Returns the command that compiles a source for an instruction set, but for where the object
+    goes.
+    """
     names = ["-DONERNN_SHARED"] if file.stem in _SHARED else []
     if file.stem in (
         "cpu",
@@ -422,7 +436,7 @@ def _to_compile(
 
 
 def _compiled_for(isa: str, file: Path, targets: dict[str, tuple[str, ...]]) -> str:
-    """The instruction set of a source's object in a library."""
+    """Returns the instruction set of a source's object in a library."""
     if file.stem in (*_SHARED, LOADER.stem):
         return next(iter(targets))
     known = [*targets]
@@ -519,7 +533,7 @@ class _Cache:
 
 
 def _object_key(origin: str, command: list[str], file: Path, texts: dict[Path, bytes]) -> str:
-    """Another key for another compiler, command, source, or file that it includes."""
+    """Returns another key for another compiler, command, source, or file that it includes."""
     from hashlib import sha256
 
     seen: dict[Path, None] = {}
@@ -537,7 +551,9 @@ def _object_key(origin: str, command: list[str], file: Path, texts: dict[Path, b
 
 
 def _origin(command: list[str]) -> str:
-    """What else objects depend on: the file of the compiler, and variables that it reads."""
+    """Returns what else objects depend on: the file of the compiler, and variables that it
+    reads.
+    """
     import shutil
 
     path = Path(shutil.which(command[0]) or command[0]).resolve()
@@ -547,7 +563,7 @@ def _origin(command: list[str]) -> str:
 
 
 def _run(command: list[str], folder: Path) -> str:
-    """What a command prints. Raises `BuildError` with its complaint."""
+    """Returns what a command prints. Raises `BuildError` with its complaint."""
     import shlex
     import subprocess
 

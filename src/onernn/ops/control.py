@@ -26,7 +26,7 @@ _ROUNDS = 4  # rounds in which the types of carried values settle; then they are
 
 
 def _outputs(body: Any, types: list[Type]) -> list[Type]:
-    """The types of a body's outputs; sizes and offsets made inside have no name outside."""
+    """Returns the types of a body's outputs; sizes and offsets made inside have no name outside."""
     inputs = {value.name: each for value, each in zip(body.inputs, types, strict=True)}
     result = body.typed(inputs)
     names = frozenset(name for each in types for name in _names(each))
@@ -46,7 +46,7 @@ def _outside(x: Type, names: frozenset[str]) -> Type:
 
 
 def joined_types(a: Type, b: Type) -> Type:
-    """The type that holds for both."""
+    """Returns the type that holds for both."""
     shape = None
     if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
         shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
@@ -88,7 +88,7 @@ def _else(_: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
 
 
 def _end_if(context: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
-    """The values of both branches: sizes that differ are known during a call only."""
+    """Returns the values of both branches: sizes that differ are known during a call only."""
     values = tuple(replace(each, value=None) for each in values)
     if context.attrs.gives != "both":
         return values
@@ -128,13 +128,15 @@ def end_if(condition: Array, *given: Any, gives: str = "both") -> None:
 
 
 def _repeat(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
-    """The turn's number, whether it goes on, and what turns hand on to the next one."""
+    """Returns the turn's number, whether it goes on, and what turns hand on to the next one."""
     states = (replace(each, value=None) for each in values[: context.attrs.states])
     return (Type("int64", (), (), context.fresh("turn")), Type("bool", (), ()), *states)
 
 
 def _again(context: Context, turn: Type, going: Type, more: Type | None, *values: Type) -> Any:
-    """The last states, and what all turns gave: as many as axis ``along`` of the last input has."""
+    """Returns the last states, and what all turns gave: as many as axis ``along`` of the last input
+    has.
+    """
     attrs, count = context.attrs, context.attrs.states
     gathered = values[2 * count : 2 * count + len(attrs.axes)]
     turns = (
@@ -179,7 +181,7 @@ def again(
 
 
 def _settle(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
-    """The types of the body's inputs in any turn, and of its outputs behind the states."""
+    """Returns the types of the body's inputs in any turn, and of its outputs behind the states."""
     states = [replace(each, value=None) for each in states]
     for _ in range(_ROUNDS):
         result = _outputs(body, [*front, *states, *rest])
@@ -216,7 +218,7 @@ class Turns(NamedTuple):
 
     @classmethod
     def of(cls, attrs: Any) -> Turns:
-        """The turns of a node with these attributes."""
+        """Returns the turns of a node with these attributes."""
         if "carried" not in vars(attrs):
             axes, outputs = attrs.input_axes, attrs.output_axes
             directions = attrs.input_directions, attrs.output_directions
@@ -237,7 +239,7 @@ class Turns(NamedTuple):
 
 
 def _inside(turns: Turns, values: Sequence[Type]) -> Any:
-    """The types of the body's inputs in any turn, and of its outputs after the states."""
+    """Returns the types of the body's inputs in any turn, and of its outputs after the states."""
     front, states, scanned, rest = turns.parts(values)
     elements = [_element(each, axis) for each, axis in zip(scanned, turns.input_axes, strict=True)]
     own = [dense("int64", ()), dense("bool", ())][: len(front)]
@@ -289,7 +291,7 @@ def scan(
 def scan_attributes(
     body: Graph, states: int, scanned: int = 1, *, backwards: int = 0
 ) -> dict[str, Any]:
-    """The attributes of a Scan along axis 0 of all that it scans and collects."""
+    """Returns the attributes of a Scan along axis 0 of all that it scans and collects."""
     collected = len(body.outputs) - states
     return {
         "body": body,
@@ -303,7 +305,9 @@ def scan_attributes(
 
 
 def types_inside(node: Node, name: str, types: Sequence[Type | None]) -> list[Type]:
-    """The types of a body's inputs, in any turn, where the node's inputs are of ``types``."""
+    """Returns the types of a body's inputs, in any turn, where the node's inputs are of
+    ``types``.
+    """
     if node.op == "If":
         first = 1 + (node.attrs.then_taken if name == "else_branch" else 0)
         return [each or UNKNOWN for each in types[first:]][: len(node.attrs.__dict__[name].inputs)]
@@ -312,7 +316,7 @@ def types_inside(node: Node, name: str, types: Sequence[Type | None]) -> list[Ty
 
 
 def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type, ...]:
-    """(y, h, c where the cell has one, the cell state of every word)."""
+    """Returns (y, h, c where the cell has one, the cell state of every word)."""
     spec = context.attrs.spec
     weights = context.attrs.weights
     first = weights if isinstance(weights, RnnWeights) else weights[0]
@@ -348,7 +352,7 @@ def _layer_of_rows(m: Any, node: Node) -> None:
         raise m.refused(node, "its sequences are ragged")
 
     def within(name: str, axes: int) -> str:
-        """(F, ``axes`` others, N, ...) as (others, F * N, ...)."""
+        """Returns (F, ``axes`` others, N, ...) as (others, F * N, ...)."""
         if not name:
             return ""
         all_rows = m.rows(node, name)
@@ -375,7 +379,7 @@ def _layer_of_rows(m: Any, node: Node) -> None:
 
 
 def _layer_bytes(node: Node, x: Any, *_: Any) -> int:
-    """Every word's output, its cell state where the node has it, final states; float32."""
+    """Returns every word's output, its cell state where the node has it, final states; float32."""
     spec = node.attrs.spec
     words, sentences = (
         (len(x.data), len(x))

@@ -207,7 +207,7 @@ BETWEEN_HALVES = {"widened": "float32", "halved": "float16"}
 
 
 def evaluate(expression: Expression, values: Sequence[Array]) -> Array:
-    """An expression of arrays. Its numbers take the dtype of the first argument."""
+    """Returns an expression of arrays. Its numbers take the dtype of the first argument."""
     if not isinstance(expression, tuple):
         return values[expression]  # type: ignore[index]
     function, *arguments = expression
@@ -219,7 +219,8 @@ def evaluate(expression: Expression, values: Sequence[Array]) -> Array:
 
 
 def dtype_of(expression: Expression, dtypes: Sequence[str | None]) -> str | None:
-    """An expression's dtype from those of its inputs, which all have one; None where they differ.
+    """Returns an expression's dtype from those of its inputs, which all have one; None where they
+    differ.
 
     A condition and an exponent may have another one.
     """
@@ -232,14 +233,14 @@ def dtype_of(expression: Expression, dtypes: Sequence[str | None]) -> str | None
 
 
 def functions_of(expression: Expression) -> set[str]:
-    """The functions that an expression is made of; "number" where it has one."""
+    """Returns the functions that an expression is made of; "number" where it has one."""
     if not isinstance(expression, tuple):
         return {"number"} if isinstance(expression, float) else set()
     return {expression[0]}.union(*map(functions_of, expression[1:]))
 
 
 def put(expression: Any, places: Any) -> Any:
-    """The expression with other expressions, or places, for those of its inputs."""
+    """Returns the expression with other expressions, or places, for those of its inputs."""
     if isinstance(expression, tuple):
         function, *arguments = expression
         return (function, *(put(each, places) for each in arguments))
@@ -247,7 +248,7 @@ def put(expression: Any, places: Any) -> Any:
 
 
 def again(function: str, first: Expression, *rest: Expression) -> Expression:
-    """A function of two, of any number: the first two, then the result and the next one."""
+    """Returns a function of two, of any number: the first two, then the result and the next one."""
     result = first
     for each in rest:
         result = (function, result, each)
@@ -354,7 +355,7 @@ def mean(first: Place, *rest: Place) -> Expression:
 
 @elementwise("Mod")
 def mod(a: Place, b: Place, *, fmod: int = 0) -> Expression:
-    """The sign of the divisor, or with fmod=1 of the dividend."""
+    """Returns the sign of the divisor, or with fmod=1 of the dividend."""
     if fmod not in (0, 1):
         raise ShapeError(f"attribute fmod={fmod}: expected 0 or 1")
     return "remainder" if fmod else "modulo", a, b
@@ -453,7 +454,7 @@ def cast_like(x: Array, like: Array) -> Array:
 def dropout(
     x: Array, ratio: Array | None = None, training: Array | None = None
 ) -> tuple[Array, Array]:
-    """(x, a mask of ones): in inference nothing is dropped."""
+    """Returns (x, a mask of ones): in inference nothing is dropped."""
     if training is not None and training.any():
         raise ShapeError("input training_mode is true: only inference is run")
     return x, np.ones(x.shape, bool)

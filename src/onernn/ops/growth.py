@@ -21,7 +21,7 @@ _MANY = 32
 
 
 def results(node: Node, *values: Any) -> int:
-    """The bytes of the results, by the operator's type rule, and its ``scratch``.
+    """Returns the bytes of the results, by the operator's type rule, and its ``scratch``.
 
     For types that only a run knows: the bytes of the largest input.
     """
@@ -48,7 +48,7 @@ def largest_input(_: Node, *values: Any) -> int:
 
 
 def wide(_: Node, *values: Any) -> int:
-    """The elements of the largest input in eight bytes each, and their positions."""
+    """Returns the elements of the largest input in eight bytes each, and their positions."""
     return 16 * max(elements(data_of(value).shape) for value in values if value is not None)
 
 
@@ -58,12 +58,12 @@ def no_new_bytes(*_: Any) -> int:
 
 
 def elements(sizes: Iterable[Any]) -> int:
-    """An empty array counts by its other sizes: a sum over its empty axis has these."""
+    """Returns an empty array counts by its other sizes: a sum over its empty axis has these."""
     return math.prod(max(int(size), 1) for size in sizes)
 
 
 def word_bytes(x: Any) -> int:
-    """The bytes of one word."""
+    """Returns the bytes of one word."""
     data = data_of(x)
     return elements(data.shape[1:]) * data.dtype.itemsize
 

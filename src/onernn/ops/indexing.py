@@ -154,7 +154,7 @@ def _padded_rows(m: Any, node: Node) -> None:
 
 
 def _around(_: Any, x: Type, pads: Type, value: Any = None, axes: Type | None = None) -> Any:
-    """(axis, before, after) of each axis with pads; None where only a run knows them."""
+    """Returns (axis, before, after) of each axis with pads; None where only a run knows them."""
     chosen = range(rank_of(x)) if axes is None else integers(axes)
     if pads.numbers is None or chosen is None:
         return None

@@ -105,7 +105,7 @@ def gemm(
 
 
 def _terms(equation: str) -> tuple[list[str], str]:
-    """The letters of each factor, and of the result."""
+    """Returns the letters of each factor, and of the result."""
     given, arrow, result = equation.replace(" ", "").partition("->")
     if not arrow:
         single = sorted(letter for letter in set(given) - set(",.") if given.count(letter) == 1)

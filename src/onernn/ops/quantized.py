@@ -105,7 +105,8 @@ def dequantize_linear(
 
 
 def parameters(low: Array, high: Array) -> tuple[Array, Array]:
-    """(scales, zero points) of ranges in bytes without a sign: float32, the latter whole ones.
+    """Returns (scales, zero points) of ranges in bytes without a sign: float32, the latter whole
+    ones.
 
     0 is in each range. What is not finite has the scale NaN; a range without width, or with one
     below what float32 divides, has the scale 1.
@@ -155,7 +156,7 @@ def _shift(role: str, x: Array, zero: Array | None, column: bool) -> Array:
 
 
 def exact_product(a: Array, b: Array) -> Array:
-    """The product of integers of nine bits, modulo 2**32, from float32's own products."""
+    """Returns the product of integers of nine bits, modulo 2**32, from float32's own products."""
     sums = np.zeros((), np.int32)
     for k in range(0, max(a.shape[-1], 1), _EXACT):
         some = b[k : k + _EXACT] if b.ndim == 1 else b[..., k : k + _EXACT, :]
@@ -232,7 +233,9 @@ class Quantized(NamedTuple):
 
 
 def quantized(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
-    """A matrix without its zero point. Raises `ShapeError` for what is not one of the operator."""
+    """Returns a matrix without its zero point. Raises `ShapeError` for what is not one of the
+    operator.
+    """
     if q.dtype not in (np.uint8, np.int8) or zero.dtype != q.dtype:
         raise ShapeError(f"{name} of {q.dtype}, zero point of {zero.dtype}: expected bytes of one")
     allowed = ((len(q),), (len(q), q.shape[2]))
@@ -258,7 +261,7 @@ def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Quantized:
 
 
 def lstm_shapes(attrs: Any, x: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
-    """The shapes of the inputs behind x, whose shape is (T, N, I), in their order.
+    """Returns the shapes of the inputs behind x, whose shape is (T, N, I), in their order.
 
     Sizes are numbers or `Size`. Raises `ShapeError` for an unknown direction.
     """
@@ -330,7 +333,7 @@ def lstm(
     r_scale: Array,
     r_zero: Array,
 ) -> tuple[Array, Array, Array]:
-    """(Y (T, D, N, O), Y_h (D, N, O), Y_c (D, N, O))
+    """Returns (Y (T, D, N, O), Y_h (D, N, O), Y_c (D, N, O))
 
     ``together``, which ONNX has not: one scale for all sequences, as ONNX Runtime has it on one
     thread. Padding up to the longest sequence counts, and so do the states of a sequence until the
@@ -377,7 +380,7 @@ def lstm(
 
 
 def recurrence(w: Array, r: Array) -> Recurrence:
-    """How long its steps take."""
+    """Returns how long its steps take."""
     return Recurrence(len(w), w.size + r.size)
 
 

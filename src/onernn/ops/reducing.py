@@ -84,7 +84,7 @@ def _reduce(context: Context, x: Type, axes: Type | None = None) -> Type:
 
 
 def _reduce_sizes(shape: Sizes, over: Container[int], keepdims: int) -> Sizes:
-    """The sizes that a reduction leaves."""
+    """Returns the sizes that a reduction leaves."""
     kept = ((axis, size) for axis, size in enumerate(shape) if keepdims or axis not in over)
     return tuple(ONE if axis in over else size for axis, size in kept)
 
@@ -169,7 +169,7 @@ def _top_k_type(context: Context, x: Type, k: Type) -> tuple[Type, Type]:
 
 @op("TopK", kind="mixes", outputs=2, type=_top_k_type, growth=wide)
 def top_k(x: Array, k: Array, *, axis: Axis = -1, largest: int = 1) -> tuple[Array, Array]:
-    """(values, indices) in order; of equal ones the lower index comes first."""
+    """Returns (values, indices) in order; of equal ones the lower index comes first."""
     count = int(k.reshape(-1)[0])
     size = x.shape[axis]
     if not 0 <= count <= size:
@@ -214,7 +214,7 @@ def _normalize(
 def layer_normalization(
     x: Array, scale: Array, bias: Array | None = None, *, axis: Axis = -1, epsilon: float = 1e-5
 ) -> tuple[Array, Array, Array]:
-    """(y, mean, 1 / standard deviation), the statistics of halves in float32."""
+    """Returns (y, mean, 1 / standard deviation), the statistics of halves in float32."""
     over = tuple(range(axis + x.ndim if axis < 0 else axis, x.ndim))
     mean = x.mean(axis=over, keepdims=True)
     centred = x - mean
@@ -225,7 +225,7 @@ def layer_normalization(
 
 
 def _per_channel(x: Array, scale: Array, bias: Array, **more: Array) -> list[Array]:
-    """One number a channel, axis 1, each. Raises `ShapeError`."""
+    """Returns one number a channel, axis 1, each. Raises `ShapeError`."""
     channels = x.shape[1] if x.ndim > 1 else 1
     given = {"scale": scale, "B": bias, **more}
     for name, each in given.items():

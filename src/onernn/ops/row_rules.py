@@ -59,7 +59,7 @@ SIZED = Alike(uniform=True, sized=True)
 
 
 def follow(flow: Any, node: Node) -> tuple[State, ...]:
-    """The rows of an operator whose paths are known."""
+    """Returns the rows of an operator whose paths are known."""
     operator, (x, *_) = OPERATORS[node.op], node.inputs
     types = [flow.types[name] if name else None for name in node.inputs]
     known = operator.paths and operator.paths(node.attrs, *types)
@@ -104,12 +104,14 @@ def follow(flow: Any, node: Node) -> tuple[State, ...]:
 
 
 def _computes(flow: Any, name: str) -> bool:
-    """Whether a value holds numbers that are computed with, rather than sizes or truths."""
+    """Returns whether a value holds numbers that are computed with, rather than sizes or truths."""
     return flow.types[name].dtype not in (None, "bool", "int32", "int64")
 
 
 def spread(flow: Any, node: Node, paths: Sequence[tuple[str, Path]]) -> State:
-    """Rows that an operator makes of values without rows, as Expand and sums with zeros do."""
+    """Returns rows that an operator makes of values without rows, as Expand and sums with zeros
+    do.
+    """
     shape = flow.shape(node, node.outputs[0])
     axes = [axis for axis, size in enumerate(shape) if not flow.is_own(size)]
     if not axes:
@@ -123,7 +125,7 @@ def spread(flow: Any, node: Node, paths: Sequence[tuple[str, Path]]) -> State:
 
 
 def view(flow: Any, node: Node) -> State:
-    """The same elements in the same order under another shape."""
+    """Returns the same elements in the same order under another shape."""
     x, out = node.inputs[0], node.outputs[0]
     state = flow[x]
     if None in flow.shape(node, out):  # a row could choose the shape of the result
@@ -160,7 +162,7 @@ def _words(flow: Any, node: Node, name: str) -> Rows:
 
 
 def each_sequence(flow: Any, node: Node) -> State:
-    """An operator within the sequences of its first input."""
+    """Returns an operator within the sequences of its first input."""
     x, *others = node.inputs
     flow.expect_alike(node, others)
     return _words(flow, node, x)
@@ -235,7 +237,7 @@ def layer(flow: Any, node: Node) -> tuple[State, ...]:
 
 
 def turns(flow: Any, node: Node) -> tuple[State, ...]:
-    """A Loop or a Scan."""
+    """Returns a Loop or a Scan."""
     from onernn.ops.control import Turns  # whose operators have this rule
 
     own = Turns.of(node.attrs)

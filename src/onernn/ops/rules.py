@@ -23,12 +23,12 @@ ONE = Size.of(1)
 
 
 def same(_: Context, x: Type, *others: Type | None) -> Type:
-    """The type of the first input."""
+    """Returns the type of the first input."""
     return Type(x.dtype, x.shape)
 
 
 def elementwise(_: Context, *given: Type | None) -> Type:
-    """Inputs of one dtype, stretched to one shape."""
+    """Returns inputs of one dtype, stretched to one shape."""
     there = [each for each in given if each is not None]
     return Type(common(*there), broadcast(*(each.shape for each in there)))
 
@@ -38,7 +38,7 @@ def truths(_: Context, *given: Type) -> Type:
 
 
 def common(*given: Type) -> str | None:
-    """The dtype that all have."""
+    """Returns the dtype that all have."""
     dtypes = {each.dtype for each in given}
     return dtypes.pop() if len(dtypes) == 1 else None
 
@@ -61,13 +61,13 @@ def _stretch(sizes: Sequence[Size | None]) -> Size | None:
 
 
 def volume(sizes: Sequence[Size | None]) -> Size | None:
-    """The number of elements."""
+    """Returns the number of elements."""
     known = [size for size in sizes if size is not None]
     return None if len(known) < len(sizes) else reduce(mul, known, ONE)
 
 
 def quotient(size: Size | None, by: Size | None) -> Size | None:
-    """The exact quotient, None if it is not known to be a whole number."""
+    """Returns the exact quotient, None if it is not known to be a whole number."""
     if size is None or by is None or by == Size(()):
         return None
     try:
@@ -87,7 +87,9 @@ def with_size(shape: Sizes, axis: int, size: Size | None) -> Sizes:
 
 
 def integers(found: Type | None) -> list[int] | None:
-    """The numbers of an input, None where it is absent. Raises `ShapeError` if they are unknown."""
+    """Returns the numbers of an input, None where it is absent. Raises `ShapeError` if they are
+    unknown.
+    """
     if found is None:
         return None
     numbers = found.numbers

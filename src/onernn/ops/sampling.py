@@ -44,7 +44,8 @@ def sample(
     stream: int = 0,
     dtype: str = "float32",
 ) -> Array:
-    """Numbers of a distribution: of each of its parameters as many as ``shape`` says, behind it.
+    """Returns numbers of a distribution: of each of its parameters as many as ``shape`` says,
+    behind it.
 
     ``stream`` tells nodes of one seed apart.
     """

@@ -36,7 +36,9 @@ def sequence_data(x: Array) -> Array:
 
 
 def _with_words(x: Type, words: Size | None) -> tuple[Size | None, ...] | None:
-    """The shape of rows that become words: so many, where the number of rows is not known."""
+    """Returns the shape of rows that become words: so many, where the number of rows is not
+    known.
+    """
     known = x.shape[0] if x.shape else None
     return x.shape and (words if known is None else known, *x.shape[1:])
 
@@ -78,7 +80,9 @@ def _append(context: Context, *values: Type) -> Type:
 
 @op("SequenceAppend", kind="sequences", type=_append)
 def sequence_append(first: Ragged, *rest: Ragged) -> Ragged:
-    """The sequences of all values in one batch, the first value's first; upper levels likewise."""
+    """Returns the sequences of all values in one batch, the first value's first; upper levels
+    likewise.
+    """
     values = (first, *rest)
     running().ask(sum(bytes_of(value.data) for value in values))
     levels = zip(*((*value.outer, value.offsets) for value in values), strict=True)
@@ -122,7 +126,9 @@ def _pad(context: Context, x: Type, like: Type | None = None) -> Type:
 
 
 def _to_padded(x: Ragged, time: int | None, time_major: bool = False) -> Array:
-    """The padded array, for which and whose copy in the other order the run's budget is asked."""
+    """Returns the padded array, for which and whose copy in the other order the run's budget is
+    asked.
+    """
     longest = max(time or 0, int(x.lengths.max(initial=0)), 1)
     running().ask(len(x) * longest * (word_bytes(x) + 2))
     return x.to_padded(time=time, time_major=time_major)
@@ -175,7 +181,7 @@ def sequence_lengths(x: Ragged) -> Array:
 
 
 def _reduce(x: Ragged, by: np.ufunc) -> Array:
-    """One row for each sequence that has words, in order."""
+    """Returns one row for each sequence that has words, in order."""
     starts = x.offsets[:-1][x.lengths > 0]
     return by.reduceat(x.data, starts, axis=0) if len(starts) else x.data[:0]
 
@@ -201,7 +207,7 @@ def _pool(_: Context, x: Type) -> Type:
 
 @op("SequencePool", kind="sequences", type=_pool, rows=row_rules.pool)
 def sequence_pool(x: Ragged, *, kind: str, empty: float = 0.0) -> Ragged | Array:
-    """One row a sequence, of ``kind``; a sequence without words gives ``empty``.
+    """Returns one row a sequence, of ``kind``; a sequence without words gives ``empty``.
 
     "sqrt" is the sum by the root of the length. Upper levels stay: (N, ...) under them.
     """
@@ -249,7 +255,7 @@ def _widen(context: Context, x: Type) -> Type:
     rows=row_rules.each_sequence,
 )
 def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
-    """(W, I) -> (W, length*I): words t+start ... t+start+length-1 side by side.
+    """Returns (W, I) -> (W, length*I): words t+start ... t+start+length-1 side by side.
 
     Outside of the sequence stand zeros.
     """

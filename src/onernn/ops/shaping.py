@@ -47,7 +47,7 @@ _ZERO = np.zeros(1, np.float32)
 
 
 def checked_sizes(shape: Array) -> tuple[int, ...]:
-    """The sizes as integers. Raises `ShapeError` for those below 0."""
+    """Returns the sizes as integers. Raises `ShapeError` for those below 0."""
     if shape.min(initial=0) < 0:
         raise ShapeError(f"a value of shape {shape.tolist()}: sizes are at least 0")
     return tuple(shape.tolist())
@@ -96,7 +96,7 @@ def size(x: Array) -> Array:
 
 
 def _ask(shape: Type) -> tuple[Size | None, ...] | None:
-    """The shape in an input of integers; only its rank, where the numbers are unknown."""
+    """Returns the shape in an input of integers; only its rank, where the numbers are unknown."""
     if shape.sizes is not None:
         return tuple(map(Size.of, shape.sizes))
     rank = shape.shape[0] if shape.shape else None
@@ -219,7 +219,7 @@ def identity(x: Array) -> Array:
 
 
 def perm_of(attrs: Any, rank: int) -> tuple[int, ...]:
-    """The order of a Transpose's axes."""
+    """Returns the order of a Transpose's axes."""
     return tuple(range(rank)[::-1] if attrs.perm is None else attrs.perm)
 
 
@@ -255,7 +255,7 @@ def transpose(x: Array, *, perm: Ints | None = None) -> Array:
 
 
 def _begins(axes: Array, rank: int) -> bool:
-    """Whether axis 0 is among these axes."""
+    """Returns whether axis 0 is among these axes."""
     return any(axis in (0, -rank) for axis in axes)
 
 
@@ -438,7 +438,8 @@ def _slice(
 def cut(
     size: Size, start: Size, end: Size, step: int, holds: Callable[..., bool]
 ) -> tuple[Size, Size] | None:
-    """(first, count) of what [start:end:step] takes of an axis; None where only a run knows.
+    """Returns (first, count) of what [start:end:step] takes of an axis; None where only a run
+    knows.
 
     ``holds(*sizes)``: whether these are at least 0, which a plan checks in each call.
     """
@@ -459,7 +460,7 @@ def cut(
 
 
 def _always(*sizes: Size) -> bool:
-    """Whether sizes are at least 0, whatever their names stand for."""
+    """Returns whether sizes are at least 0, whatever their names stand for."""
     return all(size.signs is not None and size.signs[0] >= 0 for size in sizes)
 
 

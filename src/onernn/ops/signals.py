@@ -51,7 +51,9 @@ def _axes(attrs: Any, rank: int) -> list[int]:
 def _resize(
     attrs: Any, x: Array, roi: Array | None, scales: Array | None, sizes: Array | None
 ) -> list[_Axis]:
-    """The axes that change. Raises `ShapeError` for sizes that are impossible or not defined."""
+    """Returns the axes that change. Raises `ShapeError` for sizes that are impossible or not
+    defined.
+    """
     axes = _axes(attrs, x.ndim)
     scales = (attrs.scales or None) if scales is None or not scales.size else scales
     sizes = None if sizes is None or not sizes.size else sizes
@@ -80,7 +82,7 @@ def _resize(
 
 
 def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
-    """The scales that lead to these sizes."""
+    """Returns the scales that lead to these sizes."""
     factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # of none nothing is made
     policy = attrs.keep_aspect_ratio_policy
     if policy == "stretch":
@@ -91,7 +93,7 @@ def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
 
 
 def _coordinates(mode: str, axis: _Axis) -> Array:
-    """The coordinate on the axis of each element of the result."""
+    """Returns the coordinate on the axis of each element of the result."""
     at = np.arange(axis.target, dtype=_F32)
     size, target, scale, half = _F32(axis.size), _F32(axis.target), axis.scale, _F32(0.5)
     if mode == "half_pixel":
@@ -172,7 +174,7 @@ def _scale(size: Size | None, scale: float) -> Size | None:
 def _resized_paths(
     attrs: Any, x: Type, roi: Any = None, scales: Type | None = None, sizes: Any = None
 ) -> list[Path] | None:
-    """The axes that change; sizes may be the old ones: all of their axes."""
+    """Returns the axes that change; sizes may be the old ones: all of their axes."""
     if scales is not None:
         return None
     axes = _axes(attrs, rank_of(x))
@@ -244,7 +246,7 @@ _TWO = Size.of(2)
 
 
 def _number(name: str, array: Array) -> int:
-    """A scalar input of at least 1."""
+    """Returns a scalar input of at least 1."""
     if array.size != 1 or array.dtype.kind not in "iu" or array.reshape(()) < 1:
         raise ShapeError(f"{name}: expected a number of at least 1, got {array.tolist()}")
     return int(array.reshape(()))
@@ -265,7 +267,7 @@ def _parts(x: Array, dtype: Any) -> Array:
 
 
 def _signal_axis(rank: int, axis: Array | None) -> int:
-    """The axis of the signal. The last one holds the parts of a number."""
+    """Returns the axis of the signal. The last one holds the parts of a number."""
     at = -2 if axis is None else int(axis.reshape(()))
     if at_axis(at, rank) == rank - 1:
         raise ShapeError(f"axis {at} holds the parts of complex numbers")
@@ -314,7 +316,7 @@ def dft(
     inverse: int = 0,
     onesided: int = 0,
 ) -> Array:
-    """The signal cut to ``length``, or filled up with zeros."""
+    """Returns the signal cut to ``length``, or filled up with zeros."""
     along = _signal_axis(x.ndim, axis)
     halved = onesided and inverse
     if halved and x.shape[-1] != 2:
@@ -332,7 +334,7 @@ def dft(
 
 
 def _framing(x: Array, step: Array, window: Array | None, length: Array | None) -> tuple[int, int]:
-    """(the length of a frame, how far the next one begins behind it)."""
+    """Returns (the length of a frame, how far the next one begins behind it)."""
     if x.ndim != 3:
         raise ShapeError(f"signal: expected (N, T, 1) or (N, T, 2), got {x.shape}")
     sizes = [] if length is None else [_number("frame_length", length)]

@@ -63,7 +63,7 @@ class Window:
         return slice(first, first + (count - 1) * self.stride + 1, self.stride)
 
     def around(self, size: int) -> Window:
-        """The window with the padding of an axis of this size, a number."""
+        """Returns the window with the padding of an axis of this size, a number."""
         if not self.same:
             return self
         added = max(self.reach(self.places(size)) - size, 0)
@@ -72,7 +72,8 @@ class Window:
         return Window(self.size, self.stride, self.dilation, before, after)
 
     def places(self, size: Any, ceil: bool = False) -> Any:
-        """How many places it has along an axis; ``ceil``: the last ones may reach over its end.
+        """Returns how many places it has along an axis; ``ceil``: the last ones may reach over its
+        end.
 
         But each begins before the end: windows over nothing but what is added behind do not count.
         """
@@ -89,7 +90,9 @@ def _quotient(size: Any, by: int) -> Any:
 
 
 def windows_of(attrs: Any, kernel: Sequence[int]) -> list[Window]:
-    """The windows that a node's attributes describe. Raises `ShapeError` for what is none."""
+    """Returns the windows that a node's attributes describe. Raises `ShapeError` for what is
+    none.
+    """
     rank = len(kernel)
     sizes = numbers("kernel_shape", kernel, rank, 1)
     strides = numbers("strides", attrs.strides, rank, 1)
@@ -110,7 +113,7 @@ def windows_of(attrs: Any, kernel: Sequence[int]) -> list[Window]:
 
 
 def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
-    """An attribute's numbers, ``least`` where it is not given."""
+    """Returns an attribute's numbers, ``least`` where it is not given."""
     if given is None:
         return [least] * count
     if not isinstance(given, tuple | list) or len(given) != count:
@@ -121,7 +124,7 @@ def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
 
 
 def count_places(windows: Sequence[Window], x: Array, ceil: bool = False) -> list[Window]:
-    """The windows over an array (N, C, ...), with what is added as numbers.
+    """Returns the windows over an array (N, C, ...), with what is added as numbers.
 
     Raises `ShapeError` where one does not fit in.
     """
@@ -138,13 +141,13 @@ def count_places(windows: Sequence[Window], x: Array, ceil: bool = False) -> lis
 
 
 def places(windows: Sequence[Window], sizes: Sequence[Any], ceil: bool = False) -> Any:
-    """How many places windows have along the axes after (N, C), of numbers or `Size`."""
+    """Returns how many places windows have along the axes after (N, C), of numbers or `Size`."""
     both = zip(windows, sizes, strict=True)
     return tuple(None if size is None else window.places(size, ceil) for window, size in both)
 
 
 def pad(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
-    """The array with what windows at so many places see around it."""
+    """Returns the array with what windows at so many places see around it."""
     around = [(0, 0), (0, 0)]
     for window, size, count in zip(windows, x.shape[2:], counts, strict=True):
         around.append((window.before, max(window.reach(count) - window.before - size, 0)))
@@ -152,7 +155,7 @@ def pad(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -
 
 
 def view_windows(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
-    """What windows see, a view of the padded array: (N, C, *places, *window)."""
+    """Returns what windows see, a view of the padded array: (N, C, *places, *window)."""
     x = pad(x, windows, fill, counts)
     axes = tuple(range(2, x.ndim))
     every = np.lib.stride_tricks.sliding_window_view(x, [w.extent for w in windows], axes)
@@ -163,7 +166,7 @@ def view_windows(x: Array, windows: Sequence[Window], fill: Any, counts: Sequenc
 
 
 def bytes_padded(x: Array, windows: Sequence[Window], counts: Sequence[int]) -> int:
-    """The bytes of an array padded for windows at so many places."""
+    """Returns the bytes of an array padded for windows at so many places."""
     sizes = (
         max(window.before + size, window.reach(count))
         for window, size, count in zip(windows, x.shape[2:], counts, strict=True)
@@ -192,7 +195,7 @@ def _check(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = F
 
 
 def _at_once(count: int, image: int) -> list[slice]:
-    """The images that one product takes."""
+    """Returns the images that one product takes."""
     step = max(_AT_ONCE // max(image, 1), 1)
     return [slice(first, first + step) for first in range(0, count, step)]
 
@@ -251,7 +254,8 @@ def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
 def reached_along(
     attrs: Any, windows: Sequence[Window], sizes: Sequence[Any]
 ) -> list[tuple[Any, int]]:
-    """(the size of the result, what is cut off before it) of each axis, of numbers or `Size`.
+    """Returns (the size of the result, what is cut off before it) of each axis, of numbers or
+    `Size`.
 
     Raises `ShapeError` where more is asked for than windows reach: ONNX does not say what is there.
     """
@@ -314,7 +318,7 @@ def _conv_transpose_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> W
     batched="batch",
 )
 def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """Each element lays the weights, times itself, around its place."""
+    """Returns each element lays the weights, times itself, around its place."""
     _check(attrs, x, w, bias, back=True)
     windows, sizes, groups = windows_of(attrs, w.shape[2:]), x.shape[2:], attrs.group
     reached = reached_along(attrs, windows, sizes)
@@ -351,7 +355,7 @@ def _windows(attrs: Any) -> list[Window]:
 
 
 def _reduce(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.ufunc) -> Array:
-    """Each window reduced to one number, axis by axis."""
+    """Returns each window reduced to one number, axis by axis."""
     x = pad(x, windows, fill, counts)
     for axis, (window, count) in enumerate(zip(windows, counts, strict=True), 2):
         lines = x.swapaxes(0, axis)
@@ -361,7 +365,7 @@ def _reduce(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.uf
 
 
 def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array:
-    """The first place of the largest, also where NaN is among them."""
+    """Returns the first place of the largest, also where NaN is among them."""
     axes, counts = len(windows), top.shape[2:]
     parts = view_windows(x, windows, 0, counts)
     inside = view_windows(np.ones((1, 1, *x.shape[2:]), bool), windows, False, counts)
@@ -383,7 +387,7 @@ def _floats(x: Array) -> None:
 
 
 def _inside(window: Window, count: int, low: int, high: int) -> Array:
-    """How many elements of each place stand from low to high."""
+    """Returns how many elements of each place stand from low to high."""
     starts = np.arange(count) * window.stride - window.before
     at = starts[:, None] + np.arange(window.size) * window.dilation
     return ((at >= low) & (at < high)).sum(1)
@@ -398,7 +402,7 @@ def _pool_reach(attrs: Any, axis: int, x: Type) -> Window | None:
 
 
 def _pool(*more: str) -> Callable[..., Any]:
-    """The type of the result; others have its shape."""
+    """Returns the type of the result; others have its shape."""
 
     def rule(context: Context, x: Type) -> tuple[Type, ...]:
         if x.shape is None:
@@ -413,7 +417,7 @@ def _pool(*more: str) -> Callable[..., Any]:
 
 
 def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[int, ...]]:
-    """The windows of a pool and how many places each has; asks the run's budget.
+    """Returns the windows of a pool and how many places each has; asks the run's budget.
 
     Positions, a second output, take all windows' elements in integers.
     """
@@ -439,7 +443,7 @@ def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[
     rows=lambda flow, node: row_rules.follow(flow, node)[:1],  # positions are in the whole batch
 )
 def max_pool(attrs: Any, x: Array) -> Any:
-    """(the largest, where it stands in x as x is flat)."""
+    """Returns (the largest, where it stands in x as x is flat)."""
     windows, counts = _place(attrs, x, attrs.outputs)
     top = _reduce(x, windows, lowest(x.dtype), counts, np.maximum)
     return top if attrs.outputs == 1 else (top, _positions(attrs, x, windows, top))

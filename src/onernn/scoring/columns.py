@@ -58,7 +58,9 @@ class Column:
         self.words = np.maximum(np.diff(steps), 1)
 
     def _open_lists(self, array: pa.Array) -> Array:
-        """The numbers of all rows. Keeps the LoD of each level, and where rows begin in it."""
+        """Returns the numbers of all rows. Keeps the LoD of each level, and where rows begin in
+        it.
+        """
         self._lods: list[Int64] = []
         self._starts: list[Int64] = [np.arange(len(array) + 1)]
         self._reject(_nulls(array), array, "null")
@@ -78,7 +80,7 @@ class Column:
         return np.asarray(array.to_numpy(zero_copy_only=False))
 
     def _row_of(self, level: int) -> Int64:
-        """The row of each list of a level, or of each number."""
+        """Returns the row of each list of a level, or of each number."""
         return np.repeat(self._rows, np.diff(self._starts[level]))
 
     def _reject(self, wrong: npt.NDArray[np.bool_], values: Any, why: str) -> None:
@@ -101,7 +103,9 @@ class Column:
         return cast
 
     def _uniform(self, features: Sequence[int | None]) -> Int64:
-        """The sizes (N, K) of each row's lists below its sequence; rows with several are bad."""
+        """Returns the sizes (N, K) of each row's lists below its sequence; rows with several are
+        bad.
+        """
         rows = len(self._rows)
         out = np.zeros((rows, len(features)), np.int64)
         for index, declared in enumerate(features):
@@ -122,7 +126,7 @@ class Column:
         return out
 
     def batch(self, rows: Int64) -> Batch:
-        """The rows, in this order; they have the same shape and none is bad."""
+        """Returns the rows, in this order; they have the same shape and none is bad."""
         data = self._leaf[self._entries(-1, rows)]
         shape = tuple(self.shapes[rows[0]])
         declared = self._value.shape
@@ -164,12 +168,12 @@ class Column:
         return result
 
     def _parts(self, row: int, level: int) -> Int64:
-        """The lengths of a row's lists in a level."""
+        """Returns the lengths of a row's lists in a level."""
         begin, end = self._starts[level][row : row + 2]
         return np.diff(self._lods[level][begin : end + 1])
 
     def _entries(self, level: int, rows: Int64) -> Int64:
-        """The numbers of all entries that these rows have in a level."""
+        """Returns the numbers of all entries that these rows have in a level."""
         starts = self._starts[level]
         counts = starts[rows + 1] - starts[rows]
         ends = np.cumsum(counts)
@@ -182,8 +186,9 @@ def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _whole(column: Any, depth: int) -> pa.Array:
-    """One array of numbers, or of lists of them; where a column has no values its type is not known
-    and it has ``depth`` lists."""
+    """Returns one array of numbers, or of lists of them; where a column has no values its type is
+    not known and it has ``depth`` lists.
+    """
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -196,7 +201,7 @@ def _whole(column: Any, depth: int) -> pa.Array:
 
 
 def parse_type(text: str | pa.DataType) -> pa.DataType:
-    """A column's type from its name, such as "int64" or "list<float>".
+    """Returns a column's type from its name, such as "int64" or "list<float>".
 
     Raises `UnsupportedError` for what is none.
     """
@@ -211,7 +216,7 @@ def parse_type(text: str | pa.DataType) -> pa.DataType:
 
 
 def batch_size(value: Value, axis: int) -> Size | None:
-    """The name in types of the number of rows, if an input has them on this axis."""
+    """Returns the name in types of the number of rows, if an input has them on this axis."""
     if value.lod_depth:
         return counts_of(value.type)[0]
     shape = value.type.shape
@@ -239,7 +244,7 @@ class Result:
             del self._sizes[self._axis]
 
     def by_rows(self, batch: Batch, rows: int, axis: int | None = None) -> Batch:
-        """The batch with its rows, on ``axis`` if that is known, moved to the first axis.
+        """Returns the batch with its rows, on ``axis`` if that is known, moved to the first axis.
 
         Raises `UnsupportedError` if it does not have one entry per row.
         """
@@ -261,7 +266,7 @@ class Result:
     def array(
         self, batches: Sequence[Batch], places: Int64, rows: int, kind: pa.DataType | None
     ) -> pa.Array:
-        """The column: entry i of all batches together belongs to row ``places[i]``.
+        """Returns the column: entry i of all batches together belongs to row ``places[i]``.
 
         ``kind``: its type, if the caller said it. Raises `UnsupportedError` if no row has a
         value and the type is not known, and `ShapeError` if values are of another type.
@@ -282,7 +287,9 @@ class Result:
         return entries.take(pa.array(source, mask=source < 0))
 
     def _type(self) -> pa.DataType:
-        """The column's type before anything ran. Raises `UnsupportedError` if it is not known."""
+        """Returns the column's type before anything ran. Raises `UnsupportedError` if it is not
+        known.
+        """
         if self._dtype is None or self._sizes is None:
             raise UnsupportedError(
                 f"output {self.name!r}: its type is not known before a row was scored; say it"
@@ -295,7 +302,7 @@ class Result:
         return out
 
     def _lists(self, batch: Batch) -> pa.Array:
-        """An entry a row."""
+        """Returns an entry a row."""
         data = data_of(batch)
         values = pa.array(np.ascontiguousarray(data).reshape(-1))
         levels = [

@@ -115,7 +115,7 @@ class Corpus:
                 )
 
     def windows(self, size: int, done: Collection[int] = ()) -> Iterator[Window]:
-        """All windows but those that are done; a corpus without rows is one window."""
+        """Yields all windows but those that are done; a corpus without rows is one window."""
         pieces = self._json_pieces(size) if self._json else self._pieces(size)
         for index, piece in enumerate(pieces):
             if index not in done:
@@ -154,8 +154,9 @@ class Corpus:
                         yield _Line(path, number, text)
 
     def _sample_schema(self) -> pa.Schema:
-        """The columns of the first rows. Rows after these give the type of a column that has no
-        values there; a column without any is of text, or if the model takes it, of integers."""
+        """Returns the columns of the first rows. Rows after these give the type of a column that
+        has no values there; a column without any is of text, or if the model takes it, of integers.
+        """
         rows, lines = list[dict[str, Any]](), self._lines()
         for line in islice(lines, _SAMPLE):
             with suppress(ValueError, RecursionError):  # a bad row says nothing of the others
@@ -184,8 +185,9 @@ class Corpus:
         return pa.schema(types.items())
 
     def _read(self, lines: list[_Line]) -> tuple[pa.Table, dict[int, str]]:
-        """The rows of JSON; one that cannot be read has nulls. pyarrow's reader drops columns that
-        come late, gives a file up at a bad line, and crashes at some."""
+        """Returns the rows of JSON; one that cannot be read has nulls. pyarrow's reader drops
+        columns that come late, gives a file up at a bad line, and crashes at some.
+        """
         schema = pa.schema([self._schema.field(name) for name in self.columns])
         rows, bad = list[dict[str, Any]](), dict[int, str]()
         for index, line in enumerate(lines):
@@ -210,7 +212,9 @@ class Corpus:
         return _table(rows, schema), bad
 
     def _check_row(self, row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
-        """The row. Raises `ValueError` for values that their column would change or lose."""
+        """Returns the row. Raises `ValueError` for values that their column would change or
+        lose.
+        """
         late = row.keys() - {*self._schema.names}
         if late and self._all:
             raise ValueError(f"none of the first {_SAMPLE:,} rows has a column {min(late)!r}")
@@ -235,7 +239,7 @@ def _format_errors(path: str) -> Iterator[None]:
 
 
 def _join_schemas(own: pa.Schema, schema: pa.Schema) -> pa.Schema:
-    """The columns of both, each of a type that holds the values of both."""
+    """Returns the columns of both, each of a type that holds the values of both."""
     result = pa.unify_schemas([schema, own.remove_metadata()], promote_options="permissive")
     for field in own:
         kinds = [each.field(field.name).type for each in (own, schema) if field.name in each.names]
@@ -249,7 +253,7 @@ def _join_schemas(own: pa.Schema, schema: pa.Schema) -> pa.Schema:
 
 
 def _folders(base: str, paths: Iterable[str]) -> pa.Schema:
-    """The columns that folders named NAME=VALUE are."""
+    """Returns the columns that folders named NAME=VALUE are."""
     values: dict[str, set[str]] = {}
     for path in paths:
         for part in path.removeprefix(base).split("/")[:-1]:
@@ -263,13 +267,13 @@ def _folders(base: str, paths: Iterable[str]) -> pa.Schema:
 
 
 def _unify(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type that holds values of both. Raises `pa.ArrowException` if there is none."""
+    """Returns the type that holds values of both. Raises `pa.ArrowException` if there is none."""
     schemas = [pa.schema([("", one)]), pa.schema([("", other)])]
     return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 
 
 def _inner(kind: pa.DataType) -> list[pa.Field]:
-    """The fields of a list or struct."""
+    """Returns the fields of a list or struct."""
     return [kind.field(index) for index in range(kind.num_fields)]
 
 
@@ -278,7 +282,7 @@ def _is_known(kind: pa.DataType) -> bool:
 
 
 def _settle(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
-    """The type with ``leaf`` for what no row has a value of."""
+    """Returns the type with ``leaf`` for what no row has a value of."""
     if pa.types.is_null(kind):
         return leaf
     inner = [each.with_type(_settle(each.type, leaf)) for each in _inner(kind)]
@@ -288,7 +292,7 @@ def _settle(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
 
 
 def _holds(kind: pa.DataType, value: Any) -> bool:
-    """Whether a column of this type holds a JSON value unchanged."""
+    """Returns whether a column of this type holds a JSON value unchanged."""
     if value is None:
         return True
     if pa.types.is_list(kind):
@@ -322,7 +326,7 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def _explain_line(line: _Line, error: Exception) -> str:
-    """Why a line is not a row: the file, the line, and its text."""
+    """Returns why a line is not a row: the file, the line, and its text."""
     text = line.text.strip()
     cut = f"... ({len(text):,} bytes)" if len(text) > _RAW else ""
     raw = text[:_RAW].decode(errors="backslashreplace")
@@ -330,8 +334,9 @@ def _explain_line(line: _Line, error: Exception) -> str:
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    """The row. Raises `ValueError` or `RecursionError` for what is none, and for what a dictionary
-    would lose."""
+    """Returns the row. Raises `ValueError` or `RecursionError` for what is none, and for what a
+    dictionary would lose.
+    """
     row = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     if not isinstance(row, dict):
         raise ValueError(f"expected an object, got {str(row)[:40]!r}")
@@ -349,7 +354,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def _is_infinite(column: Any) -> bool:
-    """Whether a column has infinity somewhere: a number beyond float64 may have become it."""
+    """Returns whether a column has infinity somewhere: a number beyond float64 may have become
+    it.
+    """
     kind = column.type
     if pa.types.is_list(kind):
         return _is_infinite(pc.list_flatten(column))

@@ -80,7 +80,7 @@ def score(
     progress: Callable[[int, int, int], None] = lambda rows, rejected, total: None,
     **options: Any,
 ) -> Summary:
-    """The rows of a corpus with a model's outputs, as Parquet files in a folder.
+    """Returns the rows of a corpus with a model's outputs, as Parquet files in a folder.
 
     ``corpus``: a file, folder or URI of Parquet or JSON lines. ``output``: a folder on this
     machine. ``keep``: the columns that the output has besides the model's, by default all.
@@ -158,7 +158,9 @@ def score(
 def on_ray(
     scorer: Scorer, workers: int | None
 ) -> tuple[Callable[[pa.Table, Mapping[int, str]], pa.Table], int]:
-    """The scorer as tasks of one CPU, which Ray starts again where a node is lost, and how many."""
+    """Returns the scorer as tasks of one CPU, which Ray starts again where a node is lost, and how
+    many.
+    """
     ray = require("ray", "ray")
     ray.init(ignore_reinit_error=True)  # at RAY_ADDRESS, or here
     kept = ray.put(scorer)
@@ -170,7 +172,7 @@ def on_ray(
 def in_turn(
     work: Callable[[Window], Part], windows: Iterator[Window], threads: int
 ) -> Iterator[Part]:
-    """The results in order, by threads: few windows wait, and the next ones are not read."""
+    """Yields the results in order, by threads: few windows wait, and the next ones are not read."""
     waiting = deque[Future[Part]]()
     pool = ThreadPoolExecutor(threads)
     try:
@@ -258,7 +260,7 @@ class Folder:
 
     @staticmethod
     def _windows(names: Iterable[str]) -> dict[str, int]:
-        """The windows of files by their names, as `write` forms them."""
+        """Returns the windows of files by their names, as `write` forms them."""
         numbers = {name: int(match[1]) for name in names if (match := _PART.fullmatch(name))}
         return {name: number for name, number in numbers.items() if name == _name(number)}
 
@@ -303,7 +305,7 @@ def _name(window: int) -> str:
 
 
 def _read_part(file: Path, window: int, request: str) -> Part | str:
-    """The part, or why the file is not what a run of ``request`` writes for a window."""
+    """Returns the part, or why the file is not what a run of ``request`` writes for a window."""
     with open(file, "rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(size - 8, 0))
@@ -332,7 +334,7 @@ def _read_part(file: Path, window: int, request: str) -> Part | str:
 
 
 def _content(file: Path) -> dict[str, Any]:
-    """How a folder was begun; empty if that cannot be read."""
+    """Returns how a folder was begun; empty if that cannot be read."""
     try:
         content = json.loads(file.read_bytes())
     except ValueError:

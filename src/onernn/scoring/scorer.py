@@ -89,7 +89,8 @@ class Scorer:
     def __call__(
         self, rows: pa.Table | pa.RecordBatch, known_bad: Mapping[int, str] | None = None
     ) -> pa.Table:
-        """The same rows in the same order with the outputs behind them, and the column `REJECTED`.
+        """Returns the same rows in the same order with the outputs behind them, and the column
+        `REJECTED`.
 
         Columns of numbers are dense, (N,); lists are ragged sequences where the input is, and else
         further axes. Nothing is padded: rows of a dense input with other sizes come into another
@@ -150,7 +151,7 @@ class Scorer:
             self._types.setdefault(name, schema.field(column).type)
 
     def _results_for(self, inputs: tuple[Value, ...]) -> tuple[Independence, list[Result]]:
-        """What is known of the rows of a batch, and the outputs.
+        """Returns what is known of the rows of a batch, and the outputs.
 
         Raises `UnsupportedError` if the model certainly combines the rows of a batch.
         """
@@ -174,7 +175,7 @@ class Scorer:
     def _batches(
         self, columns: Mapping[str, Column], bad: Mapping[int, str], count: int, doubted: bool
     ) -> Iterator[Int64]:
-        """Rows that run together: of one shape and similar length, filled by words.
+        """Yields rows that run together: of one shape and similar length, filled by words.
 
         If it is ``doubted`` that rows are independent, a row whose ragged inputs have different
         lengths runs by itself: the lengths of two rows could add up to the same number.
@@ -289,7 +290,7 @@ def _dependent(why: str) -> UnsupportedError:
 
 
 def _row(batch: Batch, index: int) -> Array:
-    """The values of one row."""
+    """Returns the values of one row."""
     if not isinstance(batch, Ragged):
         return batch[index]
     first, last = index, index + 1
@@ -299,7 +300,7 @@ def _row(batch: Batch, index: int) -> Array:
 
 
 def _first(batch: Batch, count: int) -> Batch:
-    """The first rows."""
+    """Returns the first rows."""
     if not isinstance(batch, Ragged):
         return batch[:count]
     levels = []
@@ -310,7 +311,7 @@ def _first(batch: Batch, count: int) -> Batch:
 
 
 def _differ(one: Array, other: Array, tolerance: float) -> bool:
-    """Whether values differ by more than rounding. Integers must be equal."""
+    """Returns whether values differ by more than rounding. Integers must be equal."""
     if one.shape != other.shape or one.dtype.kind != "f":
         return not np.array_equal(one, other)
     if not one.size:
@@ -333,7 +334,7 @@ def _check_known(named: Mapping[str, T], names: Collection[str], what: str) -> d
 
 
 def _fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | None:
-    """The rows of a batch, if the model fixes them; raises if an input has no rows."""
+    """Returns the rows of a batch, if the model fixes them; raises if an input has no rows."""
     result: set[int] = set()
     for value in inputs:
         if value.lod_depth or value.shape is None:

@@ -133,11 +133,11 @@ class AuditRun:
             self.batch = "none: nothing had to be computed"
 
     def faults_on(self, path: str) -> list[FrameworkFault[Any]]:
-        """The faults that change numbers on one of the framework's paths."""
+        """Returns the faults that change numbers on one of the framework's paths."""
         return [f for f in self.model.faults if path in f.paths and f.effect == "wrong"]
 
     def outputs(self, faults: Sequence[FrameworkFault[Any]]) -> dict[str, Batch]:
-        """The outputs that the framework gives under some of its faults."""
+        """Returns the outputs that the framework gives under some of its faults."""
         graph = self.model.with_faults(faults, self.values)
         values = _values(graph, {value.name: self.feed[value.name] for value in graph.inputs})
         return {output.name: values[output.name] for output in graph.outputs}

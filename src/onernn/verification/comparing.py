@@ -42,7 +42,8 @@ _OF_OUTPUTS = {"float16": "f16"}  # NumPy's name of a narrow dtype, and the tole
 def tolerance_of(
     dtype: str, atol: float | None, rtol: float | None, *outputs: Ragged | Array
 ) -> Tolerance:
-    """The default one of a dtype computed in, with what is given in its place; exact for others.
+    """Returns the default one of a dtype computed in, with what is given in its place; exact for
+    others.
 
     ``outputs``: what is to be compared. A narrow dtype of theirs widens the relative default, as
     it rounds whatever was computed.
@@ -67,7 +68,7 @@ class OutputComparison:
 
     @classmethod
     def incomparable(cls, name: str, reason: str) -> OutputComparison:
-        """The verdict where no difference can be measured."""
+        """Returns the verdict where no difference can be measured."""
         return cls(name, False, np.nan, np.nan, reason)
 
     def as_json(self) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def compare_all(
     expected: Mapping[str, Batch],
     tolerances: Mapping[str, Tolerance],
 ) -> tuple[OutputComparison, ...]:
-    """Each expected output, compared in one form."""
+    """Returns each expected output, compared in one form."""
     return tuple(
         compare(name, *in_one_form(outputs[name], want), tolerances[name])
         for name, want in expected.items()
@@ -137,7 +138,7 @@ def all_pass(
     expected: Mapping[str, Batch],
     tolerances: Mapping[str, Tolerance],
 ) -> bool:
-    """Whether every expected output is there within its tolerance."""
+    """Returns whether every expected output is there within its tolerance."""
     return all(each.passed for each in compare_all(outputs, expected, tolerances))
 
 
@@ -162,7 +163,9 @@ LENGTHS = "_lengths"
 
 
 def paired_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Value]:
-    """Another model's input for each of one's: by name, the rest in order as `feed_for` does."""
+    """Returns another model's input for each of one's: by name, the rest in order as `feed_for`
+    does.
+    """
     named = {value.name: value for value in theirs}
     own = {value.name for value in mine}
     spare = iter([value for value in theirs if value.name not in own])
@@ -173,7 +176,7 @@ def paired_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, V
 def feed_for(
     wanted: Sequence[Value], batches: Mapping[str, Batch], who: str
 ) -> tuple[dict[str, Batch], list[str]]:
-    """The inputs that a model takes, from batches by name; and what had to be assumed.
+    """Returns the inputs that a model takes, from batches by name; and what had to be assumed.
 
     By name; a ragged NAME serves a model that takes NAME padded and NAME_lengths, and these serve
     one that takes it ragged. What is left over is matched in order. Raises `ModelFormatError`
@@ -220,7 +223,7 @@ def feed_for(
 
 
 def _alike(missing: Sequence[Value], spare: Sequence[Batch]) -> bool:
-    """Whether batches could be these inputs, in order: ranks, sizes and LoD fit."""
+    """Returns whether batches could be these inputs, in order: ranks, sizes and LoD fit."""
     for value, batch in zip(missing, spare, strict=False):
         if isinstance(batch, Ragged) != bool(value.lod_depth):
             return False
@@ -262,7 +265,7 @@ def outputs_for(
 
 
 def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
-    """Both outputs ragged where only one is and the other holds the same sentences padded.
+    """Returns both outputs ragged where only one is and the other holds the same sentences padded.
 
     What stands behind a sentence is then no part of the comparison: a ragged output has none.
     Integers of any width are the same kind.
@@ -283,7 +286,9 @@ def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
 
 
 def _unpad(padded: Batch, like: Ragged) -> Batch:
-    """The sentences of padded (N, T, ...) or (T, N, ...), or the array where it is neither."""
+    """Returns the sentences of padded (N, T, ...) or (T, N, ...), or the array where it is
+    neither.
+    """
     array: Array = np.asarray(padded)
     longest = int(like.lengths.max(initial=0))
     for n, t in ((0, 1), (1, 0)):
@@ -299,7 +304,8 @@ def _unpad(padded: Batch, like: Ragged) -> Batch:
 
 
 def json_text(status: bool | str, **more: Any) -> str:
-    """A result with the keys that all have: ``{"status", "outputs": [], "cause": null, ...}``.
+    """Returns a result with the keys that all have: ``{"status", "outputs": [], "cause": null,
+    ...}``.
 
     ``status``: in words, or whether it passed. NaN and infinity, which JSON has not, become null.
     """

@@ -149,7 +149,9 @@ def _beside_its_model(
     rtol: float | None,
     options: Mapping[str, Any],
 ) -> Report:
-    """A file compared with its model. Raises an `OnernnError` that says why it cannot be."""
+    """Returns a file compared with its model. Raises an `OnernnError` that says why it cannot
+    be.
+    """
     layers = (Recurrent.of(node).layers for node in every_node(model) if node.op == "Rnn")
     held = [model.constants, *(each.arrays for stack in layers for each in stack)]
     if sum(array.nbytes for arrays in held for array in arrays.values()) > _PARAMETERS:
@@ -180,7 +182,9 @@ def _same_outputs(
     atol: float | None,
     rtol: float | None,
 ) -> Report:
-    """Two models on the same inputs and kernels: layers keep the precision that they ask for."""
+    """Returns two models on the same inputs and kernels: layers keep the precision that they ask
+    for.
+    """
     feed, _ = feed_for(model.inputs, inputs, "the model")
     mine, _ = feed_for(read.inputs, inputs, "the file")
     reference = Session(model).run(feed)
@@ -204,7 +208,7 @@ def _same_outputs(
 
 
 def _round_weights(model: Graph, dtype: str) -> Graph:
-    """The model with the weights that a file of narrow weights holds."""
+    """Returns the model with the weights that a file of narrow weights holds."""
 
     def round_to(array: Array) -> Array:
         if array.ndim < 2 or array.dtype != np.float32:
@@ -221,7 +225,7 @@ def _round_weights(model: Graph, dtype: str) -> Graph:
 
 
 def _rename(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with other names of its inputs and outputs."""
+    """Returns the graph with other names of its inputs and outputs."""
 
     def values(of: tuple[Value, ...]) -> tuple[Value, ...]:
         return tuple(replace(value, name=names.get(value.name, value.name)) for value in of)
@@ -295,7 +299,7 @@ def over_time(
     given: Mapping[str, Array] = _NOTHING,
     inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
-    """A model of one frame, over sequences: its inputs and outputs get an axis T in front.
+    """Returns a model of one frame, over sequences: its inputs and outputs get an axis T in front.
 
     ``states``: the output that is the state of the next frame, by the input that takes it; they
     stay as they are, before the first frame and behind the last one. ``given``: arrays for inputs
@@ -327,7 +331,9 @@ def over_time(
 
 
 def _frames(step: Graph) -> list[dict[str, Batch]]:
-    """Two of each size that is open; where the model does not run on these, sizes that fit."""
+    """Returns two of each size that is open; where the model does not run on these, sizes that
+    fit.
+    """
     try:
         sized = _fix_sizes(step, 2)
         return [make_inputs(sized, empty=False, seed=seed) for seed in range(_FRAMES)]
@@ -337,7 +343,7 @@ def _frames(step: Graph) -> list[dict[str, Batch]]:
 
 
 def _fix_sizes(model: Graph, size: int | None) -> Graph:
-    """The model with this size in the place of every one that is open or has a name."""
+    """Returns the model with this size in the place of every one that is open or has a name."""
 
     def shape(value: Value) -> tuple[int | None, ...] | None:
         return value.shape and tuple(s if isinstance(s, int) else size for s in value.shape)
@@ -471,7 +477,7 @@ def _fresh(
 
 
 def differences(before: Graph, after: Graph) -> Iterator[str]:
-    """A line for each node that came or went, and for each part of one that changed.
+    """Yields a line for each node that came or went, and for each part of one that changed.
 
     Nodes are the same where their first outputs are.
     """

@@ -106,7 +106,7 @@ Outputs = dict[str, Array]
 
 
 def _batches(case: Case) -> tuple[Ragged | Array, Ragged | Array | None]:
-    """Its words and its attention, dense if all sentences are equally long."""
+    """Returns its words and its attention, dense if all sentences are equally long."""
     if len(set(case.lengths)) > 1:
         return case.x, case.attention
     attention = case.attention and case.attention.to_padded(time_major=True)
@@ -114,7 +114,7 @@ def _batches(case: Case) -> tuple[Ragged | Array, Ragged | Array | None]:
 
 
 def outputs(case: Case, layer: Stack) -> Outputs:
-    """The outputs of a run by name."""
+    """Returns the outputs of a run by name."""
     x, attention = _batches(case)
     y, final = layer.run(x, case.state, attention)
     return {"y": data_of(y), **_number("state", final)}
@@ -172,7 +172,7 @@ def examine(
 
 
 def examine_one(backend: Backend, combination: Combination) -> Finding:
-    """The verdict on one combination, over batches odd and even, ragged and dense."""
+    """Returns the verdict on one combination, over batches odd and even, ragged and dense."""
     cell, direction, dtype, mode = combination
     guide = in_guide(combination)
     shapes = [ODD, EVEN]
@@ -212,7 +212,7 @@ def examine_one(backend: Backend, combination: Combination) -> Finding:
 
 
 def in_guide(combination: Combination) -> bool:
-    """Whether oneDNN's guide has it in its table of data types."""
+    """Returns whether oneDNN's guide has it in its table of data types."""
     if combination.dtype not in OURS:
         return False
     kind, extras = KINDS[combination.cell]
@@ -225,7 +225,7 @@ def in_guide(combination: Combination) -> bool:
 
 
 def _tolerance(dtype: str, direction: Direction) -> Tolerance:
-    """The data type's tolerance; a sum of two directions in bytes has the steps of both."""
+    """Returns the data type's tolerance; a sum of two directions in bytes has the steps of both."""
     result = TOLERANCES[dtype]
     both = dtype in ("u8", "int8-dynamic") and direction == "bidirectional_sum"
     return replace(result, atol=2 * result.atol) if both else result
@@ -235,7 +235,7 @@ def _tolerance(dtype: str, direction: Direction) -> Tolerance:
 def _expect(
     cell: str, direction: Direction, mode: str, shape: Shape, *, rounds: bool = False
 ) -> tuple[Case, Outputs]:
-    """A layer and what the reference makes of it; the data types share it.
+    """Returns a layer and what the reference makes of it; the data types share it.
 
     ``rounds``: its matrices hold the numbers of int8-weights.
     """
@@ -258,7 +258,7 @@ LEGEND = (
 
 
 def entry(finding: Finding) -> str:
-    """One finding in a word: 2e-07 on oneDNN, (2e-07) on NumPy, refused, or WRONG."""
+    """Returns one finding in a word: 2e-07 on oneDNN, (2e-07) on NumPy, refused, or WRONG."""
     if finding.verdict == REFUSED:
         return "refused"
     number = f"{finding.max_error:.0e}"
@@ -270,7 +270,9 @@ def entry(finding: Finding) -> str:
 
 
 def columns(examination: Examination) -> list[str]:
-    """The `COLUMNS` in which a combination ran: the kernels have data types that oneDNN lacks."""
+    """Returns the `COLUMNS` in which a combination ran: the kernels have data types that oneDNN
+    lacks.
+    """
     ran = [finding.combination for finding in examination.findings if finding.verdict != REFUSED]
     return [name for name in COLUMNS if name in {f"{of.dtype} {of.mode}" for of in ran}]
 
@@ -287,7 +289,7 @@ def rows(examination: Examination) -> list[list[str]]:
 
 
 def markdown(examination: Examination) -> str:
-    """The table and where it was made."""
+    """Returns the table and where it was made."""
     kernels_isa = examination.kernels.split()[0].strip(":")  # without the path behind it
     lines = [
         f"oneDNN {examination.version} on {examination.isa}, kernels {kernels_isa}. {LEGEND}",
@@ -300,7 +302,7 @@ def markdown(examination: Examination) -> str:
 
 
 def manual_tables(examination: Examination) -> str:
-    """Both tables of the manual."""
+    """Returns both tables of the manual."""
     return f"{markdown(examination)}\n\n{data_types()}"
 
 
@@ -324,7 +326,7 @@ def data_types() -> str:
 
 
 def _cells(row: Row, like: Row | None = None) -> str:
-    """The cells of a row and which way it goes; what differs from another row is added."""
+    """Returns the cells of a row and which way it goes; what differs from another row is added."""
     cells = "every cell" if row.cells == "all" else ", ".join(row.cells)
     lacks = [name for name in ("peephole", "projection") if not getattr(row, name)]
     text = f"{row.propagation}: {cells}" + (f" without {' and '.join(lacks)}" if lacks else "")
@@ -338,13 +340,15 @@ def _cells(row: Row, like: Row | None = None) -> str:
 
 
 def kernels(examination: Examination) -> list[str]:
-    """Each kernel that ran, and the cells, data types and modes that it ran."""
+    """Returns each kernel that ran, and the cells, data types and modes that it ran."""
     ran = [finding for finding in examination.findings if finding.kernel]
     return _group((finding.kernel, _brief(finding)) for finding in ran)
 
 
 def reasons(examination: Examination) -> list[str]:
-    """Why combinations run slower, are refused or are wrong; each reason once, with its cells."""
+    """Returns why combinations run slower, are refused or are wrong; each reason once, with its
+    cells.
+    """
     explained = [finding for finding in examination.findings if finding.reason]
     return _group(
         (f"{finding.verdict}: {finding.reason}", _brief(finding)) for finding in explained
@@ -352,7 +356,7 @@ def reasons(examination: Examination) -> list[str]:
 
 
 def wrong(examination: Examination, most: int = 4) -> list[str]:
-    """One line for each of the first wrong combinations, and how many more there are."""
+    """Returns one line for each of the first wrong combinations, and how many more there are."""
     findings = [finding for finding in examination.findings if finding.verdict == WRONG]
     lines = [f"wrong: {_brief(each)} on {each.kernel}: {each.reason}" for each in findings[:most]]
     rest = len(findings) - most

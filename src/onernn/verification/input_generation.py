@@ -61,7 +61,8 @@ class _Role:
 def make_inputs(
     model: Graph, *others: Graph, empty: bool = True, short: bool = False, seed: int = 0
 ) -> dict[str, Batch]:
-    """Inputs on which the model runs, and all ``others`` that run here take in their own names.
+    """Returns inputs on which the model runs, and all ``others`` that run here take in their own
+    names.
 
     Each recurrent layer makes `_STEPS` steps or more on them, if any that fit make as many.
     ``empty``: with a sequence of length zero, if they take one. ``short``: a batch of fewer and
@@ -134,7 +135,7 @@ def make_inputs(
 
 
 def united_inputs(model: Graph, *others: Graph) -> tuple[Value, ...]:
-    """The inputs of a model with the sizes and dtypes that other models declare of them."""
+    """Returns the inputs of a model with the sizes and dtypes that other models declare of them."""
     twins = [paired_inputs(model.inputs, each.inputs) for each in others]
     return tuple(
         _unite(value, [pairs.get(value.name) for pairs in twins]) for value in model.inputs
@@ -151,7 +152,7 @@ def _steps_of(session: StepCounter, feed: Mapping[str, Batch], inputs: tuple[Val
 
 
 def _keys(inputs: tuple[Value, ...]) -> str:
-    """The keys of a recording with these inputs, as Python."""
+    """Returns the keys of a recording with these inputs, as Python."""
     names = (
         key
         for value in inputs
@@ -161,7 +162,7 @@ def _keys(inputs: tuple[Value, ...]) -> str:
 
 
 def _unite(value: Value, twins: list[Value | None]) -> Value:
-    """An input with the sizes and the dtype that any model declares of it."""
+    """Returns an input with the sizes and the dtype that any model declares of it."""
     for twin in filter(None, twins):
         shape = value.shape
         if value.lod_depth == twin.lod_depth and twin.shape is not None:
@@ -186,7 +187,9 @@ def _padded_sizes(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> d
 
 
 def _role(graphs: list[Graph], twins: list[dict[str, Value]], value: Value) -> _Role:
-    """The role that the first operator gives it; operators that only move values are skipped."""
+    """Returns the role that the first operator gives it; operators that only move values are
+    skipped.
+    """
     known = zip(graphs, twins, strict=True)
     names = [(graph, pairs[value.name].name) for graph, pairs in known if value.name in pairs]
     result = next(filter(None, (_role_in(*each) for each in names)), None)
@@ -211,7 +214,9 @@ def _role_in(graph: Graph, value: str) -> _Role | None:
 
 
 def _keeps_role(node: Node, name: str) -> bool:
-    """Whether an operator's results are a value's own elements; not those of several, joined."""
+    """Returns whether an operator's results are a value's own elements; not those of several,
+    joined.
+    """
     operator = OPERATORS.get(node.op)
     if node.op == "Einsum":  # as passes write a moved axis
         return True
@@ -284,7 +289,8 @@ def _in_numbers(
 
 
 def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, int]) -> list[_Plan]:
-    """The possible shapes of an input, in letters and numbers; adds T and N that it declares.
+    """Returns the possible shapes of an input, in letters and numbers; adds T and N that it
+    declares.
 
     One axis of an image is its time T, most often the last one; the others are H.
     """
@@ -313,7 +319,7 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
 
 
 def _of_images(plan: _Plan) -> list[_Plan]:
-    """The plans in which each T is the only one; the others are H."""
+    """Returns the plans in which each T is the only one; the others are H."""
     times = [axis for axis, size in enumerate(plan) if size == "T"]
     return [
         tuple("H" if axis in times and axis != time else size for axis, size in enumerate(plan))

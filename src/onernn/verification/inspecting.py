@@ -42,7 +42,9 @@ class _Box(NamedTuple):
 
 
 def escape(text: str) -> str:
-    """A name in an SVG: no markup, and nothing that XML forbids or that turns the text around."""
+    """Returns a name in an SVG: no markup, and nothing that XML forbids or that turns the text
+    around.
+    """
     return escaped(printable(text, "\n"))
 
 
@@ -55,7 +57,8 @@ def picture(
     notes: Mapping[str, Sequence[str]] = MappingProxyType({}),
     most: int = _MOST,
 ) -> str:
-    """An SVG of the graph from top to bottom: operators are boxes, inputs and outputs ovals.
+    """Returns an SVG of the graph from top to bottom: operators are boxes, inputs and outputs
+    ovals.
 
     ``fused``: colours of the nodes that make these values; ``apart``: values whose makers get a
     red border; ``notes``: lines about the makers of values, the first of which stands below the
@@ -173,7 +176,7 @@ def _cut(*lines: str) -> tuple[str, ...]:
 
 
 def _ranks(boxes: list[_Box]) -> dict[str, int]:
-    """Rows: below all that a box reads, and then as far down as its readers let it."""
+    """Returns rows: below all that a box reads, and then as far down as its readers let it."""
     ranks: dict[str, int] = {}
     readers: dict[str, list[str]] = {}
     for box in boxes:  # they come in an order in which they can run
@@ -187,7 +190,7 @@ def _ranks(boxes: list[_Box]) -> dict[str, int]:
 
 
 def _order_rows(boxes: list[_Box], ranks: Mapping[str, int]) -> list[list[_Box]]:
-    """Rows; within each by the middle of what a box reads."""
+    """Returns rows; within each by the middle of what a box reads."""
     rows: list[list[_Box]] = [[] for _ in range(max(ranks.values(), default=0) + 1)]
     for box in boxes:
         rows[ranks[box.key]].append(box)
@@ -240,7 +243,9 @@ def _draw(box: _Box, x: float, y: float) -> str:
 
 
 def fill_page(name: str, content: Mapping[str, Any]) -> str:
-    """The page that a template makes; all texts are escaped, but SVGs that it calls safe."""
+    """Returns the page that a template makes; all texts are escaped, but SVGs that it calls
+    safe.
+    """
     import jinja2  # 20 ms, which few commands need
 
     templates = resources.files("onernn.verification").joinpath("templates")
@@ -263,17 +268,17 @@ def write_text(page: str, path: str | Path) -> None:
 
 
 def _make_printable(value: Any) -> Any:
-    """A text as the page shows it, before it is escaped; SVGs were escaped when drawn."""
+    """Returns a text as the page shows it, before it is escaped; SVGs were escaped when drawn."""
     return printable(value, "\n") if type(value) is str else value
 
 
 def number(value: float) -> str:
-    """Three digits; a dash for what is no number."""
+    """Returns three digits; a dash for what is no number."""
     return "–" if value != value else "0" if value == 0 else f"{value:.3g}"
 
 
 def _digest(script: str) -> str:
-    """The hash by which a page's policy allows its script."""
+    """Returns the hash by which a page's policy allows its script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -314,7 +319,7 @@ class Inspection:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """The keys of ``--json`` beside those of all commands."""
+        """Returns the keys of ``--json`` beside those of all commands."""
         return {
             "model": self.model.name,
             "interface": {
@@ -367,7 +372,9 @@ def write_graph_page(inspection: Inspection, path: str | Path) -> None:
 
 
 def render_graph_page(inspection: Inspection) -> str:
-    """The page as text. It loads nothing, and runs no script but its own, which a hash names."""
+    """Returns the page as text. It loads nothing, and runs no script but its own, which a hash
+    names.
+    """
     return fill_page("graph.html.jinja", _content(inspection))
 
 
@@ -389,7 +396,9 @@ def pictures(
     notes: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
     most: int = _MOST,
 ) -> dict[str, Any]:
-    """Both graphs as `picture` draws them, how many nodes they have, and a colour of fused ones."""
+    """Returns both graphs as `picture` draws them, how many nodes they have, and a colour of fused
+    ones.
+    """
     graphs = {"before": inspection.model, "after": inspection.result.model}
     fused = dict(zip(graphs, fused_values(*graphs.values()), strict=True))
     return {
@@ -429,7 +438,7 @@ def _notes(
 
 
 def _short(type: Type) -> str:
-    """A type below a box: W stands for the words of a ragged value."""
+    """Returns a type below a box: W stands for the words of a ragged value."""
     sizes = [str(size or "?") for size in type.shape or ()]
     sizes[:1] = ["W"] if type.ragged and sizes else sizes[:1]
     shape = "(...)" if type.shape is None else f"({', '.join(sizes)})"

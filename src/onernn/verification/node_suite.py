@@ -58,7 +58,7 @@ class NodeConformance(Conformance):
     empty_sentences = False
 
     def layer(self, case: Case) -> Any:
-        """The result of ``prepare`` for the case's node, or the model itself."""
+        """Returns the result of ``prepare`` for the case's node, or the model itself."""
         if self.backend is None:
             raise TypeError(f"{type(self).__name__}: say which backend: backend = ...")
         model = node_model(case)
@@ -85,7 +85,7 @@ class NodeConformance(Conformance):
 
 
 def node_inputs(case: Case) -> dict[str, Array]:
-    """The model's inputs by name, those that are there, in order."""
+    """Returns the model's inputs by name, those that are there, in order."""
     arrays = framework("onnx").write(PivotLayer.of(case.spec, list(case.weights)))
     inputs = {"X": case.padded(time_major=True), **{name: arrays[name] for name in "WRB"}}
     if len(set(case.lengths)) > 1:
@@ -97,7 +97,7 @@ def node_inputs(case: Case) -> dict[str, Array]:
 
 
 def node_model(case: Case, masked: bool = False) -> Any:
-    """An `onnx.ModelProto` of one node. ``masked``: Y is 0 behind sentences, by a Where."""
+    """Returns an `onnx.ModelProto` of one node. ``masked``: Y is 0 behind sentences, by a Where."""
     onnx = require("onnx", "onnx")
     helper, spec, given = onnx.helper, case.spec, node_inputs(case)
     slots = ["X", "W", "R", "B", "sequence_lens", "initial_h"]
@@ -157,7 +157,7 @@ def node_cases(
     dtypes: Sequence[str] = ("f32",),
     sizes: Sequence[str] = tuple(SIZES),
 ) -> Iterator[Any]:
-    """The cases as `onnx.backend.test.case.test_case.TestCase`, with what float64 gives.
+    """Yields the cases as `onnx.backend.test.case.test_case.TestCase`, with what float64 gives.
 
     Raises `ValueError` naming an axis with something unknown on it.
     """

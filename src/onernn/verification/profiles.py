@@ -40,7 +40,7 @@ class Axes:
 
 
 def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
-    """The axes of each output of a traced graph that follow from the last layer before it.
+    """Returns the axes of each output of a traced graph that follow from the last layer before it.
 
     Outputs that every step reaches (decoded) are left out.
     """
@@ -54,7 +54,9 @@ def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
 
 
 def _probe(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str, Axes]:
-    """The axes of the outputs that one value of a layer reaches: its y, or a final state."""
+    """Returns the axes of the outputs that one value of a layer reaches: its y, or a final
+    state.
+    """
     reached, x, state = values[name], values.get(rnn.x), name != rnn.y
     lengths = x.lengths if isinstance(x, Ragged) else None
     data = data_of(reached)
@@ -144,7 +146,7 @@ def _floating(node: Node, constants: dict[str, Array]) -> Node:
 
 
 def _sides(mark: Array) -> int | None:
-    """The axis of which exactly one half is marked."""
+    """Returns the axis of which exactly one half is marked."""
     for axis in range(mark.ndim):
         size = mark.shape[axis]
         if size % 2 == 0 and size:
@@ -181,7 +183,9 @@ class Errors:
 
 
 def errors(actual: Array, reference: Array) -> Errors:
-    """The numbers for two arrays of equal shape; elements that are not finite are left out."""
+    """Returns the numbers for two arrays of equal shape; elements that are not finite are left
+    out.
+    """
     if actual.shape != reference.shape or actual.size == 0:
         return Errors()
     one, other = (np.asarray(a, np.float64).reshape(-1) for a in (actual, reference))
@@ -205,7 +209,7 @@ def errors(actual: Array, reference: Array) -> Errors:
 
 
 def _middle(values: Array) -> tuple[float, float, float]:
-    """The mean, the median and the 99th percentile."""
+    """Returns the mean, the median and the 99th percentile."""
     return float(values.mean()), float(np.median(values)), float(np.percentile(values, 99))
 
 
@@ -229,7 +233,7 @@ class Profile:
     ends: _Rows = ()
 
     def as_json(self) -> dict[str, object]:
-        """Rows as {"at", "max_abs", "mean_abs"}."""
+        """Returns rows as {"at", "max_abs", "mean_abs"}."""
         keys = ("at", "max_abs", "mean_abs")
         kinds = {k: getattr(self, k) for k in ("steps", "lengths", "directions", "ends")}
         rows = {kind: [dict(zip(keys, row, strict=True)) for row in kinds[kind]] for kind in kinds}
@@ -237,7 +241,8 @@ class Profile:
 
 
 def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Profile | None:
-    """The errors of one output by what recurrent layers go wrong in; None if nothing is known.
+    """Returns the errors of one output by what recurrent layers go wrong in; None if nothing is
+    known.
 
     ``axes``: where time, batch and direction stand in it, as `output_axes.axes_of` finds them.
     """
@@ -287,7 +292,7 @@ def _rows(cells: Array, key: Int64 | None) -> _Rows:
 
 
 def _halves(apart: Array, axes: Axes | None) -> _Rows:
-    """Both directions, in a bidirectional layer's output."""
+    """Returns both directions, in a bidirectional layer's output."""
     side = axes.direction if axes else None
     if side is None or -side > apart.ndim or apart.shape[side] % 2:
         return ()

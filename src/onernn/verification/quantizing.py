@@ -70,7 +70,7 @@ class Budget(NamedTuple):
         return cls(name, limit)
 
     def shown(self, amount: float) -> str:
-        """An amount of it in words."""
+        """Returns an amount of it in words."""
         return f"{amount:.3%}" if self.name == "labels" else f"{amount:.3g}"
 
 
@@ -86,7 +86,7 @@ class Numbers:
         self.counted = f"{sum(sizes):,} numbers"
 
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
-        """The error, and what the budget limits; infinite for other shapes."""
+        """Returns the error, and what the budget limits; infinite for other shapes."""
         pairs = [
             (data_of(one[name]), data_of(want))
             for one, other in zip(outputs, self._exact, strict=True)
@@ -103,7 +103,8 @@ class Numbers:
 
 
 def upper_bound(changed: float, total: float, effect: float) -> float:
-    """The share of labels that changes on new data is below it with a probability of `CONFIDENCE`.
+    """Returns the share of labels that changes on new data is below it with a probability of
+    `CONFIDENCE`.
 
     Poisson's exact upper limit in Byar's form, of ``changed / effect`` independent changes.
     """
@@ -114,7 +115,7 @@ def upper_bound(changed: float, total: float, effect: float) -> float:
 
 
 def design_effect(changed: Array, counts: Array) -> float:
-    """How many dependent labels (K,) of K sequences say as much as one independent label.
+    """Returns how many dependent labels (K,) of K sequences say as much as one independent label.
 
     The variance between sequences over that of independent labels; few changes say little of it,
     so `_PRIOR` of them are added for which a sequence changes as a whole.
@@ -166,24 +167,24 @@ class Labels:
         )
 
     def _read(self, outputs: Sequence[Feed]) -> Array:
-        """(labels,) of all batches: integers as they are, else the largest of each row."""
+        """Returns (labels,) of all batches: integers as they are, else the largest of each row."""
         arrays = (data_of(each[self._name]) for each in outputs)
         labels = [a if a.dtype.kind in "biu" else a.argmax(axis=-1) for a in arrays]
         return np.concatenate([each.ravel() for each in labels])[self._real]
 
     def _count_changes(self, outputs: Sequence[Feed]) -> Int64:
-        """(K,): how many labels of each sequence change."""
+        """Returns (K,): how many labels of each sequence change."""
         different = self._sequences[self._read(outputs) != self._labels]
         return np.bincount(different, minlength=len(self._counts))
 
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
-        """The share of labels that change, and its upper bound on new data."""
+        """Returns the share of labels that change, and its upper bound on new data."""
         changed = float(self._count_changes(outputs).sum())
         return changed / self._total, upper_bound(changed, self._total, self._effect)
 
 
 def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
-    """(labels,): the sequence of each label of an output, -1 for padding.
+    """Returns (labels,): the sequence of each label of an output, -1 for padding.
 
     Raises `UnsupportedError` where sequences and padding cannot be told.
     """
@@ -211,8 +212,9 @@ def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
 
 
 def labels_output(outputs: Feed, name: str) -> str:
-    """The output whose labels count: the one of this name, else the only one of integers, or the
-    only one. Raises `UnsupportedError` if several may be meant, or it holds no labels."""
+    """Returns the output whose labels count: the one of this name, else the only one of integers,
+    or the only one. Raises `UnsupportedError` if several may be meant, or it holds no labels.
+    """
     arrays = {name: data_of(value) for name, value in outputs.items()}
     whole = [name for name, array in arrays.items() if array.dtype.kind in "biu"]
     result, *others = [name] if name else whole or [*arrays]
@@ -279,7 +281,7 @@ def observe_scales(
 
 
 def _finite(value: Batch, where: str) -> Array:
-    """The numbers of a batch. Raises `UnsupportedError` if one is not finite."""
+    """Returns the numbers of a batch. Raises `UnsupportedError` if one is not finite."""
     numbers = data_of(value)
     if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
         raise UnsupportedError(f"{where} NaN or infinity; calibrate without it")
@@ -287,7 +289,7 @@ def _finite(value: Batch, where: str) -> Array:
 
 
 def separate_layers(model: Graph) -> Graph:
-    """The fused model without precisions, each of its layers a node."""
+    """Returns the fused model without precisions, each of its layers a node."""
     passes = tuple(each for each in PASSES if each is not stack_layers)
     graph = fuse(with_precision(model, {}), passes).model
     nodes = []
@@ -342,7 +344,7 @@ class Quantized:
         return f"{seen} of {self.counted} seen, {shown(limit)} allowed; new data may exceed it"
 
     def of_layers(self) -> list[str]:
-        """A line for each layer: its dtype, and what it costs by itself."""
+        """Returns a line for each layer: its dtype, and what it costs by itself."""
         lines = []
         for each in self.layers:
             costs = (f"{dtype} alone {self.budget.shown(e)}" for dtype, e in each.alone.items())
@@ -371,7 +373,8 @@ def quantize(
     backend: str = "auto",
     threads: int | None = 1,
 ) -> Quantized:
-    """The model with each recurrent layer in u8, bf16 or f32: as narrow as the budget allows.
+    """Returns the model with each recurrent layer in u8, bf16 or f32: as narrow as the budget
+    allows.
 
     u8 has calibrated scales, or ("u8 rows") a step for each row that is read.
 
@@ -445,7 +448,7 @@ class _Search:
             self.errors = Labels(graph, batches, exact, narrowest, labels_of, options["backend"])
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
-        """The graph with these dtypes of its layers."""
+        """Returns the graph with these dtypes of its layers."""
 
         def precision(y: str, dtype: str) -> LayerPrecision:
             if dtype == "u8 rows":  # for each part: oneDNN would take a scale for all rows
@@ -459,7 +462,7 @@ class _Search:
         return [session.run(feed) for feed in self._batches]
 
     def trial(self, dtypes: Mapping[str, str]) -> tuple[float, float]:
-        """The error, and what the budget limits."""
+        """Returns the error, and what the budget limits."""
         key = tuple(dtypes[y] for y in self._scales)
         if key not in self._done:
             error, bound = self.errors.of(self._outputs(dtypes))
@@ -469,11 +472,11 @@ class _Search:
         return self._done[key]
 
     def alone(self, y: str, dtype: str) -> float:
-        """The error where only this layer is narrow."""
+        """Returns the error where only this layer is narrow."""
         return self.trial({**dict.fromkeys(self._scales, "f32"), y: dtype})[0]
 
     def within_budget(self) -> dict[str, str]:
-        """The dtype of each layer."""
+        """Returns the dtype of each layer."""
         dtypes = dict.fromkeys(self._scales, "u8")
         while self.trial(dtypes)[1] > self._budget.limit and set(dtypes.values()) != {"f32"}:
             narrow = [y for y in self._scales if dtypes[y] != "f32"]
@@ -483,7 +486,7 @@ class _Search:
 
 
 def _read(graph: Graph, batches: Iterable[Feed | str | PathLike[str]]) -> list[Feed]:
-    """The inputs of each batch that has steps. Raises `UnsupportedError` for none."""
+    """Returns the inputs of each batch that has steps. Raises `UnsupportedError` for none."""
     feeds: list[Feed] = []
     for index, each in enumerate(batches):
         if isinstance(each, str | PathLike):

@@ -28,15 +28,16 @@ _LONGEST = 2**16 - 5  # bytes of a name, without .npy
 def read_arrays(
     file: str | Path, prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
 ) -> dict[str, Array]:
-    """The arrays of an ``.npz`` with these prefixes; the others are not read. Raises as
-    `npz_arrays`."""
+    """Returns the arrays of an ``.npz`` with these prefixes; the others are not read. Raises as
+    `npz_arrays`.
+    """
     return npz_arrays(file, prefixes)
 
 
 def open_recording(
     recording: str | Path | Mapping[str, Array], prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
 ) -> tuple[Mapping[str, Array], str]:
-    """The arrays of a recording, a file or these themselves, and what messages call it."""
+    """Returns the arrays of a recording, a file or these themselves, and what messages call it."""
     if isinstance(recording, Mapping):
         return recording, "recording"
     return read_arrays(recording, prefixes), str(recording)
@@ -45,7 +46,9 @@ def open_recording(
 def read_inputs(
     arrays: Mapping[str, Array], inputs: Iterable[Value], file: str = ""
 ) -> dict[str, Batch]:
-    """The batch for each input. Raises `ModelFormatError` listing the names the model takes."""
+    """Returns the batch for each input. Raises `ModelFormatError` listing the names the model
+    takes.
+    """
     expected = {value.name: value for value in inputs}
     recorded = [key.removeprefix("in__") for key in arrays if key.startswith("in__")]
     unknown = [n for n in recorded if n not in expected]
@@ -61,7 +64,7 @@ def read_inputs(
 def read_outputs(
     arrays: Mapping[str, Array], outputs: Iterable[Value], file: str = ""
 ) -> dict[str, Batch]:
-    """The recorded outputs by the model's names; those not recorded are left out."""
+    """Returns the recorded outputs by the model's names; those not recorded are left out."""
     names = [value.name for value in outputs]
     result: dict[str, Batch] = {}
     for key in arrays:
@@ -113,7 +116,7 @@ def write_inputs(file: str | Path, inputs: Mapping[str, Batch]) -> None:
 
 
 def keyed_inputs(inputs: Mapping[str, Batch]) -> dict[str, Array]:
-    """The arrays of a recording, by their names in it."""
+    """Returns the arrays of a recording, by their names in it."""
     return _key_arrays(*INPUTS, inputs)
 
 

@@ -48,7 +48,7 @@ class Reference:
     session: StepCounter | None = None
 
     def trace_layers(self) -> Traced | None:
-        """All values of a run of the model behind it."""
+        """Returns all values of a run of the model behind it."""
         return None if self.graph is None else trace_layers(self.graph, self.feed)
 
 
@@ -74,7 +74,7 @@ class Against:
     def run(
         self, feed: Mapping[str, Batch], progress: Callable[[str, int, int], None]
     ) -> Reference:
-        """The outputs. Raises `UnsupportedError` if it does not run."""
+        """Returns the outputs. Raises `UnsupportedError` if it does not run."""
         progress("running the reference", 0, 1)
         if self.live is not None:
             return self._run_live(feed)
@@ -142,7 +142,8 @@ _MISSING = 3  # the exit status where the framework is not installed
 def run_framework(
     kind: str, path: str, params: str | None, feed: Mapping[str, Batch], names: list[str]
 ) -> dict[str, Batch]:
-    """The outputs of the model in paddle, mxnet or onnxruntime; ``names``: of them, in order.
+    """Returns the outputs of the model in paddle, mxnet or onnxruntime; ``names``: of them, in
+    order.
 
     Raises `MissingDependencyError` if it is not installed, `UnsupportedError` with what it said
     where it does not run the model or crashes.

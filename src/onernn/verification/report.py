@@ -50,7 +50,7 @@ def write_report(report: Report, path: str | Path, command: str = "") -> None:
 
 
 def render(report: Report, command: str = "") -> str:
-    """The page as text."""
+    """Returns the page as text."""
     return fill_page("report.html.jinja", _content(report, command))
 
 
@@ -101,7 +101,9 @@ def _describe(value: Batch) -> str:
 
 
 def _around(report: Report) -> list[dict[str, Any]]:
-    """The matched nodes around the first that departs, or the recurrent ones where all agree."""
+    """Returns the matched nodes around the first that departs, or the recurrent ones where all
+    agree.
+    """
     layers, first = report.layers, report.first
     if first is None:
         chosen = [each for each in layers if each.part]
@@ -164,7 +166,7 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
 
 
 def _cause_lines(cause: Cause) -> list[str]:
-    """The cause, how sure it is, and the change that removes it."""
+    """Returns the cause, how sure it is, and the change that removes it."""
     how = {
         "proved": "proved: without it the outputs match, on inputs that it was not found with, too",
         "candidate": "a candidate: without it the outputs match on this batch, which is no proof",
@@ -173,7 +175,7 @@ def _cause_lines(cause: Cause) -> list[str]:
 
 
 def summary(profile: Profile) -> list[str]:
-    """One line for each kind of an output's errors: where the largest are, in words."""
+    """Returns one line for each kind of an output's errors: where the largest are, in words."""
     lines = []
     where = f"{profile.name} (final state)" if profile.state else profile.name
     for kind, what in _KINDS.items():

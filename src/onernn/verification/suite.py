@@ -127,11 +127,11 @@ class Case:
         return self.x.lengths
 
     def padded(self, *, time_major: bool = False) -> Array:
-        """The words as (N, T, I), or (T, N, I); zeros behind the sentences."""
+        """Returns the words as (N, T, I), or (T, N, I); zeros behind the sentences."""
         return self.x.to_padded(time_major=time_major)
 
     def cut(self, padded: Any, *, time_major: bool = False) -> list[Array]:
-        """The sentences (T_n, O) of a padded output: what stands behind them is dropped."""
+        """Returns the sentences (T_n, O) of a padded output: what stands behind them is dropped."""
         rows = np.swapaxes(padded, 0, 1) if time_major else np.asarray(padded)
         return [row[:length] for row, length in zip(rows, self.lengths, strict=True)]
 
@@ -141,12 +141,14 @@ class Case:
         return np.random.default_rng(1)
 
     def contractive(self, *shape: int) -> Array:
-        """Numbers for weights: within 1 / sqrt(hidden_size), so that rounding does not grow."""
+        """Returns numbers for weights: within 1 / sqrt(hidden_size), so that rounding does not
+        grow.
+        """
         bound = 1 / np.sqrt(self.spec.hidden_size)
         return self.random.uniform(-bound, bound, shape).astype(DTYPES[self.dtype])
 
     def negated(self) -> Case:
-        """A batch of the same shapes with other words and states."""
+        """Returns a batch of the same shapes with other words and states."""
         state = None if self.state is None else tuple(-part for part in self.state)
         return replace(self, x=self.x.with_data(-self.x.data), state=state)
 
@@ -154,7 +156,7 @@ class Case:
 def sample_case(
     cell: str, direction: Direction, shape: Shape, *, training: bool = False, dtype: str = "f32"
 ) -> Case:
-    """The case of a cell by its name in `KINDS`; the same at every call."""
+    """Returns the case of a cell by its name in `KINDS`; the same at every call."""
     kind, extras = KINDS[cell]
     units = shape.hidden_size
     spec = RnnSpec(
@@ -219,7 +221,7 @@ class Combination(NamedTuple):
         return "-".join(parts)
 
     def case(self, lengths: tuple[int, ...] | None = None, *, empty: bool = True) -> Case:
-        """The same numbers at every call; ``lengths``: another batch for the same layer.
+        """Returns the same numbers at every call; ``lengths``: another batch for the same layer.
 
         ``empty``: with the sentences of length zero, if there are any.
         """
@@ -248,7 +250,7 @@ def combinations(
     dtypes: Sequence[str],
     sizes: Sequence[str],
 ) -> list[Combination]:
-    """Each cell in each direction: every number of layers, then one axis at a time.
+    """Returns each cell in each direction: every number of layers, then one axis at a time.
 
     The first of each axis stands wherever another one is varied. Raises `ValueError` naming an
     axis with nothing, or something unknown, on it.
@@ -311,14 +313,14 @@ class Conformance:
     """``|a-b| <= atol + rtol*max|reference|``; None: onernn's own for the dtype."""
 
     def layer(self, case: Case) -> Any:
-        """The framework's layer: from ``case.weights``, or from numbers of its own.
+        """Returns the framework's layer: from ``case.weights``, or from numbers of its own.
 
         Own numbers are ``case.contractive(*shape)``, and need both `outputs` and `weights`.
         """
         return None
 
     def outputs(self, layer: Any, case: Case) -> tuple[Sentences, State | None]:
-        """(y, final state) of the framework for ``case.x`` from ``case.state``.
+        """Returns (y, final state) of the framework for ``case.x`` from ``case.state``.
 
         y: a `Ragged`, or one array (T_n, O) a sentence (see `Case.cut`). State: (h,) or (h, c),
         each (L, D, N, O), of each sentence's own end; a sentence of length zero keeps its own.
@@ -326,12 +328,12 @@ class Conformance:
         raise NotImplementedError
 
     def weights(self, layer: Any, case: Case) -> Weights | tuple[RnnSpec, Weights]:
-        """The adapter's weights in oneDNN's layouts, with the spec if it reads one."""
+        """Returns the adapter's weights in oneDNN's layouts, with the spec if it reads one."""
         raise NotImplementedError
 
     @classmethod
     def _takes_empty_sentences(cls) -> bool:
-        """The value of ``empty_sentences``, by default the framework's known behaviour."""
+        """Returns the value of ``empty_sentences``, by default the framework's known behaviour."""
         if cls.empty_sentences is None:
             return cls.framework not in _REFUSING_EMPTY
         return cls.empty_sentences
@@ -382,7 +384,7 @@ class Conformance:
 
     @classmethod
     def _known(cls, names: set[str]) -> dict[str, str]:
-        """The reason of each known failure by the case's name."""
+        """Returns the reason of each known failure by the case's name."""
         if cls.known_failures is None:
             return {}
         file = Path(inspect.getfile(cls)).parent / cls.known_failures
@@ -423,7 +425,7 @@ class Conformance:
             yield what, each, self._outputs(layer, each), truth
 
     def _outputs(self, layer: Any, case: Case) -> _Result:
-        """The result of `outputs`. Raises `TypeError` that says what was expected."""
+        """Returns the result of `outputs`. Raises `TypeError` that says what was expected."""
         try:
             returned = self.outputs(layer, case)
         except Exception as error:
@@ -471,7 +473,7 @@ _REFUSING_EMPTY = ("torch",)
 
 
 def _describe(value: Any) -> str:
-    """The type of a value, with its shape or its elements."""
+    """Returns the type of a value, with its shape or its elements."""
     name = type(value).__name__
     if isinstance(value, tuple | list):
         return f"{name} of {len(value)}: {', '.join(map(_describe, value[:4]))}"
@@ -517,7 +519,7 @@ def _to_ragged(y: Any, case: Case) -> Ragged:
 
 
 def _first_apart(actual: Ragged, expected: Ragged, tolerance: Tolerance) -> str:
-    """The place of the first wrong word, for the message."""
+    """Returns the place of the first wrong word, for the message."""
     if actual.data.shape != expected.data.shape or actual.lod != expected.lod:
         return ""
     allowed = tolerance.atol + tolerance.rtol * np.abs(expected.data).max(initial=0)

@@ -37,7 +37,7 @@ _PACKED: WeakKeyDictionary[Graph, _Packed] = WeakKeyDictionary()
 
 
 def trace(graph: Graph, feed: Mapping[str, Batch], backend: str = "reference") -> dict[str, Any]:
-    """Every value of a run by name, inputs included; nothing is fused."""
+    """Returns every value of a run by name, inputs included; nothing is fused."""
     values: dict[str, Any] = dict(feed)
 
     def keep(node: Node, results: tuple[Any, ...], _: float) -> None:
@@ -67,7 +67,8 @@ class _Run(Session):
 
 
 def rerun(graph: Graph, known: Graph, values: Values, backend: str = "reference") -> dict[str, Any]:
-    """The outputs of a graph that differs from a ``known`` one with these values in some nodes.
+    """Returns the outputs of a graph that differs from a ``known`` one with these values in some
+    nodes.
 
     Only the nodes that are new, and those behind them, are run.
     """
@@ -91,7 +92,7 @@ def run_nodes(
     backend: str = "reference",
     packed: _Packed | None = None,
 ) -> dict[str, Any]:
-    """The outputs of a graph of which only these nodes are to be run; the rest is known."""
+    """Returns the outputs of a graph of which only these nodes are to be run; the rest is known."""
     computed = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name} - computed
     taken = {name: values[name] for name in sorted(read - set(graph.constants))}
@@ -157,8 +158,8 @@ _ONCE = Size.of(1)
 def sized_layers(
     graph: Graph, types: Mapping[str, Type], turns: Size | None = _ONCE
 ) -> Iterator[tuple[Node, Size | None]]:
-    """Each recurrent layer and loop with states, and its number of steps by the types, None if
-    they do not say. Layers in bodies run in each of a loop's ``turns``.
+    """Yields each recurrent layer and loop with states, and its number of steps by the types, None
+    if they do not say. Layers in bodies run in each of a loop's ``turns``.
     """
     for node in graph.nodes:
         given = [types[name] if name else None for name in node.inputs]
@@ -205,7 +206,7 @@ class StepCounter(Session):
         }
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
-        """The outputs, as of `Session.run`."""
+        """Returns the outputs, as of `Session.run`."""
         self._counts.clear()
         values: dict[str, Any] = dict(inputs)
 
@@ -225,7 +226,9 @@ class StepCounter(Session):
         return super().run(inputs, keep)
 
     def steps(self, inputs: Iterable[Value] = ()) -> tuple[Steps, ...]:
-        """The steps of the last run. ``inputs``: with sizes that another model declares, too."""
+        """Returns the steps of the last run. ``inputs``: with sizes that another model declares,
+        too.
+        """
         declared = {value.name: value for value in (*self.graph.inputs, *inputs)}
         types = self.graph.typed({v.name: declared[v.name].type for v in self.graph.inputs})
         result = []
@@ -253,7 +256,7 @@ class _Counted(PreparedNode):
 
 
 def depth_of(value: Any) -> int:
-    """The number of LoD levels; 0 for arrays."""
+    """Returns the number of LoD levels; 0 for arrays."""
     return len(value.outer) + 1 if isinstance(value, Ragged) else 0
 
 
@@ -263,19 +266,21 @@ def depth_of(value: Any) -> int:
 def with_nodes(
     graph: Graph, new: Mapping[str, Sequence[Node]], constants: Mapping[str, Array] | None = None
 ) -> Graph:
-    """The graph with nodes replaced. ``new``: by the first output of the old node."""
+    """Returns the graph with nodes replaced. ``new``: by the first output of the old node."""
     nodes = [each for node in graph.nodes for each in new.get(node.outputs[0], [node])]
     return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **(constants or {})})
 
 
 def recurrent_layers(graph: Graph, names: Container[str] | None = None) -> dict[str, Recurrent]:
-    """The recurrent layers by their y: all, or those of these names."""
+    """Returns the recurrent layers by their y: all, or those of these names."""
     result = (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
     return {rnn.y: rnn for rnn in result if names is None or rnn.y in names}
 
 
 def with_layers(graph: Graph, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
-    """The graph with each recurrent layer changed; None if ``change`` gives None for all."""
+    """Returns the graph with each recurrent layer changed; None if ``change`` gives None for
+    all.
+    """
     new = {}
     for name, rnn in recurrent_layers(graph).items():
         changed = change(rnn)
@@ -319,7 +324,8 @@ def in_words(parts: Iterable[LayerName]) -> str:
 
 
 def expand(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
-    """A graph in which every Rnn is one layer in one direction; and what part each is, by its y.
+    """Returns a graph in which every Rnn is one layer in one direction; and what part each is, by
+    its y.
 
     What exporters write in several ways has one form.
     """
@@ -346,7 +352,7 @@ class Traced:
 
 
 def trace_layers(model: Graph, feed: Mapping[str, Batch], backend: str = "reference") -> Traced:
-    """A model fused, taken apart and run."""
+    """Returns a model fused, taken apart and run."""
     graph, parts = expand(fuse(model).model)
     return Traced(graph, parts, trace(graph, feed, backend))
 
@@ -369,17 +375,17 @@ class Trial(Traced):
         return largest_difference(self.values, self.expected)
 
     def passes(self, changed: Graph) -> bool:
-        """Whether every output is as expected."""
+        """Returns whether every output is as expected."""
         outputs = self.outputs(changed)
         return outputs is not None and all_pass(outputs, self.expected, self.tolerances)
 
     def distance(self, changed: Graph) -> float:
-        """The largest difference from what is expected, as a part of the largest value."""
+        """Returns the largest difference from what is expected, as a part of the largest value."""
         outputs = self.outputs(changed)
         return np.inf if outputs is None else largest_difference(outputs, self.expected)
 
     def outputs(self, changed: Graph) -> Values | None:
-        """The outputs of a changed graph; None if it cannot run."""
+        """Returns the outputs of a changed graph; None if it cannot run."""
         try:
             with np.errstate(all="ignore"):
                 return rerun(changed, self.graph, self.values, fast_backend())

@@ -77,7 +77,7 @@ class Evidence:
         return self.reference.trace_layers()
 
     def feeds(self, all_inputs: Mapping[str, Batch]) -> tuple[dict[str, Batch], dict[str, Batch]]:
-        """The inputs of both models, taken from other batches."""
+        """Returns the inputs of both models, taken from other batches."""
         assert self.reference.graph is not None
         mine, _ = feed_for(self.model.inputs, all_inputs, "the model")
         theirs, _ = feed_for(self.reference.graph.inputs, all_inputs, "the reference")
@@ -207,7 +207,7 @@ class Report:
 
 
 def error_json(error: Exception) -> str:
-    """The text of ``--json`` if nothing could be compared."""
+    """Returns the text of ``--json`` if nothing could be compared."""
     cause = {"id": type(error).__name__, "text": message_of(error)}
     return json_text("error", cause=cause)
 
@@ -289,7 +289,7 @@ class _Comparison:
     rtol: float | None
 
     def on(self, case: _Case) -> Report:
-        """The verdict on one batch, without causes."""
+        """Returns the verdict on one batch, without causes."""
         inputs, reference, notes = case.inputs, case.reference, case.notes
         actual = self.runner.run(inputs)
         pairs, assumed = outputs_for([v.name for v in self.graph.outputs], reference.outputs)
@@ -335,7 +335,9 @@ class _Comparison:
 
 
 def _steps(graph: Graph, inputs: Mapping[str, Batch], reference: Reference) -> tuple[Steps, ...]:
-    """The steps of the model's layers; of the reference's as well, if they are not the same."""
+    """Returns the steps of the model's layers; of the reference's as well, if they are not the
+    same.
+    """
     session = StepCounter(graph, backend=fast_backend())
     session.run(inputs)
     other = reference.session
@@ -358,7 +360,7 @@ def _cases(
     against: Against | None,
     progress: Progress,
 ) -> Iterator[_Case]:
-    """What is compared: a recording, or a long and a short made batch."""
+    """Yields what is compared: a recording, or a long and a short made batch."""
     if recording is not None:
         arrays, where = open_recording(recording)
         if against is not None:
@@ -400,8 +402,8 @@ def _cases(
 
 
 def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
-    """Both graphs, first the one that says more of its inputs: their number, lengths apart, and how
-    deep they are.
+    """Returns both graphs, first the one that says more of its inputs: their number, lengths apart,
+    and how deep they are.
     """
 
     def find_known(graph: Graph) -> tuple[int, int]:
@@ -419,7 +421,7 @@ def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
 def _both(
     model: Graph, against: Against, all_inputs: Mapping[str, Batch], progress: Progress
 ) -> _Case:
-    """The model's inputs and the reference's run, on what is given."""
+    """Returns the model's inputs and the reference's run, on what is given."""
     theirs, notes = feed_for(against.graph.inputs, all_inputs, "the reference")
     mine, more = feed_for(model.inputs, all_inputs, "the model")
     reference = against.run(theirs, progress)

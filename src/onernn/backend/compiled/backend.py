@@ -101,7 +101,7 @@ class CompiledStack:
     def without_weights(
         cls, kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], dtype: str, threads: int
     ) -> CompiledStack:
-        """A layer that runs after `reading` only: each call reads a framework's weights."""
+        """Returns a layer that runs after `reading` only: each call reads a framework's weights."""
         result = cls.__new__(cls)
         result._start(kernels, spec, real, dtype, threads)
         result._c_spec = describe(kernels, spec, "f64" if real == np.float64 else dtype)
@@ -109,7 +109,8 @@ class CompiledStack:
         return result
 
     def reading(self, parts: Sequence[PartViews]) -> CompiledStack:
-        """The same layer on these weights, layer by layer, its directions one after the other.
+        """Returns the same layer on these weights, layer by layer, its directions one after the
+        other.
 
         It keeps addresses only: its caller keeps the memory. Raises `ShapeError`, and
         `UnsupportedError` for arrays that C cannot read.
@@ -195,7 +196,7 @@ class CompiledStack:
         return (y.swapaxes(0, 1) if layout == self._lib.ONERNN_NTC else y), final
 
     def _reads(self, array: Any, axes: int) -> bool:
-        """Whether C reads the array where it stands."""
+        """Returns whether C reads the array where it stands."""
         return (
             type(array) is np.ndarray
             and array.dtype == self._real
@@ -266,7 +267,7 @@ class CompiledStack:
             check(self._lib, status, f"a batch of {extent} steps and sentences")
 
     def at(self, address: int, to: str = "void *") -> Any:
-        """A pointer of C."""
+        """Returns a pointer of C."""
         return self._ffi.cast(to, address)
 
     def _refuse_infinity(self, arrays: dict[str, Array | None]) -> None:
@@ -290,7 +291,7 @@ class CompiledStack:
         return result
 
     def account(self, lengths: Sequence[int]) -> list[Account]:
-        """How its threads would share each layer of a batch of such sequences.
+        """Returns how its threads would share each layer of a batch of such sequences.
 
         Sizes alone decide; nothing is multiplied, and no thread is started.
         """
@@ -318,16 +319,16 @@ class CompiledStack:
         ]
 
     def handle(self) -> Any:
-        """A stack of C, for one thread at a time; good as long as this object is there."""
+        """Returns a stack of C, for one thread at a time; good as long as this object is there."""
         return self._new()[0]
 
     def stored(self) -> tuple[bytes, Array]:
-        """Its `onernn_spec` and `onernn_part`s as they are in memory, and its weights."""
+        """Returns its `onernn_spec` and `onernn_part`s as they are in memory, and its weights."""
         parts = (self._c_spec, self._parts)
         return b"".join(bytes(self._ffi.buffer(part)) for part in parts), self._numbers
 
     def _new(self) -> tuple[Any, Any, Any]:
-        """A stack for one thread at a time, and the structs that describe its runs."""
+        """Returns a stack for one thread at a time, and the structs that describe its runs."""
         ffi = self._ffi
         pointer = ffi.new("onernn_stack **")
         numbers = ffi.NULL if self._numbers is None else ffi.from_buffer(self._numbers)
@@ -343,7 +344,7 @@ class CompiledStack:
 
 
 def _unpack(part: PartViews) -> dict[str, Any]:
-    """The fields of an `onernn_unpacked`."""
+    """Returns the fields of an `onernn_unpacked`."""
     projection = [] if part.projection is None else [part.projection]
     return {
         "input": _matrix(part.input),
@@ -354,7 +355,7 @@ def _unpack(part: PartViews) -> dict[str, Any]:
 
 
 def _matrix(gates: Sequence[Array]) -> dict[str, Any]:
-    """The fields of an `onernn_matrix`."""
+    """Returns the fields of an `onernn_matrix`."""
     if not gates:
         return {}
     row, column = (stride // gates[0].itemsize for stride in gates[0].strides)
@@ -384,7 +385,7 @@ def pack(
     dtype: str,
     options: U8Options | None = None,
 ) -> Packed:
-    """A layer as the library reads it; ``options``: of u8, and of int8-dynamic.
+    """Returns a layer as the library reads it; ``options``: of u8, and of int8-dynamic.
 
     Raises `UnsupportedError`.
     """
@@ -433,7 +434,7 @@ def _pack(
 
 
 def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:
-    """The dtype and the kernel of a layer with such weights."""
+    """Returns the dtype and the kernel of a layer with such weights."""
     if real == np.float64:
         return "f64", f"kernels {kernels.isa}"
     widens = dtype == "bf16" and not kernels.isa.endswith("_bf16")
@@ -442,7 +443,7 @@ def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[s
 
 @lru_cache(256)  # for layers that are made anew with every step of training
 def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
-    """The spec as kernels.h has it; C only reads it."""
+    """Returns the spec as kernels.h has it; C only reads it."""
     lib = kernels.lib
     low, high = spec.cell_clip or (-inf, inf)
 
@@ -486,7 +487,7 @@ def check(lib: Any, status: int, of: str) -> None:
 
 
 def _lay_out(array: Array) -> Array:
-    """The array as C reads it."""
+    """Returns the array as C reads it."""
     return np.require(array, requirements=("C", "A"))
 
 
@@ -512,7 +513,8 @@ class KernelsBackend(LayerBackend):
     def live_stack(
         self, spec: RnnSpec, parts: Sequence[PartViews], dtype: str, like: Stack | None = None
     ) -> Stack:
-        """A layer whose runs read these weights where a framework keeps them; it does not train.
+        """Returns a layer whose runs read these weights where a framework keeps them; it does not
+        train.
 
         ``dtype``: one of `READ_IN_PLACE`. ``like``: such a layer of the same spec, whose memory for
         runs it shares. The bits are those of a layer that `prepare` packs. See
@@ -527,7 +529,7 @@ class KernelsBackend(LayerBackend):
         return self._stack(spec, dtype, real, kernel.reading(parts), _no_trainer)
 
     def training_stack(self, spec: RnnSpec, weights: Weights, dtype: str) -> Stack:
-        """A layer that only trains: nothing is packed for other runs."""
+        """Returns a layer that only trains: nothing is packed for other runs."""
         layers = layers_of(spec, weights)
         trainer = partial(self.trainer, spec, layers, dtype)
         return self._stack(spec, dtype, layers[0].iter.dtype, None, trainer)
@@ -549,7 +551,7 @@ class KernelsBackend(LayerBackend):
         )
 
     def trainer(self, spec: RnnSpec, weights: Weights, dtype: str) -> Trainer:
-        """A trainer for a layer that need not run otherwise: nothing is packed.
+        """Returns a trainer for a layer that need not run otherwise: nothing is packed.
 
         Kernels train float32 weights; the reference trains those of float64.
         """
@@ -577,8 +579,8 @@ _FORMAT = 1
 def stored_layer(
     kernels: Kernels, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
 ) -> tuple[Array, str, str]:
-    """A layer as ort_layer.hpp reads it, bytes of a model on any machine; a line about it, and the
-    kernel here.
+    """Returns a layer as ort_layer.hpp reads it, bytes of a model on any machine; a line about it,
+    and the kernel here.
 
     Raises `UnsupportedError` for what the kernels do not run.
     """
@@ -611,7 +613,7 @@ class OperatorLayers:
     def add(
         self, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
     ) -> tuple[int, str]:
-        """The number of a layer, and a line about it.
+        """Returns the number of a layer, and a line about it.
 
         Raises `UnsupportedError` for what the kernels do not run.
         """

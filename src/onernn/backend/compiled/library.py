@@ -47,7 +47,7 @@ _kernels: Kernels | None = None
 
 
 def load_kernels() -> Kernels:
-    """The library of this process; `LibraryError` says what is missing and what to do."""
+    """Returns the library of this process; `LibraryError` says what is missing and what to do."""
     global _kernels
     with CREATION:
         if _kernels is None:
@@ -82,7 +82,8 @@ def _load(folder: Path) -> Kernels:
 
 
 def _open(isa: str, folder: Path, key: str | None) -> Kernels:
-    """One of the libraries, loaded: not a byte of it runs before its checksum has been compared.
+    """Returns one of the libraries, loaded: not a byte of it runs before its checksum has been
+    compared.
 
     ``key``: that of the sources, if any are here.
     """
@@ -113,7 +114,9 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
 
 
 def how_to_get(isa: str | None = None) -> str:
-    """How to get kernels, those of one set, for the way in which this package was installed."""
+    """Returns how to get kernels, those of one set, for the way in which this package was
+    installed.
+    """
     names = f"ISAS={isa} " if isa else ""
     if build.sources():
         return f"run: {names}python {build.HERE / 'build.py'}; it needs a C++17 compiler"

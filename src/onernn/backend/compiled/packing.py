@@ -33,12 +33,13 @@ WIDE = ("bias", "peephole")
 
 
 def pad(size: int) -> int:
-    """The next multiple of a panel's width."""
+    """Returns the next multiple of a panel's width."""
     return -(-size // LANES) * LANES
 
 
 def panels(matrix: Array) -> Array:
-    """(K, G, O) -> (panels, K, panels side by side, G, 16), zeros for units that are not there.
+    """Returns (K, G, O) -> (panels, K, panels side by side, G, 16), zeros for units that are not
+    there.
 
     `side_by_side` in kernels/products.hpp tells how many there are. A view of the matrix where all
     units are there.
@@ -55,7 +56,7 @@ def panels(matrix: Array) -> Array:
 
 
 def narrows(array: Array, stored: str) -> bool:
-    """Whether numbers of an array become shorter."""
+    """Returns whether numbers of an array become shorter."""
     return stored != "float" and array.dtype == np.float32
 
 
@@ -78,7 +79,9 @@ def narrow_numbers(array: Array, stored: str) -> Array:
 
 
 def pair(panels: Array) -> Array:
-    """(panels, K, ...) -> (panels, (K + 1) // 2, ..., 2): two rows side by side, a zero below."""
+    """Returns (panels, K, ...) -> (panels, (K + 1) // 2, ..., 2): two rows side by side, a zero
+    below.
+    """
     count, k = panels.shape[:2]
     even = np.zeros((count, k + k % 2, *panels.shape[2:]), panels.dtype)
     even[:, :k] = panels
@@ -86,7 +89,7 @@ def pair(panels: Array) -> Array:
 
 
 def quads(panels: Array, per_channel: bool, steps: Array | None, shift: int) -> Array:
-    """(panels, K, ...) -> (panels, 2 + (K + 3) // 4, ..., 4) bytes: see kernels/quads.hpp.
+    """Returns (panels, K, ...) -> (panels, 2 + (K + 3) // 4, ..., 4) bytes: see kernels/quads.hpp.
 
     Four rows side by side, in the ``steps`` of their columns, laid out as a row of the panels, or
     of each column's largest number / 127, or of the matrix'. Two rows stand before: minus the
@@ -118,7 +121,8 @@ def quad_rows(numbers: Array, step: Array, shift: int = 128) -> Array:
 
 
 def _coded_groups(matrix: Array) -> Iterator[tuple[Array, Array]]:
-    """(steps (...), codes (rows, ...)) of each `GROUP` rows of (K, ...): see kernels/codes.hpp.
+    """Yields (steps (...), codes (rows, ...)) of each `GROUP` rows of (K, ...): see
+    kernels/codes.hpp.
 
     The largest magnitude of a column is 127 steps; codes are float32 whole numbers.
     """
@@ -140,7 +144,7 @@ def rounded_weights(weights: RnnWeights) -> RnnWeights:
 
 
 def encode(panels: Array) -> Array:
-    """(panels, K, ..., 16) -> (panels, rows, ..., 16, 4) bytes: see kernels/codes.hpp.
+    """Returns (panels, K, ..., 16) -> (panels, rows, ..., 16, 4) bytes: see kernels/codes.hpp.
 
     Raises `UnsupportedError` for numbers that are not finite.
     """
@@ -176,7 +180,7 @@ class Numbers:
     """By what packs them, type, shape and the first numbers."""
 
     def add(self, array: Array, *, narrow: bool = False) -> int:
-        """The byte where it begins."""
+        """Returns the byte where it begins."""
         if narrow:
             array = narrow_numbers(array, self.stored)
             array = pair(array) if array.dtype == np.uint16 else array
@@ -190,7 +194,7 @@ class Numbers:
         factors: Array | None = None,
         of_rows: Scale | None = None,
     ) -> int:
-        """The byte where the panels of a matrix begin.
+        """Returns the byte where the panels of a matrix begin.
 
         Of bytes: ``factors`` (G, O) of its columns; ``of_rows``: the scale of what it multiplies.
         """
@@ -237,7 +241,7 @@ def check_bytes(spec: RnnSpec, real: np.dtype[Any], dtype: str = "u8") -> None:
 
 
 def kernel_of(cell: Cell) -> str:
-    """The kernel of a cell: the header that it stands in."""
+    """Returns the kernel of a cell: the header that it stands in."""
     if cell.is_gru:
         return "lbr_gru" if cell.linear_before_reset else "gru"
     return "lstm" if len(cell.states) == 2 else "rnn"

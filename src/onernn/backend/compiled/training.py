@@ -32,7 +32,9 @@ _F32 = np.dtype(np.float32)
 def kernels_trainer(
     kernels: Kernels, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str, threads: int
 ) -> Trainer:
-    """What trains a layer on kernels. Raises `UnsupportedError` for what they do not train."""
+    """Returns what trains a layer on kernels. Raises `UnsupportedError` for what they do not
+    train.
+    """
     if dtype not in TRAINED_IN:
         raise UnsupportedError(
             f"kernels train in {' and '.join(TRAINED_IN)}, not in {dtype};"
@@ -142,9 +144,9 @@ class TrainingDirection(DirectionKernel):
         }
 
     def _all_at(self, weights: Sequence[Array | None]) -> list[Any]:
-        """The fields of an `onernn_weights`."""
+        """Returns the fields of an `onernn_weights`."""
         return [self._at(array) for array in weights]
 
     def _at(self, array: Array | None) -> Any:
-        """The address of float32 numbers in row-major order."""
+        """Returns the address of float32 numbers in row-major order."""
         return self._ffi.cast("float *", 0 if array is None else array.ctypes.data)

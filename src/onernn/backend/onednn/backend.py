@@ -30,7 +30,7 @@ from onernn.ir.weights import Layers, RnnWeights
 
 
 def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:
-    """Why oneDNN cannot run this, "" where it can."""
+    """Returns why oneDNN cannot run this, "" where it can."""
     row = OURS[dtype]
     if not row.is_in(library.version):
         return (
@@ -89,7 +89,7 @@ class OneDnnBackend(LayerBackend):
     def _kernels_instead(
         self, spec: RnnSpec, layers: Layers, options: U8Options, why: str
     ) -> Stack:
-        """The layer in u8 on the kernels. Raises `LibraryError`, `UnsupportedError`."""
+        """Returns the layer in u8 on the kernels. Raises `LibraryError`, `UnsupportedError`."""
         from onernn.backend.compiled.backend import KernelsBackend
 
         stack = KernelsBackend(self.threads).stack(spec, layers, "u8", options, False)

@@ -83,7 +83,9 @@ def set_scales(
 
 
 def _factors(matrix: Array, per_channel: bool, given: Array | None) -> Array:
-    """The factors of a matrix's columns, or one for all: those that are ``given``, or its own."""
+    """Returns the factors of a matrix's columns, or one for all: those that are ``given``, or its
+    own.
+    """
     if given is not None:
         return given.reshape(-1)
     factors = own_factors(matrix, 0).reshape(-1)
@@ -127,7 +129,7 @@ class PackedWeights:
         self._packed: dict[str, list[Memory]] = {name: [] for name in plain}
 
     def get(self, name: str, layout: Descriptor) -> Memory:
-        """A weight in a layout; ``attributes`` hold the scales of narrower types."""
+        """Returns a weight in a layout; ``attributes`` hold the scales of narrower types."""
         with CREATION:
             for memory in self._packed[name]:
                 if memory.descriptor == layout:
@@ -139,7 +141,8 @@ class PackedWeights:
             return memory
 
     def affords(self, layouts: Mapping[str, Descriptor], budget: int) -> bool:
-        """Whether these layouts are there, are the first, or leave so many bytes unexceeded.
+        """Returns whether these layouts are there, are the first, or leave so many bytes
+        unexceeded.
 
         The gemm-based kernels of LBR cells, above all, pack anew for every T and N (measured:
         3.2), which would take the memory of hundreds of layers.
@@ -163,7 +166,8 @@ def descriptors(
     *,
     plain_layouts: bool = False,
 ) -> dict[str, Descriptor]:
-    """The forward arguments' descriptors: data strided, states plain, weights as they like it.
+    """Returns the forward arguments' descriptors: data strided, states plain, weights as they like
+    it.
 
     ``plain_layouts``: weights in their canonical layouts instead.
     """
@@ -200,7 +204,7 @@ def descriptors(
 def plain_weights(
     library: Library, spec: RnnSpec, weights: RnnWeights, precision: Precision
 ) -> dict[str, Memory]:
-    """The weights in their canonical layouts, as float32, and the bias in its own type."""
+    """Returns the weights in their canonical layouts, as float32, and the bias in its own type."""
     layer, bias = weights.layer, weights.bias
     if layer is None:  # the input is projected already: times one, exactly
         eye = np.eye(spec.input_size, dtype=np.float32)
@@ -230,7 +234,7 @@ class _Workspace(threading.local):
         self._scratchpad, self._address = align(0), 0
 
     def scratchpad(self, nbytes: int) -> int:
-        """The address of so many bytes."""
+        """Returns the address of so many bytes."""
         if nbytes > len(self._scratchpad):
             self._scratchpad = align(nbytes)
             self._address = self._scratchpad.ctypes.data
@@ -311,7 +315,7 @@ class Executable:
 
 
 def addresses(array: Array, rows: Iterable[int]) -> list[int]:
-    """The addresses of rows of an array."""
+    """Returns the addresses of rows of an array."""
     start, step = int(array.ctypes.data), array.strides[0]
     return [start + row * step for row in rows]
 
@@ -319,7 +323,7 @@ def addresses(array: Array, rows: Iterable[int]) -> list[int]:
 def state_addresses(
     spec: RnnSpec, states: Sequence[Array], turns: Sequence[int], of: str = ""
 ) -> dict[str, list[int]]:
-    """The addresses of each piece's initial and final states.
+    """Returns the addresses of each piece's initial and final states.
 
     Piece k reads buffer turns[k] of the states (K, N, O) and writes buffer turns[k + 1]. ``of``:
     "diff_" for gradients.
@@ -335,7 +339,7 @@ def state_addresses(
 
 
 def by_piece(table: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-    """The addresses of each piece by argument."""
+    """Returns the addresses of each piece by argument."""
     return [dict(zip(table, column, strict=True)) for column in zip(*table.values(), strict=True)]
 
 
@@ -398,7 +402,9 @@ class PrimitiveDirection:
         self.kernel = self.get(Shape(1, 1, spec.input_size, spec.recurrent_size)).name
 
     def get(self, shape: Shape) -> Executable:
-        """The primitive for a shape. Raises `UnsupportedError` where the library has none."""
+        """Returns the primitive for a shape. Raises `UnsupportedError` where the library has
+        none.
+        """
         if (result := self._made.get(shape)) is not None:
             self._hits += 1
             return result
@@ -426,7 +432,7 @@ class PrimitiveDirection:
         return create(self._library, self._spec, "forward_inference", wanted, self._attributes)
 
     def run(self, batch: PackedBatch) -> list[Array]:
-        """The final states (n, O) of the sentences that have words.
+        """Returns the final states (n, O) of the sentences that have words.
 
         All in the data types of the precision.
         """
@@ -554,7 +560,7 @@ class U8Kernel(OneDnnKernel):
         self.name = self._direction(BOUND, 0).kernel
 
     def _scale(self, bound: float) -> Scale:
-        """The scale of states up to this bound."""
+        """Returns the scale of states up to this bound."""
         return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
 
     def _direction(self, bound: float, exponent: int) -> PrimitiveDirection:
@@ -613,7 +619,7 @@ def new_kernel(
     library: Library,
     dtype: str,
 ) -> OneDnnKernel:
-    """The kernel for a data type; ``options``: of this layer and direction.
+    """Returns the kernel for a data type; ``options``: of this layer and direction.
 
     Raises `UnsupportedError` where the library has none.
     """

@@ -43,7 +43,7 @@ def keep(target: Path, content: Iterable[bytes]) -> None:
 
 
 def memory_file(name: str, content: Iterable[bytes]) -> Path:
-    """A file in memory, for folders that are read-only, full or mounted noexec.
+    """Returns a file in memory, for folders that are read-only, full or mounted noexec.
 
     It stays open for good: the loader knows a library by its path, and the next file to get this
     number would be taken for this one. Raises `OSError`.
@@ -61,7 +61,7 @@ ADVICE = f"set {DNNL_LIBRARY} to a libdnnl.so of oneDNN 3.2 or newer, or use bac
 
 
 def find() -> Path:
-    """The path of the library; `LibraryError` as `load_library` where none is."""
+    """Returns the path of the library; `LibraryError` as `load_library` where none is."""
     override = os.environ.get(DNNL_LIBRARY)
     if override:
         path = Path(override).absolute()
@@ -80,7 +80,7 @@ def find() -> Path:
 
 
 def _install() -> Iterator[Path]:
-    """The distribution's files, as pip recorded them.
+    """Yields the distribution's files, as pip recorded them.
 
     `importlib.metadata` reads the same, but importing it takes longer than loading a small model.
     """
@@ -109,7 +109,9 @@ class ElfLibrary:
     neighbours: tuple[Path, ...]
 
     def renamed(self) -> Iterator[bytes]:
-        """The file in chunks, with libdnnl.so.3 calling itself libdnnP.so.3: one byte differs."""
+        """Yields the file in chunks, with libdnnl.so.3 calling itself libdnnP.so.3: one byte
+        differs.
+        """
         start, edit = 0, -1 if self.edit is None else self.edit
         with open(self.path, "rb", buffering=0) as file:
             while chunk := file.read(_CHUNK):
@@ -120,7 +122,7 @@ class ElfLibrary:
 
 
 def read_elf(path: Path) -> ElfLibrary:
-    """How ``path`` can be loaded; `LibraryError` if it is no whole 64-bit ELF library."""
+    """Returns how ``path`` can be loaded; `LibraryError` if it is no whole 64-bit ELF library."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)
@@ -168,7 +170,7 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
 
 
 def cached_copy(elf: ElfLibrary) -> Path:
-    """A private copy in the user's cache directory, made now or equal to the original.
+    """Returns a private copy in the user's cache directory, made now or equal to the original.
 
     The whole copy is compared with the original at every load, which costs 10 ms for 54 MB (SHA-256
     of the copy: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
@@ -192,7 +194,7 @@ def _is_copy(target: Path, elf: ElfLibrary) -> bool:
 
 
 def memory_copy(elf: ElfLibrary) -> Path:
-    """A private copy in memory."""
+    """Returns a private copy in memory."""
     return memory_file("libdnnP", elf.renamed())
 
 
@@ -283,7 +285,7 @@ _forked: int | None = None
 
 
 def load_library() -> Library:
-    """The library of this process; `LibraryError` says what is missing and what to do."""
+    """Returns the library of this process; `LibraryError` says what is missing and what to do."""
     global _library
     with CREATION:
         if _library is None:

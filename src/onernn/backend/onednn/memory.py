@@ -82,7 +82,7 @@ class Descriptor:
 
     @classmethod
     def copied(cls, library: Library, borrowed: Any) -> Descriptor:
-        """A descriptor of our own from one that belongs to a primitive descriptor."""
+        """Returns a descriptor of our own from one that belongs to a primitive descriptor."""
         handle = library.ffi.new("dnnl_memory_desc_t *")
         library.check(library.lib.dnnl_memory_desc_clone(handle, borrowed), "memory descriptor")
         return cls(library, handle[0])
@@ -117,7 +117,7 @@ class Memory:
 
 
 def reorder(source: Memory, target: Descriptor, attributes: Any = None) -> Memory:
-    """The same numbers in another layout or data type; ``attributes`` hold scales."""
+    """Returns the same numbers in another layout or data type; ``attributes`` hold scales."""
     library, out = target.library, Memory.empty(target)
     lib, engine = library.lib, library.engine
     described = new_descriptor(
@@ -135,7 +135,7 @@ def reorder(source: Memory, target: Descriptor, attributes: Any = None) -> Memor
 
 
 def new_descriptor(library: Library, what: Callable[[], str], create: Any, *arguments: Any) -> Any:
-    """The primitive descriptor that a C creator makes of its arguments; ``what`` names it.
+    """Returns the primitive descriptor that a C creator makes of its arguments; ``what`` names it.
 
     Raises `UnsupportedError` where the library has no such kernel.
     """
@@ -152,7 +152,7 @@ def new_descriptor(library: Library, what: Callable[[], str], create: Any, *argu
 
 
 def new_primitive(library: Library, described: Any) -> Any:
-    """The primitive of a primitive descriptor."""
+    """Returns the primitive of a primitive descriptor."""
     handle = library.ffi.new("dnnl_primitive_t *")
     with CREATION:
         status = library.lib.dnnl_primitive_create(handle, described)
@@ -161,7 +161,7 @@ def new_primitive(library: Library, described: Any) -> Any:
 
 
 def bind(library: Library, memories: dict[int, Memory]) -> Any:
-    """The argument array of an execution; keep the memories alive beside it."""
+    """Returns the argument array of an execution; keep the memories alive beside it."""
     arguments = library.ffi.new("dnnl_exec_arg_t[]", len(memories))
     for argument, (number, memory) in zip(arguments, memories.items(), strict=True):
         argument.arg, argument.memory = number, memory.handle
@@ -195,12 +195,12 @@ class Primitive(NamedTuple):
 
 
 def argument(library: Library, name: str) -> int:
-    """The number of an execution argument: dst_iter_c -> DNNL_ARG_DST_ITER_C."""
+    """Returns the number of an execution argument: dst_iter_c -> DNNL_ARG_DST_ITER_C."""
     return int(getattr(library.lib, f"DNNL_ARG_{name.upper()}"))
 
 
 def argument_order(cell: Cell) -> list[str]:
-    """The arguments of a cell as its C creators take them."""
+    """Returns the arguments of a cell as its C creators take them."""
     lstm = cell is Cell.LSTM
     return [
         "src_layer",
@@ -225,7 +225,7 @@ def create(
     attributes: Any,
     hint: Primitive | None = None,
 ) -> Primitive:
-    """A primitive of one layer and one direction.
+    """Returns a primitive of one layer and one direction.
 
     ``kind``: forward_inference, forward_training, or backward, which needs its forward primitive
     as ``hint``. ``wanted``: the descriptor of each argument, those of a backward's results under
@@ -265,7 +265,7 @@ def create(
 
 
 def _choose(library: Library, described: Any, name: str) -> Descriptor:
-    """The layout that a primitive settled on for an argument."""
+    """Returns the layout that a primitive settled on for an argument."""
     lib = library.lib
     result = lib.dnnl_primitive_desc_query_md(
         described, lib.dnnl_query_exec_arg_md, argument(library, name)
@@ -336,7 +336,9 @@ def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
 
 
 def widen(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
-    """A buffer of ``dtype`` -> float32; of u8 times the rounded 1/factor, as products read it."""
+    """Returns a buffer of ``dtype`` -> float32; of u8 times the rounded 1/factor, as products read
+    it.
+    """
     if dtype == "u8":
         return (array.astype(np.float32) - np.float32(scale.shift)) * np.float32(1 / scale.factor)
     return of_bfloat16(array) if dtype == "bf16" else array.astype(np.float32, copy=False)

@@ -40,7 +40,7 @@ class Row(NamedTuple):
     output: list[str]
 
     def has(self, cell: Cell, *, peephole: bool, projection: bool, training: bool) -> bool:
-        """Whether the row is about such a layer; ``training``: forward and backward."""
+        """Returns whether the row is about such a layer; ``training``: forward and backward."""
         return (
             (self.cells == "all" or cell.name in self.cells)
             and (self.peephole or not peephole)
@@ -137,7 +137,7 @@ class Ours(NamedTuple):
     refused: str = ""
 
     def is_in(self, version: str) -> bool:
-        """Whether a libdnnl of that version has the row."""
+        """Returns whether a libdnnl of that version has the row."""
         first, this = (tuple(map(int, v.split(".")[:2])) for v in (self.since, version))
         return this >= first
 
@@ -191,7 +191,7 @@ DTYPES = (*PRECISIONS, *KERNELS_ONLY)
 
 
 def unknown(dtype: str) -> str:
-    """The message for a ``dtype`` that a backend does not have."""
+    """Returns the message for a ``dtype`` that a backend does not have."""
     if dtype in KERNELS_ONLY:
         return f"oneDNN has no {dtype}; use backend='auto' or 'kernels'"
     why = OURS[dtype].refused if dtype in OURS else ""
@@ -251,7 +251,7 @@ class U8Options:
         weights_scales: Any = None,
         projection_scales: Any = None,
     ) -> U8Options | None:
-        """The options of u8, or of int8-dynamic, without scales; None for other types.
+        """Returns the options of u8, or of int8-dynamic, without scales; None for other types.
 
         Raises `UnsupportedError` for what belongs to u8, `ValueError` where one thing is given
         twice, and `ShapeError` for scales that are not as many as the layer has gates and channels.
@@ -279,12 +279,12 @@ class U8Options:
         return result
 
     def part(self, index: int, directions: int) -> PartScales:
-        """The scales of a layer and direction; ``data_scale`` is x's in the first layer."""
+        """Returns the scales of a layer and direction; ``data_scale`` is x's in the first layer."""
         scales = self.scales[index] if self.scales else NO_SCALES
         return replace(scales, data=self.fixed) if self.fixed and index < directions else scales
 
     def with_one_scale(self, index: int) -> U8Options:
-        """The options of a layer and direction that has one scale for x and h."""
+        """Returns the options of a layer and direction that has one scale for x and h."""
         scales = self.scales[index] if self.scales else NO_SCALES
         fixed = self.fixed or scales.data
         scale, shift = fixed or (None, UNIT.shift)
@@ -297,14 +297,18 @@ class U8Options:
 
 
 def has_one_scale(part: PartScales) -> bool:
-    """Whether x and h are the same bytes, and their matrices have the same columns: oneDNN's."""
+    """Returns whether x and h are the same bytes, and their matrices have the same columns:
+    oneDNN's.
+    """
     of_x, of_h = part.layer, part.iter
     same = of_x is of_h or of_x is not None and of_h is not None and np.array_equal(of_x, of_h)
     return same and part.data == part.state
 
 
 def is_onednns(part: PartScales) -> bool:
-    """Whether these are scales as oneDNN has them: its states are bytes, y too, and saturate."""
+    """Returns whether these are scales as oneDNN has them: its states are bytes, y too, and
+    saturate.
+    """
     return part.layer is not None and has_one_scale(part)
 
 
@@ -419,5 +423,7 @@ GRADIENTS = (
 
 
 def reason(table: tuple[Wrong, ...], spec: RnnSpec, dtype: str) -> str:
-    """The reason in the first line of the table that a layer meets, "" where it meets none."""
+    """Returns the reason in the first line of the table that a layer meets, "" where it meets
+    none.
+    """
     return next((wrong.reason for wrong in table if wrong.where(spec, dtype)), "")

@@ -57,7 +57,7 @@ _FIELDS = dict(zip(WEIGHTS, ("layer", "iter", "bias", "peephole", "projection"),
 
 
 def refusal(spec: RnnSpec, dtype: str) -> str:
-    """Why oneDNN does not train this, "" where it does."""
+    """Returns why oneDNN does not train this, "" where it does."""
     if dtype not in TRAINED:
         return f"oneDNN trains in {' and '.join(TRAINED)}, not in {dtype}"
     if wrong := reason(GRADIENTS, spec, dtype):
@@ -75,7 +75,7 @@ def onednn_trainer(
     threads: int,
     strict: bool,
 ) -> Trainer:
-    """What trains a layer: oneDNN, or where it cannot the NumPy reference, in float32.
+    """Returns what trains a layer: oneDNN, or where it cannot the NumPy reference, in float32.
 
     Raises `UnsupportedError` for u8 and f16, and instead of the reference where ``strict``.
     """
@@ -211,6 +211,6 @@ class TrainingKernel(OneDnnKernel):
         return dx, carry(order[::-1], dend, dstates, execute), None
 
     def _weights_for(self, kernel: Executable) -> dict[str, int]:
-        """The addresses of the weights in a kernel's layouts."""
+        """Returns the addresses of the weights in a kernel's layouts."""
         layouts = kernel.layouts
         return {name: self._packed.get(name, layouts[name]).address for name in self._weights}

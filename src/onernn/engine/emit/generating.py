@@ -82,7 +82,7 @@ class Plan:
 
 
 def plan(program: Program, store: Store) -> Plan:
-    """Places for all values that are read."""
+    """Returns places for all values that are read."""
     result = Plan(program)
     views = program.views
 
@@ -125,7 +125,7 @@ def plan(program: Program, store: Store) -> Plan:
 def _first(
     plan: Plan, last: dict[str, int], root: Callable[[str], str]
 ) -> dict[int, list[tuple[str, str, WrittenNode]]]:
-    """The values whose memory a step is the first to use, each with what is made there.
+    """Returns the values whose memory a step is the first to use, each with what is made there.
 
     A loop keeps what its next turn or a later step reads for all of its turns: ``last`` changes.
     """
@@ -187,7 +187,7 @@ def _allocate(
 
 
 def _is_needed(plan: Plan, code: WrittenNode, name: str) -> bool:
-    """Whether a value is read; a step keeps the final states in any case."""
+    """Returns whether a value is read; a step keeps the final states in any case."""
     is_held = any(isinstance(step, Layer) and goes_on(plan.program, step) for step in code.codes)
     return is_held or name == code.node.outputs[0] or name in plan.used
 
@@ -240,14 +240,14 @@ def generate(
 
 
 def checked_name(name: str) -> str:
-    """The name, one of C++. Raises `ShapeError` for others."""
+    """Returns the name, one of C++. Raises `ShapeError` for others."""
     if (usual := namespace(name)) != name:
         raise ShapeError(f"--name {name}: expected a C++ name, such as {usual}")
     return name
 
 
 def limits(program: Program) -> list[Size]:
-    """Sizes that are negative in a call that is refused."""
+    """Returns sizes that are negative in a call that is refused."""
     steps = (step for each in program.codes for step in each.codes)
     calls = (step for step in steps if isinstance(step, Call) and step.function == "natural")
     sizes = (size for call in calls for size in call.arguments if isinstance(size, Size))
@@ -255,14 +255,14 @@ def limits(program: Program) -> list[Size]:
 
 
 def made_levels(program: Program) -> list[LodLevel]:
-    """The levels of outputs that are none of the inputs'."""
+    """Returns the levels of outputs that are none of the inputs'."""
     inputs = {value.name for value in program.graph.inputs}
     levels = (level for each in program.graph.outputs for level in program.levels(each.name))
     return [level for level in dict.fromkeys(levels) if level.name not in inputs]
 
 
 def found_sizes(program: Program) -> list[str]:
-    """The names of the outputs' sizes that are known only after a call."""
+    """Returns the names of the outputs' sizes that are known only after a call."""
     sizes = [size for each in program.graph.outputs for size in program.shape(each.name)]
     sizes += [level.count for level in made_levels(program)]
     names = {name for size in sizes for name in size.names}
@@ -365,7 +365,7 @@ class _Header:
         }
 
     def _input(self, value: Value) -> Iterator[dict[str, Any]]:
-        """An input's array, and its offsets where it is ragged."""
+        """Yields an input's array, and its offsets where it is ragged."""
         program, shape = self.program, self.program.shape(value.name)
         array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
         yield {**array, "comment": write_shape(shape), "count": volume(shape), "offsets_of": None}
@@ -393,7 +393,7 @@ class _Header:
         return {**array, "comment": comment, "count": most}
 
     def _found_by_call(self) -> Iterator[dict[str, Any]]:
-        """The offsets and sizes of outputs that are known only after a call."""
+        """Yields the offsets and sizes of outputs that are known only after a call."""
         program = self.program
         for level in made_levels(program):
             ident, count = program.ident(level.offsets), level.count + 1
@@ -430,14 +430,16 @@ class _Header:
                 yield {"ident": member.ident, "ctype": member.ctype, "most": str(most)}
 
     def _missing(self) -> Iterator[tuple[str, str, str]]:
-        """The branches that end a call: where which condition holds, or does not, and why."""
+        """Yields the branches that end a call: where which condition holds, or does not, and
+        why.
+        """
         for each in self.program.codes:
             if any(isinstance(step, Mark) and step.kind == "refuse" for step in each.codes):
                 holds = "true" if each.mark == "if" else "false"
                 yield each.node.inputs[0], holds, each.node.attrs.refused
 
     def _step(self, code: WrittenNode) -> dict[str, Any]:
-        """A node's comment, its code, and how many branches are around it."""
+        """Returns a node's comment, its code, and how many branches are around it."""
         title, depth = self._title(code), self.depth - (code.mark in ("else", "end"))
         steps = [step for step in code.codes if step.makes in self.plan.places or not step.makes]
         return {"title": title, "code": "".join(map(self._place, steps)), "depth": depth}
@@ -503,7 +505,7 @@ class _Header:
         return {"runs": runs, "batching": batching, "streams": goes_on(self.program, layer)}
 
     def _share(self, name: str, type: str, count: Size) -> str:
-        """A member that all layers with so many sentences have in common."""
+        """Returns a member that all layers with so many sentences have in common."""
         key = type, str(count)
         if key not in self.shared:
             self.shared[key] = self._member(self.program.new_ident(name), type, count)

@@ -57,7 +57,7 @@ _NAMES = {"u8": "int8"}
 
 
 def parse(model: Graph | str | PathLike[str], declared: Mapping[str, Any] | None = None) -> Program:
-    """The fused model, or that of a path, as a program.
+    """Returns the fused model, or that of a path, as a program.
 
     ``declared`` says what it leaves open of its inputs. Raises what `onernn.load` raises.
     """
@@ -69,7 +69,7 @@ def _refusal(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
 
 
 def _refuse(value: Value) -> Iterator[str]:
-    """Why C++ does not take an input."""
+    """Yields why C++ does not take an input."""
     if value.dtype is None or value.shape is None:
         lacks = " and ".join(w for w in ("dtype", "shape") if getattr(value, w) is None)
         hint = f"say --input '{value.name}={value.dtype or 'float32'}(T, N, 128)', for instance"
@@ -81,7 +81,7 @@ def _refuse(value: Value) -> Iterator[str]:
 
 
 def infer_types(program: Program) -> dict[str, str | None]:
-    """The dtype of each value by its name, None where nothing tells it."""
+    """Returns the dtype of each value by its name, None where nothing tells it."""
     types = program.types or program.graph.types
     return {name: found.dtype for name, found in types.items()}
 
@@ -89,7 +89,8 @@ def infer_types(program: Program) -> dict[str, str | None]:
 def infer_shapes(
     program: Program, static: Mapping[str, int] | None = None
 ) -> dict[str, tuple[int | str, ...]]:
-    """The shape of each value by its name: numbers, and expressions of sizes that stay open.
+    """Returns the shape of each value by its name: numbers, and expressions of sizes that stay
+    open.
 
     What each node becomes is known behind it: see `onernn.engine.inferring.infer`. ``static``:
     sizes fixed now. Raises `UnsupportedError` that names the nodes.
@@ -115,13 +116,15 @@ def infer_shapes(
 
 
 def is_size_name(name: str) -> bool:
-    """Whether a size may be called so: it becomes a variable beside those of the templates."""
+    """Returns whether a size may be called so: it becomes a variable beside those of the
+    templates.
+    """
     beside = name in words() or name.endswith(("_at", "_in", "_out"))
     return name in ("T", "N", "W") or (identifier(name) == name and not beside)
 
 
 def initialize(program: Program, weights: str = "f32") -> Store:
-    """The weights file, constants packed as the kernels read them.
+    """Returns the weights file, constants packed as the kernels read them.
 
     ``weights``: f32, f16 or bf16, how matrices are stored, or int8: those of recurrent layers are
     bytes, the others float32. A layer that has a precision of its own keeps it. Raises
@@ -192,7 +195,7 @@ def write_cpp(
     threads: int = 1,
     force: bool = False,
 ) -> list[Path]:
-    """A C++17 header that runs the model, its weights, an example and a CMakeLists.txt.
+    """Returns a C++17 header that runs the model, its weights, an example and a CMakeLists.txt.
 
     ``name``: of files and namespace, that of the model's file or folder by default. ``weights``:
     f32, f16 or bf16, how matrices are stored; everything is computed in float32, but that with bf16
@@ -236,7 +239,8 @@ def _find_understood(
     declared: Mapping[str, Any],
     like: Mapping[str, Ragged | Array],
 ) -> Program:
-    """Types and shapes of all values; those of ``like`` with their sizes open, else as they are.
+    """Returns types and shapes of all values; those of ``like`` with their sizes open, else as they
+    are.
 
     Branches that are generated for some sizes only make these the better ones.
     """
@@ -262,7 +266,7 @@ def _find_understood(
 def resolved_inputs(
     inputs: Iterable[Value], like: Mapping[str, Ragged | Array], *, sizes_open: bool
 ) -> dict[str, Value]:
-    """Inputs with the types and shapes that the model leaves to batches."""
+    """Returns inputs with the types and shapes that the model leaves to batches."""
     result = {}
     for value in inputs:
         if value.name in like and (value.dtype is None or value.shape is None):
@@ -278,7 +282,7 @@ def _mark(file: str, content: str) -> bytes:
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether a file is as an emit wrote it, whichever."""
+    """Returns whether a file is as an emit wrote it, whichever."""
     if not file.is_file():
         return False
     data = file.read_bytes()
@@ -289,7 +293,7 @@ def _is_ours(file: Path) -> bool:
 
 
 def _usual_name(file: Path) -> str:
-    """A file's name; where that says no more than that it is a model, its folder's."""
+    """Returns a file's name; where that says no more than that it is a model, its folder's."""
     stem = file.stem.removesuffix("-symbol")
     return file.parent.name or stem if stem.strip("_") == "model" else stem
 

@@ -47,7 +47,7 @@ class Store(Numbers):
             self.stored = before
 
     def whole(self) -> bytes:
-        """The file: magic, fingerprint of what follows the first 64 bytes, arrays."""
+        """Returns the file: magic, fingerprint of what follows the first 64 bytes, arrays."""
         data = np.zeros(self.size, np.uint8)
         self.write(data)
         body = data[HEADER:].tobytes()
@@ -68,7 +68,7 @@ class Lines(str):
 
 
 def number(value: float, real: str = "float") -> str:
-    """A C++ literal of the nearest float (or double), with as few digits as tell it."""
+    """Returns a C++ literal of the nearest float (or double), with as few digits as tell it."""
     of = np.float64 if real == "double" else np.float32
     suffix = "" if real == "double" else "f"
     with np.errstate(over="ignore"):
@@ -82,7 +82,8 @@ def number(value: float, real: str = "float") -> str:
 
 
 def on_one_line(value: Any) -> str:
-    """What a comment may hold: every expression of a template passes here before it is put in.
+    """Returns what a comment may hold: every expression of a template passes here before it is put
+    in.
 
     Code of our own stays as it is. Of names nothing ends the line or the comment, or goes on in the
     next line: no line breaks, ``*/``, backslashes or trigraphs.
@@ -112,7 +113,9 @@ def _environment() -> Any:
 
 @lru_cache(maxsize=1)
 def words() -> frozenset[str]:
-    """Every word of the templates: a size, which stands as a variable beside them, is none."""
+    """Returns every word of the templates: a size, which stands as a variable beside them, is
+    none.
+    """
     environment = _environment()
     texts = [
         environment.loader.get_source(environment, name)[0] for name in environment.list_templates()
@@ -121,7 +124,7 @@ def words() -> frozenset[str]:
 
 
 def render(template: str, **context: Any) -> str:
-    """A template's text; what it asks for and nobody gives is an error."""
+    """Returns a template's text; what it asks for and nobody gives is an error."""
     return str(_environment().get_template(template).render(**context))
 
 
@@ -193,7 +196,7 @@ Place = Callable[[str], str]
 
 
 def call(step: Call, place: Place, store: Store) -> str:
-    """A call of a kernel, as an expression."""
+    """Returns a call of a kernel, as an expression."""
 
     def text(argument: Any) -> str:
         match argument:
@@ -219,7 +222,7 @@ def call(step: Call, place: Place, store: Store) -> str:
 
 
 def element(access: Access, place: Place) -> str:
-    """One number of a value, inside of loops."""
+    """Returns one number of a value, inside of loops."""
     terms = [] if access.start.number == 0 else [str(access.start)]
     for index, stride in zip(INDICES, access.strides, strict=False):
         if stride.number == 1:
@@ -230,7 +233,9 @@ def element(access: Access, place: Place) -> str:
 
 
 def formula(step: Nest, place: Place, real: str, to: str) -> str:
-    """What one number of the result is. ``real``, ``to``: C++ types of what is read and made."""
+    """Returns what one number of the result is. ``real``, ``to``: C++ types of what is read and
+    made.
+    """
     reads = [element(access, place) for access in step.reads]
     real = "float" if real == CTYPES["float16"] else real  # numbers of halves are widened first
     return _formula(step.expression, reads, real, to)

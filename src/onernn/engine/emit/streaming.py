@@ -41,7 +41,7 @@ def pads_apart(graph: Graph) -> Graph:
 
 
 def _looks_back(graph: Graph, node: Node) -> tuple[list[int], list[int]] | None:
-    """The padding before and behind, where it stands for all that a window looks back."""
+    """Returns the padding before and behind, where it stands for all that a window looks back."""
     x, kernel = graph.types[node.inputs[0]], graph.types[node.inputs[1]].counts[2:]
     sizes = [size for size in kernel if size is not None]
     if not sizes or len(sizes) != len(kernel) or x.rank != len(kernel) + 2:
@@ -54,7 +54,7 @@ def _looks_back(graph: Graph, node: Node) -> tuple[list[int], list[int]] | None:
 
 
 def prepare_step(program: Program) -> str:
-    """Why the model cannot go word by word; "" where it can: what steps hold is added."""
+    """Returns why the model cannot go word by word; "" where it can: what steps hold is added."""
     try:
         steps = _Steps(program)
         reason = steps.why_not()
@@ -142,12 +142,12 @@ class _Steps:
         return any(_tells_words(self.program, size) for size in self.program.shape(name))
 
     def _axes(self, shape: Sequence[Size | None]) -> list[int]:
-        """The axes along which there are words."""
+        """Returns the axes along which there are words."""
         sizes = enumerate(shape)
         return [axis for axis, size in sizes if size and _tells_words(self.program, size)]
 
     def _meet(self, op: OperatorCode) -> bool:
-        """Whether a word of the result is made of several words, or of another one."""
+        """Returns whether a word of the result is made of several words, or of another one."""
         record, shapes = OPERATORS[op.node.op], [(t and t.shape) or () for t in op.types]
         if record.kind == "layer":
             return op.attrs.spec.direction != "left2right" and bool(self._axes(op.shape()[:1]))
@@ -194,7 +194,9 @@ class _Steps:
 
 
 def goes_on(program: Program, layer: Layer) -> bool:
-    """Whether a layer goes on where the step before ended; others have all words in each step."""
+    """Returns whether a layer goes on where the step before ended; others have all words in each
+    step.
+    """
     return not program.no_step and layer.time is not None and _tells_words(program, layer.time)
 
 
@@ -203,6 +205,6 @@ def _tells_words(program: Program, size: Size) -> bool:
 
 
 def _list_known_sizes(program: Program, name: str) -> list[Size]:
-    """The sizes that somebody reads as numbers: not what only tells a shape."""
+    """Returns the sizes that somebody reads as numbers: not what only tells a shape."""
     result = program.numbers(name)
     return [] if result is None else [Size.of(one) for one in result.reshape(-1)]

@@ -9,7 +9,7 @@ __all__ = ["RULES", "control", "products", "rule_of", "sequences", "shaping", "w
 
 
 def rule_of(op: str) -> Rule:
-    """The rule of an operator: its own, else the one that its definition allows."""
+    """Returns the rule of an operator: its own, else the one that its definition allows."""
     record = OPERATORS.get(op)
     if op in RULES or record is None:
         return RULES.get(op, control.unknown)

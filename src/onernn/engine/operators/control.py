@@ -25,7 +25,7 @@ def _condition(op: OperatorCode) -> str:
 
 
 def _copy(op: OperatorCode, index: int, out: str) -> Nest:
-    """An input as it stands, in an output that may have room for more."""
+    """Returns an input as it stands, in an output that may have room for more."""
     shape = op.shape(index)
     return nest(shape, whole(out, shape), [whole(op.read(index), shape)])
 
@@ -184,7 +184,7 @@ def sizes_to_say(inputs: Iterable[Value]) -> str:
 
 
 def _option(value: Value) -> str:
-    """A value as ``--input`` takes it, with ? for what the model leaves open."""
+    """Returns a value as ``--input`` takes it, with ? for what the model leaves open."""
     sizes = ("?",) if value.shape is None else value.shape
     shown = ", ".join("?" if size is None else str(size) for size in sizes)
     return f"{value.name}={value.dtype or 'float32'}({shown})"

@@ -42,7 +42,7 @@ def stretch(name: str, shape: Shape, out: Shape) -> Access:
 
 
 def each_element(op: OperatorCode, reads: Sequence[Access], expression: Expression) -> Nest:
-    """The whole output, element by element."""
+    """Returns the whole output, element by element."""
     out, shape = op.out()
     return nest(shape, whole(out, shape), reads, expression)
 
@@ -61,12 +61,12 @@ def broadcast(op: OperatorCode, shapes: Sequence[Shape]) -> None:
 
 
 def stretched_input(op: OperatorCode, index: int) -> Access:
-    """An input as its elements stand to those of the output."""
+    """Returns an input as its elements stand to those of the output."""
     return stretch(op.read(index), op.shape(index), op.out()[1])
 
 
 def elementwise(op: OperatorCode) -> Nest:
-    """A loop over the operator's expression."""
+    """Returns a loop over the operator's expression."""
     node = op.node
     present = [place for place, name in enumerate(node.inputs) if name]
     places = [place if name else None for place, name in enumerate(node.inputs)]
@@ -118,7 +118,7 @@ def dropout(op: OperatorCode) -> list[Call | Nest]:
 
 
 def fill(op: OperatorCode, index: int, value: float) -> Call:
-    """An output of one number."""
+    """Returns an output of one number."""
     out, shape = op.out(index)
     dtype = op.program.dtype(out)
     number = float(value) if dtype.startswith("float") else int(value)
@@ -130,12 +130,12 @@ def fill(op: OperatorCode, index: int, value: float) -> Call:
 
 
 def _axes(op: OperatorCode) -> list[int]:
-    """The axes along which elements meet."""
+    """Returns the axes along which elements meet."""
     return [axis for axis, to in enumerate(op.paths[0]) if to is None]
 
 
 def _along(op: OperatorCode) -> tuple[Size, Size, Size]:
-    """(outer, count, inner) of these axes."""
+    """Returns (outer, count, inner) of these axes."""
     shape, axes = op.shape(), _axes(op)
     first, last = axes[0], axes[-1] + 1
     if axes != list(range(first, last)):

@@ -32,7 +32,7 @@ class OperatorCode:
         self.views: dict[str, str] = {}
 
     def read(self, index: int) -> str:
-        """An input that stands in memory when this runs, "" where it is absent."""
+        """Returns an input that stands in memory when this runs, "" where it is absent."""
         name = self.node.input(index)
         if name:
             self.reads.append(name)
@@ -48,7 +48,7 @@ class OperatorCode:
         return self.program.shape(self.node.inputs[index])
 
     def out(self, index: int = 0) -> tuple[str, Shape]:
-        """An output's name and shape."""
+        """Returns an output's name and shape."""
         return self.node.outputs[index], self.program.shape(self.node.outputs[index])
 
     @property
@@ -59,16 +59,16 @@ class OperatorCode:
         return result or self.refuse("its axes are computed at run time; --static may fix sizes")
 
     def types_of_outputs(self) -> tuple[Type, ...]:
-        """Types of all outputs, those without a name, too, by the operator's record."""
+        """Returns types of all outputs, those without a name, too, by the operator's record."""
         result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *self.types)
         return result if isinstance(result, tuple) else (result,)
 
     def result_size(self, axis: int) -> Size:
-        """A size of the first output, which the rule may have to bind by `same`."""
+        """Returns a size of the first output, which the rule may have to bind by `same`."""
         return self.size(self.node.outputs[0], axis)
 
     def size(self, name: str, axis: int) -> Size:
-        """A size of a value. Raises `UnknownError` where it is not known yet."""
+        """Returns a size of a value. Raises `UnknownError` where it is not known yet."""
         shape = self.program.types[name].shape
         size = shape[axis] if shape else None
         if size is None:
@@ -94,7 +94,7 @@ class OperatorCode:
         raise UnsupportedError(reason)
 
     def same(self, a: Size, b: Any) -> Size:
-        """The one size that two are, because the code relies on it."""
+        """Returns the one size that two are, because the code relies on it."""
         return self.program.same(a, Size.of(b), self.node.label)
 
     def fits(self, index: int, sizes: Sequence[Any]) -> None:
@@ -107,12 +107,12 @@ class OperatorCode:
         return at_axis(self.attrs.axis, rank)
 
     def sentences(self, index: int = 0) -> LodLevel:
-        """The offsets of an input, which has to be ragged."""
+        """Returns the offsets of an input, which has to be ragged."""
         result = self.program.sentences(self.node.inputs[index])
         return result or self.refuse(f"{self.node.inputs[index]!r} carries no offsets")
 
     def numbers(self, index: int, what: str) -> list[Any] | None:
-        """The integers of an input, sizes among them; None where it is absent.
+        """Returns the integers of an input, sizes among them; None where it is absent.
 
         Raises `UnsupportedError` where only a call knows them.
         """
@@ -144,7 +144,7 @@ class OperatorCode:
         return name
 
     def finds(self, size: Size, what: str, most: Size) -> Size:
-        """A size that is known during a call only, at most this one."""
+        """Returns a size that is known during a call only, at most this one."""
         program = self.program
         ident = program.ident(keep(self.node.outputs[0], what))
         size = program.size(size)
@@ -171,7 +171,9 @@ class OperatorCode:
         return levels
 
     def call(self, function: str, *arguments: Any, **more: Any) -> Call:
-        """The call that makes the first output; see `Call`. Its type is the input's by default."""
+        """Returns the call that makes the first output; see `Call`. Its type is the input's by
+        default.
+        """
         return Call(function, self.node.outputs[0], *arguments, **{"types": [self.dtype()], **more})
 
     def move(self, function: str, *arguments: Any, **more: Any) -> Call:
@@ -179,7 +181,7 @@ class OperatorCode:
         return self.call(function, *arguments, types=[move(self.dtype())], **more)
 
     def written(self, codes: list[Step]) -> WrittenNode:
-        """The node with what runs it."""
+        """Returns the node with what runs it."""
         views = self.views | ({self.node.outputs[0]: self.source} if self.source else {})
         begins = {name: (around, Size(())) for name, around in views.items()}
         return WrittenNode(self.node, codes, self.reads, begins)
@@ -203,7 +205,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def written(program: Program, node: Node, found: Rule) -> WrittenNode:
-    """The node's C++. Raises what rules raise."""
+    """Returns the node's C++. Raises what rules raise."""
     op = OperatorCode(program, node)
     codes = found(op) or []
     for name in filter(None, node.outputs):
@@ -214,7 +216,7 @@ def written(program: Program, node: Node, found: Rule) -> WrittenNode:
 
 
 def is_natural(size: Size) -> bool:
-    """Whether it is at least 0 for all that its names may be."""
+    """Returns whether it is at least 0 for all that its names may be."""
     return all(by > 0 for _, by in size.terms)
 
 

@@ -34,7 +34,9 @@ def groups_of(columns: int) -> int:
 
 
 def pack(matrices: Array, together: int = 1) -> Array:
-    """(..., K, C) -> (..., panels, K, together * 16), zeros for columns that are not there."""
+    """Returns (..., K, C) -> (..., panels, K, together * 16), zeros for columns that are not
+    there.
+    """
     *stack, k, columns = matrices.shape
     wide = together * LANES
     out = np.zeros((*stack, -(-columns // wide), k, wide), matrices.dtype)
@@ -70,7 +72,7 @@ def gemm(op: OperatorCode) -> Sequence[Step]:
 
 
 def _bias(op: OperatorCode, columns: Size) -> str:
-    """A third input that is one number a column: a product begins with it. Else ""."""
+    """Returns a third input that is one number a column: a product begins with it. Else ""."""
     if not op.node.input(2) or op.attrs.beta != 1:
         return ""
     shape = op.shape(2)
@@ -81,7 +83,9 @@ def _bias(op: OperatorCode, columns: Size) -> str:
 def _product(
     op: OperatorCode, a: Shape, b: Shape, transpose: tuple[bool, bool], alpha: float, bias: str = ""
 ) -> list[Call]:
-    """The product of matrices, or stacks of them; ``a`` and ``b``: shapes after transposing."""
+    """Returns the product of matrices, or stacks of them; ``a`` and ``b``: shapes after
+    transposing.
+    """
     op.of("float")
     op.alike(1, 2)
     if op.program.sentences(op.node.inputs[1]):
@@ -103,7 +107,7 @@ def _product(
 
 
 def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
-    """Rows times a matrix that is known now."""
+    """Returns rows times a matrix that is known now."""
     inner, columns = matrix.shape
     together = groups_of(columns)
     panels = Packed(pack(matrix, together), narrow=True)
@@ -113,8 +117,9 @@ def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: s
 
 @rule("Einsum")
 def einsum(op: OperatorCode) -> list[Step]:
-    """A product of matrices where it is one. Else one loop a letter; those that the result does not
-    have are summed over, and stand outside, so that rows are added to rows."""
+    """Returns a product of matrices where it is one. Else one loop a letter; those that the result
+    does not have are summed over, and stand outside, so that rows are added to rows.
+    """
     op.alike(*range(1, len(op.node.inputs)))
     dtype = op.dtype()
     inputs, arrow, result = op.attrs.equation.replace(" ", "").partition("->")
@@ -161,7 +166,8 @@ Letters = tuple[str, str, str, str]
 
 
 def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Letters] | None:
-    """An equation as a product of stacks of matrices: the places of its factors, and the letters.
+    """Returns an equation as a product of stacks of matrices: the places of its factors, and the
+    letters.
 
     None where it is something else; of two ways the one that moves fewer arrays.
     """
@@ -194,13 +200,13 @@ def _of_matrices(
     places: tuple[int, int],
     letters: Letters,
 ) -> list[Step]:
-    """A product, and what brings its factors and its result into their order."""
+    """Returns a product, and what brings its factors and its result into their order."""
     stacks, rows, inner, columns = letters
     counts = [volume(tuple(sizes[letter] for letter in group)) for group in letters]
     steps: list[Step] = []
 
     def ordered(index: int, *orders: str) -> tuple[str, bool]:
-        """A factor in one of the two orders, and whether it is the second."""
+        """Returns a factor in one of the two orders, and whether it is the second."""
         source, term = op.read(index), terms[index]
         if term in orders:
             return source, orders.index(term) == 1
@@ -226,7 +232,7 @@ def _of_matrices(
 
 
 def _move(sizes: dict[str, Size], before: tuple[str, str], after: tuple[str, str]) -> Nest:
-    """A value with its axes in another order; both with a letter for each."""
+    """Returns a value with its axes in another order; both with a letter for each."""
     (source, term), (to, order) = before, after
     strides = dict(zip(term, strides_of(tuple(sizes[x] for x in term)), strict=True))
     shape = tuple(sizes[x] for x in order)
@@ -284,7 +290,7 @@ def dynamic_quantize(op: OperatorCode) -> Call:
 
 
 def zero_point(op: OperatorCode, index: int) -> str:
-    """The zero point of the first factor: one for all of it, or none."""
+    """Returns the zero point of the first factor: one for all of it, or none."""
     if op.node.input(index) and (
         volume(op.shape(index)) != Size.of(1) or op.dtype(index) != op.dtype()
     ):
@@ -293,7 +299,7 @@ def zero_point(op: OperatorCode, index: int) -> str:
 
 
 def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
-    """The second factor (K, C), which is known now, without its zero point."""
+    """Returns the second factor (K, C), which is known now, without its zero point."""
     matrix = op.program.graph.constants.get(op.node.inputs[1])
     zeros = op.program.graph.constants.get(op.node.input(3))
     if matrix is None or op.dtype() not in _BYTES or matrix.dtype.name not in _BYTES:
@@ -310,7 +316,7 @@ def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
 
 
 def bytes_in_panels(matrix: Array, together: int) -> tuple[Array, Array]:
-    """Numbers of nine bits (K, C) as the library takes them, and their zero points."""
+    """Returns numbers of nine bits (K, C) as the library takes them, and their zero points."""
     numbers, zeros = _as_bytes(matrix)
     wide = pack(numbers, together)
     return quad_rows(wide, np.ones(wide[:, 0].shape, np.float32)), pack(zeros, together)
@@ -332,7 +338,8 @@ def matmul_integer(op: OperatorCode) -> Call:
 
 
 def _as_bytes(matrix: Array) -> tuple[Array, Array]:
-    """Numbers of nine bits (K, C) as bytes with a sign, and the zero points (1, C) of these.
+    """Returns numbers of nine bits (K, C) as bytes with a sign, and the zero points (1, C) of
+    these.
 
     A column has at most 256 numbers in its range: it is moved where it does not fit.
     """
@@ -454,7 +461,7 @@ class Windows:
 
 
 def _around(op: OperatorCode, window: Window, size: Size) -> tuple[Size, Size]:
-    """How many elements a window sees before an axis, and behind it."""
+    """Returns how many elements a window sees before an axis, and behind it."""
     if size.number is not None:
         window = window.around(size.number)
     if not window.same:
@@ -506,7 +513,7 @@ def conv(op: OperatorCode) -> list[Step]:
 
 
 def _convolve(op: OperatorCode) -> tuple[Windows, int]:
-    """The windows of a convolution, and how many channels each group makes."""
+    """Returns the windows of a convolution, and how many channels each group makes."""
     x, weights, (_, y) = op.shape(), op.shape(1), op.out()
     windows = Windows(op, windows_of(op.attrs, _kernel(op, weights)), x[1:], y[1:])
     channels = weights[0].number
@@ -554,7 +561,7 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
 
 
 def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
-    """The sizes of a window."""
+    """Returns the sizes of a window."""
     kernel = [size.number or op.refuse(f"a window of {size} elements") for size in weights[2:]]
     if op.attrs.kernel_shape not in (None, tuple(kernel)):
         op.refuse(f"kernel_shape={op.attrs.kernel_shape}, weights of {kernel}")
@@ -562,7 +569,7 @@ def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
 
 
 def _together(channels: int) -> int:
-    """How many panels of 16 channels a window's sums have side by side: with fewer of them
+    """Returns how many panels of 16 channels a window's sums have side by side: with fewer of them
     multiplications wait for each other, with more of them more are of channels that are not there.
     """
     slower = {1: 2.0, 2: 1.25, 3: 1.0, 4: 1.0}

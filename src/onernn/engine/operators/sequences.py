@@ -24,7 +24,7 @@ from onernn.ops.rules import ONE
 
 
 def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, LodLevel | None]:
-    """(words, time or None where ragged, sentences, their offsets) of a layer's input."""
+    """Returns (words, time or None where ragged, sentences, their offsets) of a layer's input."""
     lod, shape = program.sentences(x), program.shape(x)
     if len(shape) != (2 if lod else 3):
         raise UnsupportedError(f"of {len(shape)} axes{' under a LoD' * bool(lod)}")
@@ -111,7 +111,7 @@ def with_offsets_of(op: OperatorCode) -> None:
 
 @rule("SequenceReset")
 def with_offsets(op: OperatorCode) -> Call:
-    """Other offsets, which come as numbers and are checked."""
+    """Returns other offsets, which come as numbers and are checked."""
     op.of("int", index=1)
     op.source = op.read(0)
     (result,) = op.makes_sentences(volume(op.shape(1)) - 1, words=op.shape()[0])
@@ -121,7 +121,7 @@ def with_offsets(op: OperatorCode) -> Call:
 
 @rule("SequenceAppend")
 def append(op: OperatorCode) -> list[Call]:
-    """The sentences of all inputs in one batch."""
+    """Returns the sentences of all inputs in one batch."""
     parts = [op.program.levels(name) for name in op.node.inputs]
     op.alike(*range(1, len(parts)))
     counts = [_sum(level.count for level in levels) for levels in zip(*parts, strict=True)]
@@ -172,7 +172,9 @@ def unpad(op: OperatorCode) -> Call:
 
 
 def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
-    """(time, count, inner, time_major) of a padded shape: all words of a sentence are needed."""
+    """Returns (time, count, inner, time_major) of a padded shape: all words of a sentence are
+    needed.
+    """
     major = bool(vars(op.attrs).get("time_major"))
     time, count = shape[:2] if major else shape[1::-1]
     return time, count, volume(shape[2:]), major
@@ -187,7 +189,7 @@ def pad(op: OperatorCode) -> Call:
 
 @rule("SequenceFill")
 def fill(op: OperatorCode) -> Call:
-    """One number, or one word, fills the rows behind each sentence."""
+    """Returns one number, or one word, fills the rows behind each sentence."""
     if op.attrs.time is None:
         _to_the_longest(op, 1)
     op.alike(1)
@@ -242,7 +244,7 @@ def context_window(op: OperatorCode) -> Call:
 
 
 def _words(op: OperatorCode) -> tuple[str, LodLevel, Size]:
-    """The first input, its offsets, and how many sentences these are of."""
+    """Returns the first input, its offsets, and how many sentences these are of."""
     lod = op.sentences()
     return op.read(0), lod, lod.count
 

@@ -113,7 +113,7 @@ def concat(op: OperatorCode) -> list[Nest]:
 
 @rule("Expand")
 def expand(op: OperatorCode) -> Nest:
-    """Sizes that are asked for stretch as those of an input do."""
+    """Returns sizes that are asked for stretch as those of an input do."""
     source, asked = op.read(0), shape_of(op.numbers(1, "shape") or ())
     broadcast(op, [op.shape(), asked])
     return each_element(op, [stretch(source, op.shape(), op.out()[1])], COPY)
@@ -121,7 +121,7 @@ def expand(op: OperatorCode) -> Nest:
 
 @rule("Tile")
 def tile(op: OperatorCode) -> Nest:
-    """Two loops an axis: one over its repetitions, one over its elements."""
+    """Returns two loops an axis: one over its repetitions, one over its elements."""
     source, input_shape, (out, shape) = op.read(0), op.shape(), op.out()
     times = shape_of(op.numbers(1, "repeats") or ())
     loops = tuple(size for pair in zip(times, input_shape, strict=True) for size in pair)
@@ -173,7 +173,7 @@ MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
-    """The elements before an axis, and those behind it."""
+    """Returns the elements before an axis, and those behind it."""
     return volume(shape[:axis]), volume(shape[axis + 1 :])
 
 
@@ -206,7 +206,7 @@ def gather_elements(op: OperatorCode) -> Call:
 
 @rule("GatherND")
 def gather_nd(op: OperatorCode) -> Call:
-    """An index along each of the first axes, behind those of the batch."""
+    """Returns an index along each of the first axes, behind those of the batch."""
     table, indices, batch = op.shape(0), op.shape(1), op.attrs.batch_dims
     for size, other in zip(table[:batch], indices[:batch], strict=True):
         op.same(size, other)
@@ -258,7 +258,7 @@ def _scatter(op: OperatorCode, function: str, *sizes: Any) -> Call:
 
 @rule("Pad")
 def pad(op: OperatorCode) -> list[Call]:
-    """Every element looks for where it comes from, along each axis."""
+    """Returns every element looks for where it comes from, along each axis."""
     if op.attrs.mode not in MODES:
         op.refuse(f"attribute mode={op.attrs.mode!r}")
     op.alike(2)
@@ -305,7 +305,7 @@ def one_hot(op: OperatorCode) -> Call:
 
 @rule("Compress")
 def compress(op: OperatorCode) -> Call:
-    """How many elements are chosen is known when it has run."""
+    """Returns how many elements are chosen is known when it has run."""
     op.of("bool", index=1)
     input_shape, axis = op.shape(), op.attrs.axis
     input_shape = (volume(input_shape),) if axis is None else input_shape

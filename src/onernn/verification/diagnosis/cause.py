@@ -82,7 +82,7 @@ class Edit:
 
     @classmethod
     def between(cls, graph: Graph, other: Graph) -> Edit:
-        """The edit from a graph to ``other``, which shares the nodes that stay."""
+        """Returns the edit from a graph to ``other``, which shares the nodes that stay."""
         kept = {id(node) for node in graph.nodes} & {id(node) for node in other.nodes}
         names = {value.name for value in graph.inputs}
         return cls(
@@ -93,12 +93,12 @@ class Edit:
         )
 
     def meets(self, other: Edit) -> bool:
-        """Whether both change the same node."""
+        """Returns whether both change the same node."""
         return not set(self.old).isdisjoint(other.old)
 
 
 def apply_edits(graph: Graph, edits: Iterable[Edit]) -> Graph:
-    """The graph with all edits, its nodes in an order in which they can run.
+    """Returns the graph with all edits, its nodes in an order in which they can run.
 
     Raises `ModelFormatError` if edits contradict each other.
     """
@@ -117,7 +117,8 @@ def apply_edits(graph: Graph, edits: Iterable[Edit]) -> Graph:
 def sort_nodes(
     graph: Graph, nodes: Iterable[Node], inputs: Iterable[Value], constants: Mapping[str, Array]
 ) -> Graph:
-    """The graph with these nodes, in an order in which they can run, and only what outputs need.
+    """Returns the graph with these nodes, in an order in which they can run, and only what outputs
+    need.
 
     Raises `ModelFormatError` if there is no order.
     """
@@ -171,7 +172,8 @@ class Cause:
 
 
 def undo_causes(model: Graph, causes: Iterable[Cause]) -> Graph:
-    """The model without these faults: an edit of the graph as it was read, or of its fused form.
+    """Returns the model without these faults: an edit of the graph as it was read, or of its fused
+    form.
 
     Raises `UnsupportedError` if one is only a candidate or cannot be undone in the model.
     """

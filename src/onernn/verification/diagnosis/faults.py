@@ -40,7 +40,7 @@ _GATES = {"u": "update", "r": "reset", "i": "input", "f": "forget", "c": "candid
 
 
 def name_arrays(arrays: Iterable[str]) -> str:
-    """The names of arrays in words."""
+    """Returns the names of arrays in words."""
     return " and ".join(_CALLED.get(name, name) for name in arrays)
 
 
@@ -51,7 +51,7 @@ def gate_name(spec: RnnSpec, gate: str) -> str:
 
 
 def alike(one: Array, other: Array) -> bool:
-    """Whether arrays are the same but for rounding."""
+    """Returns whether arrays are the same but for rounding."""
     if one.shape != other.shape:
         return False
     if one.dtype.kind != "f" or other.dtype.kind != "f":
@@ -63,7 +63,7 @@ def alike(one: Array, other: Array) -> bool:
 
 
 def as_stored(value: Any) -> str:
-    """A setting as text; its floats are float32, as most formats store them."""
+    """Returns a setting as text; its floats are float32, as most formats store them."""
     if is_dataclass(value):
         return repr([(each.name, as_stored(getattr(value, each.name))) for each in fields(value)])
     if isinstance(value, tuple | list):
@@ -72,14 +72,14 @@ def as_stored(value: Any) -> str:
 
 
 def bias_of(spec: RnnSpec, weights: RnnWeights) -> Array:
-    """The bias of one layer and direction, zeros where it has none."""
+    """Returns the bias of one layer and direction, zeros where it has none."""
     if weights.bias is not None:
         return weights.bias
     return np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), weights.iter.dtype)
 
 
 def merge_rows(bias: Array) -> Array:
-    """Both rows of an LBR cell's candidate as one, outside r*(...)."""
+    """Returns both rows of an LBR cell's candidate as one, outside r*(...)."""
     out = bias.copy()
     out[..., 2, :] += out[..., 3, :]
     out[..., 3, :] = 0
@@ -159,7 +159,9 @@ def _permuting(order: tuple[int, ...]) -> Callable[[Part], Array | None]:
 
 
 def permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
-    """Rows as gates. LBR cells hold the candidate's in two rows; any other gate has their sum."""
+    """Returns rows as gates. LBR cells hold the candidate's in two rows; any other gate has their
+    sum.
+    """
     if bias.shape[-2] > len(order) and order[2] != 2:
         return np.concatenate(
             [merge_rows(bias)[..., list(order), :], bias[..., 3:, :] * 0], axis=-2
@@ -367,7 +369,7 @@ class Relation(NamedTuple):
 
 
 def relate(one: Array, other: Array) -> Relation:
-    """The relation of a constant of any shape to the reference's."""
+    """Returns the relation of a constant of any shape to the reference's."""
     if one.shape != other.shape:
         turned = one.ndim == other.ndim == 2 and alike(one.T, other)
         if turned:
@@ -393,8 +395,8 @@ def relate(one: Array, other: Array) -> Relation:
 
 
 def _rule(one: Array, other: Array, verb: str) -> tuple[str, str, float]:
-    """The rule by which floats differ from the reference's, "" if none is known; in words with
-    "is" or "are"; and the largest difference without a rule.
+    """Returns the rule by which floats differ from the reference's, "" if none is known; in words
+    with "is" or "are"; and the largest difference without a rule.
     """
     if not one.any():
         return "zeroed", f"{verb} zero, the reference's {verb} not", 0.0
@@ -414,7 +416,7 @@ def _list_numbers(array: Array) -> str:
 
 
 def _narrow_type(one: Array, other: Array) -> str:
-    """The narrow type that numbers went through, "" if there is none."""
+    """Returns the narrow type that numbers went through, "" if there is none."""
     if one.shape != other.shape:
         return ""
     with np.errstate(over="ignore"):
@@ -435,7 +437,7 @@ def _narrow_type(one: Array, other: Array) -> str:
 
 
 def _factor(one: Array, other: Array) -> float:
-    """The factor by which one is larger than the reference's; 0 if there is none."""
+    """Returns the factor by which one is larger than the reference's; 0 if there is none."""
     square = float(np.vdot(other, other))
     factor = float(np.vdot(one, other)) / square if square else 0.0
     plain = abs(factor - 1) > _CLEAR * CLOSE and factor != 0
@@ -443,7 +445,7 @@ def _factor(one: Array, other: Array) -> float:
 
 
 def _shift(one: Array, other: Array) -> float | None:
-    """The number added to each of the reference's; None if it is not the same for all."""
+    """Returns the number added to each of the reference's; None if it is not the same for all."""
     apart = one.astype(np.float64) - other
     middle = float(np.median(apart))
     spread = np.abs(apart - middle).max(initial=0)
@@ -474,7 +476,7 @@ def relate_layers(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
 def _relate_weights(
     spec: RnnSpec, mine: RnnWeights, their: RnnSpec, theirs: RnnWeights
 ) -> Iterator[Relation]:
-    """The differences of the numbers: faults that explain them, then other relations."""
+    """Yields the differences of the numbers: faults that explain them, then other relations."""
     pairs = {
         name: (one, other)
         for name, one in mine.arrays.items()
@@ -514,7 +516,7 @@ def _relate_weights(
 
 
 def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Array) -> bool:
-    """Whether a fault of one array makes the reference's of the model's."""
+    """Returns whether a fault of one array makes the reference's of the model's."""
     changed = fault.apply((spec, name, one)) if one.shape == other.shape else None
     if changed is None:
         return False
@@ -524,7 +526,7 @@ def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Arr
 
 
 def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, float]:
-    """The gates that differ, "" if all do; and their `_rule`."""
+    """Returns the gates that differ, "" if all do; and their `_rule`."""
     rows = [k for k in range(one.shape[-2]) if not alike(one[..., k, :], other[..., k, :])]
     gates = spec.cell.gates
     listed = [
@@ -552,7 +554,7 @@ _OF_RULES = {"zeroed": "bias_zeroed", "shifted": "bias_shifted"}
 
 
 def _relate_numbers(spec: RnnSpec, name: str, one: Array, other: Array) -> Relation:
-    """The relation of weights or biases that no known fault explains."""
+    """Returns the relation of weights or biases that no known fault explains."""
     called = "biases" if name == "bias" else _CALLED[name]
     if one.shape != other.shape:
         said = f"has {called} of shape {one.shape}, the reference {other.shape},"

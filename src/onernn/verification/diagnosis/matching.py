@@ -331,7 +331,7 @@ _APART = 1e-5
 def equal_values(
     pairs: Mapping[str, str], graph: Graph, other: Graph, theirs: Values
 ) -> dict[str, str]:
-    """The pairs of values, and what is computed otherwise but comes to the same.
+    """Returns the pairs of values, and what is computed otherwise but comes to the same.
 
     Exporters write one function in several ways. What the model makes of values that have a pair
     is computed of the reference's, so that faults before it do not matter. ``theirs``: the values
@@ -358,13 +358,13 @@ def equal_values(
 
 
 def moves(op: str) -> bool:
-    """Whether an operator only cuts numbers out, or moves them."""
+    """Returns whether an operator only cuts numbers out, or moves them."""
     known = OPERATORS.get(op)
     return known is not None and known.kind in ("view", "moves")
 
 
 def _recompute(pairs: Mapping[str, str], graph: Graph, theirs: Values) -> dict[str, Any]:
-    """The model's values without a counterpart, of the reference's values before them."""
+    """Returns the model's values without a counterpart, of the reference's values before them."""
     known = {mine: theirs[their] for mine, their in pairs.items() if their in theirs}
     computed: dict[str, Any] = {}
     for node in graph.nodes:
@@ -379,7 +379,7 @@ def _recompute(pairs: Mapping[str, str], graph: Graph, theirs: Values) -> dict[s
 
 
 def _run(graph: Graph, node: Node, known: Values) -> dict[str, Any]:
-    """The outputs of one node; empty if it cannot run on these values."""
+    """Returns the outputs of one node; empty if it cannot run on these values."""
     outputs = tuple(Value(name) for name in node.outputs if name)
     try:
         with np.errstate(all="ignore"):
@@ -389,7 +389,9 @@ def _run(graph: Graph, node: Node, known: Values) -> dict[str, Any]:
 
 
 def _is_distinct(value: Any) -> bool:
-    """Whether two values of the same numbers are the same value: not counts, zeros, or masks."""
+    """Returns whether two values of the same numbers are the same value: not counts, zeros, or
+    masks.
+    """
     array = data_of(value) if isinstance(value, Ragged | np.ndarray) else None
     return array is not None and array.dtype.kind == "f" and len(np.unique(array)) > 2
 
@@ -457,6 +459,6 @@ def _compare(
 
 
 def _flat(one: Any, two: Any) -> bool:
-    """Whether shapes differ in axes of size 1 only."""
+    """Returns whether shapes differ in axes of size 1 only."""
     sizes = [[s for s in data_of(v).shape if s != 1] for v in (one, two)]
     return sizes[0] == sizes[1] and not isinstance(two, Ragged)

@@ -39,7 +39,7 @@ _MASK = 8
 
 
 def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
-    """The models' differences, as causes that explain the outputs together; none if they do
+    """Returns the models' differences, as causes that explain the outputs together; none if they do
     not, and if the reference is no model. After ``ends`` they are candidates: fewer of them may
     explain it.
 
@@ -60,7 +60,9 @@ def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
 
 
 def _count_unmatched(causes: Sequence[Cause]) -> int:
-    """A weight of the causes that are operators which one file lacks: others may do the same."""
+    """Returns a weight of the causes that are operators which one file lacks: others may do the
+    same.
+    """
     weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
     return sum(weights.get(each.id, 0) for each in causes)
 
@@ -133,7 +135,9 @@ class _Reading:
         return changed is not None and all(each.passes(changed) for each in batches)
 
     def _copies_layers(self) -> bool:
-        """Whether there are recurrent layers without a counterpart, though both have as many."""
+        """Returns whether there are recurrent layers without a counterpart, though both have as
+        many.
+        """
         paired = {id(op.node) for pair in self.matching.pairs for op in pair}
         every = (*self.matching.graph.nodes, *self.matching.other.nodes)
         single = any(node.op == "Rnn" and id(node) not in paired for node in every)
@@ -170,7 +174,7 @@ class _Reading:
         return result
 
     def _harmful(self, needed: list[Difference], batches: Sequence[Trial]) -> list[Difference]:
-        """The differences without causes that do no harm if they alone remain."""
+        """Returns the differences without causes that do no harm if they alone remain."""
         for together in _together(self.names.of(needed)):
             cause = {each for named in together for each in named.differences}
             rest = [each for each in needed if each not in cause]
@@ -207,7 +211,7 @@ class _Reading:
             )
 
     def _edits(self, causes: Sequence[Sequence[Difference]], whole: Edit) -> list[Edit]:
-        """An edit that undoes each; causes that change the same nodes share one."""
+        """Returns an edit that undoes each; causes that change the same nodes share one."""
         groups = [{index} for index in range(len(causes))]
         while True:
             chosen = [
@@ -228,12 +232,12 @@ class _Reading:
         return None if changed is None else Edit.between(self.graph, changed)
 
     def _layers(self) -> int:
-        """The number of layers and directions in all nodes of the model."""
+        """Returns the number of layers and directions in all nodes of the model."""
         return len(self.evidence.mine.parts)
 
 
 def prove(evidence: Evidence, cause: Cause) -> Cause:
-    """A cause that was found by searching: proved, where it also holds on another batch."""
+    """Returns a cause that was found by searching: proved, where it also holds on another batch."""
     if cause.evidence == "proved" or not cause.edits or evidence.theirs is None:
         return cause
     graph = evidence.model if cause.form == "read" else evidence.mine.graph
@@ -244,7 +248,7 @@ def prove(evidence: Evidence, cause: Cause) -> Cause:
 
 
 def _fresh(evidence: Evidence, graph: Graph, seed: int) -> Trial | None:
-    """A batch that was not used yet, of the same sizes."""
+    """Returns a batch that was not used yet, of the same sizes."""
     reference = evidence.reference.graph
     assert reference is not None
     for lengths in (True, False):
@@ -278,7 +282,9 @@ def _trial(
 
 
 def shuffle(inputs: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, Batch]:
-    """Another batch of the same numbers; with ``lengths`` vectors of integers are others, too."""
+    """Returns another batch of the same numbers; with ``lengths`` vectors of integers are others,
+    too.
+    """
     rng = np.random.default_rng(seed)
 
     def move(array: Array) -> Array:
@@ -307,7 +313,7 @@ def _together(every: Sequence[Named]) -> Iterator[list[Named]]:
 
 
 def in_place(places: Sequence[LayerName | str], layers: int) -> str:
-    """The places in words; ``layers``: how many layers and directions there are in all."""
+    """Returns the places in words; ``layers``: how many layers and directions there are in all."""
     distinct = list(dict.fromkeys(places))
     named = [place for place in distinct if isinstance(place, LayerName)]
     others = [place for place in distinct if isinstance(place, str)]
