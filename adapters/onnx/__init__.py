@@ -42,7 +42,7 @@ ADAPTER = Adapter(
         suffix=".onnx",
         write=defer("onnx.write.write_onnx"),
         options={"opset": 18, "output_dtype": "float32", "names": None, "allow_functions": False},
-        pads=defer("onnx.write.padded"),
+        pads=defer("onnx.write.pad"),
         runtime=RUNTIME,
     ),
     runtime=RUNTIME,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
@@ -73,6 +73,19 @@ def by_node(chosen: Sequence[Difference]) -> Iterator[list[Difference]]:
     for each in chosen:
         groups.setdefault(id(each.model or each), []).append(each)
     yield from groups.values()
+
+
+def _join_layouts(groups: Iterable[list[Difference]]) -> list[list[Difference]]:
+    """Returns the groups; a GateLayout is one with the layer that reads it: both hold its signs."""
+    result = list(groups)
+    for layer in [*result]:
+        reads = layer[0].model.node.inputs[:1] if layer[0].model and layer[0].model.is_layer else ()
+        for group in [*result]:
+            node = group[0].model and group[0].model.node
+            if node and node.op == "GateLayout" and node.outputs[:1] == reads:
+                layer += group
+                result.remove(group)
+    return result
 
 
 def patch(matching: Matching, chosen: Sequence[Difference]) -> Graph:
@@ -229,7 +242,7 @@ class Names:
             if one in left and other in left and (both := self._name_exchange(one, other)):
                 result += both
                 left = [each for each in left if each is not one and each is not other]
-        for units in by_node(left):
+        for units in _join_layouts(by_node(left)):
             result += [self._name_wiring(each) for each in units if each.is_wiring]
             if computed := [each for each in units if not each.is_wiring]:
                 result += self._name_computed(computed)
@@ -242,7 +255,7 @@ class Names:
         assert mine is not None and theirs is not None
         node, every = mine.node.outputs[0], tuple(units)
         if mine.is_layer:
-            mixed = mix(mine, theirs, {each.key for each in units})
+            mixed = mix(mine, theirs, {each.key for each in units if each.model is mine})
             pairs = zip(self._layers(mine.node), self._layers(mixed), strict=False)
             for (where, layer), (_, wanted) in pairs:
                 taken = self._taken_from(where, layer, wanted)
