@@ -34,7 +34,7 @@ class Checkout:
         self.folder = folder
         rooms = [p.name for p in repo.iterdir() if (p / "__init__.py").is_file()]
         ignored = shutil.ignore_patterns("__pycache__", "data", "frameworks", "packaging")
-        for name in [*rooms, "src", "tests"]:
+        for name in [*rooms, "src", "tests", "tools"]:
             shutil.copytree(repo / name, folder / name, symlinks=True, ignore=ignored)
         shutil.copy(repo / "pyproject.toml", folder)
         settings = folder / "tests" / "conftest.py"
