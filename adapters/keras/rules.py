@@ -182,7 +182,7 @@ def masking(x, *, mask_value=0.0):
 def embedding(x, *, output_dim=None, mask_zero=False, sparse=False, op):
     ids = x if x.dtype in ("int32", "int64") else x.cast("int32")
     (table,) = op.weights("embeddings")
-    y = ids.new(op.constant(table, "embeddings")).Gather(ids, axis=0, non_negative=1)
+    y = ids.constant(table).Gather(ids, axis=0, non_negative=1)
     return y.under(x.Equal(x.scalar(0)).Not()) if mask_zero else y
 
 

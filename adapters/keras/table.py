@@ -7,6 +7,8 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from onernn.adapters.common.lowering import (
     FoldingBudget,
     GraphBuilder,
@@ -117,6 +119,7 @@ class KerasLayer(NativeOperator):
         self.version, self.major = lowering.version, lowering.version[0]
         self.masked_by_call = bool(mask)
         self.path, self.depth, self.wraps = path, depth, False
+        self._variables: list[tuple[Array, str]] = []
         self._reader, self.arguments = reader, list(arguments)
         # A function's dtype is that of its result.
         self.compute = _compute_dtype(None if layer.is_operation else layer.config.get("dtype"))
@@ -194,7 +197,16 @@ class KerasLayer(NativeOperator):
         for name, array in zip(names, result, strict=True):
             if array.dtype.name not in ("float32", "float64"):
                 raise UnsupportedError(f"{name}: {array.dtype} numbers, not float32 or float64")
-        return [array.astype(self.compute, copy=False) for array in result]
+        arrays = [array.astype(self.compute, copy=False) for array in result]
+        self._variables += zip(arrays, names, strict=True)
+        return arrays
+
+    def constant(self, array: Any, label: str = "constant") -> str:
+        """Returns a constant value; one of the layer's variables has the variable's name."""
+        label = next(
+            (name for each, name in self._variables if np.may_share_memory(each, array)), label
+        )
+        return super().constant(array, label)
 
     def read(self, rule: Signature) -> Any:
         """Returns what a rule returns; raises `UnsupportedError` for what it did not read."""

@@ -218,6 +218,14 @@ def test_a_framework_is_added_by_its_recipe(page: Path, copy: Path) -> None:
     followed(page, "A framework", copy)
 
 
+def test_a_rule_is_added_by_its_recipe(page: Path, copy: Path) -> None:
+    followed(page, "A rule", copy)
+
+
+def test_a_fault_is_added_by_its_recipe(page: Path, copy: Path) -> None:
+    followed(page, "A fault", copy)
+
+
 def test_a_cell_is_added_by_its_recipe(page: Path, copy: Path) -> None:
     followed(page, "A cell", copy)
 
