@@ -146,7 +146,7 @@ KILLED = """
     from pathlib import Path
     import numpy as np
     import onernn
-    from onernn.adapters.common.writing import declared
+    from onernn.adapters.common.writing import declare
     from onernn.adapters.onnx.write import save, to_onnx
     from onernn.ir.files import replacing_all
 
@@ -163,7 +163,7 @@ KILLED = """
         matrix = np.full((16, 16), number, np.float32)  # in one file, its name in the other one
         x, y = (onernn.Value(name, "float32", (None, 16)) for name in ("x", f"y{number}"))
         node = onernn.Node("MatMul", ("x", f"w{number}"), (y.name,))
-        graph = declared(onernn.Graph("m", (x,), (y,), (node,), {f"w{number}": matrix}), None)
+        graph = declare(onernn.Graph("m", (x,), (y,), (node,), {f"w{number}": matrix}), None)
         if kind == "ONNX":
             save(to_onnx(graph), files[0], most=1000)
         else:
