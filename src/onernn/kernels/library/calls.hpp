@@ -211,10 +211,10 @@ struct Caller<F> {
 /// checked by it.
 template <auto F, class... Pointers>
 constexpr Function function(const char* name) {
-  constexpr const Counts* counts = kCounts<Pointers...>;
-  static_assert(!counts || counts->pointers == Caller<F>::kPointers,
+  static_assert(std::is_same_v<std::tuple<Pointers...>, std::tuple<ByRule>> ||
+                    sizeof...(Pointers) == Caller<F>::kPointers,
                 "say how many numbers each pointer has: Of<...>, May<...>, or ByRule for all");
-  return {name, Caller<F>::kTakes, Caller<F>::kWidths, Caller<F>::run, counts};
+  return {name, Caller<F>::kTakes, Caller<F>::kWidths, Caller<F>::run, kCounts<Pointers...>};
 }
 
 /// Looks at each step before it runs; a plan that Python has made needs none.
