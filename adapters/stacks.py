@@ -260,7 +260,7 @@ def stacks_of(model: Graph, node: str | None = None) -> Stacks:
         return chosen or _refuse(model.name, node, result)
     if result and node is not None:
         return Stacks({node: result[node]})
-    result.omitted = tuple(_omit(model, fused))
+    result.omitted = tuple(_list_omitted(model, fused))
     if result:
         return result
     if result.omitted:
@@ -274,7 +274,7 @@ def stacks_of(model: Graph, node: str | None = None) -> Stacks:
     )
 
 
-def _omit(model: Graph, fused: Graph) -> Iterator[Refusal]:
+def _list_omitted(model: Graph, fused: Graph) -> Iterator[Refusal]:
     """Yields the recurrent layers and loops over cells of a model that are no layers after
     fusion.
     """

@@ -77,7 +77,7 @@ def step_of(graph: Graph, node: Node) -> Step | None:
     if node.op == "Mul":
         return _lstm(graph, node)
     if node.op in ("Gemm", "MatMul"):
-        return _project(graph, node)
+        return _match_projection(graph, node)
     if node.op in ("Add", "Sub"):
         return _gru(graph, node)
     cell = _PLAIN.get(node.op)
@@ -161,7 +161,9 @@ _, _CELL_STATE = cells.step(
 )
 
 
-def _assign(formula: Polynomial, value: Polynomial, **known: str) -> Iterator[dict[str, str]]:
+def _match_letters(
+    formula: Polynomial, value: Polynomial, **known: str
+) -> Iterator[dict[str, str]]:
     """Yields the values in place of letters for which the formula is the value."""
     free = sorted(formula.atoms - known.keys())
     others = sorted(value.atoms - set(known.values()))
@@ -181,7 +183,7 @@ def _lstm(graph: Graph, node: Node) -> Step | None:
         if o is None or tanh is None or cell is None or None in parts:
             continue
         value = polynomial(graph, cell.outputs[0], factors.__contains__)
-        for of in _assign(_CELL_STATE, value) if value else ():
+        for of in _match_letters(_CELL_STATE, value) if value else ():
             gates = [affine_inside(graph, of[g], f) for g, f in zip("ifc", _LSTM, strict=True)]
             result = [gate for gate in (*gates, o) if gate]
             if len(result) < 4:
@@ -194,7 +196,7 @@ def _lstm(graph: Graph, node: Node) -> Step | None:
     return None
 
 
-def _project(graph: Graph, node: Node) -> Step | None:
+def _match_projection(graph: Graph, node: Node) -> Step | None:
     """h = (o * tanh(c)) W."""
     result, mul = affine(graph, node.outputs[0]), graph.producer(node.inputs[0], "Mul")
     if result is None or result.biases or mul is None:
@@ -223,7 +225,7 @@ def _gru(graph: Graph, node: Node) -> Step | None:
             continue
         inside = {name for each in value.nodes for name in each.outputs} | value.atoms
         for form in _GRUS if value.likes <= inside else ():
-            for of in _assign(form.state, value, h=h):
+            for of in _match_letters(form.state, value, h=h):
                 update = affine_inside(graph, of["u"], "Sigmoid")
                 if update is None or form.keeps is not None and not _is_narrow(graph, of["a"]):
                     continue

@@ -42,7 +42,7 @@ def fuse_masked_scans(graph: Graph, node: Node) -> Graph | Refusal | None:
         return None
     count, body = node.attributes["states"], declare_sizes(graph, node, "body")
     for index in range(node.attributes["scanned"]):
-        chosen = [_choose(body, v.name, body.inputs[count + index].name) for v in body.outputs]
+        chosen = [_find_chosen(body, v.name, body.inputs[count + index].name) for v in body.outputs]
         known = [one for one in chosen if one]
         if known and len(known) == len(chosen):
             return _fuse(graph, node, body, index, known)
@@ -182,7 +182,7 @@ def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
     return node.inputs[0], [("MatMul", node.inputs[1]), *result]
 
 
-def _choose(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
+def _find_chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
     """Returns the values that one takes if the mask is true, and if it is false.
 
     It is a Where, or, as exporters write it, mask * a + (not mask) * b.

@@ -86,11 +86,11 @@ def _unit(graph: Graph, unit: str, scale: str, shift: str) -> _Found | None:
     quotient = graph.producer(unit, "Div")
     if quotient is not None:
         centred, epsilon = quotient.inputs[0], _deviation(graph, quotient.inputs[1])
-        if (x := _centre(graph, centred)) and epsilon and epsilon[0] == x:
+        if (x := _find_centred(graph, centred)) and epsilon and epsilon[0] == x:
             return x, scale, shift, epsilon[1]
     for centred, inverse in orders(graph.producer(unit, "Mul")):
         result = _inverse(graph, inverse)
-        if result and _centre(graph, centred) == result[0]:
+        if result and _find_centred(graph, centred) == result[0]:
             return result[0], scale, shift, result[1]
     return None
 
@@ -99,7 +99,7 @@ def _at_once(graph: Graph, x: str, factor: str, rest: str) -> _Found | None:
     """Returns the same of x * factor + rest, where x may be centred, too."""
     for inverse, scale in orders(graph.producer(factor, "Mul")):
         result = _inverse(graph, inverse)
-        if result and result[0] == _centre(graph, x):
+        if result and result[0] == _find_centred(graph, x):
             return result[0], scale, rest, result[1]
         if not result or result[0] != x:
             continue
@@ -141,18 +141,18 @@ def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
         node = graph.producer(_mean(graph, variance) or "", "Mul", "Pow")
         if epsilon is None or node is None:
             continue
-        x = _centre(graph, node.inputs[0])
+        x = _find_centred(graph, node.inputs[0])
         twice = (
             graph.number(node.inputs[1]) == 2
             if node.op == "Pow"
-            else (_centre(graph, node.inputs[1]) == x)
+            else (_find_centred(graph, node.inputs[1]) == x)
         )
         if x and twice:
             return x, epsilon
     return None
 
 
-def _centre(graph: Graph, name: str) -> str | None:
+def _find_centred(graph: Graph, name: str) -> str | None:
     """Returns the x of x - mean, or of mean - x, which is squared alike."""
     node = graph.producer(name, "Sub")
     return node.inputs[0] if node and _mean(graph, node.inputs[1]) == node.inputs[0] else None

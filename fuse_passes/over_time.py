@@ -210,7 +210,7 @@ def _open(graph: Graph, node: Node) -> str:
     result, says = _ancestors(graph, node.inputs[:1]), list[str]()
     for value in graph.inputs:
         if value.name in result and value.type.rank == 0:
-            numbers = " or ".join(map(str, _compare(graph, result)))
+            numbers = " or ".join(map(str, _list_compared(graph, result)))
             says.append(f"--given {value.name}=NUMBER" + f", such as {numbers}" * bool(numbers))
         elif value.name in result:
             sizes = [size if isinstance(size, int) else "NUMBER" for size in value.shape or ()]
@@ -219,7 +219,7 @@ def _open(graph: Graph, node: Node) -> str:
     return f" in a branch that stays open; say {'; and '.join(says)}" if says else ""
 
 
-def _compare(graph: Graph, deps: set[str]) -> list[int]:
+def _list_compared(graph: Graph, deps: set[str]) -> list[int]:
     """Returns the integers that values among these are compared with."""
     nodes = [
         n for n in graph.nodes if n.outputs[0] in deps and graph.types[n.outputs[0]].dtype == "bool"

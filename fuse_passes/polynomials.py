@@ -115,16 +115,16 @@ def _number(graph: Graph, name: str) -> Polynomial | None:
             return None
         if array.shape[:-1] not in ((), (1,)) or (array != array.flat[0]).any():
             return None
-        return _describe(float(array.flat[0]))
+        return _make_constant(float(array.flat[0]))
     filled = graph.producer(name, "ConstantOfShape")
     shape = filled and graph.producer(filled.inputs[0], "Shape")
     if filled is None or shape is None or shape.attributes:
         return None
     result = filled.attrs.value
     value = 0.0 if result is None else float(result.reshape(-1)[0])
-    made = _describe(value)
+    made = _make_constant(value)
     return Polynomial(made.terms, (shape, filled), frozenset(shape.inputs))
 
 
-def _describe(number: float) -> Polynomial:
+def _make_constant(number: float) -> Polynomial:
     return Polynomial({(): number} if number else {})

@@ -175,7 +175,7 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
         rank = ranks.get(source, 0)
         if not rank or not _source(body, value.name, rank, 2, deep if is_c else wide):
             return "it collects something else than the state" if at >= count else ""
-    attention = rnn.attention and _attend(body, rnn.attention, scanned)
+    attention = rnn.attention and _find_attention(body, rnn.attention, scanned)
     if attention and isinstance(attention, str):
         return attention
     return Scanned(
@@ -203,7 +203,7 @@ def _makes(body: Graph, chain: list[Node], before: int, after: int, width: int) 
     return move_axes(body, chain, given) == move_axes(body, [], wanted)
 
 
-def _attend(body: Graph, name: str, scanned: list[str]) -> Attended | str:
+def _find_attention(body: Graph, name: str, scanned: list[str]) -> Attended | str:
     """Returns which scanned value is the attention (1, N, 1), after views of each step."""
     turned = body.producer(name, "Sub")
     keeps = turned is not None and is_one(body, turned.inputs[0])

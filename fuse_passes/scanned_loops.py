@@ -165,8 +165,8 @@ def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
 def _limits(
     graph: Graph, name: str, number: Callable[[str], Size | None], granted: str = ""
 ) -> list[Size] | None:
-    """Returns sizes so that a condition says: each is above 0. ``granted``: a condition that
-    held.
+    """Returns sizes for which a condition means that each is above 0. ``granted``: a condition
+    that is true.
     """
     waiting, seen, result = [name], {"", granted}, list[Size]()
     while waiting:

@@ -99,9 +99,7 @@ _SMALL = 16  # elements of constants that are compared by their numbers: axes an
 
 @rewrite("common_values")
 def share_values(graph: Graph, node: Node) -> Graph | None:
-    """Returns two nodes that move the same elements alike become one, so that layers read one
-    value.
-    """
+    """Merges two nodes that move the same elements alike, so that layers read one value."""
     key = _key(graph, node)
     for other in graph.users(node.inputs[0]) if key else ():
         if other is node:

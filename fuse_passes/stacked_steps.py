@@ -105,7 +105,7 @@ class Stacker(Tape):
         elif op not in OPERATORS or OPERATORS[op].kind != "elementwise":
             return None
         inputs = [
-            (op != "Concat" and self._share(column)) or self.stack(column, depth)
+            (op != "Concat" and self._find_shared(column)) or self.stack(column, depth)
             for column in columns
         ]
         stacked = [each for each in inputs if isinstance(each, Stacked)]
@@ -116,7 +116,7 @@ class Stacker(Tape):
         names = tuple(e if isinstance(e, str) else ready.pop(0) for e in inputs)
         return Stacked(self.emit(op, names, **attributes), stacked[0].backwards and not mixed)
 
-    def _share(self, column: tuple[str, ...]) -> str | None:
+    def _find_shared(self, column: tuple[str, ...]) -> str | None:
         """Returns a vector or number that all steps share: it stands beside rows of any number."""
         result = [self.graph.constants.get(name) for name in dict.fromkeys(column)]
         first = result[0]

@@ -70,7 +70,7 @@ def fuse_chain(graph: Graph, chain: Chain) -> Graph:
         if stacked.backwards != x.backwards:
             attention = stacker.reverse(attention, 0)
         attention = attend(stacker, attention, first.attention.keeps, weights.iter.dtype)
-    layout = project(graph, reading)
+    layout = find_projected_layout(graph, reading)
     rnn = add_layer(stacker, spec, weights, x.name, names, layout, attention=attention)
     if last.c:
         stacker.emit("Squeeze", (rnn.c_final, stacker.constant([0, 1])), last.c)
@@ -177,10 +177,12 @@ def fits(graph: Graph, reading: Reading) -> bool:
         result = {projection.stop - projection.start}
     inputs = {len(columns.of(graph)) for columns in reading.layer if columns.constant}
     alike = len(inputs) == 1 and all(columns.constant for columns in reading.layer)
-    return len(widths) == 1 and rows == result and bool(alike or project(graph, reading))
+    return (
+        len(widths) == 1 and rows == result and bool(alike or find_projected_layout(graph, reading))
+    )
 
 
-def project(graph: Graph, reading: Reading) -> GateLayout | None:
+def find_projected_layout(graph: Graph, reading: Reading) -> GateLayout | None:
     """Returns how the gates stand in an input that is their sums already; None where it is another
     one.
     """
@@ -270,7 +272,7 @@ def layer(graph: Graph, step: Step, reading: Reading) -> tuple[RnnSpec, RnnWeigh
         return np.stack(gates, axis=1)[None, None]
 
     recurrent = matrix(reading.iter)
-    whole = None if project(graph, reading) else matrix(reading.layer)
+    whole = None if find_projected_layout(graph, reading) else matrix(reading.layer)
     hidden = recurrent.shape[-1]
     rows = np.zeros((len(reading.biases), hidden), recurrent.dtype)
     for row, biases in zip(rows, reading.biases, strict=True):

@@ -58,17 +58,6 @@ def recurrent_stack(
     return y, *(op.reshaped(end, rows, -1, width) for end, width in zip(ends, widths, strict=False))
 
 
-def channels_first(op: NativeOperator, x: str) -> str:
-    """Returns (N, ..., C) -> (N, C, ...)."""
-    rank = op.rank_of(x)
-    return op.transposed(x, 0, rank - 1, *range(1, rank - 1))
-
-
-def channels_last(op: NativeOperator, x: str) -> str:
-    """Returns (N, C, ...) -> (N, ..., C)."""
-    return op.transposed(x, 0, *range(2, op.rank_of(x)), 1)
-
-
 def pool_windows(
     op: NativeOperator,
     x: str,

@@ -84,7 +84,7 @@ class Malformed(Exception):
 
 
 @contextmanager
-def describe(what: str, file: StrPath) -> Iterator[None]:
+def name_malformed(what: str, file: StrPath) -> Iterator[None]:
     """A `Malformed` inside becomes an error that names the file and ``what`` it is not."""
     try:
         yield
@@ -135,7 +135,7 @@ def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
 # How numbers lie in files: little-endian, bfloat16 as the upper half of a float32, bools in bytes.
 
 
-def store(dtype: str) -> np.dtype[Any]:
+def find_stored_dtype(dtype: str) -> np.dtype[Any]:
     """Returns the NumPy dtype in which the bytes of a dtype are read."""
     return np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)).newbyteorder("<")
 
@@ -214,7 +214,7 @@ class ByteStream:
 
     def numbers(self, shape: tuple[int, ...], dtype: str, what: str) -> Array:
         """Returns an aligned array of its own; bfloat16 as float32 of the same values."""
-        kind, count = store(dtype), math.prod(shape)
+        kind, count = find_stored_dtype(dtype), math.prod(shape)
         self._expect(count * kind.itemsize, what)
         self.budget.take(count * kind.itemsize + ARRAY, what)
         flat: Array = np.empty(count, kind)

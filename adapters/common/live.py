@@ -80,7 +80,7 @@ def kernels_in_place(backend: str, dtype: str, threads: int | None) -> KernelsBa
         return None
     engine: Any = open_backend(backend, threads=threads)
     if isinstance(engine, AutoBackend):
-        engine = engine.prefer(dtype)
+        engine = engine.find_preferred(dtype)
     return engine if isinstance(engine, KernelsBackend) else None
 
 
@@ -225,8 +225,8 @@ class ViewedWeights:
             place[...] = views[0]
             for view in views[1:]:
                 place += view
-        sealed_ = [{name: seal(array) for name, array in layer.items()} for layer in layers]
-        return spec, [RnnWeights(**layer) for layer in sealed_]
+        sealed = [{name: seal(array) for name, array in layer.items()} for layer in layers]
+        return spec, [RnnWeights(**layer) for layer in sealed]
 
     def unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
         """Returns gradients of the parameters, from those of the weights: a sum's is each one's."""

@@ -82,7 +82,7 @@ def declare(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
         raise _refuse_untyped(
             f"what {node.label} makes of {given} is not known before a run", graph
         )
-    merged = [_merge(each) for each in fitting]
+    merged = [_count_merged(each) for each in fitting]
     if merged.count(min(merged)) > 1:
         raise _refuse_untyped("several ranks fit", graph)
     return fitting[merged.index(min(merged))]
@@ -116,7 +116,7 @@ def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
     return [replace(whole, shape=(None,) * rank) for rank in ranks]
 
 
-def _merge(graph: Graph) -> int:
+def _count_merged(graph: Graph) -> int:
     """Returns how many products of sizes are the size of an axis."""
     sizes = {size for known in graph.types.values() for size in known.shape or () if size}
     return sum(any(len(names) > 1 for names, _ in size.terms) for size in sizes)

@@ -467,9 +467,7 @@ def _read_cells(op: KerasLayer, config: Any) -> tuple[PivotLayer, ...]:
     cell = op.inner(config, "cell")
     held = [cell]
     if cell.at.type == "StackedRNNCells" and not cell.layer.foreign:
-        listed = cell.read(
-            Signature(lambda *, cells=None: cells or (), {"reverse_state_order": False})
-        )
+        listed = cell.read(_STACKED)
         groups = group_names(each["class_name"] for each in listed)
         held = [
             cell.inner(each, "cells", group) for each, group in zip(listed, groups, strict=True)

@@ -443,7 +443,9 @@ def read(path: str | Path, file: Path) -> Held:
         )
         answer = Path(folder, "answer.json")
         if not answer.exists():
-            raise ModelFormatError(f"the HDF5 library does not read it: {_end(done)}", file)
+            raise ModelFormatError(
+                f"the HDF5 library does not read it: {_describe_end(done)}", file
+            )
         budget.take(answer.stat().st_size, "the names of arrays")
         text = answer.read_bytes()
         budget.parses_json(text)
@@ -459,7 +461,7 @@ def read(path: str | Path, file: Path) -> Held:
     return Held(arrays, result["texts"])
 
 
-def _end(done: subprocess.CompletedProcess[str]) -> str:
+def _describe_end(done: subprocess.CompletedProcess[str]) -> str:
     """Returns how a process ended that left no answer."""
     if done.returncode == -signal.SIGXCPU:
         return "it goes around in circles"

@@ -19,15 +19,15 @@ from onernn.adapters.common.files import (
     ByteStream,
     Malformed,
     check_kind,
-    describe,
     file_bytes,
+    name_malformed,
     numbers_of,
     parsed_json,
 )
 from onernn.adapters.common.native import NativeGraph, NativeNode
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
-from onernn.ir.arrays import Array
+from onernn.ir.arrays import Array, same_array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError
 from onernn.ir.files import ARRAY, inside, only_file, read_member, unzip
@@ -163,7 +163,7 @@ def read_symbol(file: str | Path) -> Symbol:
 def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
     """Returns the symbol in a JSON text; ``file`` is its name in errors."""
     what = "not an MXNet symbol"
-    with describe(what, file):
+    with name_malformed(what, file):
         return _graph(parsed_json(data, file, what), "the symbol", 0)
 
 
@@ -487,7 +487,7 @@ def _by_structure(
         fitting = _fitting(blocks, parameters)
         if not fitting:  # tied weights: the symbol has what two blocks share in one of them
             others = [a for p, block in saved.items() if p != path for a in block.values()]
-            own = {n: a for n, a in parameters.items() if not any(_same(a, b) for b in others)}
+            own = {n: a for n, a in parameters.items() if not any(same_array(a, b) for b in others)}
             if not own:
                 continue
             fitting = _fitting(blocks, own)
@@ -520,10 +520,6 @@ def _fitting(
         if set(declared) == set(parameters)
         and all(_fits(declared[n].shape, a.shape) for n, a in parameters.items())
     ]
-
-
-def _same(one: Array, other: Array) -> bool:
-    return one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def _check_counted(prefixes: Sequence[str], path: str, file: Path) -> None:

@@ -201,7 +201,7 @@ def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
     backward = any(op.attributes.get("direction", "forward") != "forward" for op in layers)
     for value in model.graph.inputs if layers else ():
         counts = value.dtype in ("int32", "int64") and len(value.shape or ()) == 1
-        readers = _reach(model.graph, value.name) if counts else []
+        readers = _list_dependents(model.graph, value.name) if counts else []
         if not counts or any(op.type in (*_RECURRENT, "Loop", "Scan") for op in readers):
             continue
         if not readers or (backward and "len" in value.name.lower()):
@@ -214,7 +214,7 @@ def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
             yield _fault("lengths_unread", "wrong", "file", at, value.name, text)
 
 
-def _reach(graph: Subgraph, name: str) -> list[Operator]:
+def _list_dependents(graph: Subgraph, name: str) -> list[Operator]:
     """Returns the operators that depend on a value, those in bodies included."""
     names, readers = {name}, list[Operator]()
     for _, op in graph.everywhere():

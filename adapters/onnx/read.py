@@ -15,10 +15,10 @@ import numpy as np
 from onernn.adapters.common.files import (
     Schema,
     count_of,
+    find_stored_dtype,
     numbers_of,
     open_budgeted,
     read_all,
-    store,
 )
 from onernn.adapters.common.native import NativeGraph, NativeNode
 from onernn.ir.arrays import Array
@@ -268,7 +268,7 @@ def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
         raise ModelFormatError(f"{what}: impossible shape {dims}", external.model)
     if tensor.HasField("segment"):
         raise UnsupportedError("a tensor in segments is not read")
-    size, budget = store(kind).itemsize, external.budget
+    size, budget = find_stored_dtype(kind).itemsize, external.budget
     budget.take(ARRAY, what)
     flat: Array | None = None
     if tensor.data_location == 1:
@@ -289,7 +289,7 @@ def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
 
 
 def _from_bytes(data: bytes | Array, kind: str, budget: FileBudget, what: str) -> Array:
-    flat = np.frombuffer(data, store(kind))
+    flat = np.frombuffer(data, find_stored_dtype(kind))
     return numbers_of(flat.astype(flat.dtype.newbyteorder("="), copy=False), kind, budget, what)
 
 
@@ -310,7 +310,7 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
         numbers = getattr(unpacked, field)
         external.budget.take(8 * len(numbers), what)
         return np.fromiter(numbers, kind, len(numbers))
-    if len(packed) % store(kind).itemsize:
+    if len(packed) % find_stored_dtype(kind).itemsize:
         return None
     return _from_bytes(packed, kind, external.budget, what)
 

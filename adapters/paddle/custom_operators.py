@@ -273,7 +273,7 @@ def replace_recurrent(
     all_known: bool = False,
     fixed: bool = False,
 ) -> Replaced:
-    """Returns each ``rnn`` that can be replaced is, in place, in inner blocks, too.
+    """Replaces each ``rnn`` that can be replaced, in place, also in inner blocks.
 
     ``fetched``: values that the caller holds; ``all_known``: there are no others, or they are
     exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises as `log_replaced`.

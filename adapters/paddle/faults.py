@@ -17,7 +17,7 @@ from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Va
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Operator, Program
 from onernn.ir.arrays import Array, Int64
-from onernn.ir.graph import Graph, NativeOp, Node, call
+from onernn.ir.graph import Graph, NativeOp, Node, describe_operators
 from onernn.ir.ragged import Ragged
 from onernn.ir.rnn import Recurrent
 
@@ -162,7 +162,7 @@ class _Detector:
                 users.setdefault(_first(fusion.rnn.inputs, "Bias"), []).append(fusion)
         for name, fusions in users.items():
             if len(readers := self.readers[name]) > 1:
-                listed = ", ".join(call((op.native,)) for op in readers)
+                listed = ", ".join(describe_operators((op.native,)) for op in readers)
                 text = f"the fuse pass adds projections' biases into one that others read: {listed}"
                 change = partial(_sum_readers, bias=name, fusions=tuple(fusions))
                 paths, first = ("fused", "onednn"), fusions[0].rnn
@@ -307,7 +307,7 @@ def has_empty_sentences(values: Values, *, value: str) -> bool:
 
 
 def stale_state(graph: Graph, values: Values, *, at: NativeOp) -> Graph:
-    """Returns the rnn starts from the neighbour's states, a single sentence from minus its own."""
+    """Returns the graph in which an rnn begins with its neighbour's states, a lone one negated."""
     for node in _rnns(graph, at):
         rnn = Recurrent.of(node)
         stale = {}

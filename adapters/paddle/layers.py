@@ -16,6 +16,7 @@ from onernn.adapters.common.bodies import (
     recurrent_stack,
 )
 from onernn.adapters.common.signatures import OneOf, refuse
+from onernn.adapters.common.windows import over_channels
 from onernn.adapters.paddle.table import PaddleOperator, ScaleOf, list_places, paddle
 from onernn.ir.arrays import Array
 from onernn.ir.spec import Cell, Direction, RnnSpec
@@ -379,18 +380,10 @@ _UNFUSED: dict[str, Any] = {
 }
 
 
-def _with_channels_first(x: Any, layout: str, compute: Callable[[Any], Any]) -> Any:
-    """Returns what ``compute`` makes of (N, C, ...), with the channels where they were."""
-    if layout not in _LAST:
-        return compute(x)
-    last = x.rank - 1
-    return compute(x.transpose(0, last, *range(1, last))).transpose(0, *range(2, last + 1), 1)
-
-
 def _over_images(x: Any, layout: str, compute: Callable[[Any], Any]) -> Any:
     if x.ragged:
         refuse(f"input {x.slot}: a LoD over images")
-    return _with_channels_first(x, layout, compute)
+    return over_channels(x, layout in _LAST, compute)
 
 
 def _pads(paddings: Sequence[int], algorithm: str, axes: int) -> dict[str, Any]:
@@ -540,8 +533,8 @@ def batch_norm(
         refuse("saved in training mode: it normalizes by the statistics of a batch")
     numbers = Scale, Bias, Mean, Variance
     layout = data_layout if X.rank > 2 else "NCHW"
-    return _with_channels_first(
-        X, layout, lambda x: x.BatchNormalization(*numbers, epsilon=epsilon)
+    return over_channels(
+        X, layout in _LAST, lambda x: x.BatchNormalization(*numbers, epsilon=epsilon)
     )
 
 

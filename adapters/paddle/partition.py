@@ -17,7 +17,7 @@ from onernn.fuse_passes import fuse
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Ragged, data_of, depth_of
 from onernn.ir.records import dataclass
 
 # Which operators of a Paddle program read what others make.
@@ -152,7 +152,7 @@ class LiveProgram:
 
     def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
         """Returns the parts that can be replaced, and why other recurrent operators cannot."""
-        depths, reasons = self._find_understood()
+        depths, reasons = self._understand()
         names = [name for name in self._results() if name in depths]
         roots, reads = self._wanted, self._graph.reads
         if not self._has_fetches:
@@ -221,7 +221,7 @@ class LiveProgram:
         result.vars.extend(each for each in block.vars if each.name in names)
         return bytes(result.SerializeToString())
 
-    def _find_understood(self) -> tuple[dict[str, int], dict[str, str]]:
+    def _understand(self) -> tuple[dict[str, int], dict[str, str]]:
         """Returns (LoD levels of what is understood, why the rest of the variables is not).
 
         Other operators become foreign: their results are what the program declares.
@@ -493,7 +493,7 @@ class LivePart:
 
     def run(self, data: Sequence[Batch], parameters: Sequence[Array]) -> list[Batch]:
         """Returns the part's outputs for its data and parameters, in its order."""
-        session = self.session([*map(_depth, data)], parameters)
+        session = self.session([*map(depth_of, data)], parameters)
         outputs = session.run(dict(zip(self.part.data, data, strict=True)))
         return [outputs[value.name] for value in session.graph.outputs]
 
@@ -513,11 +513,13 @@ class LivePart:
         """Returns the compiled file for data of these types, empty if only Python runs the part."""
         from onernn.engine.compiling import content_of  # with C's bindings
 
-        types = tuple([(data_of(x).dtype, data_of(x).ndim, _depth(x)) for x in data])
+        types = tuple([(data_of(x).dtype, data_of(x).ndim, depth_of(x)) for x in data])
         if types in self._only_python:
             return b""
         try:
-            return content_of(self.session([*map(_depth, data)], parameters), [*map(data_of, data)])
+            return content_of(
+                self.session([*map(depth_of, data)], parameters), [*map(data_of, data)]
+            )
         except UnsupportedError:
             self._only_python.add(types)
             return b""
@@ -529,10 +531,6 @@ class LivePart:
             raise UnsupportedError("; ".join(graph.notes))
         options = self._options
         return Session(graph, options.dtype, options.threads, options.backend, options.strict)
-
-
-def _depth(batch: Batch) -> int:
-    return len(batch.outer) + 1 if isinstance(batch, Ragged) else 0
 
 
 class LayerKind(NamedTuple):

@@ -149,7 +149,7 @@ def restore(target: Any) -> Any:
         target.replaced = target.refusals = ()
     elif isinstance(target, paddle.inference.Config):
         if files := _ORIGINALS.get(_files(target)):
-            _name(target, files)
+            _make_config(target, files)
     elif type(target).__name__ == "PirTranslatedLayer":
         for each in target._program_holder_dict.values():
             _exchange(each, restore_recurrent(each.infer_program))
@@ -268,10 +268,10 @@ def _optimized_config(config: Any, chosen: Options) -> Any:
             params = changed.with_suffix(".pdiparams")
             params.write_bytes(combine(files))
     _ORIGINALS[Files(changed, params)] = files
-    return _name(config, Files(changed, params))
+    return _make_config(config, Files(changed, params))
 
 
-def _name(config: Any, files: Files) -> Any:
+def _make_config(config: Any, files: Files) -> Any:
     """Returns the Config of these files."""
     config.set_model("")  # a folder of its own would count more
     config.set_model(*map(str, [files.params] if files.params.is_dir() else files))

@@ -15,8 +15,8 @@ import numpy as np
 from onernn.adapters.common.files import (
     ByteStream,
     Malformed,
-    describe,
     file_bytes,
+    name_malformed,
     pairs,
     parsed_json,
 )
@@ -179,7 +179,7 @@ def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
     desc = messages.parse("ProgramDesc", data, file)
     if not desc.blocks:  # any unrelated protobuf may parse, too
         raise ModelFormatError("not a Paddle program: it has no block", file)
-    with describe("not a Paddle program", file):
+    with name_malformed("not a Paddle program", file):
         # Paddle saves the variables of all blocks, each name once.
         blocks = [[_variable(each) for each in block.vars] for block in desc.blocks]
         operators = [tuple(map(_operator, range(len(b.ops)), b.ops)) for b in desc.blocks]
@@ -287,7 +287,7 @@ def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
         )
     reader, at = _Reader(), 0
     try:
-        reader.changed = {f"%{number}" for number in _change(operations, 0)}
+        reader.changed = {f"%{number}" for number in _find_changed(operations, 0)}
         for operation in operations:
             reader.read(operation)
             at += 1
@@ -310,7 +310,7 @@ def _in_place(name: str) -> int | None:
     return 1 if kind == "assign_out_" else 0
 
 
-def _change(operations: Any, depth: int) -> set[int]:
+def _find_changed(operations: Any, depth: int) -> set[int]:
     """Returns the values that operators write into, those of inner blocks among them: no
     constants.
     """
@@ -322,7 +322,7 @@ def _change(operations: Any, depth: int) -> set[int]:
             result.add(int(operation["I"][at]["%"]))
         for region in operation.get("regions", ()):
             for block in region["blocks"]:
-                result |= _change(block["ops"], depth + 1)
+                result |= _find_changed(block["ops"], depth + 1)
     return result
 
 

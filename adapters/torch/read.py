@@ -13,7 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onernn.adapters.common.files import Malformed, check_kind, describe, open_budgeted, parsed_json
+from onernn.adapters.common.files import (
+    Malformed,
+    check_kind,
+    name_malformed,
+    open_budgeted,
+    parsed_json,
+)
 from onernn.adapters.torch.weight_files import (
     DTYPES,
     SCALAR_TYPES,
@@ -99,7 +105,7 @@ def read_program(path: str | Path) -> Program:
     `UnsupportedError` for a version of the schema that is not read.
     """
     file = Path(path)
-    with describe("not an exported program", file), open_budgeted(file) as (raw, _):
+    with name_malformed("not an exported program", file), open_budgeted(file) as (raw, _):
         with Archive.opened(file, raw) as archive:
             return _program(archive, file)
 

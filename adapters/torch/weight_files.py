@@ -17,12 +17,12 @@ import numpy as np
 
 from onernn.adapters.common.files import (
     count_of,
+    find_stored_dtype,
     numbers_of,
     open_budgeted,
     pairs,
     parsed_json,
     read_all,
-    store,
 )
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
@@ -34,7 +34,7 @@ from onernn.reorders.layers import PivotLayer
 # What PyTorch's files call the data types of tensors, by NumPy's names.
 
 DTYPES = {
-    name: store(name)
+    name: find_stored_dtype(name)
     for name in (
         *("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "bfloat16", "bool"),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.compiling import CHECKED, STRICT, check_syntax, compile_program, compiler
 
-from onernn.kernels import include
+from onernn.kernels import list_included
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "src" / "onernn" / "kernels"
@@ -114,7 +114,7 @@ def test_objects_of_two_instruction_sets_share_no_kernel(tmp_path: Path) -> None
 
 
 def test_headers_come_behind_those_that_they_need() -> None:
-    order = include(["gru.hpp", "team.hpp"])
+    order = list_included(["gru.hpp", "team.hpp"])
     assert order.index("isa.hpp") < order.index("lanes.hpp") < order.index("gru.hpp")
     assert len(order) == len(set(order)) and "lstm.hpp" not in order
 

@@ -46,10 +46,10 @@ class AutoBackend(LayerBackend):
         self._backends: dict[str, OneDnnBackend | KernelsBackend] = {}
         self._missing: dict[str, str] = {}
         wished_isa()  # refuses an unknown name
-        if not self._open_it("kernels") and not self._open_it("oneDNN"):
+        if not self._open_backend("kernels") and not self._open_backend("oneDNN"):
             raise LibraryError("; ".join(self._missing.values()))
         if any(map(os.environ.get, WISHES)):
-            self._open_it("oneDNN")
+            self._open_backend("oneDNN")
 
     @property
     def kernels(self) -> Kernels | None:
@@ -91,7 +91,7 @@ class AutoBackend(LayerBackend):
         scales = options.scales if options and options.is_whole else ()
         order = self._order(dtype, scales)
         for name in order:
-            backend = self._open_it(name)
+            backend = self._open_backend(name)
             if backend is None:
                 missing.append(self._missing[name])
                 continue
@@ -114,11 +114,11 @@ class AutoBackend(LayerBackend):
         reasons = [each for refusal in refusals for each in refusal.refusals]
         raise UnsupportedError("no backend runs this:", (*reasons, *map(Refusal, missing)))
 
-    def prefer(self, dtype: str) -> OneDnnBackend | KernelsBackend | None:
+    def find_preferred(self, dtype: str) -> OneDnnBackend | KernelsBackend | None:
         """Returns the backend that is asked first to run layers of a dtype; None if it is
         missing.
         """
-        return self._open_it(self._order(dtype, ())[0])
+        return self._open_backend(self._order(dtype, ())[0])
 
     def _trainer(
         self, onednns: Callable[[], Trainer], spec: RnnSpec, layers: Layers, dtype: str
@@ -126,7 +126,7 @@ class AutoBackend(LayerBackend):
         """Returns the trainer of a layer that oneDNN runs: the kernels' if oneDNN's is a loop, or
         none.
         """
-        kernels: Any = self._open_it("kernels")
+        kernels: Any = self._open_backend("kernels")
         try:
             trainer = onednns()
         except UnsupportedError:
@@ -151,10 +151,10 @@ class AutoBackend(LayerBackend):
         """Returns whether oneDNN uses AMX here: the CPU has it, and no variable forbids it."""
         if wished_isa() or not _cpu_has_amx():
             return False
-        onednn: Any = self._open_it("oneDNN")
+        onednn: Any = self._open_backend("oneDNN")
         return onednn is not None and "amx" in onednn.library.effective_isa
 
-    def _open_it(self, name: str) -> OneDnnBackend | KernelsBackend | None:
+    def _open_backend(self, name: str) -> OneDnnBackend | KernelsBackend | None:
         """Returns the backend, opened at its first use; None if its library is missing."""
         with CREATION:
             if name not in self._backends and name not in self._missing:

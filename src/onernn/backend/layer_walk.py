@@ -323,8 +323,8 @@ class LayerWalk:
             for total, more in zip(first, weights, strict=True):
                 for name, array in total.items():
                     array += more[name]
-        sealed_: Any = [{name: seal(a) for name, a in arrays.items()} for arrays in first]
-        gradients = tuple(RnnWeights(**{"layer": None, **arrays}) for arrays in sealed_)
+        sealed: Any = [{name: seal(a) for name, a in arrays.items()} for arrays in first]
+        gradients = tuple(RnnWeights(**{"layer": None, **arrays}) for arrays in sealed)
         return dx, dbegin, gradients, dscale
 
     def zero_gradients(self, dtype: np.dtype[Any]) -> list[dict[str, Array]]:

@@ -187,7 +187,7 @@ if hasattr(os, "register_at_fork"):
 ALIGNMENT = 64  # a cache line, and the widest vector
 
 
-def align(nbytes: int) -> Array:
+def allocate_aligned(nbytes: int) -> Array:
     """Uninitialised bytes that start on a cache line."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -215,7 +215,7 @@ class Buffers:
             return np.empty(shape, dtype)
         held = self._held.get(name)
         if held is None or len(held) < nbytes:
-            held = self._held[name] = align(nbytes)
+            held = self._held[name] = allocate_aligned(nbytes)
         return held[:nbytes].view(dtype).reshape(shape)
 
     def gathered(self, name: str, words: Array, rows: Array) -> Array:

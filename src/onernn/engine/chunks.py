@@ -381,7 +381,7 @@ def _with_one_time(graph: Graph) -> Graph:
     while True:
         types = _long(graph)
         own = {size.name for v in graph.inputs for size in v.type.shape or () if size is not None}
-        pairs = (pair for node in graph.nodes for pair in _find_met(types, node))
+        pairs = (pair for node in graph.nodes for pair in _find_equal_sizes(types, node))
         pair = next((pair for pair in pairs if pair <= own), None)
         if pair is None:
             return graph
@@ -395,7 +395,7 @@ def _with_one_time(graph: Graph) -> Graph:
         graph = replace(graph, inputs=tuple(inputs))
 
 
-def _find_met(types: Types, node: Node) -> Iterator[set[str]]:
+def _find_equal_sizes(types: Types, node: Node) -> Iterator[set[str]]:
     """Pairs of names of sizes that have to be equal for a node."""
     operator, shapes = OPERATORS.get(node.op), [types[n].shape for n in node.inputs if n]
     known = [shape for shape in shapes if shape is not None]

@@ -29,7 +29,7 @@ from onernn.engine.program import (
     Team,
     WrittenNode,
     finds,
-    keep,
+    name_kept,
     sizes_in,
 )
 from onernn.ir.arrays import Array
@@ -109,14 +109,14 @@ class Encoded:
             return self.names.index(size.name)
         if size.names - set(self.names):
             raise UnsupportedError(f"the size {size} is not known")
-        return self._compute(size, size, 1)
+        return self._index_size(size, size, 1)
 
-    def _compute(self, key: Size | Quotient, dividend: Size, by: int) -> int:
+    def _index_size(self, key: Size | Quotient, dividend: Size, by: int) -> int:
         """Returns the index of a size; the quotients in it come first."""
         if key not in self.sizes:
             assert not self.done, f"{key}: the plan is made already"
             for inner in dividend.quotients:
-                self._compute(inner, inner.whole, inner.by)
+                self._index_size(inner, inner.whole, inner.by)
             self.sizes[key] = len(self.names) + len(self.polynomials)
             self.polynomials.append((dividend, by))
         return self.sizes[key]
@@ -144,7 +144,7 @@ class Encoded:
         """Returns the place of numbers that do not change, of a value or only of a step."""
         array = np.require(array, requirements=("C", "A"))
         self.keeps.append(array)
-        place = self.place(name or keep(name, str(len(self.keeps))))
+        place = self.place(name or name_kept(name, str(len(self.keeps))))
         self.constants += [place, array.ctypes.data, array.nbytes]
         return place
 

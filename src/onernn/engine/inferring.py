@@ -44,7 +44,7 @@ def infer(
     mentioned = {name for size in program.bindings.values() for name in size.names}
     refusals = _settle(program)
     if named and not refusals:
-        _name(program)
+        _name_sizes(program)
         refusals = _settle(program) if program.grew else refusals
     names = sizes_of(program)
     unknown = set(program.static) - {*names, *mentioned}
@@ -91,13 +91,13 @@ def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | 
                 reason = reasons.get(node.label, "what it reads is not known")
                 if result := smaller(whole, flat, name, reason):
                     return result
-    said = _describe(tried)
+    said = _count_decided(tried)
     for part in dict.fromkeys(parts[-1] for parts in flat.parts.values() if parts and said):
         less = refusing(whole, flat, part, "only for some sizes of inputs")
         tried = Program(widen(less.graph), static=program.static)
         name_inputs(tried)
         _settle(tried)
-        if _describe(tried) < said:
+        if _count_decided(tried) < said:
             return less
     return None
 
@@ -110,7 +110,7 @@ def _is_typed(program: Program, name: str) -> bool:
         return False
 
 
-def _describe(program: Program) -> int:
+def _count_decided(program: Program) -> int:
     """Returns how many open sizes of inputs nodes have said to be others, or numbers."""
     sizes = [size for value in program.graph.inputs for size in value.type.shape or () if size]
     left = [size for size in sizes if size.number is None]
@@ -272,7 +272,7 @@ def _compute(program: Program, node: Node, made: Mapping[str, Array]) -> dict[st
     return {n: np.asarray(a) for n, a in zip(node.outputs, result, strict=False) if n}
 
 
-def _name(program: Program) -> None:
+def _name_sizes(program: Program) -> None:
     """T, N and W in the place of names made of the inputs'."""
     for each in program.codes:
         if each.node.op == "Rnn":

@@ -89,7 +89,7 @@ def namespace(text: str) -> str:
 # What runs a node: calls of the kernels' functions, loops over an expression, layers.
 
 
-def keep(name: str, what: str) -> str:
+def name_kept(name: str, what: str) -> str:
     """Returns the name of memory that an operator keeps; no value of a program has a NUL in its
     name.
     """
@@ -112,7 +112,7 @@ class LodLevel:
     @property
     def offsets(self) -> str:
         """The name of the offsets' memory."""
-        return keep(self.name, "offsets" if self.level == -1 else f"offsets{self.level}")
+        return name_kept(self.name, "offsets" if self.level == -1 else f"offsets{self.level}")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Team:
     """The threads of a run."""
 
 
-def move(dtype: str) -> str:
+def find_moved_type(dtype: str) -> str:
     """Returns the type of functions that only move numbers of a dtype."""
     return f"u{np.dtype(dtype).itemsize}"
 

@@ -67,14 +67,14 @@ def shared(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
     try:
         with open(handle, "wb", closefd=False) as file:
             file.write(stamp)
-            spans = tuple(_write(file, buffer) for buffer in buffers)
+            spans = tuple(_find_written(file, buffer) for buffer in buffers)
         yield Shared(Path(path).absolute(), stamp, pickled, spans)
     finally:
         os.unlink(path)
         os.close(handle)
 
 
-def _write(file: Any, buffer: pickle.PickleBuffer) -> tuple[int, int]:
+def _find_written(file: Any, buffer: pickle.PickleBuffer) -> tuple[int, int]:
     """The places of a buffer's first byte, on a cache line, and of its end."""
     start = file.tell()
     start += file.write(bytes(-start % _ALIGNMENT))

@@ -50,7 +50,7 @@ DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
 
 
 def complete(activation: Activation) -> Activation:
-    """Returns it with the alpha and beta of its function, the default ones unless it has its own.
+    """Returns the activation with alpha and beta, its own or its function's default ones.
 
     Defaults are the ONNX operators' of the same names. Raises `UnsupportedError` for a name
     that is not listed in the ONNX specification of RNN, and for a number that the function does

@@ -83,6 +83,11 @@ def bfloat16_bits(array: Array) -> Array:
     return out
 
 
+def same_array(one: Array, other: Array) -> bool:
+    """Returns whether both have the same dtype, shape and numbers."""
+    return one.dtype == other.dtype and np.array_equal(one, other)
+
+
 def same_bytes(one: Array, other: Array) -> bool:
     """Returns whether two arrays hold the same bytes, by memcmp; False where one is not
     contiguous.

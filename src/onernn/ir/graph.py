@@ -63,7 +63,7 @@ def native_types(origin: Iterable[NativeOp]) -> str:
     return "+".join(dict.fromkeys(op.type for op in origin))
 
 
-def call(origin: tuple[NativeOp, ...]) -> str:
+def describe_operators(origin: tuple[NativeOp, ...]) -> str:
     """Some operators as a reader finds them: "LSTM '/r/LSTM'", "gru that makes 'y'", or "file"."""
     types, value = native_types(origin), origin[-1].value
     if names := native_names(origin):
@@ -172,7 +172,7 @@ class Node(Immutable):
         shown = layer_operators(self.origin)
         if not shown:
             return self.label
-        return call(shown)
+        return describe_operators(shown)
 
     @cached_property
     def attrs(self) -> SimpleNamespace:

@@ -207,6 +207,11 @@ Batch = Ragged | Array
 """A value that a graph takes or gives."""
 
 
+def depth_of(value: Any) -> int:
+    """Returns the number of LoD levels; 0 for arrays."""
+    return len(value.outer) + 1 if isinstance(value, Ragged) else 0
+
+
 def data_of(value: Any) -> Array:
     """Returns the array inside: a ragged batch's words, or the array itself."""
     return value.data if isinstance(value, Ragged) else as_array(value, "value")

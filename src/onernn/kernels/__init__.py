@@ -16,11 +16,11 @@ def text_of(header: str) -> str:
     return (Path(__file__).parent / header).read_text(encoding="utf-8")
 
 
-def include(headers: Iterable[str]) -> list[str]:
+def list_included(headers: Iterable[str]) -> list[str]:
     """Returns the headers and all that they include, each behind what it needs itself."""
     result: dict[str, None] = {}
     for header in headers:
-        result |= dict.fromkeys([*include(_INCLUDE.findall(text_of(header))), header])
+        result |= dict.fromkeys([*list_included(_INCLUDE.findall(text_of(header))), header])
     return list(result)
 
 

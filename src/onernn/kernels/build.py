@@ -192,7 +192,7 @@ def abi() -> int:
 
 
 def sources_key(machine: str = platform.machine()) -> str:
-    """Returns other sources or flags, another key: their checksum, and how many bytes they are.
+    """Returns the key of the sources and flags: their checksum and their number of bytes.
 
     CRC-32 finds damage and edits, which are what happens here; nobody who can change a library is
     kept from writing its checksum. SHA-256 would load OpenSSL into every process: 3 ms, 4 MB.

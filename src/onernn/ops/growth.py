@@ -58,7 +58,7 @@ def no_new_bytes(*_: Any) -> int:
 
 
 def elements(sizes: Iterable[Any]) -> int:
-    """Returns an empty array counts by its other sizes: a sum over its empty axis has these."""
+    """Returns the number of elements, an empty axis counted as 1: a sum over it has the others."""
     return math.prod(max(int(size), 1) for size in sizes)
 
 

@@ -48,7 +48,7 @@ def _axes(attrs: Any, rank: int) -> list[int]:
     return result
 
 
-def _resize(
+def _find_resized(
     attrs: Any, x: Array, roi: Array | None, scales: Array | None, sizes: Array | None
 ) -> list[_Axis]:
     """Returns the axes that change. Raises `ShapeError` for sizes that are impossible or not
@@ -209,7 +209,7 @@ def resize(
     scales: Array | None = None,
     sizes: Array | None = None,
 ) -> Array:
-    changed = _resize(attrs, x, roi, scales, sizes)
+    changed = _find_resized(attrs, x, roi, scales, sizes)
     if attrs.mode not in ("nearest", "linear"):
         raise ShapeError(f"attribute mode={attrs.mode!r}: only nearest and linear are computed")
     if (

@@ -11,7 +11,7 @@ from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault
 from onernn.adapters.loading import find_faults
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
-from onernn.ir.graph import Graph, call
+from onernn.ir.graph import Graph, describe_operators
 from onernn.ir.ragged import Batch
 from onernn.ir.records import dataclass
 from onernn.verification.comparing import TOLERANCES, OutputComparison, compare, json_text
@@ -160,7 +160,7 @@ class AuditRun:
             fault.id,
             fault.effect,
             fault.paths,
-            call((fault.at,)),
+            describe_operators((fault.at,)),
             fault.value,
             f"{fault.text}: {fault.measure(self.values)}" if fault.measure else fault.text,
             outputs,

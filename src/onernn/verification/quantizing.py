@@ -103,8 +103,7 @@ class Numbers:
 
 
 def upper_bound(changed: float, total: float, effect: float) -> float:
-    """Returns the share of labels that changes on new data is below it with a probability of
-    `CONFIDENCE`.
+    """Returns a share of labels; with a probability of `CONFIDENCE`, fewer change on new data.
 
     Poisson's exact upper limit in Byar's form, of ``changed / effect`` independent changes.
     """

@@ -268,8 +268,8 @@ def combinations(
     result: dict[Combination, None] = {}
     for cell, way in itertools.product(cells, directions):
         main = Combination(cell, way, layers[0], lengths[0], states[0], dtypes[0], sizes[0])
-        for k, chosen in enumerate(axes[2:], 2):
-            others = ((*main[:k], each, *main[k + 1 :]) for each in chosen)
+        for k, varied in enumerate(axes[2:], 2):
+            others = ((*main[:k], each, *main[k + 1 :]) for each in varied)
             result |= dict.fromkeys(map(Combination._make, others))
     return list(result)
 

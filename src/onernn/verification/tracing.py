@@ -21,8 +21,8 @@ from onernn.fuse_passes.normal_forms import NORMAL_FORMS, constants_last
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, OnernnError
 from onernn.ir.feeds import Feed
-from onernn.ir.graph import Graph, Node, Value, call, layer_operators, native_types
-from onernn.ir.ragged import Batch, Ragged
+from onernn.ir.graph import Graph, Node, Value, describe_operators, layer_operators, native_types
+from onernn.ir.ragged import Batch, Ragged, depth_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
 from onernn.ir.spec import RnnSpec
@@ -238,7 +238,7 @@ class StepCounter(Session):
                 continue  # a loop whose data decide when it ends is no layer
             several = native_types(node.origin).count("+")  # of an unrolled or written-out cell
             first = layer_operators(node.origin)[:1]
-            name = call(first) if several and first else node.native
+            name = describe_operators(first) if several and first else node.native
             result.append(Steps(name, count, most))
         return tuple(result)
 
@@ -253,11 +253,6 @@ class _Counted(PreparedNode):
         steps = int(x.lengths.max(initial=0)) if isinstance(x, Ragged) else len(x)
         self.counts[self.node] = self.counts.get(self.node, 0) + steps
         return super().run(x, *others)
-
-
-def depth_of(value: Any) -> int:
-    """Returns the number of LoD levels; 0 for arrays."""
-    return len(value.outer) + 1 if isinstance(value, Ragged) else 0
 
 
 # --- graphs in which some nodes are others

@@ -29,7 +29,7 @@ from onernn.backend.process import (
     ALIGNMENT,
     MOST_THREADS,
     UsualNeed,
-    align,
+    allocate_aligned,
     team_of,
     usable_threads,
 )
@@ -399,7 +399,7 @@ def pack(
         layers.packed[key] = _pack(spec, layers, dtype, options)
     places, memory = layers.packed[key]
     if memory.ctypes.data % ALIGNMENT:  # it came in a pickle
-        memory = align(len(memory))
+        memory = allocate_aligned(len(memory))
         memory[:] = layers.packed[key][1]
         layers.packed[key] = places, seal(memory)
     stored = "w8" if dtype == CODES else "s8" if options else dtype
@@ -428,7 +428,7 @@ def _pack(
             scales = options.part(len(places), spec.directions) if options else NO_SCALES
             part = matrices.pack(numbers, scales)
             places.append({name: -1 if at is None else at for name, at in part.items()})
-    memory = align(numbers.size)
+    memory = allocate_aligned(numbers.size)
     numbers.write(memory)
     return places, seal(memory)
 

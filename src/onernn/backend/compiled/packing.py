@@ -32,7 +32,7 @@ WIDE = ("bias", "peephole")
 """What is stored as it is: nothing is multiplied by rows of it."""
 
 
-def pad(size: int) -> int:
+def round_up(size: int) -> int:
     """Returns the next multiple of a panel's width."""
     return -(-size // LANES) * LANES
 
@@ -47,7 +47,7 @@ def panels(matrix: Array) -> Array:
     k, gates, units = matrix.shape
     wide = matrix
     if units % LANES:
-        wide = np.zeros((k, gates, pad(units)), matrix.dtype)
+        wide = np.zeros((k, gates, round_up(units)), matrix.dtype)
         wide[:, :, :units] = matrix
     count = wide.shape[2] // LANES
     beside = next(n for n in (4, 2, 1) if n * gates <= 4 and count % n == 0)
@@ -211,7 +211,7 @@ class Numbers:
         if narrow and narrows(matrix, self.stored):
             return self.add(panels(matrix), narrow=True)
         units = matrix.shape[2]
-        return self._place(matrix, matrix.nbytes // units * pad(units), panels)
+        return self._place(matrix, matrix.nbytes // units * round_up(units), panels)
 
     def _place(self, array: Array, nbytes: int, pack: Callable[[Array], Array]) -> int:
         key = (pack, array.dtype, array.shape, array.flat[:LANES].tobytes())

@@ -30,15 +30,15 @@ from onernn.backend.onednn.memory import (
     argument,
     bind,
     create,
+    find_buffer_dtype,
     narrow,
     new_attributes,
     new_stream,
     reorder,
-    store,
     widen,
 )
 from onernn.backend.onednn.precision import OWN_LAYOUTS, PRECISIONS, Precision, U8Options, reason
-from onernn.backend.process import CREATION, LARGEST_KEPT, Buffers, UsualNeed, align
+from onernn.backend.process import CREATION, LARGEST_KEPT, Buffers, UsualNeed, allocate_aligned
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Cell, RnnSpec
@@ -231,12 +231,12 @@ class _Workspace(threading.local):
 
     def __init__(self) -> None:
         self.buffers, self._usual = Buffers(), UsualNeed(LARGEST_KEPT)
-        self._scratchpad, self._address = align(0), 0
+        self._scratchpad, self._address = allocate_aligned(0), 0
 
     def scratchpad(self, nbytes: int) -> int:
         """Returns the address of so many bytes."""
         if nbytes > len(self._scratchpad):
-            self._scratchpad = align(nbytes)
+            self._scratchpad = allocate_aligned(nbytes)
             self._address = self._scratchpad.ctypes.data
         return self._address
 
@@ -244,7 +244,7 @@ class _Workspace(threading.local):
         """Releases a scratchpad that is much larger than runs usually need."""
         self._usual.note(nbytes)
         if not self._usual.keeps(len(self._scratchpad)):
-            self._scratchpad = align(0)
+            self._scratchpad = allocate_aligned(0)
 
 
 _WORKSPACE = _Workspace()
@@ -481,7 +481,7 @@ class OneDnnKernel(DirectionKernel):
     def __init__(self, library: Library, spec: RnnSpec, precision: Precision) -> None:
         self._library, self.spec, self.precision = library, spec, precision
         self._kinds = (precision.data, precision.cell)
-        self.dtype = store(precision.out)
+        self.dtype = find_buffer_dtype(precision.out)
 
     def read(self, words: Array) -> Array:
         """Words as the primitive reads them; those of a layer below are so already."""

@@ -68,7 +68,7 @@ def find() -> Path:
         if not path.is_file():
             raise LibraryError(f"{DNNL_LIBRARY}={override}: no such file")
         return path
-    for path in _install():
+    for path in _list_installed_files():
         if path.name == "libdnnl.so.3" and path.is_file():
             return path.resolve()
     install = f"run: pip install {DISTRIBUTION}==2023.2.0; or "
@@ -79,7 +79,7 @@ def find() -> Path:
     )
 
 
-def _install() -> Iterator[Path]:
+def _list_installed_files() -> Iterator[Path]:
     """Yields the distribution's files, as pip recorded them.
 
     `importlib.metadata` reads the same, but importing it takes longer than loading a small model.

@@ -9,7 +9,7 @@ import numpy as np
 
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.precision import CREATORS
-from onernn.backend.process import CREATION, align
+from onernn.backend.process import CREATION, allocate_aligned
 from onernn.ir.arrays import Array, bfloat16_bits
 from onernn.ir.arrays import widen as of_bfloat16
 from onernn.ir.errors import UnsupportedError
@@ -113,7 +113,7 @@ class Memory:
 
     @classmethod
     def empty(cls, descriptor: Descriptor) -> Memory:
-        return cls(descriptor, align(descriptor.nbytes))
+        return cls(descriptor, allocate_aligned(descriptor.nbytes))
 
 
 def reorder(source: Memory, target: Descriptor, attributes: Any = None) -> Memory:
@@ -256,15 +256,17 @@ def create(
         *([] if hint is None else [hint.described]),
         attributes,
     )
-    layouts = {name: _choose(library, described, name) for name in (*wanted, "scratchpad")}
+    layouts = {
+        name: _read_chosen_layout(library, described, name) for name in (*wanted, "scratchpad")
+    }
     if kind != "forward_inference":
-        layouts["workspace"] = _choose(library, described, "workspace")
+        layouts["workspace"] = _read_chosen_layout(library, described, "workspace")
     return Primitive(
         new_primitive(library, described), described, kernel_name(library, described), layouts
     )
 
 
-def _choose(library: Library, described: Any, name: str) -> Descriptor:
+def _read_chosen_layout(library: Library, described: Any, name: str) -> Descriptor:
     """Returns the layout that a primitive settled on for an argument."""
     lib = library.lib
     result = lib.dnnl_primitive_desc_query_md(
@@ -309,7 +311,7 @@ _STORED = {
 }
 
 
-def store(dtype: str) -> np.dtype[Any]:
+def find_buffer_dtype(dtype: str) -> np.dtype[Any]:
     """NumPy's type for buffers of a oneDNN data type: the bits of a bfloat16 are an uint16."""
     return np.dtype(_STORED[dtype])
 
@@ -332,7 +334,7 @@ def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
     if dtype == "bf16":
         return bfloat16_bits(array)
     with np.errstate(over="ignore"):  # beyond 65504 lies infinity, as in every f16 unit
-        return array.astype(store(dtype), copy=False)
+        return array.astype(find_buffer_dtype(dtype), copy=False)
 
 
 def widen(array: Array, dtype: str, scale: Scale = UNIT) -> Array:

@@ -35,7 +35,7 @@ from onernn.backend.onednn.memory import (
     new_attributes,
 )
 from onernn.backend.onednn.precision import GRADIENTS, GUIDE, OURS, PRECISIONS, reason
-from onernn.backend.process import ALIGNMENT, align
+from onernn.backend.process import ALIGNMENT, allocate_aligned
 from onernn.backend.reference import reference_trainer
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
@@ -165,7 +165,7 @@ class TrainingKernel(OneDnnKernel):
         states = [np.empty((len(order) + 1, *s.shape), s.dtype) for s in first]
         sizes = [p.forward.layouts["workspace"].nbytes for p in pairs]
         starts = np.cumsum([0] + [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes])
-        workspaces = align(int(starts[-1]))
+        workspaces = allocate_aligned(int(starts[-1]))
         rows = [piece.row for piece in order]
         table = {
             "src_layer": addresses(x, rows),

@@ -26,7 +26,7 @@ from onernn.engine.program import (
     Step,
     WrittenNode,
     finds,
-    keep,
+    name_kept,
     namespace,
     sizes_in,
 )
@@ -34,7 +34,7 @@ from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Value
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, volume, write_shape
-from onernn.kernels import header_of, include, text_of
+from onernn.kernels import header_of, list_included, text_of
 
 
 @dataclass
@@ -234,7 +234,7 @@ def generate(
         "main.cpp": render("main.cpp.jinja", **context),
         "CMakeLists.txt": render("CMakeLists.txt.jinja", **context),
     }
-    kernels = include(f"{kernel}.hpp" for kernel in context["kernels"])
+    kernels = list_included(f"{kernel}.hpp" for kernel in context["kernels"])
     files |= {f"onernn/{header}": text_of(header) for header in kernels}
     return files if embed else {**files, f"{name}.weights": data}
 
@@ -276,11 +276,11 @@ def _context(program: Program, store: Store, name: str, threads: int) -> dict[st
         "version": metadata.version("onernn"),
         "source": Path(program.graph.name).name,
         "threads": threads,
-        "stored": sorted(_store(store)),
+        "stored": sorted(_list_store_names(store)),
     }
 
 
-def _store(store: Store) -> set[str]:
+def _list_store_names(store: Store) -> set[str]:
     """C++'s names of what matrices are stored as, where that is not what they are computed in."""
     codes = [place[0] for place in store.places.values()]
     result = {code.stored for code in codes if isinstance(code, CellCode)} | {store.stored}
@@ -300,8 +300,8 @@ class _Header:
         self.shared: dict[tuple[str, str], dict[str, str]] = {}
         self.kernels = {"formulas", "memory", "status", "serial" if threads == 1 else "team"}
         self.depth = 0
-        self.kernels |= {"stored"} if _store(store) else set()
-        self.kernels |= {"quads"} if BYTES in _store(store) else set()
+        self.kernels |= {"stored"} if _list_store_names(store) else set()
+        self.kernels |= {"quads"} if BYTES in _list_store_names(store) else set()
 
     def context(self) -> dict[str, Any]:
         program, plan = self.program, self.plan
@@ -309,8 +309,8 @@ class _Header:
         before: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for source, out in plan.copies:
             shape = program.shape(out)
-            plan.places[keep(out, "copy")] = f"out.{program.ident(out)}"
-            copy = self._render(Call("copy", keep(out, "copy"), source, volume(shape)))
+            plan.places[name_kept(out, "copy")] = f"out.{program.ident(out)}"
+            copy = self._render(Call("copy", name_kept(out, "copy"), source, volume(shape)))
             code = textwrap.indent(copy, 4 * " ")
             steps.append({"title": f"{out} is {source}", "code": code, "depth": 0})
         first: dict[str, int] = {}
@@ -498,13 +498,13 @@ class _Header:
                 self.cells[code] = f"{base}{same + 1 if same else ''}"
                 self.kernels |= {"recurrent", code.kernel}
             cell = self.cells[code]
-            memory = keep(cell.lower(), "runs")
-            member = self._share(memory, f"onernn::Recurrent<{cell}>", layer.count)
+            memory = name_kept(cell.lower(), "runs")
+            member = self._find_shared(memory, f"onernn::Recurrent<{cell}>", layer.count)
             runs.append({"is": run, "fields": fields, "member": member})
-        batching = self._share("batching", "onernn::Batching", layer.count)
+        batching = self._find_shared("batching", "onernn::Batching", layer.count)
         return {"runs": runs, "batching": batching, "streams": goes_on(self.program, layer)}
 
-    def _share(self, name: str, type: str, count: Size) -> str:
+    def _find_shared(self, name: str, type: str, count: Size) -> str:
         """Returns a member that all layers with so many sentences have in common."""
         key = type, str(count)
         if key not in self.shared:

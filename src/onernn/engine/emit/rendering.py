@@ -113,9 +113,7 @@ def _environment() -> Any:
 
 @lru_cache(maxsize=1)
 def words() -> frozenset[str]:
-    """Returns every word of the templates: a size, which stands as a variable beside them, is
-    none.
-    """
+    """Returns every word of the templates, which no variable of a size may be."""
     environment = _environment()
     texts = [
         environment.loader.get_source(environment, name)[0] for name in environment.list_templates()

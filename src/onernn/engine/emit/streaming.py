@@ -13,7 +13,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from onernn.engine.operators.operator_code import OperatorCode
-from onernn.engine.program import DelayLine, Layer, Program, keep
+from onernn.engine.program import DelayLine, Layer, Program, name_kept
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
@@ -130,7 +130,7 @@ class _Steps:
         if len(spans) > 1 or (going and span != (0, 0)):
             return "reads words that are not there at the same time"
         if self._meet(op):
-            moved = self._move(op, *span)
+            moved = self._find_moved(op, *span)
             if moved is None:
                 return "looks at all steps"
             span = moved
@@ -165,7 +165,7 @@ class _Steps:
         }
         return None in places or len(places) > 1
 
-    def _move(self, op: OperatorCode, early: int, late: int) -> _Span | None:
+    def _find_moved(self, op: OperatorCode, early: int, late: int) -> _Span | None:
         """Which words there are behind an operator that takes several for one; None where it looks
         ahead, or nobody knows."""
         shape, reach = op.shape(), OPERATORS[op.node.op].reach
@@ -190,7 +190,7 @@ class _Steps:
         name, shape = op.out()
         inner = volume(shape[axis + 1 :])
         sizes = inner * shape[axis], inner * before, inner * now
-        self.delays.append(DelayLine(name, keep(name, "held"), volume(shape[:axis]), *sizes))
+        self.delays.append(DelayLine(name, name_kept(name, "held"), volume(shape[:axis]), *sizes))
 
 
 def goes_on(program: Program, layer: Layer) -> bool:

@@ -12,8 +12,8 @@ from onernn.engine.program import (
     Step,
     UnknownError,
     WrittenNode,
-    keep,
-    move,
+    find_moved_type,
+    name_kept,
 )
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Context, Node, Sizes
@@ -138,7 +138,7 @@ class OperatorCode:
 
     def keep(self, what: str, dtype: str, shape: Sequence[Any], *, held: bool = False) -> str:
         """Memory of its own, beside its first output; ``held`` where only steps need it."""
-        name = keep(self.node.outputs[0], what)
+        name = name_kept(self.node.outputs[0], what)
         self.program.memory[name] = dense(dtype, shape)
         self.program.held |= {name} if held else set()
         return name
@@ -146,7 +146,7 @@ class OperatorCode:
     def finds(self, size: Size, what: str, most: Size) -> Size:
         """Returns a size that is known during a call only, at most this one."""
         program = self.program
-        ident = program.ident(keep(self.node.outputs[0], what))
+        ident = program.ident(name_kept(self.node.outputs[0], what))
         size = program.size(size)
         if size.name != ident and "." not in (size.name or ""):
             self.refuse(f"their number is known during a call only, and others expect {size}")
@@ -178,7 +178,7 @@ class OperatorCode:
 
     def move(self, function: str, *arguments: Any, **more: Any) -> Call:
         """`call` of a function that only moves numbers."""
-        return self.call(function, *arguments, types=[move(self.dtype())], **more)
+        return self.call(function, *arguments, types=[find_moved_type(self.dtype())], **more)
 
     def written(self, codes: list[Step]) -> WrittenNode:
         """Returns the node with what runs it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from onernn.backend.compiled.packing import LANES, MOST_ROWS, pad, panels, quad_rows
+from onernn.backend.compiled.packing import LANES, MOST_ROWS, panels, quad_rows, round_up
 from onernn.engine.operators.elementwise import (
     broadcast,
     each_element,
@@ -30,7 +30,7 @@ from onernn.ops.windows import Window, reached_along, windows_of
 
 def groups_of(columns: int) -> int:
     """Panels of 16 columns that a product goes through together."""
-    return min(4, pad(columns) // LANES)
+    return min(4, round_up(columns) // LANES)
 
 
 def pack(matrices: Array, together: int = 1) -> Array:
@@ -376,7 +376,7 @@ def lstm(op: OperatorCode) -> Call:
     stored = [Packed(numbers) for numbers, _ in matrices] + [zeros for _, zeros in matrices]
     rows = [pack(e.reshape(count, -1, units)) for e in (summed, peepholes)]
     more = *map(Packed, rows), float(op.attrs.clip)
-    fed = op.keep("fed", "float32", (*x[:2], 4 * pad(units)))
+    fed = op.keep("fed", "float32", (*x[:2], 4 * round_up(units)))
     outputs = *(*op.node.outputs[1:], "", "")[:2], fed
     return op.call(
         "quantized_lstm",

@@ -15,7 +15,7 @@ from onernn.engine.program import (
     Run,
     RuntimeSize,
     State,
-    move,
+    find_moved_type,
 )
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.rnn import Recurrent, check_cells, parts
@@ -167,7 +167,7 @@ def unpad(op: OperatorCode) -> Call:
     time, count, *_ = layout = _layout(op, op.shape())
     op.same(volume(op.shape(1)), count)
     (result,) = op.makes_sentences(count, most=time * count)
-    given, types = (op.read(0), op.read(1), result), [move(op.dtype()), op.dtype(1)]
+    given, types = (op.read(0), op.read(1), result), [find_moved_type(op.dtype()), op.dtype(1)]
     return op.call("unpad", *given, RuntimeSize(result.words), *layout, types=types, checks=True)
 
 

@@ -17,7 +17,15 @@ from onernn.engine.operators.elementwise import (
     whole,
 )
 from onernn.engine.operators.operator_code import OperatorCode, at_least, is_natural, rule
-from onernn.engine.program import Access, Call, Nest, RuntimeSize, Step, UnknownError, move
+from onernn.engine.program import (
+    Access,
+    Call,
+    Nest,
+    RuntimeSize,
+    Step,
+    UnknownError,
+    find_moved_type,
+)
 from onernn.ir.operator import at_axis
 from onernn.ir.types import Shape, Size, shape_of, volume
 from onernn.ops.rules import ONE
@@ -180,7 +188,7 @@ def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
 def _choose(op: OperatorCode, function: str, *sizes: Any) -> Call:
     """Negative indices count from the end where the operator says so."""
     op.of("int", index=1)
-    types = [move(op.dtype()), op.dtype(1)]
+    types = [find_moved_type(op.dtype()), op.dtype(1)]
     indices = op.read(0), op.read(1)
     negative = not op.attrs.non_negative
     return op.call(function, *indices, *sizes, negative, types=types, checks=True)
@@ -258,7 +266,7 @@ def _scatter(op: OperatorCode, function: str, *sizes: Any) -> Call:
 
 @rule("Pad")
 def pad(op: OperatorCode) -> list[Call]:
-    """Returns every element looks for where it comes from, along each axis."""
+    """Returns a call in which each element of the result looks up its source along each axis."""
     if op.attrs.mode not in MODES:
         op.refuse(f"attribute mode={op.attrs.mode!r}")
     op.alike(2)
@@ -287,7 +295,7 @@ def reverse_sequence(op: OperatorCode) -> Call:
     op.of("int", index=1)
     op.same(volume(op.shape(1)), shape[batch])
     sizes = shape[time], shape[batch], volume(shape[2:]), time == 0
-    types = [move(op.dtype()), op.dtype(1)]
+    types = [find_moved_type(op.dtype()), op.dtype(1)]
     return op.call("reverse", op.read(0), op.read(1), *sizes, types=types, checks=True)
 
 
@@ -299,7 +307,7 @@ def one_hot(op: OperatorCode) -> Call:
     op.numbers(1, "depth")
     op.same(volume(op.shape(2)), 2)
     sizes = volume(input_shape[:axis]), volume(input_shape[axis:]), shape[axis]
-    types = [move(op.dtype(2)), op.dtype()]
+    types = [find_moved_type(op.dtype(2)), op.dtype()]
     return op.call("one_hot", op.read(0), op.read(2), *sizes, types=types)
 
 

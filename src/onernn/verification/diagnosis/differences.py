@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onernn.ir.arrays import digest
+from onernn.ir.arrays import digest, same_array
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
 from onernn.verification.diagnosis.cause import sort_nodes
 from onernn.verification.diagnosis.faults import Relation, relate, relate_layers
 from onernn.verification.diagnosis.graph_faults import DIRECTIONS_EXCHANGED
-from onernn.verification.diagnosis.matching import Matching, Operation, moves, same_array
+from onernn.verification.diagnosis.matching import Matching, Operation, moves
 from onernn.verification.tracing import LayerName, in_words
 
 _PAIRS = 12

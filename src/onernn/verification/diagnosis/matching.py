@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.ir.arrays import Array, digest
+from onernn.ir.arrays import digest, same_array
 from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Ragged, data_of
@@ -159,11 +159,6 @@ def _is_input(key: str) -> bool:
 def _weights_key(rnn: Recurrent, layer: int, name: str) -> str:
     place = f"layer {layer + 1}, " if len(rnn.layers) > 1 else ""
     return f"{place}weights {name!r}"
-
-
-def same_array(one: Array, other: Array) -> bool:
-    """Returns whether both have the same dtype and numbers."""
-    return one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def _text(value: Any) -> str:
